@@ -1,0 +1,58 @@
+# `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Spark starts its Python workers with the system's Python unless it is told otherwise.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+# Another Spark, or other modules, would take the place of the locked ones.
+unexport SPARK_HOME PYTHONPATH
+
+# Two processes: Spark's tests take one, everything else the other.
+PYTEST_ARGS ?= -n 2 --dist loadgroup
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench bench-engine soak lock clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+setup: $(STAMP) ## only set up: virtual environment, dependencies, Java, Graphviz
+	@scripts/ensure-java
+	@scripts/ensure-optional
+
+demo: setup ## run the demonstration
+	@scripts/ensure-java $(BIN)/python examples/demo.py
+
+test: setup ## run all tests (PYTEST_ARGS=... for some of them)
+	scripts/ensure-java $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
+
+format: $(STAMP) ## format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## run the benchmarks
+	@scripts/ensure-java $(BIN)/python bench/run.py
+
+bench-engine: setup ## only the engine, against plain Python loops
+	@scripts/ensure-java $(BIN)/python bench/run.py engine
+
+lock: ## pin the newest dependencies in requirements.lock
+	scripts/lock
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist spark-warehouse metastore_db .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Installed anew only when what is to be installed has changed.
+$(STAMP): requirements.lock pyproject.toml
+	@scripts/ensure-venv $(VENV)
+	@touch $@

@@ -1,0 +1,60 @@
+"""Emberflow: stream processing on Spark whose output is a pure function of its input."""
+
+from emberflow.errors import (
+    EmberflowError,
+    EndlessLoopError,
+    FlowError,
+    FunctionError,
+    InputError,
+    InternalError,
+    OutputError,
+    StepError,
+    UnstableKeyError,
+)
+from emberflow.flow import Flow
+from emberflow.item import At, GlobalTime, Item, Meta, Timed
+from emberflow.operators.windows import (
+    CountWindow,
+    Session,
+    Sliding,
+    Tumbling,
+    Window,
+    WindowedStream,
+    WindowResult,
+)
+from emberflow.persistent import PersistentList
+from emberflow.runners.reference import run
+from emberflow.streams import KeyedStream, Loop, Stream, merge
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "At",
+    "CountWindow",
+    "EmberflowError",
+    "EndlessLoopError",
+    "Flow",
+    "FlowError",
+    "FunctionError",
+    "GlobalTime",
+    "InputError",
+    "InternalError",
+    "Item",
+    "KeyedStream",
+    "Loop",
+    "Meta",
+    "OutputError",
+    "PersistentList",
+    "Session",
+    "Sliding",
+    "StepError",
+    "Stream",
+    "Timed",
+    "Tumbling",
+    "UnstableKeyError",
+    "Window",
+    "WindowResult",
+    "WindowedStream",
+    "merge",
+    "run",
+]

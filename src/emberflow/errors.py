@@ -1,0 +1,127 @@
+"""The errors a user can meet, named after whose mistake it was.
+
+Every message says what went wrong, where (step, function, file and line), what was expected, what
+was found, and what to do about it. Nothing here catches: errors are raised where the mistake can be
+seen first, which for a flow is the line that builds it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class EmberflowError(Exception):
+    """The base of every error that Emberflow raises on purpose."""
+
+
+class FlowError(EmberflowError):
+    """The flow is not one that can run: raised while it is built or when its graph is taken."""
+
+
+class InputError(EmberflowError):
+    """The elements handed to a runner do not fit the fronts of the flow."""
+
+
+class StepError(EmberflowError):
+    """A step could not process an element; the base of the errors of user functions.
+
+    Carries what a test or a dead-letter sink wants to look at: ``step``, ``function`` (described,
+    with file and line), ``global_time`` and ``payload``.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        step: str,
+        function: str,
+        global_time: tuple[int, int],
+        payload: Any,
+    ) -> None:
+        self.problem = problem
+        self.step = step
+        self.function = function
+        self.global_time = global_time
+        self.payload = payload
+        super().__init__(
+            f"{problem}\n"
+            f"  step:        {step}\n"
+            f"  function:    {function}\n"
+            f"  global time: time={global_time[0]} front={global_time[1]}\n"
+            f"  payload:     {shortened(payload)}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default would call the class with the message alone, and a worker's error could not
+        # travel to the driver.
+        return _rebuild_step_error, (type(self), self.__dict__.copy())
+
+
+def _rebuild_step_error(kind: type[StepError], state: dict[str, Any]) -> StepError:
+    return kind(
+        state["problem"],
+        step=state["step"],
+        function=state["function"],
+        global_time=state["global_time"],
+        payload=state["payload"],
+    )
+
+
+class FunctionError(StepError):
+    """A user function raised; the original exception is the ``__cause__``."""
+
+
+class OutputError(StepError):
+    """A user function returned what its step cannot send on (a set, ``None``, a time in the past)."""
+
+
+class UnstableKeyError(StepError):
+    """A key function returned a key without one canonical encoding (a set, a dict, an object)."""
+
+
+class EndlessLoopError(StepError):
+    """An element goes round a loop without end."""
+
+    @classmethod
+    def of(cls, step: str, global_time: tuple[int, int], payload: Any) -> EndlessLoopError:
+        return cls(
+            "an element goes round a loop without end. "
+            "Let a flat_map or a filter in the loop end the round.",
+            step=step,
+            function="-",
+            global_time=global_time,
+            payload=payload,
+        )
+
+
+class NondeterminismError(EmberflowError):
+    """A user's function is not pure: the same input gave two outputs.
+
+    The usual causes: it reads a clock or random numbers, keeps something between calls, changes its
+    argument or an accumulator in place, goes through a set in the order of its hashes, or returns a
+    key that differs from call to call. `emberflow.verify` finds the function.
+    """
+
+
+class InternalError(EmberflowError):
+    """Emberflow broke one of its own invariants: a bug of ours, please report it."""
+
+
+#: Long enough to recognise an element, short enough that a message stays on the screen.
+SHORTENED_CHARACTERS = 200
+
+
+def shortened(value: Any, limit: int = SHORTENED_CHARACTERS) -> str:
+    """The ``repr`` of a value, cut in the middle, and never an error of its own.
+
+    >>> shortened("x" * 1000, limit=20)
+    "'xxxxxx ... xxxxxxx'"
+    """
+    try:
+        text = repr(value)
+    except Exception as error:
+        return f"<{type(value).__qualname__} whose repr() raises {type(error).__qualname__}>"
+    if len(text) <= limit:
+        return text
+    kept = limit - len(" ... ")
+    return f"{text[: kept // 2]} ... {text[-(kept - kept // 2) :]}"

@@ -1,0 +1,192 @@
+"""The reference runner: sequential, in order, in one process. It defines what is right.
+
+Elements are taken in the order of their global times, and each is followed to its end before the
+next one is looked at. Within an element, the item that comes first in the order is processed first:
+an operation's outputs are put on a stack in reverse, so the first output and all it causes are done
+before the second is touched. Child ids grow along the same way, so *the order of processing is the
+order of metas*, everywhere: at every grouping, at every sink. That is the whole argument for why
+nothing here is ever taken back, and it is checked, not assumed (`_in_order`).
+
+Scheduled items wait in a heap, by their places, and go before the next element that is after them.
+
+The operations, straight from the papers:
+
+- map: each image in turn, with the next child id;
+- broadcast: the item to each port, with the port's number as child id;
+- merge: the item as it is;
+- grouping: the item joins its bucket; the last ``window`` payloads of the bucket go on, under the
+  meta of the newest;
+- sink: the payload leaves.
+
+There is no replay, so global time and child ids identify an item, and the trace stays empty.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+from emberflow.calls import balance_of, images_of, scheduled_time
+from emberflow.errors import EndlessLoopError, InternalError
+from emberflow.flow import Flow
+from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Node, Sink
+from emberflow.item import CHILD_IDS_MAX, At, ChildIds, GlobalTime, scheduled_child_ids
+from emberflow.runners.elements import timed_elements
+
+#: The order of an item: all of a meta that matters where there is no replay.
+Place: TypeAlias = tuple[GlobalTime, ChildIds]
+
+#: An item before the node that is to process it: its place, the node's id and the payload.
+Waiting: TypeAlias = tuple[Place, int, Any]
+
+
+def run(flow: Flow, /, **elements: Iterable[Any]) -> dict[str, list[Any]]:
+    """Run a flow on the elements of its fronts and return each sink's output, in order.
+
+    Element ``i`` of a front has time ``i``; ``At(time, payload)`` gives another one. Elements of
+    several fronts come in the order of ``(time, front)``, fronts counted as they were written.
+
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("word count")
+    >>> flow.front("lines").flat_map(str.split).key_by(lambda word: word).count().sink("counts")
+    >>> ef.run(flow, lines=["the dog", "the cat"])
+    {'counts': [('the', 1), ('dog', 1), ('the', 2), ('cat', 1)]}
+    """
+    graph = flow.graph()
+    reference = Reference(graph)
+    for global_time, front, payload in timed_elements(graph, elements):
+        reference.enter(global_time, front, payload)
+    reference.finish()
+    return reference.outputs
+
+
+class Reference:
+    """One run. Enter elements in order, then `finish`."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.outputs: dict[str, list[Any]] = {name: [] for name in graph.sinks}
+        self._scheduled: list[tuple[Place, int, int, Any]] = []
+        self._number = 0  # keeps the heap from ever comparing payloads
+        self._processed_last: dict[int, Place] = {}
+        self._process = [self._processor(node) for node in graph.nodes]
+
+    def enter(self, global_time: GlobalTime, front: Front, payload: Any) -> None:
+        """Process an element, after all that was scheduled for a time before it."""
+        place: Place = (global_time, ())
+        self._follow_scheduled(place)
+        self._follow((place, front.id, payload))
+
+    def finish(self) -> None:
+        """Process what is scheduled for times after the last element."""
+        self._follow_scheduled(None)
+
+    def _follow_scheduled(self, until: Place | None) -> None:
+        ahead = self._scheduled
+        while ahead and (until is None or ahead[0][0] < until):
+            place, _, node, payload = heapq.heappop(ahead)
+            self._follow((place, node, payload))
+
+    def _schedule(self, place: Place, node: int, payload: Any) -> None:
+        self._number += 1
+        heapq.heappush(self._scheduled, (place, self._number, node, payload))
+
+    def _follow(self, item: Waiting) -> None:
+        stack = [item]
+        while stack:
+            place, node, payload = stack.pop()
+            if len(place[1]) > CHILD_IDS_MAX:
+                raise EndlessLoopError.of(str(self.graph.nodes[node]), place[0], payload)
+            self._in_order(place, node)
+            outputs = list(self._process[node](place, payload))
+            stack.extend(reversed(outputs))
+
+    def _in_order(self, place: Place, node: int) -> None:
+        before = self._processed_last.get(node)
+        if before is not None and not before < place:
+            raise InternalError(
+                f"{self.graph.nodes[node]} got the item at {place} after the one at {before}"
+            )
+        self._processed_last[node] = place
+
+    def _processor(self, node: Node) -> Callable[[Place, Any], Iterator[Waiting]]:
+        if isinstance(node, Front | Merge):
+            return self._pass_on(node)
+        if isinstance(node, Map):
+            return self._map(node)
+        if isinstance(node, Broadcast):
+            return self._broadcast(node)
+        if isinstance(node, Group):
+            return self._group(node)
+        if isinstance(node, Sink):
+            return self._sink(node)
+        raise InternalError(f"the reference runner does not know {node}")
+
+    def _pass_on(self, node: Node) -> Callable[[Place, Any], Iterator[Waiting]]:
+        reader, _ = self.graph.readers[node.id][0]
+
+        def pass_on(place: Place, payload: Any) -> Iterator[Waiting]:
+            yield place, reader, payload
+
+        return pass_on
+
+    def _placed(self, node: Node) -> Callable[[Any, GlobalTime], object]:
+        """The balancing function of a node that has one: it says where, and may say that it fails."""
+        key = node.inputs[0].key
+        return (lambda payload, global_time: None) if key is None else balance_of(node, key)
+
+    def _map(self, node: Map) -> Callable[[Place, Any], Iterator[Waiting]]:
+        reader, _ = self.graph.readers[node.id][0]
+        images, placed = images_of(node), self._placed(node)
+
+        def map_(place: Place, payload: Any) -> Iterator[Waiting]:
+            global_time, child_ids = place
+            placed(payload, global_time)
+            for child, image in enumerate(images(payload, global_time)):
+                if isinstance(image, At):
+                    later = GlobalTime(
+                        scheduled_time(node, image, global_time), node.scheduling_front
+                    )
+                    ids = scheduled_child_ids(global_time, child_ids, child)
+                    self._schedule((later, ids), reader, image.payload)
+                else:
+                    yield (global_time, (*child_ids, child)), reader, image
+
+        return map_
+
+    def _broadcast(self, node: Broadcast) -> Callable[[Place, Any], Iterator[Waiting]]:
+        readers = [reader for reader, _ in self.graph.readers[node.id]]
+        placed = self._placed(node)
+
+        def broadcast(place: Place, payload: Any) -> Iterator[Waiting]:
+            global_time, child_ids = place
+            placed(payload, global_time)
+            for port, reader in enumerate(readers):
+                yield (global_time, (*child_ids, port)), reader, payload
+
+        return broadcast
+
+    def _group(self, node: Group) -> Callable[[Place, Any], Iterator[Waiting]]:
+        reader, _ = self.graph.readers[node.id][0]
+        balance = balance_of(node, node.key)
+        buckets: dict[Any, deque[Any]] = {}
+
+        def group(place: Place, payload: Any) -> Iterator[Waiting]:
+            key, _ = balance(payload, place[0])
+            bucket = buckets.setdefault(key, deque(maxlen=node.window))
+            bucket.append(payload)
+            yield place, reader, tuple(bucket)
+
+        return group
+
+    def _sink(self, node: Sink) -> Callable[[Place, Any], Iterator[Waiting]]:
+        output, placed = self.outputs[node.name], self._placed(node)
+
+        def sink(place: Place, payload: Any) -> Iterator[Waiting]:
+            placed(payload, place[0])
+            output.append(payload)
+            return iter(())
+
+        return sink

@@ -1,0 +1,542 @@
+"""Random flows: what every runner must agree on, drawn from a seed.
+
+`random_flow(random)` draws a flow and the elements of its fronts. All payloads that pass from one
+operator to the next are small ints, so any operator can follow any other; what an operator needs
+inside (keys, tuples, rounds left in a loop) it makes of them and turns back into an int.
+
+Every flow ends: whatever goes round a loop carries the number of rounds it has left. Every flow
+stays small: a stream that has become too broad is thinned before it is read again.
+
+The functions are closures over numbers that call nothing of this module, so that they can be sent
+to another process by value. The name of a flow is its plan: the operators it was drawn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeAlias
+
+from hypothesis import strategies as st
+
+import emberflow as ef
+
+Elements: TypeAlias = dict[str, list[Any]]
+Ints: TypeAlias = "ef.Stream[int]"
+
+FRONTS_MAX = 3
+ELEMENTS_MAX = 12
+OPERATORS_MIN, OPERATORS_MAX = 3, 10
+ROUNDS_MAX = 3
+
+#: About how many items an element may become on one stream before it is thinned.
+BREADTH_MAX = 4.0
+
+
+def random_flow(random: Random) -> tuple[ef.Flow, Elements]:
+    """A flow of 3 to 10 operators with 1 to 3 fronts, and 0 to 12 elements for each front."""
+    plan = random.choices(list(OPERATORS), k=random.randint(OPERATORS_MIN, OPERATORS_MAX))
+    draft = _Draft(random, ef.Flow(" ".join(plan)))
+    fronts = [f"front-{number}" for number in range(random.randint(1, FRONTS_MAX))]
+    for front in fronts:
+        draft.add(draft.flow.front(front), 1.0)
+    for operator in plan:
+        OPERATORS[operator](draft)
+    draft.end()
+    return draft.flow, {front: _elements(random) for front in fronts}
+
+
+def random_flows() -> st.SearchStrategy[tuple[ef.Flow, Elements]]:
+    """The same for hypothesis, which can make a failing flow smaller."""
+    return st.randoms(use_true_random=False).map(random_flow)
+
+
+def _elements(random: Random) -> list[Any]:
+    # The greater of two: flows that no element enters are worth a test, but a seldom one.
+    length = max(random.randint(0, ELEMENTS_MAX), random.randint(0, ELEMENTS_MAX))
+    payloads = [random.randint(-9, 9) for _ in range(length)]
+    if random.random() < 0.4:
+        return payloads
+    times = random.sample(range(-12, 30), len(payloads))  # in any order
+    return [ef.At(time, payload) for time, payload in zip(times, payloads, strict=True)]
+
+
+@dataclass
+class _Open:
+    """A stream that may be read (again), and about how many items an element becomes on it."""
+
+    stream: Ints
+    breadth: float
+    is_read: bool = False
+
+
+class _Draft:
+    """A flow under construction."""
+
+    def __init__(self, random: Random, flow: ef.Flow) -> None:
+        self.random = random
+        self.flow = flow
+        self.streams: list[_Open] = []
+
+    def add(self, stream: Ints, breadth: float) -> None:
+        self.streams.append(_Open(stream, breadth))
+
+    def take(self) -> tuple[Ints, float]:
+        """A stream to read: mostly one that nothing reads yet."""
+        unread = [open_ for open_ in self.streams if not open_.is_read]
+        read_again = not unread or self.random.random() < 0.15
+        taken = self.random.choice(self.streams if read_again else unread)
+        taken.is_read = True
+        stream, breadth = taken.stream, taken.breadth
+        while breadth > BREADTH_MAX:
+            stream = stream.filter(thinning(self.random.randint(0, 2)))
+            breadth /= 3
+        return stream, breadth
+
+    def take_anywhere(self) -> tuple[Ints, float]:
+        """As `take`; some streams are spread by a key first, which must not change a thing."""
+        stream, breadth = self.take()
+        if self.random.random() < 0.25:
+            stream = stream.key_by(self.key())
+        return stream, breadth
+
+    def take_keyed(self) -> tuple[ef.KeyedStream[Any, int], float]:
+        stream, breadth = self.take()
+        return stream.key_by(self.key()), breadth
+
+    def key(self) -> Callable[[int], Any]:
+        return self.random.choice([modulo_key(1), modulo_key(2), modulo_key(3), mixed_key()])
+
+    def change(self) -> Callable[[int], int]:
+        return affine(self.random.randint(1, 5), self.random.randint(-3, 3))
+
+    def flip(self) -> bool:
+        return self.random.random() < 0.5
+
+    def end(self) -> None:
+        """Whatever nothing reads goes to a sink: some of it together, some of it in partitions."""
+        unread = [open_.stream for open_ in self.streams if not open_.is_read]
+        while len(unread) > 3 or (len(unread) > 1 and self.random.random() < 0.3):
+            self.random.shuffle(unread)
+            unread = [ef.merge(*unread[:2]), *unread[2:]]
+        for number, stream in enumerate(unread):
+            if self.random.random() < 0.3:
+                stream.key_by(self.key()).sink(f"sink-{number}", partitions=3)
+            else:
+                stream.sink(f"sink-{number}")
+
+
+# --- The operators: each takes streams of ints from the draft and adds streams of ints to it ------
+
+
+def _map(draft: _Draft) -> None:
+    stream, breadth = draft.take_anywhere()
+    draft.add(stream.map(draft.change()), breadth)
+
+
+def _flat_map(draft: _Draft) -> None:
+    stream, breadth = draft.take_anywhere()
+    draft.add(stream.flat_map(several(draft.change(), draft.random.randint(2, 4))), 1.5 * breadth)
+
+
+def _filter(draft: _Draft) -> None:
+    stream, breadth = draft.take_anywhere()
+    draft.add(stream.filter(unless(draft.random.randint(2, 4))), breadth)
+
+
+def _with_time(draft: _Draft) -> None:
+    stream, breadth = draft.take_anywhere()
+    draft.add(stream.with_time().map(of_timed()), breadth)
+
+
+def _schedule(draft: _Draft) -> None:
+    """Later, both now and later, or together with others at the times where windows end."""
+    stream, breadth = draft.take_anywhere()
+    kind = draft.random.choice([later, echo, together])
+    draft.add(stream.with_time().flat_map(kind(draft.change())), 2 * breadth)
+
+
+def _diamond(draft: _Draft) -> None:
+    """One stream, two or three ways, one stream."""
+    stream, breadth = draft.take()
+    copies = draft.random.randint(2, 3)
+    branches = stream.broadcast(copies) if draft.flip() else (stream,) * copies
+    ways = [branch.map(draft.change()) if draft.flip() else branch for branch in branches[:-1]]
+    ways.append(branches[-1].key_by(draft.key()).group(window=2).map(of_tuple()))
+    draft.random.shuffle(ways)
+    draft.add(ef.merge(*ways), copies * breadth)
+
+
+def _broadcast(draft: _Draft) -> None:
+    stream, breadth = draft.take_anywhere()
+    for copy in stream.broadcast(2):
+        draft.add(copy, breadth)
+
+
+def _merge(draft: _Draft) -> None:
+    (one, breadth), (other, breadth_of_other) = draft.take(), draft.take()
+    draft.add(ef.merge(one, other), breadth + breadth_of_other)
+
+
+def _group(draft: _Draft) -> None:
+    stream, breadth = draft.take_keyed()
+    draft.add(stream.group(window=draft.random.randint(1, 4)).map(of_tuple()), breadth)
+
+
+def _reduce(draft: _Draft) -> None:
+    stream, breadth = draft.take_keyed()
+    mixing = mixed(draft.random.randint(2, 4))
+    if draft.flip():
+        reduced = stream.reduce(first=draft.change(), combine=mixing)
+    else:
+        pairs = stream.reduce(first=draft.change(), combine=mixing, with_key=True)
+        reduced = pairs.map(of_pair())
+    draft.add(reduced, breadth)
+
+
+def _drift_by_hand(draft: _Draft) -> None:
+    """`reduce` as a user would write it with a loop, so that no runner knows it for one."""
+    stream, breadth = draft.take()
+    accumulator = draft.flow.loop()
+    mapped = stream.map(marked(draft.key()))
+    tuples = ef.merge(mapped, accumulator).key_by(first_of()).group(window=2)
+    combined = tuples.flat_map(drifting(mixed(draft.random.randint(2, 4))))
+    accumulator.close(combined)
+    draft.add(combined.map(last_of()), breadth)
+
+
+def _fold(draft: _Draft) -> None:
+    stream, breadth = draft.take_keyed()
+    folded = stream.fold(initial=draft.random.randint(-9, 9), combine=mixed(3))
+    draft.add(folded, breadth)
+
+
+def _aggregate(draft: _Draft) -> None:
+    """count, sum, min, max, mean or top."""
+    stream, breadth = draft.take_keyed()
+    of = draft.random.choice([None, draft.change()])
+    pairs: ef.Stream[Any] = draft.random.choice(
+        [
+            lambda: stream.count(),
+            lambda: stream.sum(of),
+            lambda: stream.min(of),
+            lambda: stream.max(of),
+            lambda: stream.mean(of),
+            lambda: stream.top(draft.random.randint(1, 3), by=of),
+        ]
+    )()
+    draft.add(pairs.map(of_pair()), breadth)
+
+
+def _distinct(draft: _Draft) -> None:
+    stream, breadth = draft.take()
+    draft.add((stream.key_by(draft.key()) if draft.flip() else stream).distinct(), breadth)
+
+
+def _time_window(draft: _Draft) -> None:
+    random = draft.random
+    if draft.flip():
+        _window(draft, ef.Tumbling(random.choice([1, 3, 5]), offset=random.choice([0, -1, 2])), 1.0)
+    else:
+        size, slide = random.choice([(5, 5), (6, 2), (2, 3), (10, 5)])
+        _window(draft, ef.Sliding(size, slide, offset=random.choice([0, 1])), max(1, size / slide))
+
+
+def _session(draft: _Draft) -> None:
+    _window(draft, ef.Session(draft.random.randint(1, 5)), 1.0)
+
+
+def _count_window(draft: _Draft) -> None:
+    size, slide = draft.random.choice([(1, None), (3, None), (3, 1), (2, 3)])
+    _window(draft, ef.CountWindow(size, slide), 3.0 if slide == 1 else 1.0)
+
+
+def _window(draft: _Draft, windows: Any, broadening: float) -> None:
+    stream, breadth = draft.take_keyed()
+    windowed = stream.window(windows, emit=draft.random.choice(["update", "close"]))
+    of = draft.random.choice([None, draft.change()])
+    results: ef.Stream[ef.WindowResult] = draft.random.choice(
+        [
+            lambda: windowed.count(),
+            lambda: windowed.sum(of),
+            lambda: windowed.min(of),
+            lambda: windowed.max(of),
+            lambda: windowed.mean(of),
+            lambda: windowed.collect(),
+            lambda: windowed.reduce(first=draft.change(), combine=mixed(3)),
+            lambda: windowed.fold(initial=1, combine=mixed(2)),
+        ]
+    )()
+    draft.add(results.map(of_window()), broadening * breadth)
+
+
+def _join(draft: _Draft) -> None:
+    (left, breadth), (right, breadth_of_other) = draft.take(), draft.take()
+    key = draft.key()
+    within = draft.random.choice([None, 3, (0, 4), (-4, -1), (1, 5), (-2, 0)])
+    joined = left.key_by(key).join(right.key_by(key), mixed(3), within=within)
+    broadening = 1.0 if within is None else 2.0
+    draft.add(joined, broadening * (breadth + breadth_of_other))
+
+
+def _enrich(draft: _Draft) -> None:
+    (stream, breadth), (table, _) = draft.take(), draft.take()
+    key = draft.key()
+    enriched = stream.key_by(key).enrich(table.key_by(key), mixed(4), default=5)
+    draft.add(enriched, breadth)
+
+
+def _loop(draft: _Draft) -> None:
+    """A general loop. What is in it is ``(rounds left, value)``; the key is of the value, and so
+    changes from round to round. The loop holds a grouping, a reduce or a window, and comes back at
+    once or later, once or twice, with its way out before or behind the way back.
+    """
+    stream, breadth = draft.take()
+    random = draft.random
+    again = draft.flow.loop()
+    entering = stream.map(with_rounds(ROUNDS_MAX))
+    inputs = [entering, again]
+    random.shuffle(inputs)
+    keyed = ef.merge(*inputs).key_by(on_value(draft.key()))
+    round_: ef.Stream[Any] = random.choice(
+        [
+            lambda: keyed.group(window=random.randint(1, 3)).map(round_of_tuple()),
+            lambda: keyed.reduce(first=round_kept(), combine=round_mixed()),
+            lambda: keyed.distinct(),
+            lambda: (
+                keyed.window(ef.Tumbling(3), emit="close")
+                .reduce(first=round_kept(), combine=round_mixed())
+                .map(last_of())
+            ),
+            lambda: keyed.enrich(draft.take()[0].key_by(draft.key()), round_enriched(), default=2),
+        ]
+    )()
+    changed = round_.map(round_changed(draft.change()))
+    ways = changed.broadcast(2) if draft.flip() else (changed, changed)
+    out, back = ways if draft.flip() else ways[::-1]
+    feedback = random.choice(
+        [
+            lambda: back.flat_map(next_round()),
+            lambda: back.flat_map(two_next_rounds()),
+            lambda: back.with_time().flat_map(next_round_later()),
+        ]
+    )()
+    again.close(feedback)
+    if draft.flip():
+        out = out.filter(rounds_over())
+    draft.add(out.map(last_of()), 3 * breadth)
+
+
+def _two_loops(draft: _Draft) -> None:
+    """Two loops round one grouping, one of them with another grouping of its own."""
+    stream, breadth = draft.take()
+    near, far = draft.flow.loop(), draft.flow.loop()
+    entering = stream.map(with_rounds(ROUNDS_MAX + 1))
+    merged = (
+        ef.merge(ef.merge(entering, far), near) if draft.flip() else ef.merge(far, near, entering)
+    )
+    grouped = merged.key_by(on_value(draft.key())).group(window=2).map(round_of_tuple())
+    near.close(grouped.filter(rounds_odd(1)).flat_map(next_round()))
+    beyond = grouped.map(round_changed(draft.change())).key_by(on_value(draft.key()))
+    beyond_grouped = beyond.group(window=2).map(round_of_tuple())
+    far.close(beyond_grouped.filter(rounds_odd(0)).flat_map(next_round()))
+    draft.add(beyond_grouped.map(last_of()), 3 * breadth)
+
+
+OPERATORS: dict[str, Callable[[_Draft], None]] = {
+    "map": _map,
+    "flat_map": _flat_map,
+    "filter": _filter,
+    "with_time": _with_time,
+    "schedule": _schedule,
+    "diamond": _diamond,
+    "broadcast": _broadcast,
+    "merge": _merge,
+    "group": _group,
+    "reduce": _reduce,
+    "drift_by_hand": _drift_by_hand,
+    "fold": _fold,
+    "aggregate": _aggregate,
+    "distinct": _distinct,
+    "time_window": _time_window,
+    "session": _session,
+    "count_window": _count_window,
+    "join": _join,
+    "enrich": _enrich,
+    "loop": _loop,
+    "two_loops": _two_loops,
+}
+
+
+# --- Functions on ints from -9 to 9 ---------------------------------------------------------------
+
+
+def affine(factor: int, summand: int) -> Callable[[int], int]:
+    return lambda n: (factor * n + summand) % 19 - 9
+
+
+def several(change: Callable[[int], int], modulus: int) -> Callable[[int], list[int]]:
+    return lambda n: [change(n + i) for i in range(n % modulus)]
+
+
+def unless(modulus: int) -> Callable[[int], bool]:
+    return lambda n: n % modulus != 0
+
+
+def thinning(rest: int) -> Callable[[int], bool]:
+    return lambda n: n % 3 == rest
+
+
+def mixed(factor: int) -> Callable[[int, int], int]:
+    """Of two ints one, and another one if they change places."""
+    return lambda one, other: (factor * one + other + 1) % 19 - 9
+
+
+def modulo_key(modulus: int) -> Callable[[int], int]:
+    return lambda n: n % modulus
+
+
+def mixed_key() -> Callable[[int], Any]:
+    """Keys of several types; `True` and `1` are one key."""
+    return lambda n: (None, "a", ("a", n % 2), 1, True)[n % 5]
+
+
+def of_tuple() -> Callable[[tuple[int, ...]], int]:
+    return lambda ns: sum((i + 1) * n for i, n in enumerate(ns)) % 19 - 9
+
+
+def of_pair() -> Callable[[tuple[Any, Any]], int]:
+    """Of ``(key, number or numbers)``; a mean is a float."""
+
+    def of(pair: tuple[Any, Any]) -> int:
+        value = pair[1]
+        values = value if isinstance(value, tuple) else (value,)
+        return (
+            sum((i + 1) * int(4 * v) for i, v in enumerate(values)) + len(str(pair[0]))
+        ) % 19 - 9
+
+    return of
+
+
+def of_window() -> Callable[[ef.WindowResult], int]:
+    def of(result: ef.WindowResult) -> int:
+        value = result.value
+        values = value if isinstance(value, tuple) else (value,)
+        code = sum((i + 1) * int(4 * v) for i, v in enumerate(values))
+        return (code + 2 * result.window.start + 3 * result.window.end) % 19 - 9
+
+    return of
+
+
+def of_timed() -> Callable[[ef.Timed[int]], int]:
+    return lambda timed: (timed.time + 2 * timed.payload) % 19 - 9
+
+
+def later(change: Callable[[int], int]) -> Callable[[ef.Timed[int]], list[Any]]:
+    return lambda timed: [ef.At(timed.time + 1 + timed.payload % 4, change(timed.payload))]
+
+
+def echo(change: Callable[[int], int]) -> Callable[[ef.Timed[int]], list[Any]]:
+    def images(timed: ef.Timed[int]) -> list[Any]:
+        time, n = timed
+        scheduled = [ef.At(time + 2, change(n)), ef.At(time + 2, n), ef.At(time + 1, change(n + 1))]
+        return [n, *scheduled[: n % 4]]
+
+    return images
+
+
+def together(change: Callable[[int], int]) -> Callable[[ef.Timed[int]], list[Any]]:
+    def images(timed: ef.Timed[int]) -> list[Any]:
+        time, n = timed
+        return [ef.At((time // 5 + 1) * 5, change(n)), *([n] if n % 2 else [])]
+
+    return images
+
+
+# --- Drifting state by hand: payloads are ``(key, is accumulator, value)`` ------------------------
+
+
+def first_of() -> Callable[[Any], Any]:
+    return lambda parts: parts[0]
+
+
+def last_of() -> Callable[[Any], Any]:
+    """Of triples, of results of windows, and of ``(rounds, value)``."""
+    return lambda parts: parts[-1]
+
+
+def marked(key: Callable[[int], Any]) -> Callable[[int], tuple[Any, bool, int]]:
+    return lambda n: (key(n), False, n)
+
+
+def drifting(combine: Callable[[int, int], int]) -> Callable[[tuple[Any, ...]], list[Any]]:
+    def combined(window: tuple[Any, ...]) -> list[Any]:
+        key, newest_is_accumulator, value = window[-1]
+        if newest_is_accumulator:
+            return []
+        if len(window) == 1:
+            return [(key, True, value)]
+        _, is_accumulator, held = window[0]
+        return [(key, True, combine(held, value))] if is_accumulator else []
+
+    return combined
+
+
+# --- In loops: payloads are ``(rounds left, value)`` ----------------------------------------------
+
+
+def with_rounds(most: int) -> Callable[[int], tuple[int, int]]:
+    return lambda n: (n % (most + 1), n)
+
+
+def on_value(key: Callable[[int], Any]) -> Callable[[tuple[int, int]], Any]:
+    return lambda pair: key(pair[1])
+
+
+def round_of_tuple() -> Callable[[tuple[tuple[int, int], ...]], tuple[int, int]]:
+    """The rounds are the newest's: no other may give it new ones."""
+    return lambda pairs: (
+        pairs[-1][0],
+        sum((i + 1) * value for i, (_, value) in enumerate(pairs)) % 19 - 9,
+    )
+
+
+def round_kept() -> Callable[[tuple[int, int]], tuple[int, int]]:
+    return lambda pair: pair
+
+
+def round_mixed() -> Callable[[tuple[int, int], tuple[int, int]], tuple[int, int]]:
+    return lambda held, pair: (pair[0], (2 * held[1] + pair[1]) % 19 - 9)
+
+
+def round_enriched() -> Callable[[tuple[int, int], int], tuple[int, int]]:
+    return lambda pair, n: (pair[0], (pair[1] + 3 * n) % 19 - 9)
+
+
+def round_changed(change: Callable[[int], int]) -> Callable[[tuple[int, int]], tuple[int, int]]:
+    return lambda pair: (pair[0], change(pair[1]))
+
+
+def rounds_over() -> Callable[[tuple[int, int]], bool]:
+    return lambda pair: pair[0] == 0
+
+
+def rounds_odd(rest: int) -> Callable[[tuple[int, int]], bool]:
+    return lambda pair: pair[0] % 2 == rest
+
+
+def next_round() -> Callable[[tuple[int, int]], list[tuple[int, int]]]:
+    return lambda pair: [(pair[0] - 1, pair[1])] if pair[0] > 0 else []
+
+
+def two_next_rounds() -> Callable[[tuple[int, int]], list[tuple[int, int]]]:
+    return lambda pair: [(pair[0] - 1, pair[1]), (0, -pair[1])] if pair[0] > 0 else []
+
+
+def next_round_later() -> Callable[[ef.Timed[tuple[int, int]]], list[Any]]:
+    def images(timed: ef.Timed[tuple[int, int]]) -> list[Any]:
+        time, (rounds, value) = timed
+        return [ef.At(time + 1 + value % 3, (rounds - 1, value))] if rounds > 0 else []
+
+    return images
