@@ -7,6 +7,7 @@ from emberflow.errors import (
     FunctionError,
     InputError,
     InternalError,
+    NondeterminismError,
     OutputError,
     StepError,
     UnstableKeyError,
@@ -24,6 +25,7 @@ from emberflow.operators.windows import (
 )
 from emberflow.persistent import PersistentList
 from emberflow.runners.reference import run
+from emberflow.runners.simulation import SimulationResult, simulate
 from emberflow.streams import KeyedStream, Loop, Stream, merge
 
 __version__ = "0.1.0"
@@ -43,9 +45,11 @@ __all__ = [
     "KeyedStream",
     "Loop",
     "Meta",
+    "NondeterminismError",
     "OutputError",
     "PersistentList",
     "Session",
+    "SimulationResult",
     "Sliding",
     "StepError",
     "Stream",
@@ -57,4 +61,5 @@ __all__ = [
     "WindowedStream",
     "merge",
     "run",
+    "simulate",
 ]

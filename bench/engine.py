@@ -1,0 +1,197 @@
+"""The engine in one process: what order, replay and finality cost next to a plain Python loop.
+
+    python bench/engine.py [--elements 1000000]
+
+One worker, one acker, batches of elements in, bundles of final output out; no network and no
+serialization. The plain loop does the same work on a dict and keeps its output, and is timed in the
+same run, before and after, because machines are fast and slow by turns. 'out of order' moves that
+share of the elements back by up to 2,000 places, so that they come batches late; 'replay ratio' is
+what arrived at the barrier for each item that left it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import resource
+import time
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+import emberflow as ef
+from emberflow.engine.acker import Acker
+from emberflow.engine.messages import AFTER_ALL, Moment
+from emberflow.engine.program import Layout
+from emberflow.engine.worker import Worker
+
+VOCABULARY = 50_000
+BATCH = 1_000
+LATE_MAX = 2_000
+
+
+def zipf_words(count: int, seed: int = 1) -> list[str]:
+    """Words by Zipf's law with exponent 1.1."""
+    weights = list(accumulate(1 / rank**1.1 for rank in range(1, VOCABULARY + 1)))
+    words = [f"word-{rank}" for rank in range(VOCABULARY)]
+    return Random(seed).choices(words, cum_weights=weights, k=count)
+
+
+def count_flow() -> ef.Flow:
+    flow = ef.Flow("running count")
+    flow.front("words").key_by(lambda word: word).count().sink("counts")
+    return flow
+
+
+def postings_flow() -> ef.Flow:
+    flow = ef.Flow("posting lists")
+    flow.front("words").key_by(lambda word: word).fold(
+        initial=ef.PersistentList(), combine=lambda postings, word: postings.append(word)
+    ).map(len).sink("lengths")
+    return flow
+
+
+def group_flow() -> ef.Flow:
+    flow = ef.Flow("window 3")
+    flow.front("words").key_by(lambda word: word).group(window=3).sink("tuples")
+    return flow
+
+
+def plain_count(words: list[str]) -> list[Any]:
+    counts: dict[str, int] = {}
+    output = []
+    for word in words:
+        counts[word] = count = counts.get(word, 0) + 1
+        output.append((word, count))
+    return output
+
+
+def plain_postings(words: list[str]) -> list[Any]:
+    postings: dict[str, list[str]] = {}
+    output = []
+    for word in words:
+        held = postings.setdefault(word, [])
+        held.append(word)
+        output.append(len(held))
+    return output
+
+
+def plain_group(words: list[str]) -> list[Any]:
+    buckets: dict[str, list[str]] = {}
+    output = []
+    for word in words:
+        bucket = buckets.setdefault(word, [])
+        bucket.append(word)
+        del bucket[:-3]
+        output.append(tuple(bucket))
+    return output
+
+
+def arrivals(words: list[str], late_share: float, seed: int = 2) -> list[tuple[Moment, str]]:
+    """The elements in the order they arrive: some come later than their time says."""
+    elements = [((time_, 0), word) for time_, word in enumerate(words)]
+    if not late_share:
+        return elements
+    random = Random(seed)
+    keys = [
+        number + (random.uniform(1, LATE_MAX) if random.random() < late_share else 0)
+        for number in range(len(elements))
+    ]
+    return [elements[number] for number in sorted(range(len(elements)), key=keys.__getitem__)]
+
+
+def batches(
+    elements: list[tuple[Moment, str]],
+) -> Iterator[tuple[list[tuple[Moment, str]], Moment]]:
+    """Batches, each with the promise that holds after it: nothing below will still come."""
+    least = AFTER_ALL
+    promises = [AFTER_ALL] * (len(elements) + 1)
+    for number in range(len(elements) - 1, -1, -1):
+        least = promises[number] = min(least, elements[number][0])
+    for start in range(0, len(elements), BATCH):
+        end = min(start + BATCH, len(elements))
+        yield elements[start:end], promises[end]
+
+
+class Run:
+    """A flow on one worker, fed batch by batch."""
+
+    def __init__(self, flow: ef.Flow) -> None:
+        graph = flow.graph()
+        self.worker = Worker(Layout(graph), 0, 1)
+        self.acker = Acker(workers=1, fronts=[0])
+        self.front = next(iter(graph.fronts.values())).id
+        self.output: list[Any] = []
+
+    def feed(self, elements: list[tuple[Moment, str]]) -> float:
+        """Seconds for all of it, from the first element in to the last output out."""
+        prepared = list(batches(elements))
+        worker, acker, output = self.worker, self.acker, self.output
+        gc.collect()
+        begin = time.perf_counter()
+        for batch, promise in prepared:
+            effects = worker.enter(self.front, batch, {0: promise})
+            effects = worker.progress(acker.receive(effects.ack))
+            for bundle in effects.bundles:
+                output.extend([payload for _, payload in bundle.items])
+        return time.perf_counter() - begin
+
+
+def timed(function: Callable[[list[str]], list[Any]], words: list[str]) -> float:
+    gc.collect()
+    begin = time.perf_counter()
+    function(words)
+    return time.perf_counter() - begin
+
+
+def table(count: int) -> None:
+    words = zipf_words(count)
+    print(f"{'':28}{'elements/s':>12}{'of plain loop':>15}{'of in order':>13}{'replay ratio':>14}")
+    for name, make, plain in (
+        ("running count", count_flow, plain_count),
+        ("growing posting list", postings_flow, plain_postings),
+        ("grouping, window 3", group_flow, plain_group),
+    ):
+        before = timed(plain, words)
+        in_order = 0.0
+        for share in (0.0, 0.01, 0.1, 0.5):
+            run = Run(make())
+            seconds = run.feed(arrivals(words, share))
+            in_order = in_order or seconds
+            assert run.output == plain(words), "the engine's output is the loop's"
+            statistics = run.worker.statistics()
+            label = name if not share else f"  {share:.0%} out of order"
+            print(
+                f"{label:28}{count / seconds:>12,.0f}{before / seconds:>15.2f}"
+                f"{in_order / seconds:>13.2f}{statistics.arrived / statistics.released:>14.2f}"
+            )
+        after = timed(plain, words)
+        print(f"{'  plain loop':28}{count / before:>12,.0f} and {count / after:,.0f}")
+
+
+def growth(count: int) -> None:
+    """The rate of each quarter, and what memory grew by, once the keys are known."""
+    words = zipf_words(count)
+    run = Run(count_flow())
+    elements = arrivals(words, 0.0)
+    print(f"\n{'running count, by quarters':28}{'elements/s':>12}{'bucket items':>15}{'peak MiB':>12}")
+    quarter = count // 4
+    for number in range(4):
+        part = elements[number * quarter : (number + 1) * quarter]
+        seconds = run.feed(part)
+        run.output.clear()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        items = run.worker.statistics().bucket_items
+        print(f"  quarter {number + 1:<18}{quarter / seconds:>12,.0f}{items:>15,}{peak:>12,.0f}")
+
+
+def main(count: int = 1_000_000) -> None:
+    table(count)
+    growth(count)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--elements", type=int, default=1_000_000)
+    main(parser.parse_args().elements)

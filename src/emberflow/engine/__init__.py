@@ -1,0 +1,16 @@
+"""The engine: pure state machines. No sockets, clocks, threads, files or randomness.
+
+Every machine takes an event and returns effects; all runners run these same machines, and only what
+moves messages differs. Read `worker` for how they work together, then the machines:
+
+==============  ====================================================================
+`worker`        runs the whole graph for one range of hashes
+`program`       how a graph is laid out for a worker: routes, ranks, regions
+`mapping`       map and broadcast, a batch at a time
+`grouping`      buckets, replay and tombstones
+`reduction`     the cycle of drifting state, run in one step
+`barrier`       holds output until the minimal time has passed it
+`acker`         the minimal time, from acks by xor and reports of fronts
+`gate`          credits: how far a front may run ahead
+==============  ====================================================================
+"""

@@ -1,0 +1,103 @@
+"""The acker: which global times are still under way, known from xors alone.
+
+What is guaranteed: **the minimal time never passes an item that is in flight or will ever enter.**
+
+The table maps a global time to the xor of the ids of all frames that carry it, each once when its
+sender acks that it was sent and once when its receiver acks that it was dealt with. A frame in
+flight therefore leaves its entry non-zero, if the sender's ack is here. If it is not, then neither
+is the sender's ack of whatever made it send (that is the same message), so an entry at or below is
+non-zero by the same argument one step earlier, or, where the cause was an element, the report of
+its front has not come. Ids are 64-bit and never 0; that different ids in flight cancel is as likely
+as a bit error.
+
+A front's report promises that it will not emit below a time. The minimal time is the least of all
+reports and all non-zero entries. There are several tables: 'anywhere', and one for each worker with
+the frames that are bound for its barriers and can go nowhere else. A barrier looks at 'anywhere'
+and its own (early key availability), so that one slow range does not hold back the output of all.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Moment, Progress, Xors
+from emberflow.errors import InternalError
+
+
+class AckTable:
+    """Xors by global time, and the least time whose xor is not zero."""
+
+    __slots__ = ("_heap", "_xors")
+
+    def __init__(self) -> None:
+        self._xors: Xors = {}
+        self._heap: list[Moment] = []  # may hold times that are zero by now: skipped when met
+
+    def __len__(self) -> int:
+        return len(self._xors)
+
+    def add(self, xors: Xors) -> None:
+        known = self._xors
+        for moment, xor in xors.items():
+            before = known.get(moment)
+            if before is None:
+                if xor:
+                    known[moment] = xor
+                    heappush(self._heap, moment)
+            elif before == xor:
+                del known[moment]
+            else:
+                known[moment] = before ^ xor
+
+    def minimum(self) -> Moment:
+        heap, known = self._heap, self._xors
+        while heap and heap[0] not in known:
+            heappop(heap)
+        return heap[0] if heap else AFTER_ALL
+
+
+class Acker:
+    """Takes acks, gives progress.
+
+    >>> acker = Acker(workers=1, fronts=[0])
+    >>> acker.receive(Ack(0, {(1, 0): 77}, {}, {0: (5, 0)})).anywhere  # 77 was sent, is in flight
+    (1, 0)
+    >>> acker.receive(Ack(0, {(1, 0): 77}, {}, {})).anywhere  # and was dealt with
+    (5, 0)
+    """
+
+    def __init__(self, *, workers: int, fronts: list[int]) -> None:
+        self.reports: dict[int, Moment] = dict.fromkeys(fronts, BEFORE_ALL)
+        self._anywhere = AckTable()
+        self._ranges = tuple(AckTable() for _ in range(workers))
+        self.progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
+        self.acks = 0
+
+    @property
+    def entries(self) -> int:
+        """How many global times are not known to be done."""
+        return len(self._anywhere) + sum(len(table) for table in self._ranges)
+
+    def receive(self, ack: Ack) -> Progress:
+        self.acks += 1
+        self._anywhere.add(ack.anywhere)
+        for worker, xors in ack.ranges.items():
+            self._ranges[worker].add(xors)
+        for front, promise in ack.reports.items():
+            if promise < self.reports[front]:
+                raise InternalError(
+                    f"front {front} promised {self.reports[front]} and now {promise}"
+                )
+            self.reports[front] = promise
+        return self._advance()
+
+    def _advance(self) -> Progress:
+        promised = min(self.reports.values(), default=AFTER_ALL)
+        anywhere = min(promised, self._anywhere.minimum())
+        progress = Progress(anywhere, tuple(table.minimum() for table in self._ranges))
+        if progress.anywhere < self.progress.anywhere:
+            raise InternalError(
+                f"the minimal time went back from {self.progress.anywhere} to {progress.anywhere}"
+            )
+        self.progress = progress
+        return progress

@@ -1,0 +1,147 @@
+"""Map and broadcast, a batch at a time.
+
+Both are stateless: what they make of an item depends on the item alone, and a tombstone is an item.
+So a map that gets a tombstone computes the images of its payload again and sends them on as
+tombstones; since functions are pure these are the very items it sent before.
+
+A batch goes through a user's function in one list comprehension. Only if something is unusual (the
+function raised, an image is scheduled) the batch is gone through again item by item, by the closure
+of `calls` that every runner uses; calling a pure function twice is not an event.
+
+**Failures are items.** A speculative engine shows functions inputs that never were: an accumulator
+that lacks an element still on its way. A function may well raise on such an input, and that must
+not end the run. So an exception becomes an item too, at the place of the input, bound for the
+barrier of failures; if the input is taken back, so is the failure. What passes that barrier is an
+error that the reference runner would have met as well, and the first of them is the one it raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from emberflow.calls import images_of, scheduled_time
+from emberflow.errors import StepError
+from emberflow.graph import Broadcast, Map
+from emberflow.item import At, FlatItem, scheduled_child_ids
+
+#: From a batch to the outputs of each port. What failed is appended to the second argument.
+Process: TypeAlias = Callable[[list[FlatItem], list[FlatItem]], list[list[FlatItem]]]
+
+#: One-element tuples, so that the commonest child ids cost no allocation.
+_CHILDREN = tuple((child,) for child in range(256))
+_FIRST = _CHILDREN[0]
+
+
+def map_process(node: Map) -> Process:
+    """The machine of a map."""
+    function = node.function
+    one_by_one = _one_by_one(node)
+
+    if node.timed:
+
+        def timed(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+            try:
+                images = [function(item[0][0], item[2]) for item in items]
+            except Exception:
+                return one_by_one(items, failed)
+            return _with_images(items, images, failed, one_by_one)
+
+        return timed if node.mode == "one" else one_by_one
+
+    if node.mode == "one":
+
+        def one(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+            try:
+                images = [function(item[2]) for item in items]
+            except Exception:
+                return one_by_one(items, failed)
+            return _with_images(items, images, failed, one_by_one)
+
+        return one
+
+    if node.mode == "keep":
+
+        def keep(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+            try:
+                return [
+                    [
+                        (place + _FIRST, mark, payload)
+                        for place, mark, payload in items
+                        if function(payload)
+                    ]
+                ]
+            except Exception:
+                return one_by_one(items, failed)
+
+        return keep
+
+    def many(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+        output: list[FlatItem] = []
+        append = output.append
+        children = _CHILDREN
+        try:
+            for place, mark, payload in items:
+                images = function(payload)
+                kind = images.__class__
+                if (kind is not tuple and kind is not list) or len(images) > 256:
+                    return one_by_one(items, failed)
+                for child, image in zip(children, images):  # noqa: B905 - children are enough
+                    if image.__class__ is At:
+                        return one_by_one(items, failed)
+                    append((place + child, mark, image))
+        except Exception:
+            return one_by_one(items, failed)
+        return [output]
+
+    return many
+
+
+def _with_images(
+    items: list[FlatItem], images: list[Any], failed: list[FlatItem], one_by_one: Process
+) -> list[list[FlatItem]]:
+    if At in set(map(type, images)):
+        return one_by_one(items, failed)
+    return [[(item[0] + _FIRST, item[1], image) for item, image in zip(items, images, strict=True)]]
+
+
+def _one_by_one(node: Map) -> Process:
+    images_of_payload = images_of(node)
+    scheduling_front = node.scheduling_front
+
+    def process(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+        output: list[FlatItem] = []
+        for place, mark, payload in items:
+            moment = (place[0], place[1])
+            # All or nothing: an item that fails half way has only a failure for its image.
+            made: list[FlatItem] = []
+            try:
+                for child, image in enumerate(images_of_payload(payload, moment)):
+                    if isinstance(image, At):
+                        time = scheduled_time(node, image, moment)
+                        ids = scheduled_child_ids(moment, place[2:], child)
+                        made.append(((time, scheduling_front, *ids), mark, image.payload))
+                    else:
+                        made.append(((*place, child), mark, image))
+            except StepError as error:
+                failed.append((place, mark, error))
+            else:
+                output += made
+        return [output]
+
+    return process
+
+
+def broadcast_process(node: Broadcast) -> Process:
+    """The machine of a broadcast."""
+    ports = [(port,) for port in range(node.copies)]
+
+    def broadcast(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+        return [[(place + port, mark, payload) for place, mark, payload in items] for port in ports]
+
+    return broadcast
+
+
+def merge_process(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+    """The machine of a merge: the worker has put the inputs together already."""
+    return [items]

@@ -1,0 +1,342 @@
+"""The cycle of drifting state, run in one step.
+
+`operators.reduce` composes a reduce of merge, grouping of window 2, combine map and broadcast. Run
+as such, every element goes round the cycle: four operations and two tuples for one combine. This
+machine does the same in one: a bucket holds the *versions* of a key, one for each mapped item,
+
+::
+
+    (place, mark, mapped item, accumulator after it)
+
+sorted by place, and each accumulator is ``combine`` of the one before. The items that the cycle
+would have sent on leave with the same places (``+ (0, 1)``: first image of the combine map, port 1
+of the broadcast), so nothing behind can tell the difference. A plain `reduce` has a map before the
+cycle, from payload to triple, and one behind it, from triple to value; a *keyed* machine does their
+work too.
+
+**Replay.** A late item, or a tombstone, changes all accumulators behind it. The cycle would take
+each back and make it anew, item by item as they come round; here a batch first puts all its items
+and tombstones of a key in place and then recomputes once, from the first change on. It stops as
+soon as an accumulator comes out as it was: then so do all behind it. What is sent is the net effect
+of the batch (`net`).
+
+**Failures.** Where ``first`` or ``combine`` raises, there is no accumulator. As in the cycle, what
+follows in the bucket then yields nothing; the failure itself is an item (see `mapping`).
+
+**Trimming.** As of a grouping of window 2: below the minimal time the last version is enough.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from emberflow.calls import Balance, function_error, scheduled_time
+from emberflow.engine.grouping import lost_tombstone
+from emberflow.engine.messages import Moment
+from emberflow.engine.net import NetOutput
+from emberflow.engine.trimming import Trimmed
+from emberflow.errors import OutputError, StepError
+from emberflow.functions import itself
+from emberflow.graph import Graph, Map, Reduction
+from emberflow.item import At, FlatItem, Place
+
+#: ``(place, mark, mapped item, accumulator)``. The mapped item is ``(key, False, payload)``; its own
+#: key goes on with the accumulator, because equal keys need not look alike (``1`` and ``True``).
+Version: TypeAlias = tuple[Place, int, Any, Any]
+Versions: TypeAlias = list[Version]
+
+#: First image of the combine map, port 1 of the broadcast.
+_OUT = (0, 1)
+#: The same between the first image of the pair map and that of the value map.
+_OUT_KEYED = (0, *_OUT, 0)
+
+
+class _Absent:
+    """Instead of an accumulator: there is none (the function raised), or it is not yet computed."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: StepError | None) -> None:
+        self.error = error
+
+
+_NOT_YET = _Absent(None)
+_NOTHING = _Absent(None)  # behind a failure: the cycle yields nothing there
+
+#: Equal values of these types are the same value; what other types call equal is their business.
+_PLAIN = frozenset((int, str, bytes))
+
+
+class Reducing(Trimmed[Versions]):
+    """The machine of a reduction. ``keyed`` ones take payloads and give values, others triples."""
+
+    def __init__(self, graph: Graph, reduction: Reduction, balance: Balance, keyed: bool) -> None:
+        super().__init__(kept=1)
+        self.buckets: dict[Any, Versions] = {}
+        self.replays = 0
+        self._node = graph.nodes[reduction.group]
+        self._combine_node = _map_of(graph, reduction.combine)
+        self._value_node = None if reduction.value is None else _map_of(graph, reduction.value)
+        self._balance = balance
+        self._first: Callable[[Any], Any] = reduction.first
+        self._shown = reduction.shown
+        self._combine: Callable[[Any, Any], Any] = reduction.combine_function
+        if keyed:
+            assert reduction.key is not None
+            self._key_of: Callable[[Any], Any] = reduction.key
+            self._payload_of: Callable[[Any], Any] = itself
+            self._out: Place = _OUT_KEYED
+            self._sent = _pair if reduction.with_key else _second
+        else:
+            self._key_of, self._payload_of = _first_of_three, _third_of_three
+            self._out, self._sent = _OUT, _triple
+        self._with_key = reduction.with_key
+        self.process = self._process_keyed if keyed else self._process_triples
+
+    def _process_keyed(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+        output: list[FlatItem] = []
+        append, out, with_key = output.append, _OUT_KEYED, self._with_key
+        buckets, touched = self.buckets, self.touched
+        combine, key_of = self._combine, self._key_of
+        for item in items:
+            place, mark, payload = item
+            try:
+                key = key_of(payload)
+                versions = buckets[key]
+                last = versions[-1]
+                before = last[3]
+                if last[0] < place and not mark & 1 and before.__class__ is not _Absent:
+                    # In order: one comparison, one combine.
+                    accumulator = combine(before, payload)
+                    if accumulator.__class__ is not At:
+                        versions.append((place, mark, payload, accumulator))
+                        if len(versions) == 2:
+                            touched.append(versions)
+                        append((place + out, mark, (key, accumulator) if with_key else accumulator))
+                        continue
+            except Exception:  # a new bucket, or a function that fails: see to it below
+                pass
+            if not self._begin(item, append):
+                return [self._process_slowly(items, output, failed)]
+        return [output]
+
+    def _process_triples(
+        self, items: list[FlatItem], failed: list[FlatItem]
+    ) -> list[list[FlatItem]]:
+        output: list[FlatItem] = []
+        append, out = output.append, _OUT
+        buckets, touched, combine = self.buckets, self.touched, self._combine
+        for item in items:
+            place, mark, mapped = item
+            try:
+                key = mapped[0]
+                versions = buckets[key]
+                last = versions[-1]
+                before = last[3]
+                if last[0] < place and not mark & 1 and before.__class__ is not _Absent:
+                    accumulator = combine(before, mapped[2])
+                    versions.append((place, mark, mapped, accumulator))
+                    if len(versions) == 2:
+                        touched.append(versions)
+                    append((place + out, mark, (key, True, accumulator)))
+                    continue
+            except Exception:
+                pass
+            if not self._begin(item, append):
+                return [self._process_slowly(items, output, failed)]
+        return [output]
+
+    def _begin(self, item: FlatItem, send: Callable[[FlatItem], None]) -> bool:
+        """Begin a bucket with this item, if there is none for its key and nothing goes wrong."""
+        place, mark, mapped = item
+        try:
+            key = self._key_of(mapped)
+            if key in self.buckets or mark & 1:
+                return False
+            self._balance(mapped, (place[0], place[1]))  # refuses a key that has no stable hash
+            accumulator = self._first(self._payload_of(mapped))
+        except Exception:
+            return False
+        if accumulator.__class__ is At:
+            return False
+        self.buckets[key] = [(place, mark, mapped, accumulator)]
+        send((place + self._out, mark, self._sent(key, accumulator)))
+        return True
+
+    def _process_slowly(
+        self, items: list[FlatItem], output: list[FlatItem], failed: list[FlatItem]
+    ) -> list[FlatItem]:
+        """The rest of a batch, from the first item on that is not in order or goes wrong.
+
+        Every item ahead of it gave one output, so ``output`` tells how far the batch has come.
+        """
+        net = NetOutput()
+        for item, (place, mark, sent) in zip(items, output, strict=False):
+            net.send(place, mark, self._key_of(item[2]), sent)
+        changed: dict[int, _Change] = {}
+        for item in items[len(output) :]:
+            try:
+                if not self._appended(item, changed, net):
+                    self._change(item, changed)
+            except StepError as error:
+                failed.append((item[0], item[1], error))
+        failures_back: list[FlatItem] = []
+        failures: list[FlatItem] = []
+        for change in changed.values():
+            self._replay(change, net, failures_back, failures)
+        failed[:0] = failures_back
+        failed += failures
+        return net.all()
+
+    def _appended(self, item: FlatItem, changed: dict[int, _Change], net: NetOutput) -> bool:
+        """Append an item to its bucket, if it is in order and its bucket has not been changed."""
+        place, mark, mapped = item
+        try:
+            key = self._key_of(mapped)
+            versions = self.buckets.get(key)
+            if versions is None or mark & 1 or id(versions) in changed:
+                return False
+            last = versions[-1]
+            if not last[0] < place or last[3].__class__ is _Absent:
+                return False
+            accumulator = self._combine(last[3], self._payload_of(mapped))
+        except Exception:
+            return False
+        if accumulator.__class__ is At:
+            return False
+        versions.append((place, mark, mapped, accumulator))
+        if len(versions) == 2:
+            self.touched.append(versions)
+        net.send(place + self._out, mark, key, self._sent(key, accumulator))
+        return True
+
+    def _change(self, item: FlatItem, changed: dict[int, _Change]) -> None:
+        """Put an item into its bucket, or take it out, and note from where on to recompute."""
+        place, mark, mapped = item
+        key, _ = self._balance(mapped, (place[0], place[1]))
+        versions = self.buckets.get(key)
+        if versions is None:
+            versions = self.buckets[key] = []
+        change = changed.get(id(versions))
+        if change is None:
+            change = changed[id(versions)] = _Change(key, versions)
+        position = bisect_left(versions, (place, mark & ~1))
+        if mark & 1:
+            if position == len(versions) or versions[position][:2] != (place, mark & ~1):
+                raise lost_tombstone(str(self._node), place)
+            change.gone.append(versions.pop(position))
+        else:
+            versions.insert(position, (place, mark, mapped, _NOT_YET))
+            if len(versions) == 2:
+                self.touched.append(versions)
+        change.start = min(change.start, position)
+        change.last = max(change.last, place)
+
+    def _replay(
+        self,
+        change: _Change,
+        net: NetOutput,
+        failures_back: list[FlatItem],
+        failures: list[FlatItem],
+    ) -> None:
+        versions, start = change.versions, change.start
+        for version in change.gone:
+            self._take_back(version, net, failures_back)
+        before = versions[start - 1][3] if start else None
+        first = start == 0
+        for position in range(start, len(versions)):
+            place, mark, mapped, old = versions[position]
+            accumulator = self._accumulate(before, self._payload_of(mapped), first, place)
+            first = False
+            before = accumulator
+            if accumulator is old or (
+                accumulator.__class__ is old.__class__
+                and accumulator.__class__ in _PLAIN
+                and accumulator == old
+            ):
+                if place > change.last:
+                    break  # nothing changed further on, so neither does what follows from this
+                continue
+            if old is not _NOT_YET:
+                self.replays += 1
+                self._take_back(versions[position], net, failures_back)
+            versions[position] = (place, mark, mapped, accumulator)
+            if accumulator.__class__ is not _Absent:
+                key = self._key_of(mapped)
+                net.send(place + self._out, mark, key, self._sent(key, accumulator))
+            elif accumulator.error is not None:
+                failures.append((place, mark, accumulator.error))
+        if not versions:
+            del self.buckets[change.key]
+
+    def _take_back(self, version: Version, net: NetOutput, failures_back: list[FlatItem]) -> None:
+        place, mark, mapped, accumulator = version
+        if accumulator.__class__ is not _Absent:
+            key = self._key_of(mapped)
+            net.take_back(place + self._out, mark, key, self._sent(key, accumulator))
+        elif accumulator.error is not None:
+            failures_back.append((place, mark | 1, accumulator.error))
+
+    def _accumulate(self, before: Any, payload: Any, first: bool, place: Place) -> Any:
+        if before.__class__ is _Absent:
+            return _NOTHING
+        moment = (place[0], place[1])
+        try:
+            accumulator = self._first(payload) if first else self._combine(before, payload)
+            if accumulator.__class__ is At and self._value_node is not None:
+                scheduled_time(self._value_node, accumulator, moment)  # it may not: this raises
+            return accumulator
+        except OutputError as error:
+            return _Absent(error)
+        except Exception as error:
+            failure = function_error(self._combine_node, error, self._shown(payload), moment)
+            failure.__cause__ = error
+            return _Absent(failure)
+
+    def trim_one(self, versions: Versions, minimal: Moment) -> bool:
+        """Drop all versions below the minimal time but the last; whether more will follow."""
+        drop = bisect_left(versions, (minimal,)) - 1
+        if drop > 0:
+            del versions[:drop]
+        return len(versions) > 1
+
+    def sizes(self) -> list[int]:
+        return [len(versions) for versions in self.buckets.values()]
+
+
+_first_of_three = itemgetter(0)
+_third_of_three = itemgetter(2)
+
+
+def _triple(key: Any, accumulator: Any) -> Any:
+    return key, True, accumulator
+
+
+def _pair(key: Any, accumulator: Any) -> Any:
+    return key, accumulator
+
+
+def _second(key: Any, accumulator: Any) -> Any:
+    return accumulator
+
+
+def _map_of(graph: Graph, node: int) -> Map:
+    found = graph.nodes[node]
+    assert isinstance(found, Map)
+    return found
+
+
+class _Change:
+    """What a batch changed in a bucket: from where to where, and what was removed."""
+
+    __slots__ = ("gone", "key", "last", "start", "versions")
+
+    def __init__(self, key: Any, versions: Versions) -> None:
+        self.key = key
+        self.versions = versions
+        self.start = len(versions)
+        self.last: Place = ()
+        self.gone: list[Version] = []

@@ -1,0 +1,47 @@
+"""Trimming: the rhythm in which buckets lose what no tuple can need any more.
+
+A bucket that holds more than it must keep is *touched*, and noted once when that begins. A trim goes
+through the touched buckets and leaves those noted that still hold more. It is due when as many items
+have come as buckets are touched, so it costs each item a constant, and memory stays in proportion to
+keys and to what is above the minimal time.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from emberflow.engine.messages import Moment
+
+B = TypeVar("B")
+
+#: Not worth a trim below this.
+_TOUCHED_MIN = 512
+
+
+class Trimmed(Generic[B]):
+    """A machine that keeps ``kept`` final entries a bucket."""
+
+    def __init__(self, kept: int) -> None:
+        self.kept = kept
+        self.touched: list[B] = []
+        self.trimmed = 0
+        self._due = _TOUCHED_MIN
+
+    def trim_if_due(self, minimal: Moment) -> None:
+        if len(self.touched) >= self._due:
+            self.trim(minimal)
+
+    def trim(self, minimal: Moment) -> None:
+        """Drop what is below the minimal time and no longer needed, in all touched buckets."""
+        self.trimmed += 1
+        trim_one = self.trim_one
+        # A bucket that shrank by tombstones and grew again is noted twice.
+        once = {id(bucket): bucket for bucket in self.touched}.values()
+        self.touched = [bucket for bucket in once if trim_one(bucket, minimal)]
+        self._due = max(_TOUCHED_MIN, 2 * len(self.touched))
+
+    def trim_one(self, bucket: B, minimal: Moment) -> bool:
+        raise AssertionError("each machine knows its buckets")
+
+    def sizes(self) -> list[int]:
+        raise AssertionError("each machine knows its buckets")

@@ -1,0 +1,513 @@
+"""The worker: the whole graph for one range of 32-bit hashes.
+
+It takes an event (elements of a front, frames of other workers, progress of the acker), lets the
+items run through the graph as far as they go on this worker, and returns what is to be done outside:
+frames for other workers, one ack, bundles that became final.
+
+Invariants, each of which a test breaks to see it caught:
+
+1. *FIFO.* Items of one place and one trace leave in the order they came, through every queue here:
+   an item, its tombstone, another version. Queues are lists that are appended to and sorted only
+   stably by place.
+2. *One ack.* What an event finished and what it sent are acked in one message, after processing.
+   What stays on this worker is neither sent nor acked.
+3. *A frame's id counts once a global time and table.* The sender and the receiver go by the same
+   rule over the same items, so every id is xored exactly twice.
+4. *Release below the minimal time only.*
+
+**Bounded speculation.** In a cycle that goes through several workers a correction can beget others
+that meet it again on the next round, faster than the true items settle. So each worker spends only
+so many replays on its cycles until the minimal time moves. When they are spent it holds back what
+is above the minimal time; what is at it goes on, so the minimal time does move. Items that are held
+are in flight: they are acked as a frame that the worker sends to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+from emberflow.calls import balance_of
+from emberflow.engine.barrier import Barrier
+from emberflow.engine.messages import (
+    BEFORE_ALL,
+    Ack,
+    Bundle,
+    Effects,
+    Frame,
+    Moment,
+    Progress,
+    Xors,
+)
+from emberflow.engine.program import Layout, Machines, Unit
+from emberflow.errors import EndlessLoopError, StepError
+from emberflow.graph import Sink
+from emberflow.hashing import owner, stable_id
+from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime, hopped
+
+_place_of = itemgetter(0)
+_order_of = itemgetter(0, 1)
+
+#: Keys whose owner is remembered, for each keyed input. Past that it is forgotten and begun anew.
+_OWNERS_MAX = 200_000
+
+#: Replays in cycles until the minimal time moves.
+_REPLAYS_MAX = 64
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a worker has done. Plain counters, always on."""
+
+    items: int = 0
+    elements: int = 0
+    frames_sent: int = 0
+    items_sent: int = 0
+    replays: int = 0
+    tombstones: int = 0
+    arrived: int = 0
+    released: int = 0
+    waited: float = 0.0
+    buckets: int = 0
+    bucket_items: int = 0
+    items_of: dict[str, int] = field(default_factory=dict)
+
+
+class Worker:
+    """One worker of ``workers``. ``delivered`` is what each sink partition has from earlier."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        index: int,
+        workers: int,
+        *,
+        incarnation: int = 0,
+        delivered: dict[tuple[str, int], Moment] | None = None,
+    ) -> None:
+        self.layout = layout
+        self.index = index
+        self.workers = workers
+        self.machines = Machines(layout)
+        self._process = self.machines.process
+        self._incarnation = incarnation
+        self._frames_made = 0
+        self._elements = 0
+        self._items_sent = 0
+        self._items_of = dict.fromkeys([*layout.nodes, layout.failures], 0)
+        self._waiting: dict[int, list[list[FlatItem]]] = {}
+        self._ready: list[int] = []
+        self._outgoing: dict[tuple[int, int], list[FlatItem]] = {}
+        self._finished: list[Frame] = []
+        self._reports: dict[int, Moment] = {}
+        self._minimal: Moment = BEFORE_ALL
+        self._minimal_anywhere: Moment = BEFORE_ALL
+        self._replays_left = _REPLAYS_MAX
+        #: By the rank of the region: the frame to itself that holds its items back.
+        self._held: dict[int, Frame] = {}
+        self._newly_held: list[Frame] = []
+        self._routes = {node: _Route(layout, node, workers) for node in self._routed_nodes()}
+        self.barriers = self._made_barriers(delivered or {})
+
+    def _routed_nodes(self) -> Iterable[int]:
+        """Nodes whose input has a key. Stateful ones and sinks see to it themselves if alone."""
+        for node in self.layout.nodes:
+            alone = self.workers == 1 and (
+                node in self.machines.stateful or node in self.layout.sinks
+            )
+            if not alone and self.layout.balance_of(node) is not None:
+                yield node
+
+    def _made_barriers(
+        self, delivered: dict[tuple[str, int], Moment]
+    ) -> dict[int, dict[int, Barrier]]:
+        barriers: dict[int, dict[int, Barrier]] = {}
+        for sink in self.layout.graph.sinks.values():
+            barriers[sink.id] = {
+                partition: Barrier(delivered.get((sink.name, partition), BEFORE_ALL))
+                for partition in range(sink.partitions)
+                if barrier_host(sink, partition, self.workers) == self.index
+            }
+        barriers[self.layout.failures] = {0: Barrier()} if self.index == 0 else {}
+        return barriers
+
+    # Events.
+
+    def enter(
+        self, node: int, elements: Sequence[tuple[Moment, Any]], reports: dict[int, Moment]
+    ) -> Effects:
+        """Elements of a front, with their global times, and what the front promises after them."""
+        if elements:
+            self._elements += len(elements)
+            self._wait(node, [(moment, 0, payload) for moment, payload in elements])
+        self._reports.update(reports)
+        self._run()
+        return self._effects([], None)
+
+    def deliver(self, frames: Sequence[Frame]) -> Effects:
+        """Frames of other workers, in the order they came."""
+        for frame in frames:
+            self._finished.append(frame)
+            for node, items in frame.parts:
+                self._wait(node, items)
+        self._run()
+        return self._effects([], None)
+
+    def progress(self, progress: Progress) -> Effects:
+        """The minimal time has moved: release what is final, trim what is not needed."""
+        minimal = progress.of_range(self.index)
+        if progress.anywhere > self._minimal_anywhere:
+            self._minimal_anywhere = progress.anywhere
+            self._replays_left = _REPLAYS_MAX
+            for rank in self._held:
+                heappush(self._ready, rank)
+            self._run()
+        if minimal > self._minimal:
+            self._minimal = minimal
+            for machine in self.machines.stateful.values():
+                machine.trim_if_due(minimal)
+        return self._effects(*self._released())
+
+    def trim(self) -> None:
+        """Trim every bucket now, whatever the rhythm says."""
+        for machine in self.machines.stateful.values():
+            machine.trim(self._minimal)
+
+    # Running the graph.
+
+    def _wait(self, node: int, items: list[FlatItem]) -> None:
+        waiting = self._waiting.get(node)
+        if waiting is None:
+            self._waiting[node] = [items]
+            heappush(self._ready, self.layout.rank[node])
+        else:
+            waiting.append(items)
+
+    def _taken(self, node: int) -> list[FlatItem]:
+        """All that waits for a node. What came by several ways is put in order, stably."""
+        batches = self._waiting.pop(node, None)
+        if batches is None:
+            return []
+        if len(batches) == 1:
+            return batches[0]
+        merged = list(chain.from_iterable(batches))
+        merged.sort(key=_place_of)
+        return merged
+
+    def _run(self) -> None:
+        ready, units = self._ready, self.layout.units
+        while ready:
+            unit = units[heappop(ready)]
+            if unit.is_region:
+                self._run_region(unit)
+            else:
+                items = self._taken(unit.nodes[0])
+                if items:
+                    self._run_node(unit.nodes[0], items, self._send)
+
+    def _run_node(
+        self, node: int, items: list[FlatItem], send: Callable[[int, list[FlatItem]], None]
+    ) -> None:
+        self._items_of[node] += len(items)
+        barriers = self.barriers.get(node)
+        if barriers is not None:
+            self._arrive(node, barriers, items)
+            return
+        failed: list[FlatItem] = []
+        outputs = self._process[node](items, failed)
+        for reader, output in zip(self.layout.readers[node], outputs, strict=True):
+            if output:
+                send(reader, output)
+        if failed:
+            self._send(self.layout.failures, failed)
+
+    def _run_region(self, unit: Unit) -> None:
+        """A cycle, item by item, the least place first."""
+        heap: list[tuple[Any, int, int, FlatItem]] = []
+        number = 0  # arrival order among items of one place: FIFO, and no comparing of payloads
+        nodes = set(unit.nodes)
+
+        def file(node: int, items: list[FlatItem]) -> None:
+            nonlocal number
+            for item in items:
+                number += 1
+                heappush(heap, (item[0], number, node, item))
+
+        def send(reader: int, output: list[FlatItem]) -> None:
+            here, elsewhere = self._split(reader, output)
+            if here and reader in nodes:
+                file(reader, here)
+            elif here:
+                self._wait(reader, here)
+            for destination, items in elsewhere.items():
+                self._post(destination, reader, items)
+
+        rank = self.layout.rank[unit.nodes[0]]
+        held = self._held.pop(rank, None)
+        if held is not None:
+            self._finished.append(held)
+            for node, items in held.parts:
+                file(node, items)
+        for node in unit.nodes:
+            file(node, self._taken(node))
+        replays = self._replays_in(unit)
+        while heap:
+            # All of one place at once: a correction is a tombstone and an item (see `net`).
+            place = heap[0][0]
+            if self._replays_left <= 0 and place[:2] > self._minimal_anywhere:
+                self._hold(rank, sorted(heap, key=_order_of))
+                return
+            batches: dict[int, list[FlatItem]] = {}
+            while heap and heap[0][0] == place:
+                _, _, node, item = heappop(heap)
+                batches.setdefault(node, []).append(item)
+            for node, items in batches.items():
+                if len(place) - 2 > CHILD_IDS_MAX:
+                    self._send(
+                        self.layout.failures,
+                        [(place, item[1], self._endless(node, item)) for item in items],
+                    )
+                else:
+                    self._run_node(node, items, send)
+            before, replays = replays, self._replays_in(unit)
+            self._replays_left -= replays - before
+
+    def _replays_in(self, unit: Unit) -> int:
+        stateful = self.machines.stateful
+        return sum(stateful[node].replays for node in unit.nodes if node in stateful)
+
+    def _hold(self, rank: int, entries: list[tuple[Any, int, int, FlatItem]]) -> None:
+        """Hold these items of a region back, in their order, as a frame to this worker itself."""
+        by_node: dict[int, list[FlatItem]] = {}
+        for _, _, node, item in entries:
+            by_node.setdefault(node, []).append(item)
+        frame = Frame(self.index, self._frame_id(), tuple(by_node.items()))
+        self._held[rank] = frame
+        self._newly_held.append(frame)
+
+    def held(self) -> list[Frame]:
+        """What this worker holds back: in flight, though on no link."""
+        return list(self._held.values())
+
+    def _endless(self, node: int, item: FlatItem) -> EndlessLoopError:
+        return EndlessLoopError.of(
+            str(self.layout.graph.nodes[node]), GlobalTime(item[0][0], item[0][1]), item[2]
+        )
+
+    # Moving items.
+
+    def _send(self, reader: int, items: list[FlatItem]) -> None:
+        here, elsewhere = self._split(reader, items)
+        if here:
+            if reader == self.layout.failures:
+                self._run_node(reader, here, self._send)
+            else:
+                self._wait(reader, here)
+        for destination, sent in elsewhere.items():
+            self._post(destination, reader, sent)
+
+    def _split(
+        self, reader: int, items: list[FlatItem]
+    ) -> tuple[list[FlatItem], dict[int, list[FlatItem]]]:
+        """Which of these items stay, and which go to which worker."""
+        route = self._routes.get(reader)
+        if route is None and self.workers == 1:
+            return items, {}
+        if reader == self.layout.failures:
+            return (items, {}) if self.index == 0 else ([], {0: items})
+        if route is not None:
+            failed: list[FlatItem] = []
+            by_worker = route.spread(items, failed)
+            if failed:
+                self._send(self.layout.failures, failed)
+            return by_worker.pop(self.index, []), by_worker
+        node = self.layout.graph.nodes[reader]
+        if isinstance(node, Sink):
+            host = barrier_host(node, 0, self.workers)
+            return (items, {}) if host == self.index else ([], {host: items})
+        return items, {}
+
+    def _post(self, destination: int, reader: int, items: list[FlatItem]) -> None:
+        outgoing = self._outgoing.get((destination, reader))
+        if outgoing is None:
+            self._outgoing[destination, reader] = list(items)
+        else:
+            outgoing += items
+
+    def _arrive(self, node: int, barriers: dict[int, Barrier], items: list[FlatItem]) -> None:
+        if node == self.layout.failures:
+            barriers[0].arrive(items)
+            return
+        sink = self.layout.graph.nodes[node]
+        assert isinstance(sink, Sink)
+        if sink.key is None:
+            barriers[0].arrive(items)
+            return
+        balance = balance_of(sink, sink.key)
+        failed: list[FlatItem] = []
+        for item in items:
+            place, mark, payload = item
+            try:
+                _, hashed = balance(payload, (place[0], place[1]))
+            except StepError as error:
+                failed.append((place, mark, error))
+            else:
+                barriers[owner(hashed, sink.partitions)].arrive([item])
+        if failed:
+            self._send(self.layout.failures, failed)
+
+    # Effects.
+
+    def _effects(self, bundles: list[Bundle], failure: Exception | None) -> Effects:
+        anywhere: Xors = {}
+        ranges: dict[int, Xors] = {}
+        for frame in self._finished:
+            _xor(frame, self.index, self.barriers, anywhere, ranges)
+        self._finished = []
+        frames = self._framed()
+        for destination, frame in frames:
+            _xor(frame, destination, self.barriers, anywhere, ranges)
+        for frame in self._newly_held:
+            _xor(frame, self.index, self.barriers, anywhere, ranges)
+        self._newly_held = []
+        ack = Ack(self.index, anywhere, ranges, self._reports)
+        self._reports = {}
+        return Effects(frames, ack, bundles, failure)
+
+    def _framed(self) -> list[tuple[int, Frame]]:
+        by_destination: dict[int, list[tuple[int, list[FlatItem]]]] = {}
+        for (destination, reader), items in self._outgoing.items():
+            by_destination.setdefault(destination, []).append((reader, items))
+            self._items_sent += len(items)
+        self._outgoing = {}
+        frames = []
+        for destination, parts in by_destination.items():
+            frames.append((destination, Frame(self.index, self._frame_id(), tuple(parts))))
+        return frames
+
+    def _frame_id(self) -> int:
+        self._frames_made += 1
+        return stable_id("frame", self._incarnation, self.index, self._frames_made)
+
+    def _released(self) -> tuple[list[Bundle], Exception | None]:
+        bundles: list[Bundle] = []
+        failure: Exception | None = None
+        for node, barriers in self.barriers.items():
+            for partition, barrier in barriers.items():
+                if not barrier.held_items:
+                    continue
+                released = barrier.release(self._minimal)
+                if not released:
+                    continue
+                if node == self.layout.failures:
+                    failure = released[0][1]
+                    continue
+                last = released[-1][0]
+                name = self.layout.graph.nodes[node].name
+                bundles.append(Bundle(name, partition, GlobalTime(last[0], last[1]), released))
+        return bundles, failure
+
+    # Looking at it.
+
+    def statistics(self) -> Statistics:
+        """Counters of all machines, as of now."""
+        held = [
+            barrier for by_partition in self.barriers.values() for barrier in by_partition.values()
+        ]
+        sizes = [size for machine in self.machines.stateful.values() for size in machine.sizes()]
+        names = {node.id: node.name for node in self.layout.graph.nodes}
+        names[self.layout.failures] = "failures"
+        return Statistics(
+            items=sum(self._items_of.values()),
+            elements=self._elements,
+            frames_sent=self._frames_made,
+            items_sent=self._items_sent,
+            replays=sum(machine.replays for machine in self.machines.stateful.values()),
+            tombstones=sum(barrier.tombstones for barrier in held),
+            arrived=sum(barrier.arrived for barrier in held),
+            released=sum(barrier.released for barrier in held),
+            waited=sum(barrier.waited for barrier in held),
+            buckets=len(sizes),
+            bucket_items=sum(sizes),
+            items_of={names[node]: count for node, count in self._items_of.items()},
+        )
+
+
+class _Route:
+    """Where the items of a keyed input go, remembered by key."""
+
+    def __init__(self, layout: Layout, node: int, workers: int) -> None:
+        balance = layout.balance_of(node)
+        assert balance is not None
+        self._node = layout.graph.nodes[node]
+        self._key, self._balance = balance
+        self._workers = workers
+        self._sink = self._node if isinstance(self._node, Sink) else None
+        self._owners: dict[Any, int] = {}
+        self._hops = [stable_id("hop", self._node.name, worker) for worker in range(workers)]
+
+    def spread(self, items: list[FlatItem], failed: list[FlatItem]) -> dict[int, list[FlatItem]]:
+        """The items by the worker that owns their key, each with the hop in its trace."""
+        spread: dict[int, list[FlatItem]] = {}
+        key_of, owners, hops = self._key, self._owners, self._hops
+        for place, mark, payload in items:
+            try:
+                worker = owners[key_of(payload)]
+            except Exception:  # a key not met before, or a key function that fails
+                try:
+                    worker = self._owner(payload, (place[0], place[1]))
+                except StepError as error:
+                    failed.append((place, mark, error))
+                    continue
+            hopped_item = (place, hopped(mark, hops[worker]), payload)
+            try:
+                spread[worker].append(hopped_item)
+            except KeyError:
+                spread[worker] = [hopped_item]
+        return spread
+
+    def _owner(self, payload: Any, moment: Moment) -> int:
+        key, hashed = self._balance(payload, moment)
+        if len(self._owners) >= _OWNERS_MAX:
+            self._owners.clear()
+        if self._sink is not None:
+            partition = owner(hashed, self._sink.partitions)
+            worker = barrier_host(self._sink, partition, self._workers)
+        else:
+            worker = owner(hashed, self._workers)
+        self._owners[key] = worker
+        return worker
+
+
+def barrier_host(sink: Sink, partition: int, workers: int) -> int:
+    """The worker that holds the barrier of a partition: the one that owns its range of hashes."""
+    if sink.partitions == 1:
+        return sink.id % workers
+    return partition * workers // sink.partitions
+
+
+def _xor(
+    frame: Frame,
+    destination: int,
+    barriers: dict[int, dict[int, Barrier]],
+    anywhere: Xors,
+    ranges: dict[int, Xors],
+) -> None:
+    """Xor a frame's id into the entries of the global times it carries, each once."""
+    general: set[Moment] = set()
+    bound: set[Moment] = set()
+    for node, items in frame.parts:
+        # Only sinks have barriers, and from a sink nothing goes further.
+        moments = bound if node in barriers else general
+        moments.update([(item[0][0], item[0][1]) for item in items])
+    identity = frame.id
+    for moment in general:
+        anywhere[moment] = anywhere.get(moment, 0) ^ identity
+    if bound:
+        table = ranges.setdefault(destination, {})
+        for moment in bound:
+            table[moment] = table.get(moment, 0) ^ identity

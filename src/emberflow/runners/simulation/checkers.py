@@ -1,0 +1,138 @@
+"""What must hold in every run, judged by objects that know more than any machine does.
+
+They see every frame, element and bundle, and share no code with what they check.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emberflow.engine.messages import Bundle, Frame, Moment, Progress
+from emberflow.engine.worker import Worker
+from emberflow.graph import Graph
+from emberflow.item import Place
+
+
+class CheckError(AssertionError):
+    """An invariant of the engine does not hold."""
+
+
+class MinimalTimeChecker:
+    """The minimal time never passes an item that is in flight or will ever enter."""
+
+    def __init__(self, graph: Graph, workers: list[Worker]) -> None:
+        self._workers = workers
+        self._sinks = {sink.id for sink in graph.sinks.values()} | {len(graph.nodes)}
+        self._flying: dict[int, tuple[int, Frame]] = {}
+        self._entering: dict[int, list[Moment]] = {}
+
+    def will_enter(self, front: int, moments: list[Moment]) -> None:
+        self._entering[front] = sorted(moments, reverse=True)
+
+    def entered(self, front: int, moment: Moment) -> None:
+        expected = self._entering[front].pop()
+        if expected != moment:
+            raise CheckError(f"front {front} emitted {moment} instead of {expected}")
+
+    def sent(self, destination: int, frame: Frame) -> None:
+        if frame.id in self._flying:
+            raise CheckError(f"two frames in flight have the id {frame.id}")
+        self._flying[frame.id] = (destination, frame)
+
+    def processed(self, frame: Frame) -> None:
+        del self._flying[frame.id]
+
+    def progress(self, progress: Progress) -> None:
+        for front, moments in self._entering.items():
+            if moments and moments[-1] < progress.anywhere:
+                raise CheckError(
+                    f"the minimal time is {progress.anywhere} and front {front} has still to emit "
+                    f"{moments[-1]}"
+                )
+        flying = list(self._flying.values())
+        flying += [(worker.index, frame) for worker in self._workers for frame in worker.held()]
+        for destination, frame in flying:
+            for node, items in frame.parts:
+                minimal = (
+                    progress.of_range(destination) if node in self._sinks else progress.anywhere
+                )
+                for place, _, _ in items:
+                    if place[:2] < minimal:
+                        raise CheckError(
+                            f"the minimal time is {minimal} and an item at {place} is still in "
+                            f"flight to node {node} of worker {destination}"
+                        )
+
+    def finished(self) -> None:
+        if self._flying:
+            raise CheckError(f"{len(self._flying)} frames never arrived")
+        if any(self._entering.values()):
+            raise CheckError(f"elements never entered: {self._entering}")
+
+
+class ReleaseChecker:
+    """Barriers release in order, each place once, and the bundle's time is that of its last item."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], Place] = {}
+
+    def released(self, bundle: Bundle) -> None:
+        partition = (bundle.sink, bundle.partition)
+        last = self._last.get(partition, ())
+        for place, _ in bundle.items:
+            if place <= last:
+                raise CheckError(
+                    f"sink {bundle.sink!r} partition {bundle.partition} released {place} after "
+                    f"{last}"
+                )
+            if last and place[:2] == last[:2] and last is self._last.get(partition):
+                raise CheckError(
+                    f"sink {bundle.sink!r} partition {bundle.partition} got the global time "
+                    f"{place[:2]} in two bundles"
+                )
+            last = place
+        self._last[partition] = last
+        if bundle.last != last[:2]:
+            raise CheckError(f"the bundle's last global time is {bundle.last} and not {last[:2]}")
+
+
+def check_drained(workers: list[Worker], entries: int) -> None:
+    """At the end nothing is left in any table, and buckets hold only what they must."""
+    if entries:
+        raise CheckError(f"the acker still has {entries} global times that are not done")
+    for worker in workers:
+        if worker.held():
+            raise CheckError(f"worker {worker.index} still holds items back")
+        worker.trim()
+        for node, by_partition in worker.barriers.items():
+            for partition, barrier in by_partition.items():
+                if barrier.held_items:
+                    raise CheckError(
+                        f"worker {worker.index}: {barrier.held_items} items are left at the "
+                        f"barrier of node {node} partition {partition}"
+                    )
+        for node, machine in worker.machines.stateful.items():
+            longest = max(machine.sizes(), default=0)
+            if longest > machine.kept:
+                raise CheckError(
+                    f"worker {worker.index}: a bucket of {worker.layout.graph.nodes[node]} holds "
+                    f"{longest} items, and {machine.kept} are enough"
+                )
+            if machine.touched:
+                raise CheckError(f"worker {worker.index}: trimmed buckets are noted as touched")
+
+
+def check_outputs(outputs: dict[str, list[Any]], expected: dict[str, list[Any]]) -> None:
+    """The output equals the reference."""
+    for sink, payloads in expected.items():
+        if outputs[sink] == payloads:
+            continue
+        for number, (got, wanted) in enumerate(zip(outputs[sink], payloads, strict=False)):
+            if got != wanted:
+                raise CheckError(
+                    f"sink {sink!r}: output {number} is {got!r}, the reference has {wanted!r}"
+                )
+        raise CheckError(
+            f"sink {sink!r}: {len(outputs[sink])} outputs, the reference has {len(payloads)}; "
+            f"they agree as far as the shorter goes"
+        )

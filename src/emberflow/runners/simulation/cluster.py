@@ -1,0 +1,275 @@
+"""A cluster in one process: the real machines, moved by a fake network.
+
+Everything that happens is an event of the network, in an order that the seed decides. A front lives
+beside the worker it feeds. Frames, acks and progress travel on links of their own, each FIFO.
+Failures (workers that crash) will be events like all others: they belong to `Options` and to
+`_Cluster`, and nothing else has to know of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from emberflow.engine.acker import Acker
+from emberflow.engine.gate import Gate
+from emberflow.engine.messages import Ack, Effects, Frame, Moment, Progress
+from emberflow.engine.program import Layout
+from emberflow.engine.worker import Statistics, Worker
+from emberflow.errors import EmberflowError
+from emberflow.flow import Flow
+from emberflow.graph import Front, Graph
+from emberflow.item import Place
+from emberflow.runners.elements import timed_elements
+from emberflow.runners.simulation.checkers import (
+    CheckError,
+    MinimalTimeChecker,
+    ReleaseChecker,
+    check_drained,
+)
+from emberflow.runners.simulation.network import DoesNotDrainError, Network
+from emberflow.runners.simulation.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """What came out, what it took, and under which circumstances."""
+
+    outputs: dict[str, list[Any]]
+    statistics: list[Statistics]
+    options: Options
+    trace: str
+
+    @property
+    def overhead(self) -> float:
+        """Items that arrived at barriers for each one released: 1.0 when nothing was replayed."""
+        released = sum(worker.released for worker in self.statistics)
+        return sum(worker.arrived for worker in self.statistics) / released if released else 1.0
+
+
+class SimulationError(EmberflowError):
+    """The engine broke an invariant in a simulated run. Carries all that is needed to see it again."""
+
+    def __init__(self, problem: str, options: Options) -> None:
+        self.options = options
+        super().__init__(
+            f"{problem}\n  {options}\n"
+            f"  again: emberflow.simulate(flow, ..., seed={options.seed}, workers={options.workers})"
+        )
+
+
+def simulate(
+    flow: Flow,
+    /,
+    *,
+    seed: int = 0,
+    workers: int | None = None,
+    **elements: Iterable[Any],
+) -> SimulationResult:
+    """Run a flow on several workers over a network with delays, all drawn from the seed.
+
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("word count")
+    >>> flow.front("lines").flat_map(str.split).key_by(lambda word: word).count().sink("counts")
+    >>> result = ef.simulate(flow, lines=["the dog", "the cat"], seed=7, workers=3)
+    >>> result.outputs == ef.run(flow, lines=["the dog", "the cat"])
+    True
+    """
+    graph = flow.graph()
+    simulation = Simulation(graph, Options.drawn(seed, workers=workers))
+    return simulation.run(timed_elements(graph, elements))
+
+
+class Simulation:
+    """One run of a graph under given options."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        *,
+        worker: type[Worker] = Worker,
+        acker: type[Acker] = Acker,
+    ) -> None:
+        self.graph = graph
+        self.options = options
+        self.network = Network(options)
+        layout = Layout(graph)
+        self.workers = [
+            _WorkerHost(self, worker(layout, index, options.workers))
+            for index in range(options.workers)
+        ]
+        self.fronts = [_FrontHost(self, front) for front in graph.fronts.values()]
+        self.acker = acker(
+            workers=options.workers, fronts=[front.index for front in graph.fronts.values()]
+        )
+        self.minimal_time_checker = MinimalTimeChecker(
+            graph, [host.worker for host in self.workers]
+        )
+        self.release_checker = ReleaseChecker()
+        self.released: dict[str, list[tuple[Place, Any]]] = {name: [] for name in graph.sinks}
+        self.failure: Exception | None = None
+
+    def run(self, elements: Iterable[tuple[Moment, Front, Any]]) -> SimulationResult:
+        own: dict[int, list[tuple[Moment, Any]]] = {front.node.id: [] for front in self.fronts}
+        for moment, node, payload in elements:
+            own[node.id].append((moment, payload))
+        for front in self.fronts:
+            front.begin(own[front.node.id])
+        try:
+            self.network.run()
+            if self.failure is None:
+                self.minimal_time_checker.finished()
+                check_drained([host.worker for host in self.workers], self.acker.entries)
+        except (CheckError, DoesNotDrainError) as error:
+            raise SimulationError(str(error), self.options) from error
+        if self.failure is not None:
+            raise self.failure
+        return SimulationResult(
+            outputs={
+                # Partitions are in order each; together they are put into the one order.
+                sink: [payload for _, payload in sorted(released, key=lambda pair: pair[0])]
+                for sink, released in self.released.items()
+            },
+            statistics=[host.worker.statistics() for host in self.workers],
+            options=self.options,
+            trace=self.network.trace,
+        )
+
+    # What hosts tell.
+
+    def effects(self, index: int, effects: Effects) -> None:
+        if self.failure is not None:
+            return
+        for destination, frame in effects.frames:
+            self.network.note("frame", index, destination, frame.id, len(frame.parts))
+            self.minimal_time_checker.sent(destination, frame)
+            self._send_frame(index, destination, frame)
+        if effects.ack:
+            self._send_ack(index, effects.ack)
+        for bundle in effects.bundles:
+            self.network.note("bundle", bundle.sink, bundle.partition, bundle.last)
+            self.release_checker.released(bundle)
+            self.released[bundle.sink] += bundle.items
+        if effects.failure is not None:
+            self.failure = effects.failure
+
+    def _send_frame(self, index: int, destination: int, frame: Frame) -> None:
+        host = self.workers[destination]
+        self.network.send(f"worker {index}", f"worker {destination}", lambda: host.receive(frame))
+
+    def _send_ack(self, index: int, ack: Ack) -> None:
+        self.network.send(f"worker {index}", "acker", lambda: self._receive_ack(ack))
+
+    def _receive_ack(self, ack: Ack) -> None:
+        before = self.acker.progress
+        progress = self.acker.receive(ack)
+        self.minimal_time_checker.progress(progress)
+        if progress == before:
+            return
+        self.network.note("progress", progress)
+        for host in self.workers:
+            self._send_progress(host, progress)
+
+    def _send_progress(self, host: _WorkerHost, progress: Progress) -> None:
+        self.network.send("acker", f"worker {host.index}", lambda: host.progress(progress))
+
+
+class _WorkerHost:
+    """A worker and the frames that wait for it."""
+
+    def __init__(self, simulation: Simulation, worker: Worker) -> None:
+        self.simulation = simulation
+        self.worker = worker
+        self.index = worker.index
+        self._waiting: deque[Frame] = deque()
+        self._busy = False
+
+    def receive(self, frame: Frame) -> None:
+        self._waiting.append(frame)
+        self._work_later()
+
+    def _work_later(self) -> None:
+        if self._busy or not self._waiting:
+            return
+        self._busy = True
+        network, options = self.simulation.network, self.simulation.options
+        most = options.work_ticks_max
+        if network.is_slow(("worker", self.index), options.slow_workers):
+            most *= options.slowness
+        network.later(network.ticks(most), self._work)
+
+    def _work(self) -> None:
+        self._busy = False
+        count = len(self._waiting) if self.simulation.options.takes_all else 1
+        frames = [self._waiting.popleft() for _ in range(count)]
+        effects = self.worker.deliver(frames)
+        self.simulation.effects(self.index, effects)
+        for frame in frames:
+            self.simulation.minimal_time_checker.processed(frame)
+        self._work_later()
+
+    def progress(self, progress: Progress) -> None:
+        self.simulation.effects(self.index, self.worker.progress(progress))
+        for front in self.simulation.fronts:
+            if front.host is self:
+                front.progress(progress)
+
+
+class _FrontHost:
+    """A front with its elements, beside the worker it feeds."""
+
+    def __init__(self, simulation: Simulation, node: Front) -> None:
+        self.simulation = simulation
+        self.node = node
+        self.host = simulation.workers[node.index % len(simulation.workers)]
+        self.gate = Gate(front=node.index, credit=simulation.options.credit)
+        self._elements: deque[tuple[Moment, Any]] = deque()
+        self._waiting_for_credit = False
+
+    def begin(self, elements: list[tuple[Moment, Any]]) -> None:
+        self._elements.extend(elements)
+        self.simulation.minimal_time_checker.will_enter(
+            self.node.index, [moment for moment, _ in elements]
+        )
+        self._pause()
+
+    def _pause(self) -> None:
+        network, options = self.simulation.network, self.simulation.options
+        most = options.pause_ticks_max
+        if network.is_slow(("front", self.node.index), 0.5):
+            most *= options.skew
+        network.later(network.ticks(most), self._emit)
+
+    def _emit(self) -> None:
+        network = self.simulation.network
+        if self.simulation.failure is not None:
+            return
+        if self.gate.credits == 0:
+            self._waiting_for_credit = True
+            return
+        count = min(
+            network.count(self.simulation.options.burst_max),
+            self.gate.credits,
+            len(self._elements),
+        )
+        elements = [self._elements.popleft() for _ in range(count)]
+        for moment, _ in elements:
+            self.gate.emitted(moment[0])
+            self.simulation.minimal_time_checker.entered(self.node.index, moment)
+        if not self._elements:
+            self.gate.finished()
+        effects = self.host.worker.enter(
+            self.node.id, elements, {self.node.index: self.gate.promise}
+        )
+        self.simulation.effects(self.host.index, effects)
+        if self._elements:
+            self._pause()
+
+    def progress(self, progress: Progress) -> None:
+        self.gate.minimal_time(progress.of_all())
+        if self._waiting_for_credit and self.gate.credits:
+            self._waiting_for_credit = False
+            self._pause()
