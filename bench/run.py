@@ -1,6 +1,6 @@
 """Run the benchmarks: all of them, or those that are named.
 
-    python bench/run.py [hashing] [persistent] [engine]
+python bench/run.py [hashing] [persistent] [engine]
 """
 
 from __future__ import annotations

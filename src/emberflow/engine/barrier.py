@@ -16,15 +16,20 @@ part is a prefix.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort_right
+from bisect import bisect_left, bisect_right, insort_right
 from operator import itemgetter
-from typing import Any
 
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import NondeterminismError
 from emberflow.item import FlatItem, Place
 
 _place_of = itemgetter(0)
+_mark_of = itemgetter(1)
+
+
+def _moment_of(item: FlatItem) -> Moment:
+    return item[0][0], item[0][1]
+
 
 #: Filing one by one beats sorting all while this many times more are held than are filed.
 _FEW = 16
@@ -37,7 +42,7 @@ class Barrier:
     >>> barrier.arrive([((2, 0), 0, "b"), ((1, 0), 0, "wrong"), ((1, 0), 1, "wrong")])
     >>> barrier.arrive([((1, 0), 0, "a")])
     >>> barrier.release((2, 0))
-    [((1, 0), 'a')]
+    [((1, 0), 0, 'a')]
     >>> barrier.held_items, barrier.arrived, barrier.released
     (1, 4, 1)
     """
@@ -65,7 +70,7 @@ class Barrier:
         """Tell how long the items now here have waited since this was last told (Little's law)."""
         self.waited += elapsed * self.held_items
 
-    def release(self, minimal: Moment) -> list[tuple[Place, Any]]:
+    def release(self, minimal: Moment) -> list[FlatItem]:
         """All that is final below the minimal time, in order."""
         arrivals, held = self._arrivals, self._held
         ready: list[FlatItem] = []
@@ -94,32 +99,43 @@ class Barrier:
             held += items
             held.sort(key=_place_of)
 
-    def _final(self, ready: list[FlatItem]) -> list[tuple[Place, Any]]:
-        if any(item[1] & 1 for item in ready):
+    def _final(self, ready: list[FlatItem]) -> list[FlatItem]:
+        # The traces are few, however many items there are.
+        if any(mark & 1 for mark in set(map(_mark_of, ready))):
             ready = self._without_tombstones(ready)
-        final = [(place, payload) for place, _, payload in ready]
-        # What a sink has from an earlier life is a prefix: this is sorted.
-        delivered = self.delivered
-        fresh = 0
-        while fresh < len(final) and final[fresh][0][:2] <= delivered:
-            fresh += 1
-        if fresh:
-            final = final[fresh:]
-        self.released += len(final)
-        return final
+        if self.delivered != BEFORE_ALL and ready:
+            # What a sink has from an earlier life is a prefix, up to the last of a global time.
+            ready = ready[bisect_right(ready, self.delivered, key=_moment_of) :]
+        self.released += len(ready)
+        return ready
 
     def _without_tombstones(self, ready: list[FlatItem]) -> list[FlatItem]:
-        kept: dict[tuple[Place, int], FlatItem] = {}
+        """Items that no tombstone took back. Both are sorted, so they are neighbours."""
+        kept: list[FlatItem] = []
+        tombstones = 0
         for item in ready:
-            place, mark, _ = item
-            if mark & 1:
-                self.tombstones += 1
-                if kept.pop((place, mark ^ 1), None) is None:
-                    raise NondeterminismError(
-                        f"a tombstone at {place} found no item to take back: a function before "
-                        f"this sink gave another result when it was called again. "
-                        f"emberflow.verify(flow, ...) finds it."
-                    )
+            mark = item[1]
+            if not mark & 1:
+                kept.append(item)
+                continue
+            tombstones += 1
+            place, mark = item[0], mark ^ 1
+            # Between them there may be another history of the same item, under its own mark.
+            for number in range(len(kept) - 1, -1, -1):
+                other = kept[number]
+                if other[0] == place and other[1] == mark:
+                    del kept[number]
+                    break
+                if other[0] < place:
+                    raise lost_tombstone(place)
             else:
-                kept[place, mark] = item
-        return sorted(kept.values(), key=_place_of)
+                raise lost_tombstone(place)
+        self.tombstones += tombstones
+        return kept
+
+
+def lost_tombstone(place: Place, step: str = "a sink") -> NondeterminismError:
+    return NondeterminismError(
+        f"{step}: a tombstone at {place} found no item to take back: a function before it gave "
+        f"another result when it was called again. emberflow.verify(flow, ...) finds it."
+    )

@@ -20,17 +20,22 @@ last ``window - 1`` can ever be part of another tuple. The rest is dropped, by t
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from emberflow.calls import balance_of
+from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.messages import Moment
 from emberflow.engine.net import NetOutput
 from emberflow.engine.trimming import Trimmed
-from emberflow.errors import NondeterminismError, StepError
+from emberflow.errors import StepError
 from emberflow.graph import Group
+from emberflow.hashing import key_hash
 from emberflow.item import FlatItem, Place
+
+_place_of = itemgetter(0)
 
 
 class Bucket:
@@ -67,40 +72,84 @@ class Grouping(Trimmed[Bucket]):
 
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         output: list[FlatItem] = []
-        window, key_of, buckets = self.window, self._key, self.buckets
-        changed: dict[int, _Change] = {}
+        append = output.append
+        window, key_of, buckets, touched = self.window, self._key, self.buckets, self.touched
         for item in items:
             place, mark, payload = item
             try:
                 bucket = buckets[key_of(payload)]
-            except Exception:  # a new key, or a key function that fails
-                try:
-                    bucket = self._bucket(payload, (place[0], place[1]))
-                except StepError as error:
-                    failed.append((place, mark, error))
+                places = bucket.places
+                if places[-1] < place and not mark & 1:
+                    # In order: one comparison.
+                    places.append(place)
+                    bucket.marks.append(mark)
+                    payloads = bucket.payloads
+                    payloads.append(payload)
+                    if len(places) == window:
+                        touched.append(bucket)
+                    append((place, mark, tuple(payloads[-window:])))
                     continue
+            except Exception:  # a new key, or a key function that fails
+                pass
+            if not self._begin(item, output):
+                return [self._process_slowly(items, output, failed)]
+        return [output]
+
+    def _begin(self, item: FlatItem, output: list[FlatItem]) -> bool:
+        """Begin a bucket with this item, if there is none for its key and nothing goes wrong."""
+        place, mark, payload = item
+        try:
+            key = self._key(payload)
+            if key in self.buckets or mark & 1:
+                return False
+            key_hash(key)  # a key that has no stable hash is refused, below
+        except Exception:
+            return False
+        bucket = self.buckets[key] = Bucket(key)
+        bucket.places.append(place)
+        bucket.marks.append(mark)
+        bucket.payloads.append(payload)
+        if self.window == 1:
+            self.touched.append(bucket)
+        output.append((place, mark, (payload,)))
+        return True
+
+    def _process_slowly(
+        self, items: list[FlatItem], output: list[FlatItem], failed: list[FlatItem]
+    ) -> list[FlatItem]:
+        """The rest of a batch, from the first item on that is not in order or goes wrong.
+
+        Every item ahead of it gave one output, so ``output`` tells how far the batch has come. The
+        rest is put in order first: what is only out of order within it then costs nothing more.
+        """
+        changed: dict[int, _Change] = {}
+        window = self.window
+        for item in sorted(items[len(output) :], key=_place_of):
+            place, mark, payload = item
+            try:
+                bucket = self._bucket(payload, (place[0], place[1]))
+            except StepError as error:
+                failed.append((place, mark, error))
+                continue
             places = bucket.places
-            if (
-                not mark & 1
-                and (not places or places[-1] < place)
-                and not (changed and id(bucket) in changed)
-            ):
-                # In order: one comparison.
+            if not mark & 1 and (not places or places[-1] < place) and id(bucket) not in changed:
                 places.append(place)
                 bucket.marks.append(mark)
-                payloads = bucket.payloads
-                payloads.append(payload)
-                output.append((place, mark, tuple(payloads[-window:])))
+                bucket.payloads.append(payload)
+                output.append((place, mark, tuple(bucket.payloads[-window:])))
             else:
                 self._change(bucket, item, changed)
             if len(places) == window:
                 self.touched.append(bucket)
-        return [self._replayed(changed, output) if changed else output]
+        return self._replayed(changed, output) if changed else output
 
     def _bucket(self, payload: Any, moment: Moment) -> Bucket:
-        key, _ = self._balance(payload, moment)
-        bucket = self.buckets.get(key)
+        try:
+            bucket = self.buckets.get(self._key(payload))
+        except Exception:
+            bucket = None
         if bucket is None:
+            key, _ = self._balance(payload, moment)
             bucket = self.buckets[key] = Bucket(key)
         return bucket
 
@@ -111,7 +160,7 @@ class Grouping(Trimmed[Bucket]):
         change = changed.get(id(bucket))
         if change is None:
             change = changed[id(bucket)] = _Change(bucket)
-        change.remember(position)
+        change.remember(position, place)
         if not mark & 1:
             bucket.places.insert(position, place)
             bucket.marks.insert(position, mark)
@@ -121,40 +170,37 @@ class Grouping(Trimmed[Bucket]):
             or bucket.places[position] != place
             or bucket.marks[position] != mark ^ 1
         ):
-            raise lost_tombstone(str(self.node), place)
+            raise lost_tombstone(place, str(self.node))
         else:
             del bucket.places[position], bucket.marks[position], bucket.payloads[position]
 
     def _replayed(self, changed: dict[int, _Change], output: list[FlatItem]) -> list[FlatItem]:
         """What this batch sends in all, given what it has sent in order so far."""
-        net = NetOutput()
         key_of = self._key
-        for place, mark, window in output:
-            net.send(place, mark, key_of(window[-1]), window)
+        net = NetOutput(
+            output,
+            [key_of(window[-1]) for _, _, window in output],
+            {change.bucket.key for change in changed.values()},
+        )
         for change in changed.values():
-            bucket, start = change.bucket, change.start
-            before = self._tuples(change.places, change.marks, change.payloads, change.lead)
-            after = self._tuples(
-                bucket.places[start:], bucket.marks[start:], bucket.payloads[start:], change.lead
-            )
+            bucket = change.bucket
+            before, after = (self._tuples(*run) for run in change.runs(self.window - 1))
             for identity, window in before.items():
                 if not _same(window, after.get(identity)):
                     self.replays += 1
                     net.take_back(*identity, bucket.key, window)
             for identity, window in after.items():
                 if not _same(window, before.get(identity)):
-                    net.send(*identity, bucket.key, window)
+                    net.items.append((*identity, window))
             self._forget_if_empty(bucket)
         return net.all()
 
     def _tuples(
-        self, places: list[Place], marks: list[int], payloads: list[Any], lead: list[Any]
+        self, lead: list[Any], places: list[Place], marks: list[int], payloads: list[Any]
     ) -> dict[tuple[Place, int], tuple[Any, ...]]:
         """The tuple that ends at each of these items, by place and mark; ``lead`` came before."""
-        window = self.window
-        run = lead[len(lead) - (window - 1) :] if window - 1 < len(lead) else lead
-        shift = len(run) + 1
-        run = run + payloads
+        window, shift = self.window, len(lead) + 1
+        run = lead + payloads
         return {
             identity: tuple(run[max(0, number + shift - window) : number + shift])
             for number, identity in enumerate(zip(places, marks, strict=True))
@@ -177,23 +223,27 @@ class Grouping(Trimmed[Bucket]):
         return [len(bucket.places) for bucket in self.buckets.values()]
 
 
+#: What came before, then places, marks and payloads.
+_Run: TypeAlias = tuple[list[Any], list[Place], list[int], list[Any]]
+
+
 class _Change:
     """How a bucket was, from the first change on, before a batch changed it.
 
-    Ahead of ``start`` nothing changed. ``lead`` is the end of that part, as much of it as a tuple
-    can reach back to.
+    Ahead of ``start`` nothing changed, and behind ``last`` no item did.
     """
 
-    __slots__ = ("bucket", "marks", "payloads", "places", "start")
+    __slots__ = ("bucket", "last", "marks", "payloads", "places", "start")
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         self.start = len(bucket.places)
+        self.last: Place = ()
         self.places: list[Place] = []
         self.marks: list[int] = []
         self.payloads: list[Any] = []
 
-    def remember(self, position: int) -> None:
+    def remember(self, position: int, place: Place) -> None:
         """All from this position on is about to change, if it has not already."""
         bucket, start = self.bucket, self.start
         if position < start:
@@ -201,19 +251,26 @@ class _Change:
             self.marks = bucket.marks[position:start] + self.marks
             self.payloads = bucket.payloads[position:start] + self.payloads
             self.start = position
+        if place > self.last:
+            self.last = place
 
-    @property
-    def lead(self) -> list[Any]:
-        return self.bucket.payloads[: self.start]
+    def runs(self, reach: int) -> tuple[_Run, _Run]:
+        """The items whose tuples may differ, before and after. A tuple reaches so far back."""
+        bucket, start = self.bucket, self.start
+        lead = bucket.payloads[max(0, start - reach) : start]
+        before = bisect_right(self.places, self.last) + reach
+        after = bisect_right(bucket.places, self.last) + reach
+        return (
+            (lead, self.places[:before], self.marks[:before], self.payloads[:before]),
+            (
+                lead,
+                bucket.places[start:after],
+                bucket.marks[start:after],
+                bucket.payloads[start:after],
+            ),
+        )
 
 
 def _same(window: tuple[Any, ...], other: tuple[Any, ...] | None) -> bool:
     """Whether two tuples hold the very same payloads."""
     return other is not None and len(window) == len(other) and all(map(operator.is_, window, other))
-
-
-def lost_tombstone(step: str, place: Place) -> NondeterminismError:
-    return NondeterminismError(
-        f"{step}: a tombstone at {place} found no item to take back: a function before this step "
-        f"gave another result when it was called again. emberflow.verify(flow, ...) finds it."
-    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from emberflow.item import FlatItem, GlobalTime, Place
+from emberflow.item import FlatItem, GlobalTime
 
 #: ``(time, front)``, plain
 Moment: TypeAlias = tuple[int, int]
@@ -67,7 +67,7 @@ class Bundle(NamedTuple):
     sink: str
     partition: int
     last: GlobalTime
-    items: list[tuple[Place, Any]]
+    items: list[FlatItem]
 
 
 class Effects(NamedTuple):

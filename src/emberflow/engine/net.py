@@ -25,25 +25,34 @@ _place_of = itemgetter(0)
 
 
 class NetOutput:
-    """Collects what a batch sends and takes back. Entries belong to a bucket, named by its key."""
+    """Collects what a batch sends and takes back.
 
-    __slots__ = ("_items", "_tombstones")
+    ``early`` is what it sent in order before it came to a change, from buckets that changed later:
+    by place, mark and the key of the bucket. What is sent once all changes are in place is final.
+    """
 
-    def __init__(self) -> None:
-        self._items: dict[tuple[Place, int, Any], Any] = {}
-        self._tombstones: list[FlatItem] = []
+    __slots__ = ("early", "items", "tombstones")
 
-    def send(self, place: Place, mark: int, key: Any, payload: Any) -> None:
-        self._items[place, mark, key] = payload
+    def __init__(self, output: list[FlatItem], keys: list[Any], changed: set[Any]) -> None:
+        """``output`` was sent in order, under these keys; the buckets of some have changed."""
+        self.early: dict[tuple[Place, int, Any], Any] = {}
+        self.items: list[FlatItem] = []
+        self.tombstones: list[FlatItem] = []
+        for item, key in zip(output, keys, strict=True):
+            if key in changed:
+                self.early[item[0], item[1], key] = item[2]
+            else:
+                self.items.append(item)
 
     def take_back(self, place: Place, mark: int, key: Any, payload: Any) -> None:
-        if (place, mark, key) in self._items:
-            del self._items[place, mark, key]
+        if self.early and (place, mark, key) in self.early:
+            del self.early[place, mark, key]
         else:
-            self._tombstones.append((place, mark | 1, payload))
+            self.tombstones.append((place, mark | 1, payload))
 
     def all(self) -> list[FlatItem]:
         """Tombstones, then items in order, to spare what comes behind a replay of its own."""
-        items = [(place, mark, payload) for (place, mark, _), payload in self._items.items()]
+        items = self.items
+        items += [(place, mark, payload) for (place, mark, _), payload in self.early.items()]
         items.sort(key=_place_of)
-        return self._tombstones + items
+        return self.tombstones + items

@@ -31,16 +31,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from emberflow.calls import Balance, function_error, scheduled_time
-from emberflow.engine.grouping import lost_tombstone
+from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.messages import Moment
 from emberflow.engine.net import NetOutput
 from emberflow.engine.trimming import Trimmed
 from emberflow.errors import OutputError, StepError
 from emberflow.functions import itself
 from emberflow.graph import Graph, Map, Reduction
+from emberflow.hashing import key_hash
 from emberflow.item import At, FlatItem, Place
 
 #: ``(place, mark, mapped item, accumulator)``. The mapped item is ``(key, False, payload)``; its own
@@ -90,9 +91,10 @@ class Reducing(Trimmed[Versions]):
             self._payload_of: Callable[[Any], Any] = itself
             self._out: Place = _OUT_KEYED
             self._sent = _pair if reduction.with_key else _second
+            self._refused: type = At  # of triples, the map behind them refuses it
         else:
             self._key_of, self._payload_of = _first_of_three, _third_of_three
-            self._out, self._sent = _OUT, _triple
+            self._out, self._sent, self._refused = _OUT, _triple, _Absent
         self._with_key = reduction.with_key
         self.process = self._process_keyed if keyed else self._process_triples
 
@@ -156,11 +158,11 @@ class Reducing(Trimmed[Versions]):
             key = self._key_of(mapped)
             if key in self.buckets or mark & 1:
                 return False
-            self._balance(mapped, (place[0], place[1]))  # refuses a key that has no stable hash
+            key_hash(key)  # a key that has no stable hash is refused, below
             accumulator = self._first(self._payload_of(mapped))
         except Exception:
             return False
-        if accumulator.__class__ is At:
+        if accumulator.__class__ is self._refused:
             return False
         self.buckets[key] = [(place, mark, mapped, accumulator)]
         send((place + self._out, mark, self._sent(key, accumulator)))
@@ -171,18 +173,88 @@ class Reducing(Trimmed[Versions]):
     ) -> list[FlatItem]:
         """The rest of a batch, from the first item on that is not in order or goes wrong.
 
-        Every item ahead of it gave one output, so ``output`` tells how far the batch has come.
+        Every item ahead of it gave one output, so ``output`` tells how far the batch has come. The
+        rest is put in order first: what is only out of order within it then costs nothing more.
         """
-        net = NetOutput()
-        for item, (place, mark, sent) in zip(items, output, strict=False):
-            net.send(place, mark, self._key_of(item[2]), sent)
+        key_of, payload_of, combine = self._key_of, self._payload_of, self._combine
+        out, sent_of, buckets, touched = self._out, self._sent, self.buckets, self.touched
+        refused = self._refused
+        rest = sorted(items[len(output) :], key=_place_of)
+        keys = [key_of(item[2]) for item in items[: len(output)]]  # of the outputs
+        append, note = output.append, keys.append
         changed: dict[int, _Change] = {}
-        for item in items[len(output) :]:
+        for item in rest:
+            place, mark, mapped = item
+            versions = None
             try:
-                if not self._appended(item, changed, net):
-                    self._change(item, changed)
+                key = key_of(mapped)
+                versions = buckets[key]
+                last = versions[-1]
+                if last[0] < place and not mark & 1:
+                    before = last[3]
+                    if before is _NOT_YET:  # changed by this batch: computed in the replay
+                        versions.append((place, mark, mapped, before))
+                        if len(versions) == 2:
+                            touched.append(versions)
+                        changed[id(versions)].last = place
+                        continue
+                    if before.__class__ is not _Absent and id(versions) not in changed:
+                        accumulator = combine(before, payload_of(mapped))
+                        if accumulator.__class__ is not refused:
+                            versions.append((place, mark, mapped, accumulator))
+                            if len(versions) == 2:
+                                touched.append(versions)
+                            append((place + out, mark, sent_of(key, accumulator)))
+                            note(key)
+                            continue
+            except Exception:
+                pass
+            if versions is None and self._begin(item, append):
+                note(key_of(mapped))
+                continue
+            try:
+                self._change(item, changed)
             except StepError as error:
-                failed.append((item[0], item[1], error))
+                failed.append((place, mark, error))
+        return self._replayed(changed, output, keys, failed)
+
+    def _change(self, item: FlatItem, changed: dict[int, _Change]) -> None:
+        """Put an item into its bucket, or take it out, and note from where on to recompute."""
+        place, mark, mapped = item
+        try:
+            key = self._key_of(mapped)
+            versions = self.buckets.get(key)
+        except Exception:
+            versions = None
+        if versions is None:
+            key, _ = self._balance(mapped, (place[0], place[1]))
+            versions = self.buckets[key] = []
+        change = changed.get(id(versions))
+        if change is None:
+            change = changed[id(versions)] = _Change(key, versions)
+        position = bisect_left(versions, (place, mark & ~1))
+        if mark & 1:
+            if position == len(versions) or versions[position][:2] != (place, mark & ~1):
+                raise lost_tombstone(place, str(self._node))
+            change.gone.append(versions.pop(position))
+        else:
+            versions.insert(position, (place, mark, mapped, _NOT_YET))
+            if len(versions) == 2:
+                self.touched.append(versions)
+        if position < change.start:
+            change.start = position
+        if place > change.last:
+            change.last = place
+
+    def _replayed(
+        self,
+        changed: dict[int, _Change],
+        output: list[FlatItem],
+        keys: list[Any],
+        failed: list[FlatItem],
+    ) -> list[FlatItem]:
+        """The net effect of a batch, of which ``output`` was sent in order, under these keys."""
+        net = NetOutput(output, keys, {change.key for change in changed.values()})
         failures_back: list[FlatItem] = []
         failures: list[FlatItem] = []
         for change in changed.values():
@@ -191,50 +263,6 @@ class Reducing(Trimmed[Versions]):
         failed += failures
         return net.all()
 
-    def _appended(self, item: FlatItem, changed: dict[int, _Change], net: NetOutput) -> bool:
-        """Append an item to its bucket, if it is in order and its bucket has not been changed."""
-        place, mark, mapped = item
-        try:
-            key = self._key_of(mapped)
-            versions = self.buckets.get(key)
-            if versions is None or mark & 1 or id(versions) in changed:
-                return False
-            last = versions[-1]
-            if not last[0] < place or last[3].__class__ is _Absent:
-                return False
-            accumulator = self._combine(last[3], self._payload_of(mapped))
-        except Exception:
-            return False
-        if accumulator.__class__ is At:
-            return False
-        versions.append((place, mark, mapped, accumulator))
-        if len(versions) == 2:
-            self.touched.append(versions)
-        net.send(place + self._out, mark, key, self._sent(key, accumulator))
-        return True
-
-    def _change(self, item: FlatItem, changed: dict[int, _Change]) -> None:
-        """Put an item into its bucket, or take it out, and note from where on to recompute."""
-        place, mark, mapped = item
-        key, _ = self._balance(mapped, (place[0], place[1]))
-        versions = self.buckets.get(key)
-        if versions is None:
-            versions = self.buckets[key] = []
-        change = changed.get(id(versions))
-        if change is None:
-            change = changed[id(versions)] = _Change(key, versions)
-        position = bisect_left(versions, (place, mark & ~1))
-        if mark & 1:
-            if position == len(versions) or versions[position][:2] != (place, mark & ~1):
-                raise lost_tombstone(str(self._node), place)
-            change.gone.append(versions.pop(position))
-        else:
-            versions.insert(position, (place, mark, mapped, _NOT_YET))
-            if len(versions) == 2:
-                self.touched.append(versions)
-        change.start = min(change.start, position)
-        change.last = max(change.last, place)
-
     def _replay(
         self,
         change: _Change,
@@ -242,35 +270,71 @@ class Reducing(Trimmed[Versions]):
         failures_back: list[FlatItem],
         failures: list[FlatItem],
     ) -> None:
-        versions, start = change.versions, change.start
+        key_of, payload_of, combine = self._key_of, self._payload_of, self._combine
+        out, sent_of, refused, until = self._out, self._sent, self._refused, change.last
+        versions, start, replays = change.versions, change.start, 0
+        send, take_back, early = net.items.append, net.tombstones.append, net.early
         for version in change.gone:
             self._take_back(version, net, failures_back)
-        before = versions[start - 1][3] if start else None
-        first = start == 0
+        before = versions[start - 1][3] if start else _NOT_YET
         for position in range(start, len(versions)):
             place, mark, mapped, old = versions[position]
-            accumulator = self._accumulate(before, self._payload_of(mapped), first, place)
-            first = False
+            try:
+                if before.__class__ is _Absent:
+                    accumulator = self._accumulate(before, payload_of(mapped), position, place)
+                else:
+                    accumulator = combine(before, payload_of(mapped))
+            except Exception:  # told by calling it again
+                accumulator = self._accumulate(before, payload_of(mapped), position, place)
             before = accumulator
             if accumulator is old or (
                 accumulator.__class__ is old.__class__
                 and accumulator.__class__ in _PLAIN
                 and accumulator == old
             ):
-                if place > change.last:
+                if place > until:
                     break  # nothing changed further on, so neither does what follows from this
                 continue
+            key, out_place = key_of(mapped), place + out
             if old is not _NOT_YET:
-                self.replays += 1
-                self._take_back(versions[position], net, failures_back)
+                replays += 1
+                if old.__class__ is _Absent or early:
+                    self._take_back(versions[position], net, failures_back)
+                else:
+                    take_back((out_place, mark | 1, sent_of(key, old)))
             versions[position] = (place, mark, mapped, accumulator)
-            if accumulator.__class__ is not _Absent:
-                key = self._key_of(mapped)
-                net.send(place + self._out, mark, key, self._sent(key, accumulator))
-            elif accumulator.error is not None:
-                failures.append((place, mark, accumulator.error))
+            if accumulator.__class__ is refused or accumulator.__class__ is _Absent:
+                before = self._refuse(versions, position, failures)
+            else:
+                send((out_place, mark, sent_of(key, accumulator)))
+        self.replays += replays
         if not versions:
             del self.buckets[change.key]
+
+    def _accumulate(self, before: Any, payload: Any, position: int, place: Place) -> Any:
+        """An accumulator, or what stands for none."""
+        if before.__class__ is _Absent and position:
+            return _NOTHING
+        try:
+            return self._combine(before, payload) if position else self._first(payload)
+        except Exception as error:
+            moment = (place[0], place[1])
+            failure = function_error(self._combine_node, error, self._shown(payload), moment)
+            failure.__cause__ = error
+            return _Absent(failure)
+
+    def _refuse(self, versions: Versions, position: int, failures: list[FlatItem]) -> Any:
+        """A version without an accumulator, or with one that is an `At`, which only maps give."""
+        place, mark, mapped, accumulator = versions[position]
+        if accumulator.__class__ is self._refused and self._value_node is not None:
+            try:
+                scheduled_time(self._value_node, cast("At[Any]", accumulator), (place[0], place[1]))
+            except OutputError as error:
+                accumulator = _Absent(error)
+            versions[position] = (place, mark, mapped, accumulator)
+        if accumulator.__class__ is _Absent and accumulator.error is not None:
+            failures.append((place, mark, accumulator.error))
+        return accumulator
 
     def _take_back(self, version: Version, net: NetOutput, failures_back: list[FlatItem]) -> None:
         place, mark, mapped, accumulator = version
@@ -280,21 +344,15 @@ class Reducing(Trimmed[Versions]):
         elif accumulator.error is not None:
             failures_back.append((place, mark | 1, accumulator.error))
 
-    def _accumulate(self, before: Any, payload: Any, first: bool, place: Place) -> Any:
-        if before.__class__ is _Absent:
-            return _NOTHING
-        moment = (place[0], place[1])
-        try:
-            accumulator = self._first(payload) if first else self._combine(before, payload)
-            if accumulator.__class__ is At and self._value_node is not None:
-                scheduled_time(self._value_node, accumulator, moment)  # it may not: this raises
-            return accumulator
-        except OutputError as error:
-            return _Absent(error)
-        except Exception as error:
-            failure = function_error(self._combine_node, error, self._shown(payload), moment)
-            failure.__cause__ = error
-            return _Absent(failure)
+    def trim(self, minimal: Moment) -> None:
+        still: list[Versions] = []
+        for versions in self.touched:
+            if versions and versions[-1][0] < minimal:
+                del versions[:-1]
+            elif self.trim_one(versions, minimal):
+                still.append(versions)
+        self.touched = still
+        self.trimmed_at()
 
     def trim_one(self, versions: Versions, minimal: Moment) -> bool:
         """Drop all versions below the minimal time but the last; whether more will follow."""
@@ -307,7 +365,7 @@ class Reducing(Trimmed[Versions]):
         return [len(versions) for versions in self.buckets.values()]
 
 
-_first_of_three = itemgetter(0)
+_place_of = _first_of_three = itemgetter(0)
 _third_of_three = itemgetter(2)
 
 

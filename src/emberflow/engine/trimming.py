@@ -33,11 +33,15 @@ class Trimmed(Generic[B]):
 
     def trim(self, minimal: Moment) -> None:
         """Drop what is below the minimal time and no longer needed, in all touched buckets."""
-        self.trimmed += 1
         trim_one = self.trim_one
         # A bucket that shrank by tombstones and grew again is noted twice.
         once = {id(bucket): bucket for bucket in self.touched}.values()
         self.touched = [bucket for bucket in once if trim_one(bucket, minimal)]
+        self.trimmed_at()
+
+    def trimmed_at(self) -> None:
+        """A trim is done; the next one is due when it will have as much to do again."""
+        self.trimmed += 1
         self._due = max(_TOUCHED_MIN, 2 * len(self.touched))
 
     def trim_one(self, bucket: B, minimal: Moment) -> bool:

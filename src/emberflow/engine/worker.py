@@ -404,7 +404,7 @@ class Worker:
                 if not released:
                     continue
                 if node == self.layout.failures:
-                    failure = released[0][1]
+                    failure = released[0][2]
                     continue
                 last = released[-1][0]
                 name = self.layout.graph.nodes[node].name

@@ -79,7 +79,7 @@ class ReleaseChecker:
     def released(self, bundle: Bundle) -> None:
         partition = (bundle.sink, bundle.partition)
         last = self._last.get(partition, ())
-        for place, _ in bundle.items:
+        for place, _, _ in bundle.items:
             if place <= last:
                 raise CheckError(
                     f"sink {bundle.sink!r} partition {bundle.partition} released {place} after "

@@ -21,7 +21,7 @@ from emberflow.engine.worker import Statistics, Worker
 from emberflow.errors import EmberflowError
 from emberflow.flow import Flow
 from emberflow.graph import Front, Graph
-from emberflow.item import Place
+from emberflow.item import FlatItem
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation.checkers import (
     CheckError,
@@ -109,7 +109,7 @@ class Simulation:
             graph, [host.worker for host in self.workers]
         )
         self.release_checker = ReleaseChecker()
-        self.released: dict[str, list[tuple[Place, Any]]] = {name: [] for name in graph.sinks}
+        self.released: dict[str, list[FlatItem]] = {name: [] for name in graph.sinks}
         self.failure: Exception | None = None
 
     def run(self, elements: Iterable[tuple[Moment, Front, Any]]) -> SimulationResult:
@@ -130,7 +130,7 @@ class Simulation:
         return SimulationResult(
             outputs={
                 # Partitions are in order each; together they are put into the one order.
-                sink: [payload for _, payload in sorted(released, key=lambda pair: pair[0])]
+                sink: [payload for _, _, payload in sorted(released, key=lambda item: item[0])]
                 for sink, released in self.released.items()
             },
             statistics=[host.worker.statistics() for host in self.workers],
