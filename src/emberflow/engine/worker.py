@@ -61,7 +61,10 @@ _REPLAYS_MAX = 64
 
 @dataclass(slots=True)
 class Statistics:
-    """What a worker has done. Plain counters, always on."""
+    """What a worker has done: plain counters, always on.
+
+    ``waited`` is the time that items spent at barriers, all together, in the unit of the runner.
+    """
 
     items: int = 0
     elements: int = 0
@@ -74,6 +77,7 @@ class Statistics:
     waited: float = 0.0
     buckets: int = 0
     bucket_items: int = 0
+    bucket_largest: int = 0
     items_of: dict[str, int] = field(default_factory=dict)
 
 
@@ -171,6 +175,12 @@ class Worker:
             for machine in self.machines.stateful.values():
                 machine.trim_if_due(minimal)
         return self._effects(*self._released())
+
+    def pass_time(self, elapsed: float) -> None:
+        """Tell how much time has passed since this was last told, in whatever unit. For statistics."""
+        for by_partition in self.barriers.values():
+            for barrier in by_partition.values():
+                barrier.pass_time(elapsed)
 
     def trim(self) -> None:
         """Trim every bucket now, whatever the rhythm says."""
@@ -433,6 +443,7 @@ class Worker:
             waited=sum(barrier.waited for barrier in held),
             buckets=len(sizes),
             bucket_items=sum(sizes),
+            bucket_largest=max(sizes, default=0),
             items_of={names[node]: count for node, count in self._items_of.items()},
         )
 

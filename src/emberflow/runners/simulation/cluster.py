@@ -48,6 +48,12 @@ class SimulationResult:
         released = sum(worker.released for worker in self.statistics)
         return sum(worker.arrived for worker in self.statistics) / released if released else 1.0
 
+    @property
+    def waited(self) -> float:
+        """How many ticks an item of the output was at its barrier, on average."""
+        released = sum(worker.released for worker in self.statistics)
+        return sum(worker.waited for worker in self.statistics) / released if released else 0.0
+
 
 class SimulationError(EmberflowError):
     """The engine broke an invariant in a simulated run. Carries all that is needed to see it again."""
@@ -186,6 +192,12 @@ class _WorkerHost:
         self.index = worker.index
         self._waiting: deque[Frame] = deque()
         self._busy = False
+        self._told_at = 0
+
+    def tell_time(self) -> None:
+        now = self.simulation.network.now
+        self.worker.pass_time(now - self._told_at)
+        self._told_at = now
 
     def receive(self, frame: Frame) -> None:
         self._waiting.append(frame)
@@ -205,6 +217,7 @@ class _WorkerHost:
         self._busy = False
         count = len(self._waiting) if self.simulation.options.takes_all else 1
         frames = [self._waiting.popleft() for _ in range(count)]
+        self.tell_time()
         effects = self.worker.deliver(frames)
         self.simulation.effects(self.index, effects)
         for frame in frames:
@@ -212,6 +225,7 @@ class _WorkerHost:
         self._work_later()
 
     def progress(self, progress: Progress) -> None:
+        self.tell_time()
         self.simulation.effects(self.index, self.worker.progress(progress))
         for front in self.simulation.fronts:
             if front.host is self:
@@ -261,6 +275,7 @@ class _FrontHost:
             self.simulation.minimal_time_checker.entered(self.node.index, moment)
         if not self._elements:
             self.gate.finished()
+        self.host.tell_time()
         effects = self.host.worker.enter(
             self.node.id, elements, {self.node.index: self.gate.promise}
         )
