@@ -21,7 +21,7 @@ LAYERS = [
     {"operators", "streams", "flow", "loading"},
     {"runners", "fronts", "sinks", "guarantees"},
     {"datasource", "testing"},
-    {"cli", "__init__", "__main__"},
+    {"api", "cli", "commands", "__init__", "__main__"},
 ]
 
 # Within one layer, but still only for annotations: importer, imported.

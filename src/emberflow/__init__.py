@@ -1,5 +1,6 @@
 """Emberflow: stream processing on Spark whose output is a pure function of its input."""
 
+from emberflow.api import Flow
 from emberflow.errors import (
     EmberflowError,
     EndlessLoopError,
@@ -12,7 +13,6 @@ from emberflow.errors import (
     StepError,
     UnstableKeyError,
 )
-from emberflow.flow import Flow
 from emberflow.item import At, GlobalTime, Item, Meta, Timed
 from emberflow.operators.windows import (
     CountWindow,
@@ -26,6 +26,7 @@ from emberflow.operators.windows import (
 from emberflow.persistent import PersistentList
 from emberflow.runners.reference import run
 from emberflow.runners.simulation import SimulationResult, simulate
+from emberflow.runners.verify import Verification, verify
 from emberflow.streams import KeyedStream, Loop, Stream, merge
 
 __version__ = "0.1.0"
@@ -56,10 +57,12 @@ __all__ = [
     "Timed",
     "Tumbling",
     "UnstableKeyError",
+    "Verification",
     "Window",
     "WindowResult",
     "WindowedStream",
     "merge",
     "run",
     "simulate",
+    "verify",
 ]

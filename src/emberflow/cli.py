@@ -14,8 +14,11 @@ from typing import Annotated
 import typer
 
 from emberflow import __version__, drawing
+from emberflow.commands.run import run as run_live
 from emberflow.errors import EmberflowError
 from emberflow.loading import load_flow
+from emberflow.runners import verify as verification
+from emberflow.runners.verify.given import load_elements
 
 app = typer.Typer(
     name="emberflow",
@@ -39,7 +42,7 @@ def main() -> None:
     try:
         app()
     except EmberflowError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         sys.exit(1)
 
 
@@ -81,3 +84,106 @@ def graph(
     if svg is not None:
         drawing.svg(drawn, svg)
         print(f"wrote {svg}", file=sys.stderr)
+
+
+@app.command()
+def verify(
+    target: Target,
+    *,
+    elements: Annotated[
+        str | None,
+        typer.Option(
+            "--elements",
+            metavar="TARGET",
+            help="module:attribute or path/to/file.py:attribute of a dict from fronts to elements, a "
+            "function that returns one, or a function of a random.Random that makes one. The "
+            "attribute is 'elements' where none is given.",
+        ),
+    ] = None,
+    front: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--front",
+            metavar="NAME=PATH",
+            help="The elements of one front: JSON Lines if the file ends in .jsonl, else its lines.",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many networks to simulate.")] = 200,
+    workers: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Numbers of workers, which take turns.")
+    ] = "1,2,3,5",
+) -> None:
+    """Check that a flow is deterministic; if not, name the function that is to blame."""
+    if elements is None and not front:
+        raise typer.BadParameter("say what to run it on: --elements TARGET or --front NAME=PATH")
+    counts = workers.replace(" ", "").split(",")
+    if not all(count.isdecimal() and int(count) for count in counts):
+        raise typer.BadParameter(
+            f"--workers takes numbers of workers, as in 1,2,3; got {workers!r}"
+        )
+    flow = load_flow(target)
+    given, generate = load_elements(elements, front or [])
+    print(
+        verification.verify(
+            flow, seeds=seeds, workers=tuple(map(int, counts)), generate=generate, **given
+        )
+    )
+
+
+@app.command()
+def run(
+    target: Target,
+    *,
+    front: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--front",
+            metavar="NAME=KIND:PLACE",
+            help="Where a front reads: files:FOLDER (JSON Lines), text:FOLDER or socket:HOST:PORT. "
+            "Behind a folder may stand ?time=FIELD&pattern=*.jsonl&until_end=true.",
+        ),
+    ] = None,
+    sink: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sink",
+            metavar="NAME=KIND:PLACE",
+            help="Where a sink writes: files:FOLDER (JSON Lines), parquet:FOLDER, "
+            "postgres:DSN?table=NAME or console.",
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Each takes a slot of Spark.")] = 2,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark's master; local with a slot a worker where none is given."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the query.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="An option of the query."),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark."),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Keep Spark's log there, with what the flow's functions print. Without this it is "
+            "kept only if something goes wrong.",
+        ),
+    ] = None,
+) -> None:
+    """Run a flow live on Spark. Ctrl-C drains it and ends; again, it ends at once."""
+    run_live(
+        target,
+        fronts=front or [],
+        sinks=sink or [],
+        workers=workers,
+        master=master,
+        name=name,
+        options=option or [],
+        conf=conf or [],
+        log=log,
+    )

@@ -99,8 +99,25 @@ class NondeterminismError(EmberflowError):
 
     The usual causes: it reads a clock or random numbers, keeps something between calls, changes its
     argument or an accumulator in place, goes through a set in the order of its hashes, or returns a
-    key that differs from call to call. `emberflow.verify` finds the function.
+    key that differs from call to call. `emberflow.verify` finds the function, and then the error
+    carries it: ``function`` (described, with file and line), ``step``, ``cause`` and ``elements``, a
+    small case that shows it.
     """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        function: str = "",
+        step: str = "",
+        cause: str = "",
+        elements: dict[str, list[Any]] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.function = function
+        self.step = step
+        self.cause = cause
+        self.elements = elements
 
 
 class InternalError(EmberflowError):

@@ -29,10 +29,19 @@ class LoadingError(EmberflowError):
     """The flow that was asked for is not there, or making it failed."""
 
 
+def load_attribute(target: str, *, default: str) -> Any:
+    """What a target names, whatever it is; ``default`` is the attribute where none is named."""
+    place, attribute = _parsed(target, default)
+    module = _module(place)
+    if not hasattr(module, attribute):
+        raise LoadingError(f"{place} has no {attribute!r}. Check the name.")
+    return getattr(module, attribute)
+
+
 def load_flow(target: str) -> Flow:
     """The flow of a target. The current folder can be imported from."""
-    place, attribute = _parsed(target)
-    module = _from_file(place) if _is_file(place) else _from_name(place)
+    place, attribute = _parsed(target, _DEFAULT_ATTRIBUTE)
+    module = _module(place)
     if not hasattr(module, attribute):
         raise LoadingError(
             f"{place} has no {attribute!r}. {_what_there_is(place, module, attribute)}"
@@ -48,18 +57,23 @@ def load_flow(target: str) -> Flow:
     return _made_by(found, place, attribute)
 
 
-def _parsed(target: str) -> tuple[str, str]:
+def _parsed(target: str, default: str) -> tuple[str, str]:
     # A drive letter has a colon too, so a path that ends like a file has no attribute.
     place, colon, attribute = (target, "", "") if _is_file(target) else target.rpartition(":")
     if not colon:
-        place, attribute = target, _DEFAULT_ATTRIBUTE
+        place, attribute = target, default
     if not place or not attribute.isidentifier():
-        raise LoadingError(f"{target!r} does not name a flow. {_FORMS}.")
+        wanted = "a flow" if default == _DEFAULT_ATTRIBUTE else default
+        raise LoadingError(f"{target!r} does not name {wanted}. {_FORMS}.")
     return place, attribute
 
 
 def _is_file(place: str) -> bool:
     return place.endswith(".py")
+
+
+def _module(place: str) -> ModuleType:
+    return _from_file(place) if _is_file(place) else _from_name(place)
 
 
 def _from_name(name: str) -> ModuleType:
@@ -183,7 +197,11 @@ def _returns_a_flow(value: object) -> bool:
         return False
     returns = value.__annotations__.get("return")
     # A string where annotations are not evaluated: Flow, ef.Flow, emberflow.Flow.
-    return returns is Flow or (isinstance(returns, str) and returns.split(".")[-1] == "Flow")
+    return (
+        isinstance(returns, type)
+        and issubclass(returns, Flow)
+        or (isinstance(returns, str) and returns.split(".")[-1] == "Flow")
+    )
 
 
 def _kind(value: object) -> str:

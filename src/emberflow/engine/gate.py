@@ -54,6 +54,11 @@ class Gate:
         self._open.append(time)
         self.promise = (time + 1, self.front)
 
+    def emitted_all(self, times: list[int]) -> None:
+        """Several at once, which the caller has seen to be in order and not below the promise."""
+        self._open.extend(times)
+        self.promise = (times[-1] + 1, self.front)
+
     def idle_until(self, time: int) -> None:
         """The front has nothing now, and will emit nothing below this time."""
         self.promise = max(self.promise, (time, self.front))

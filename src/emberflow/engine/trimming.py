@@ -2,8 +2,8 @@
 
 A bucket that holds more than it must keep is *touched*, and noted once when that begins. A trim goes
 through the touched buckets and leaves those noted that still hold more. It is due when as many items
-have come as buckets are touched, so it costs each item a constant, and memory stays in proportion to
-keys and to what is above the minimal time.
+have come since the last one as buckets were left touched then, so it costs each item a constant, and
+memory stays in proportion to keys and to what is above the minimal time.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from emberflow.engine.messages import Moment
 
 B = TypeVar("B")
 
-#: Not worth a trim below this.
-_TOUCHED_MIN = 512
+#: Not worth a trim below so many items.
+_ITEMS_MIN = 512
 
 
 class Trimmed(Generic[B]):
@@ -24,11 +24,12 @@ class Trimmed(Generic[B]):
     def __init__(self, kept: int) -> None:
         self.kept = kept
         self.touched: list[B] = []
-        self.trimmed = 0
-        self._due = _TOUCHED_MIN
+        #: How many items have come since the last trim: counted by the worker.
+        self.items_since = 0
+        self._due = _ITEMS_MIN
 
     def trim_if_due(self, minimal: Moment) -> None:
-        if len(self.touched) >= self._due:
+        if self.items_since >= self._due:
             self.trim(minimal)
 
     def trim(self, minimal: Moment) -> None:
@@ -41,8 +42,8 @@ class Trimmed(Generic[B]):
 
     def trimmed_at(self) -> None:
         """A trim is done; the next one is due when it will have as much to do again."""
-        self.trimmed += 1
-        self._due = max(_TOUCHED_MIN, 2 * len(self.touched))
+        self.items_since = 0
+        self._due = max(_ITEMS_MIN, len(self.touched))
 
     def trim_one(self, bucket: B, minimal: Moment) -> bool:
         raise AssertionError("each machine knows its buckets")

@@ -157,7 +157,10 @@ class Worker:
         for frame in frames:
             self._finished.append(frame)
             for node, items in frame.parts:
-                self._wait(node, items)
+                if node == self.layout.failures:  # no unit of the graph: nothing would run it
+                    self._run_node(node, items, self._send)
+                else:
+                    self._wait(node, items)
         self._run()
         return self._effects([], None)
 
@@ -227,6 +230,9 @@ class Worker:
         if barriers is not None:
             self._arrive(node, barriers, items)
             return
+        machine = self.machines.stateful.get(node)
+        if machine is not None:
+            machine.items_since += len(items)
         failed: list[FlatItem] = []
         outputs = self._process[node](items, failed)
         for reader, output in zip(self.layout.readers[node], outputs, strict=True):

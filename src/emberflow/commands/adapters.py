@@ -1,0 +1,175 @@
+"""Fronts and sinks from a command line: ``NAME=KIND:PLACE``, and ``?key=value&...`` behind it.
+
+All of it is checked, against the flow too, before Spark takes its seconds to start.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+from emberflow import fronts, sinks
+from emberflow.errors import InputError
+from emberflow.fronts import Front
+from emberflow.graph import Graph
+from emberflow.sinks.plain import to_json
+
+FRONT_FORMS = "files:FOLDER (JSON Lines), text:FOLDER or socket:HOST:PORT"
+SINK_FORMS = "files:FOLDER (JSON Lines), parquet:FOLDER, postgres:DSN?table=NAME or console"
+
+
+class _Given(NamedTuple):
+    """A front or a sink as it was written, taken apart."""
+
+    role: str  # front or sink
+    name: str
+    kind: str
+    place: str
+
+    def wrong(self, problem: str) -> InputError:
+        return InputError(f"{self.role} {self.name!r}: {problem}")
+
+    def options(self, *known: str) -> tuple[str, dict[str, str]]:
+        """The place without its options, and those that are known; the others stay with it."""
+        place, mark, query = self.place.rpartition("?")
+        if not mark:
+            return self.place, {}
+        pairs = parse_qsl(query, keep_blank_values=True)
+        others = urlencode([(key, value) for key, value in pairs if key not in known])
+        found = {key: value for key, value in pairs if key in known}
+        return f"{place}?{others}" if others else place, found
+
+
+def given_fronts(graph: Graph, specs: Sequence[str]) -> dict[str, Front]:
+    """Where each front of the flow reads, from one ``NAME=KIND:PLACE`` each.
+
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("shout")
+    >>> flow.front("words").map(str.upper).sink("loud")
+    >>> given_fronts(flow.graph(), ["words=kafka:topic"])
+    Traceback (most recent call last):
+    emberflow.errors.InputError: front 'words': there is no kind 'kafka'. Give it as files:FOLDER
+    (JSON Lines), text:FOLDER or socket:HOST:PORT.
+    """
+    kinds: dict[str, Callable[[_Given], Front]] = {
+        "files": lambda given: _files_front(given, "jsonl"),
+        "text": lambda given: _files_front(given, "text"),
+        "socket": _socket_front,
+    }
+    return _made("front", graph, list(graph.fronts), specs, kinds, FRONT_FORMS)
+
+
+def given_sinks(graph: Graph, specs: Sequence[str]) -> dict[str, Any]:
+    """Where each sink of the flow puts its output, from one ``NAME=KIND:PLACE`` each."""
+    kinds: dict[str, Callable[[_Given], Any]] = {
+        "files": lambda given: sinks.Files(_folder(given), format="jsonl"),
+        "parquet": lambda given: sinks.Files(_folder(given), format="parquet"),
+        "postgres": _postgres_sink,
+        "console": _console_sink,
+    }
+    return _made("sink", graph, list(graph.sinks), specs, kinds, SINK_FORMS)
+
+
+def _made(
+    role: str,
+    graph: Graph,
+    known: list[str],
+    specs: Sequence[str],
+    kinds: Mapping[str, Callable[[_Given], Any]],
+    forms: str,
+) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for spec in specs:
+        name, equals, rest = spec.partition("=")
+        if not (name and equals and rest):
+            raise InputError(f"--{role} takes NAME=KIND:PLACE, got {spec!r}. A {role} is {forms}.")
+        kind, _, place = rest.partition(":")
+        given = _Given(role, name, kind, place)
+        if name not in known:
+            names = ", ".join(map(repr, known))
+            raise InputError(f"flow {graph.flow!r} has no {role} {name!r}; it has {names}.")
+        if name in made:
+            raise given.wrong("it is given twice.")
+        if kind not in kinds:
+            raise given.wrong(f"there is no kind {kind!r}. Give it as {forms}.")
+        made[name] = kinds[kind](given)
+    for name in known:
+        if name not in made:
+            raise InputError(
+                f"flow {graph.flow!r}: {role} {name!r} is not given. "
+                f"Add --{role} {name}=..., with {forms}."
+            )
+    return made
+
+
+def _folder(given: _Given) -> str:
+    if not given.place:
+        raise given.wrong(f"which folder? Write {given.kind}:FOLDER.")
+    # Workers may run in another folder than this process.
+    return str(Path(given.place).expanduser().resolve())
+
+
+def _files_front(given: _Given, format: str) -> Front:
+    place, options = given.options("time", "pattern", "until_end")
+    return fronts.Files(
+        _folder(given._replace(place=place)),
+        format=format,
+        pattern=options.get("pattern", "*"),
+        time=options.get("time"),
+        until_end=_is_true(given, options, "until_end", "false"),
+    )
+
+
+def _socket_front(given: _Given) -> Front:
+    place, options = given.options("time", "format", "probe")
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdecimal():
+        raise given.wrong(
+            f"write socket:HOST:PORT, as in socket:localhost:9999, not socket:{given.place}."
+        )
+    return fronts.Socket(
+        host,
+        int(port),
+        format=options.get("format", "text"),
+        time=options.get("time"),
+        probe=_is_true(given, options, "probe", "true"),
+    )
+
+
+def _is_true(given: _Given, options: Mapping[str, str], key: str, default: str) -> bool:
+    value = options.get(key, default).lower()
+    if value not in ("true", "false"):
+        raise given.wrong(f"{key} is true or false, got {value!r}.")
+    return value == "true"
+
+
+def _postgres_sink(given: _Given) -> Any:
+    dsn, options = given.options("table")
+    if not dsn or not options.get("table"):
+        raise given.wrong(
+            "write postgres:DSN?table=NAME, as in "
+            "postgres:postgresql://ada@localhost/shop?table=changes."
+        )
+    return sinks.Postgres(dsn, options["table"])
+
+
+def _console_sink(given: _Given) -> Any:
+    if given.place:
+        raise given.wrong(f"console takes nothing more, got {given.place!r}.")
+
+    def printed(bundle: sinks.StoredBundle) -> None:
+        sys.stdout.writelines(f"{_line(payload)}\n" for payload in bundle.payloads)
+        sys.stdout.flush()
+
+    return sinks.Callback(printed)
+
+
+def _line(payload: Any) -> str:
+    """A payload as JSON, so that the next command in a pipe can read it; else as Python has it."""
+    try:
+        return to_json(payload)
+    except sinks.PayloadError:
+        return repr(payload)

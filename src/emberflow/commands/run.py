@@ -1,0 +1,145 @@
+"""``emberflow run``: a flow live on Spark, until its fronts end or someone presses Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from rich.console import Console
+
+from emberflow.commands.adapters import given_fronts, given_sinks
+from emberflow.commands.display import Display
+from emberflow.commands.session import MISSING, SparkStartError, spark_session
+from emberflow.errors import InputError
+from emberflow.flow import Flow
+from emberflow.loading import load_flow
+from emberflow.sinks import Callback
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from emberflow.runners.live import LiveBuilder, LiveQuery
+
+_LOOK_SECONDS = 0.2
+_EXIT_INTERRUPTED = 130
+_SHOW_CURSOR = b"\x1b[?25h"
+
+
+def run(
+    target: str,
+    *,
+    fronts: Sequence[str],
+    sinks: Sequence[str],
+    workers: int,
+    master: str | None = None,
+    name: str | None = None,
+    options: Sequence[str] = (),
+    conf: Sequence[str] = (),
+    log: Path | None = None,
+) -> None:
+    """Run a flow between adapters that are given as text. Raises what the query does."""
+    flow = load_flow(target)
+    reads = given_fronts(flow.graph(), fronts)
+    writes = given_sinks(flow.graph(), sinks)
+    settings = _pairs("--conf", conf, "spark.executor.memory=4g")
+    chosen = {"workers": str(workers), **_pairs("--option", options, "batch=500")}
+    name = name or flow.name
+    master = master or f"local[{workers}]"
+    _builder(flow, None, chosen)
+    if master.startswith("local"):  # elsewhere a worker may see what this machine does not
+        _check(*reads.values(), *writes.values())
+    console = Console(stderr=True)
+    # What a console sink prints would land in the middle of the picture.
+    drawn = console.is_terminal and not any(isinstance(sink, Callback) for sink in writes.values())
+    title = f"{name} on {master}, {_counted(int(chosen['workers']), 'worker')}"
+    console.print(f"Starting Spark for {title} ...", style="dim", highlight=False)
+    with spark_session(master=master, name=name, conf=settings, log=log) as spark:
+        builder = _builder(flow, spark, chosen).read(**reads).write(**writes).queryName(name)
+        # Spark's own answer to Ctrl-C is to cancel all jobs. Ours replaces it.
+        with Interrupts() as interrupts, Display(title, console=console, drawn=drawn) as display:
+            query = builder.start()
+            progress = _watched(query, interrupts, display)
+        display.say("Drained and ended." if interrupts.asked else "The fronts have ended.")
+        if progress is not None:
+            display.summary(progress)
+
+
+def _builder(flow: Flow, spark: SparkSession | None, options: Mapping[str, str]) -> LiveBuilder:
+    """A builder with its options, which it checks; it needs Spark only when it starts the query."""
+    try:
+        from emberflow.runners.live import LiveBuilder
+    except ImportError as error:
+        raise SparkStartError(MISSING.format(error)) from error
+    builder = LiveBuilder(flow, cast("SparkSession", spark))
+    for key, value in options.items():
+        builder.option(key, value)
+    return builder
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _check(*adapters: object) -> None:
+    for adapter in adapters:
+        check = getattr(adapter, "check", None)
+        if check is not None:
+            check()
+
+
+def _watched(query: LiveQuery, interrupts: Interrupts, display: Display) -> dict[str, Any] | None:
+    """Show the query until it is over; its last progress."""
+    stopping: threading.Thread | None = None
+    while not query.awaitTermination(_LOOK_SECONDS):
+        if interrupts.asked and stopping is None:
+            display.say("Draining. Ctrl-C again ends at once.")
+            stopping = threading.Thread(target=query.stop, name="emberflow stop", daemon=True)
+            stopping.start()
+        display.show(query.status["message"], query.lastProgress)
+    query.stop()  # its last progress may come after its end, and before this returns
+    return query.lastProgress
+
+
+class Interrupts:
+    """For the time of a ``with`` block the first Ctrl-C, or SIGTERM, is a request; the second ends."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            # The display has hidden it. Nothing else here: a handler may have cut in anywhere.
+            if os.isatty(2):
+                os.write(2, _SHOW_CURSOR)
+            os._exit(_EXIT_INTERRUPTED)
+        self.asked = True
+
+
+def _pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:
+    pairs = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise InputError(f"{option} takes KEY=VALUE, as in {example}, got {text!r}.")
+        pairs[key] = value
+    return pairs

@@ -1,0 +1,140 @@
+"""A Spark session for a program that talks to people: quiet, and local unless told otherwise.
+
+What the JVM writes (its log, Spark's warnings, and what the functions of a flow print on a worker)
+goes to a file instead of into the middle of the program's own output. The file is deleted at the end
+unless something went wrong or it was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from emberflow.errors import EmberflowError, FlowError, InputError, StepError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG_LINES_SHOWN = 5
+
+_QUIET = {"spark.ui.showConsoleProgress": "false"}
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    # Nothing of a local session can be reached from outside of this machine.
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # All that this JVM does is to start one job of a few rows: these halve the time that takes.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+
+MISSING = "Spark is not installed here ({}). Install it with: pip install 'emberflow[spark]'"
+#: The user's own mistakes: nothing in Spark's log could add to them.
+_SAY_ALL_THEMSELVES = (FlowError, InputError, StepError)
+
+
+class SparkStartError(EmberflowError):
+    """Spark could not be started."""
+
+
+@contextmanager
+def spark_session(
+    *,
+    master: str,
+    name: str,
+    conf: Mapping[str, str] | None = None,
+    log: Path | None = None,
+) -> Iterator[SparkSession]:
+    """A session for the time of a ``with`` block; ``log`` is where the JVM's output is to stay."""
+    is_local = master.startswith("local")
+    if is_local:
+        _let_workers_import_what_we_can()
+    settings = {**_QUIET, **(_LOCAL if is_local else {}), **(conf or {})}
+    settings.update({"spark.master": master, "spark.app.name": name})
+    _check_java()
+    kept = log if log is not None else _temporary_log()
+    session = _started(settings, kept)
+    wanted = log is not None
+    try:
+        yield session
+    except Exception as error:
+        if not isinstance(error, _SAY_ALL_THEMSELVES):
+            wanted = True
+            error.add_note(f"Spark's log: {kept}")
+        raise
+    finally:
+        session.stop()
+        if not wanted:
+            kept.unlink(missing_ok=True)
+
+
+def _let_workers_import_what_we_can() -> None:
+    """Local workers get this interpreter and the folders of this process's own path."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    installed = {
+        sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+    own = [
+        folder
+        for folder in map(os.path.abspath, sys.path)
+        if os.path.isdir(folder) and not {folder, os.path.dirname(folder)} & installed
+    ]
+    inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    os.environ["PYTHONPATH"] = os.pathsep.join([*own, *inherited])
+
+
+def _temporary_log() -> Path:
+    handle, path = tempfile.mkstemp(prefix="emberflow-spark-", suffix=".log")
+    os.close(handle)
+    return Path(path)
+
+
+def _started(settings: Mapping[str, str], log: Path) -> SparkSession:
+    try:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkStartError(MISSING.format(error)) from error
+    conf = SparkConf().setAll(list(settings.items()))
+    try:
+        with log.open("ab") as output:
+            streams = {"stdout": output, "stderr": output}
+            gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
+        return SparkSession(SparkContext(conf=conf, gateway=gateway))
+    except Exception as error:
+        raise SparkStartError(
+            f"Spark could not be started with master {settings['spark.master']}: "
+            f"{_first_line(error)}\n{_end_of(log)}Spark's log: {log}"
+        ) from error
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    found = Path(home, "bin", "java").exists() if home else shutil.which("java") is not None
+    if not found:
+        where = f"JAVA_HOME is {home}, and it has no bin/java" if home else "no java is on the PATH"
+        raise SparkStartError(
+            f"Spark needs Java 17 or newer, and {where}. Install it (Debian and Ubuntu: "
+            f"sudo apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17), or set "
+            f"JAVA_HOME to one that you have."
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__qualname__)
+
+
+def _end_of(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "".join(f"  {line}\n" for line in lines[-_LOG_LINES_SHOWN:])

@@ -1,0 +1,40 @@
+"""Fronts: where a live query gets its elements. The protocol, and one file an adapter.
+
+=============  ================================================  ==========================
+front          elements                                          position
+=============  ================================================  ==========================
+`Iterable`     of a Python iterable, with a rate                 number of the element
+`Files`        lines of the files of a folder that grows         file name and byte offset
+`Socket`       lines that a server sends over TCP                none that can be replayed
+=============  ================================================  ==========================
+
+A front is a description that travels to a worker and is read there, by a thread of its own. To make
+one, write a class with ``partitions`` and ``read``; it is all there is to it::
+
+    class Numbers:
+        partitions = 1
+
+        def read(self, partition, position):
+            for number in itertools.count(0 if position is None else position + 1):
+                yield Element(position=number, payload=number)
+
+``read`` gives elements from behind a position on, and again the same ones when it is asked again
+with the same position. It yields ``None`` when there is nothing just now, so that the thread can
+see that it is to stop; it may block for a moment before it does, not for ever. It returns when there
+will never be anything more.
+
+An element's time is given (``time=``, strictly increasing within a partition) or, left out, the
+time of its arrival in milliseconds.
+
+Two members are optional. ``check()`` raises `InputError` before anything starts if the source
+cannot be reached. ``replayable = False`` says that what was read cannot be read again.
+"""
+
+from __future__ import annotations
+
+from emberflow.fronts.files import Files
+from emberflow.fronts.iterable import Iterable
+from emberflow.fronts.protocol import Element, Front
+from emberflow.fronts.socket import Socket
+
+__all__ = ["Element", "Files", "Front", "Iterable", "Socket"]

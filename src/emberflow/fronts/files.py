@@ -1,0 +1,255 @@
+"""`fronts.Files`: the lines of the files of a folder that grows.
+
+What is guaranteed:
+
+1. *The order is a property of the folder, not of the moment.* Files are taken in the order of their
+   names and lines in the order of the file. A file is left for the next one only when a later one is
+   there and this one is at its end; it is read once more after the later one was seen, so that what
+   was written before that is never missed.
+2. *A position is the name of a file and the byte offset behind the line.* To read from it gives
+   exactly the lines that follow, whoever reads, as often as they like.
+3. *What would break the order is an error, not a loss.* A file that grows after a later one was
+   begun, a new name that sorts before the file being read, a file that shrank, was removed or was
+   replaced, and a last line without a newline in a file that is done: each says what happened. Growth
+   is looked for in the files left last, and only while there is nothing else to do.
+
+So the writer's part is simple: append to the last file, begin a new one with a later name (a number
+or a time with leading zeros), and never touch the earlier ones again.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import time as clock
+from collections import deque
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from emberflow.errors import InputError
+from emberflow.fronts.lines import LINE_BYTES_MAX, LineFormat, TimeOf
+from emberflow.fronts.protocol import Element
+
+_CHUNK_BYTES = 256 * 1024
+#: Files that were left and are still watched for growth.
+_WATCHED_MAX = 100
+
+
+class Files:
+    """The lines of a folder's files: JSON Lines (``"jsonl"``) or plain ones (``"text"``).
+
+    ``pattern`` selects names (``"*.log"``); those that begin with a dot, and folders, are never
+    looked at. Names sort by their code points. ``time`` is a field of the payload or a function of
+    it, strictly increasing; without it an element has the time of its arrival. Blank lines are no
+    JSON and are passed over; lines of text may be blank.
+
+    The front waits for more, and looks every ``poll_ms``; with ``until_end=True`` it is over at the
+    end of the last file. The folder has to be there for the worker that reads it.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "1.txt").write_text("ash\\nember\\n")
+    >>> front = Files(folder, format="text", until_end=True)
+    >>> list(front.read(0, ("1.txt", 4)))
+    [Element(position=('1.txt', 10), payload='ember', time=None)]
+    """
+
+    partitions = 1
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        format: str = "jsonl",
+        pattern: str = "*",
+        time: TimeOf | None = None,
+        poll_ms: float = 20,
+        until_end: bool = False,
+    ) -> None:
+        if not poll_ms > 0:
+            raise InputError(f"fronts.Files(poll_ms=) takes milliseconds, got {poll_ms!r}.")
+        self.folder = Path(folder).absolute()
+        self.lines = LineFormat("Files", format, time)
+        self.pattern = pattern
+        self.poll_seconds = poll_ms / 1_000
+        self.until_end = until_end
+
+    def check(self) -> None:
+        """Raises `InputError` if there is no such folder."""
+        if not self.folder.is_dir():
+            raise InputError(f"fronts.Files: {self.folder} is not a folder. Make it first.")
+
+    def read(self, partition: int, position: Any) -> Iterator[Element | None]:
+        self.check()
+        reading = _Reading(self)
+        try:
+            if position is not None:
+                reading.go_on_from(*position)
+            yield from reading.elements()
+        finally:
+            reading.close()
+
+
+class _Reading:
+    """One way through the folder."""
+
+    def __init__(self, front: Files) -> None:
+        self._front = front
+        self._matches = re.compile(fnmatch.translate(front.pattern)).match
+        self._known: set[str] = set()
+        self._later: deque[str] = deque()
+        self._left: deque[tuple[str, int]] = deque(maxlen=_WATCHED_MAX)
+        self._file: FileIO | None = None
+        self._name = ""
+        self._offset = 0  # behind the last whole line
+        self._rest = b""  # what was read behind it
+        self._previous: int | None = None  # the time of the element before
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def go_on_from(self, name: str, offset: int) -> None:
+        try:
+            self._open(name)
+        except FileNotFoundError:
+            raise InputError(
+                f"fronts.Files cannot go on from byte {offset} of {self._path(name)}: there is no "
+                "such file. A file is needed until all that it held is part of a cut."
+            ) from None
+        assert self._file is not None
+        self._offset = self._file.seek(offset)
+        # What is there already and sorts before this file was read in an earlier life.
+        self._known.update(found for found in self._names() if found <= name)
+        self._check_file()
+
+    def elements(self) -> Iterator[Element | None]:
+        while True:
+            if self._file is not None:
+                yield from self._lines()
+            if not self._later and self._look() and self._file is not None:
+                # Written before the later file was: the first reading may have missed it.
+                yield from self._lines()
+            if self._later:
+                self._leave_for(self._later.popleft())
+            elif self._front.until_end:
+                self._check_whole("it is read until the end")
+                return
+            else:
+                self._check_file()
+                self._check_left()
+                clock.sleep(self._front.poll_seconds)
+                yield None
+
+    def _lines(self) -> Iterator[Element | None]:
+        """Elements of this file up to its present end."""
+        assert self._file is not None
+        lines_of, name = self._front.lines, self._name
+        while chunk := self._file.read(_CHUNK_BYTES):
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                if lines_of.is_element(line):
+                    payload = lines_of.payload(line, self._where)
+                    time = lines_of.time(payload, self._previous, self._where)
+                    self._previous = time
+                    self._offset += len(line) + 1
+                    yield Element((name, self._offset), payload, time)
+                else:
+                    self._offset += len(line) + 1
+            if len(self._rest) > LINE_BYTES_MAX:
+                raise InputError(f"{self._where()} is longer than {LINE_BYTES_MAX} bytes.")
+            if not lines:
+                yield None
+
+    def _look(self) -> bool:
+        """Whether there are later files."""
+        new = sorted(name for name in self._names() if name not in self._known)
+        if new and new[0] < self._name:
+            raise InputError(
+                f"fronts.Files: {self._path(new[0])} appeared after {self._name} was begun, and "
+                "sorts before it. Files are read in the order of their names: give new ones later "
+                "names."
+            )
+        self._known.update(new)
+        self._later.extend(new)
+        return bool(new)
+
+    def _names(self) -> list[str]:
+        with os.scandir(self._front.folder) as entries:
+            return [
+                entry.name
+                for entry in entries
+                if entry.name[0] != "." and self._matches(entry.name) and entry.is_file()
+            ]
+
+    def _leave_for(self, name: str) -> None:
+        if self._file is not None:
+            self._check_whole(f"{name} was begun")
+            self._left.append((self._name, self._offset))
+            self.close()
+        try:
+            self._open(name)
+        except FileNotFoundError:
+            raise InputError(
+                f"fronts.Files: {self._path(name)} was removed before it was read."
+            ) from None
+
+    def _open(self, name: str) -> None:
+        self._file = FileIO(self._path(name))
+        self._name, self._offset, self._rest = name, 0, b""
+
+    def _check_whole(self, why: str) -> None:
+        if self._rest:
+            raise InputError(
+                f"{self._where()} has no newline at its end, and {why}, so that no more may "
+                f"come: {self._rest[:100]!r}. Only lines that end in a newline are elements."
+            )
+
+    def _check_file(self) -> None:
+        """Whether the file being read is still the one that was opened, and as long."""
+        if self._file is None:
+            return
+        opened = os.fstat(self._file.fileno())
+        try:
+            found = os.stat(self._path(self._name))
+        except FileNotFoundError:
+            found = None
+        if found is None or found.st_ino != opened.st_ino:
+            raise InputError(
+                f"fronts.Files: {self._path(self._name)} was removed or replaced while it was the "
+                "one to be read. Files only grow; begin a new one with a later name."
+            )
+        if opened.st_size < self._offset:
+            raise InputError(
+                f"fronts.Files: {self._path(self._name)} has {opened.st_size} bytes, and was read "
+                f"up to byte {self._offset}. Files only grow."
+            )
+
+    def _check_left(self) -> None:
+        for name, size in self._left:
+            try:
+                grown = os.stat(self._path(name)).st_size > size
+            except FileNotFoundError:
+                continue  # read and cleared away
+            if grown:
+                raise InputError(
+                    f"fronts.Files: {self._path(name)} grew after {self._name} was begun. Files are "
+                    "read in the order of their names: append to the last one only."
+                )
+
+    def _path(self, name: str) -> Path:
+        return self._front.folder / name
+
+    def _where(self) -> str:
+        """The line that is being read. Counted only now: a position knows bytes, not lines."""
+        path = self._path(self._name)
+        try:
+            with open(path, "rb") as file:
+                number = file.read(self._offset).count(b"\n") + 1
+        except OSError:
+            return f"fronts.Files: {path}, byte {self._offset},"
+        return f"fronts.Files: {path}, line {number},"

@@ -1,0 +1,66 @@
+"""`fronts.Iterable`: elements from a Python iterable, for tests and demonstrations, with a rate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Iterable as AnyIterable
+from typing import Any
+
+from emberflow.errors import InputError
+from emberflow.fronts.protocol import Element
+from emberflow.item import At
+
+#: How long the front sleeps at once, so that it can be stopped.
+_NAP_SECONDS = 0.05
+
+
+class Iterable:
+    """The elements of an iterable, or of what a function without arguments returns.
+
+    As with `emberflow.run`, element ``i`` has time ``i`` and ``At`` gives another one; with
+    ``arrival=True`` elements have the time of their arrival. ``rate`` is elements a second.
+
+    >>> front = Iterable(["a", At(5, "b")])
+    >>> list(front.read(0, None))
+    [Element(position=0, payload='a', time=0), Element(position=1, payload='b', time=5)]
+    >>> list(front.read(0, 0))
+    [Element(position=1, payload='b', time=5)]
+    """
+
+    partitions = 1
+
+    def __init__(
+        self,
+        elements: AnyIterable[Any] | Callable[[], AnyIterable[Any]],
+        *,
+        rate: float | None = None,
+        arrival: bool = False,
+    ) -> None:
+        if not callable(elements) and not isinstance(elements, AnyIterable):
+            raise InputError(f"fronts.Iterable takes an iterable or a function, got {elements!r}.")
+        if rate is not None and not rate > 0:
+            raise InputError(f"fronts.Iterable(rate=) takes elements a second, got {rate!r}.")
+        # An iterator could be read once, and is not fit to travel.
+        self._elements = elements if callable(elements) else list(elements)
+        self._rate = rate
+        self._arrival = arrival
+
+    def read(self, partition: int, position: Any) -> Iterator[Element | None]:
+        elements = self._elements() if callable(self._elements) else self._elements
+        begin = time.monotonic()
+        first = 0 if position is None else position + 1
+        for number, element in enumerate(elements):
+            if number < first:
+                continue
+            if self._rate is not None:
+                yield from self._wait(begin + (number - first) / self._rate)
+            at, payload = (
+                (element.time, element.payload) if isinstance(element, At) else (number, element)
+            )
+            yield Element(number, payload, None if self._arrival else at)
+
+    def _wait(self, until: float) -> Iterator[None]:
+        while (remaining := until - time.monotonic()) > 0:
+            time.sleep(min(remaining, _NAP_SECONDS))
+            yield None

@@ -1,0 +1,118 @@
+"""Lines: what the fronts of text have in common, from the bytes of a line to a payload and its time.
+
+What is guaranteed:
+
+1. *A line is whole or it is nothing.* A line ends in a newline; what has none yet is not looked at,
+   because the rest of it may still come.
+2. *Strict.* Bytes that are not UTF-8, JSON that is malformed, a time that is missing, is no int or
+   does not increase: each is an error that names the place and shows what was found. To guess would
+   give another output on another day.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from emberflow.errors import InputError, shortened
+from emberflow.functions import described
+from emberflow.item import is_time
+
+#: A field of the payload, or a function of it.
+TimeOf: TypeAlias = str | Callable[[Any], int]
+
+FORMATS = ("jsonl", "text")
+
+#: A line that is longer is taken for a file that is no text.
+LINE_BYTES_MAX = 64 * 1024 * 1024
+
+
+class LineFormat:
+    """Makes payloads and times of lines.
+
+    >>> lines = LineFormat("Files", "jsonl", "at")
+    >>> lines.payload(b'{"at": 5, "word": "ash"}\\r', lambda: "words.jsonl, line 1")
+    {'at': 5, 'word': 'ash'}
+    >>> lines.time({"at": 5}, None, lambda: "words.jsonl, line 1")
+    5
+    """
+
+    def __init__(self, front: str, format: str, time: TimeOf | None) -> None:
+        if format not in FORMATS:
+            raise InputError(
+                f"fronts.{front}(format=) takes {' or '.join(map(repr, FORMATS))}, got {format!r}."
+            )
+        if time is not None and not isinstance(time, str) and not callable(time):
+            raise InputError(
+                f"fronts.{front}(time=) takes the name of a field or a function of the payload, "
+                f"got {time!r}."
+            )
+        if format == "text" and isinstance(time, str):
+            raise InputError(
+                f"fronts.{front}(time={time!r}): a line of text has no fields. "
+                "Give a function of the line, or format='jsonl'."
+            )
+        self._json = format == "jsonl"
+        self._time = time
+
+    def is_element(self, line: bytes) -> bool:
+        """Whether a line is an element. A blank line is text, but it is no JSON."""
+        return not self._json or bool(line.strip())
+
+    def payload(self, line: bytes, where: Callable[[], str]) -> Any:
+        """The payload of a line without its newline. ``where`` is asked only for an error."""
+        try:
+            text = line.removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{where()} is not UTF-8 ({error.reason} at byte {error.start}): {shortened(line)}"
+            ) from None
+        if not self._json:
+            return text
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{where()} is not JSON ({error}): {shortened(text)}. "
+                "A line of JSON Lines is one JSON value; for other lines say format='text'."
+            ) from None
+
+    def time(self, payload: Any, previous: int | None, where: Callable[[], str]) -> int | None:
+        """The time of a payload; None for that of its arrival."""
+        if self._time is None:
+            return None
+        at = self._computed(payload, where)
+        if not is_time(at):
+            raise InputError(
+                f"{where()}: {self._time_described()} is {shortened(at)}. "
+                f"A time is an int of 64 bits. The payload: {shortened(payload)}"
+            )
+        time: int = at
+        if previous is not None and time <= previous:
+            raise InputError(
+                f"{where()}: {self._time_described()} is {time}, and that of the element before it "
+                f"is {previous}. Times within a front are strictly increasing; "
+                "leave time= out to order elements by their arrival."
+            )
+        return time
+
+    def _computed(self, payload: Any, where: Callable[[], str]) -> Any:
+        try:
+            return self._time(payload) if callable(self._time) else payload[self._time]
+        except Exception as error:
+            if isinstance(self._time, str):
+                raise InputError(
+                    f"{where()} has no field {self._time!r}, which time= names: "
+                    f"{shortened(payload)}"
+                ) from None
+            raise InputError(
+                f"{where()}: {self._time_described()} could not be taken: "
+                f"{type(error).__qualname__}: {error}. The payload: {shortened(payload)}"
+            ) from error
+
+    def _time_described(self) -> str:
+        if isinstance(self._time, str):
+            return f"the time (field {self._time!r})"
+        assert self._time is not None
+        return f"the time (given by {described(self._time)})"

@@ -1,0 +1,120 @@
+"""`fronts.Socket`: the lines that a server sends over TCP.
+
+What is guaranteed, and what is not:
+
+1. *A socket cannot replay.* What was read is gone: a new connection goes on with whatever the server
+   sends then. A position only counts lines. So ``replayable`` is False here: who needs exactly-once
+   across a crash has to keep the elements themselves, or read files or a log instead.
+2. *Nothing is lost silently while it runs.* A server that closes in the middle of a line, or a
+   connection that breaks, is an error; a close behind a newline is the end of the front.
+3. *Bounded.* The front takes from the socket only what the query takes from it, so a slow query
+   slows the server down through TCP, and nothing piles up here.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from emberflow.errors import InputError
+from emberflow.fronts.lines import LINE_BYTES_MAX, LineFormat, TimeOf
+from emberflow.fronts.protocol import Element
+
+_CHUNK_BYTES = 64 * 1024
+
+
+class Socket:
+    """Connects to a server, as Spark's socket source does, and takes its lines.
+
+    ``format`` and ``time`` are as for `Files`, except that lines are ``"text"`` by default. The
+    worker connects, so ``host`` is as it sees it. `check` connects once and hangs up, before a query
+    starts; with ``probe=False`` it does nothing, for servers that serve one connection and leave
+    (``nc -l`` without ``-k``).
+    """
+
+    partitions = 1
+    #: It gives an element once. See above.
+    replayable = False
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        format: str = "text",
+        time: TimeOf | None = None,
+        poll_ms: float = 50,
+        connect_ms_max: float = 3_000,
+        probe: bool = True,
+    ) -> None:
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
+            raise InputError(f"fronts.Socket takes a port from 1 to 65535, got {port!r}.")
+        if not poll_ms > 0 or not connect_ms_max > 0:
+            raise InputError("fronts.Socket takes poll_ms and connect_ms_max above 0.")
+        self._host = host
+        self._port = port
+        self._lines = LineFormat("Socket", format, time)
+        self._poll_seconds = poll_ms / 1_000
+        self._connect_seconds_max = connect_ms_max / 1_000
+        self._probe = probe
+
+    def check(self) -> None:
+        """Raises `InputError` if the server cannot be reached."""
+        if self._probe:
+            self._connected().close()
+
+    def read(self, partition: int, position: Any) -> Iterator[Element | None]:
+        with self._connected() as connection:
+            connection.settimeout(self._poll_seconds)
+            yield from self._elements(connection, 0 if position is None else position + 1)
+
+    def _connected(self) -> socket.socket:
+        try:
+            return socket.create_connection((self._host, self._port), self._connect_seconds_max)
+        except OSError as error:
+            raise InputError(
+                f"fronts.Socket cannot connect to {self._host}:{self._port}: {error}. "
+                "Start the server first; the front connects to it."
+            ) from error
+
+    def _elements(self, connection: socket.socket, number: int) -> Iterator[Element | None]:
+        lines_of = self._lines
+        previous: int | None = None
+        rest = b""
+
+        def where() -> str:
+            return f"fronts.Socket: {self._host}:{self._port}, line {number + 1} since it began,"
+
+        while (chunk := self._received(connection)) != b"":
+            if chunk is None:
+                yield None
+                continue
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if lines_of.is_element(line):
+                    payload = lines_of.payload(line, where)
+                    previous = lines_of.time(payload, previous, where)
+                    yield Element(number, payload, previous)
+                number += 1
+            if len(rest) > LINE_BYTES_MAX:
+                raise InputError(f"{where()} is longer than {LINE_BYTES_MAX} bytes.")
+            if not lines:
+                yield None
+        if rest:
+            raise InputError(
+                f"{where()} has no newline at its end, and the server closed the connection: "
+                f"{rest[:100]!r}. Only lines that end in a newline are elements."
+            )
+
+    def _received(self, connection: socket.socket) -> bytes | None:
+        """Bytes; none at the end; None when nothing came in time."""
+        try:
+            return connection.recv(_CHUNK_BYTES)
+        except TimeoutError:
+            return None
+        except OSError as error:
+            raise InputError(
+                f"fronts.Socket: the connection to {self._host}:{self._port} broke: {error}. "
+                "A socket cannot replay: what the server sent meanwhile is lost."
+            ) from error

@@ -1,0 +1,14 @@
+"""Live on Spark: long-running workers, the tasks of one barrier job, milliseconds to the sink.
+
+`builder`      ``flow.live(spark).read(...).write(...).start()``
+`launch`       the barrier job
+`coordinator`  the thread of the driver through which workers find each other; the acker
+`worker`       the worker's loop, with `feeding` (fronts) and `storing` (sinks)
+`wire`         authenticated sockets
+`query`        the handle
+"""
+
+from emberflow.runners.live.builder import LiveBuilder
+from emberflow.runners.live.query import LiveQuery
+
+__all__ = ["LiveBuilder", "LiveQuery"]

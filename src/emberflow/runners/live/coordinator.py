@@ -1,0 +1,263 @@
+"""The coordinator: a thread of the driver through which the workers of a query find each other.
+
+It is the rendezvous, the acker, the home of sinks that live in the driver, and the one who knows
+how things stand. Its life::
+
+    meeting ──> running ──> halting ──> ending ──> over
+                   │           ^          ^          ^
+                   ├─ stop() ──┘          │          │
+                   ├─ fronts ended ───────┤ nothing is in flight
+                   └─ a failure ─────────────────────┘
+
+*Ending* begins when no front will give anything more (ended, or halted) and no global time has an
+entry: a front's last ack came before its worker said that it has halted, on the same FIFO link, so
+then nothing is in flight. The last progress goes out, then 'end': workers store what is left.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import zmq
+
+from emberflow.engine.acker import Acker
+from emberflow.engine.messages import Moment, Progress
+from emberflow.errors import EmberflowError
+from emberflow.fronts.protocol import Front
+from emberflow.graph import Graph
+from emberflow.runners.live import plan as said
+from emberflow.runners.live.plan import WorkerNews, front_index
+from emberflow.runners.live.storing import WriterThread, opened
+from emberflow.runners.live.wire import RunKeys, Wire
+
+_POLL_MS = 5
+_MEETING_SECONDS_MAX = 120.0
+_SILENCE_SECONDS_MAX = 30.0
+_HEARTBEAT_SECONDS = 1.0
+_JOIN_SECONDS = 5.0
+_MESSAGES_A_ROUND = 1_000
+_LATENCIES_KEPT = 10_000
+
+
+class WorkersMissingError(EmberflowError):
+    """Not all workers have come, or one of them fell silent."""
+
+
+class MismatchError(EmberflowError):
+    """A worker runs another flow than the driver."""
+
+
+class Coordinator:
+    """Starts with `start`, ends by itself or after `stop`; `wait` tells when it is over."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        workers: int,
+        incarnation: int,
+        keys: RunKeys,
+        host: str,
+        fronts: Mapping[str, Front],
+        sinks: Mapping[str, Any],
+    ) -> None:
+        self._graph = graph
+        self._workers = workers
+        self._wire = Wire(keys, incarnation)
+        self._socket, self.address = self._wire.listening(zmq.ROUTER, host)
+        self._acker = Acker(workers=workers, fronts=_front_indices(graph, fronts))
+        self._writers = {
+            (sink.name, partition): WriterThread(
+                f"sink {sink.name} {partition}", opened(sinks[sink.name], sink.name, partition)
+            )
+            for sink in graph.sinks.values()
+            if getattr(sinks[sink.name], "on_driver", False)
+            for partition in range(sink.partitions)
+        }
+        self._storing: dict[tuple[str, int], bytes] = {}
+        self._identities: dict[int, bytes] = {}
+        self._addresses: dict[int, str] = {}
+        self._heard_at: dict[int, float] = {}
+        self._told: Progress | None = None
+        self._told_at = 0.0
+        self._stop_asked = threading.Event()
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._done: set[int] = set()
+        self.phase = "meeting"
+        self.failure: BaseException | None = None
+        self.news: dict[int, WorkerNews] = {}
+        self.latencies_ms: list[float] = []
+        self._thread = threading.Thread(target=self._run, name="emberflow coordinator", daemon=True)
+
+    # What the query asks.
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take nothing more in, let out what is final, then end."""
+        self._stop_asked.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Something outside went wrong: end now. The first failure is the one that counts."""
+        with self._lock:
+            if self.failure is None and not self._over.is_set():
+                self.failure = error
+
+    def wait(self, seconds: float | None) -> bool:
+        return self._over.wait(seconds)
+
+    @property
+    def progress(self) -> Progress:
+        return self._acker.progress
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all that was taken in is stored, as far as the last news say."""
+        return (
+            self._acker.entries == 0
+            and len(self.news) == self._workers
+            and all(news.waiting == 0 and news.unstored == 0 for news in self.news.values())
+        )
+
+    # The thread.
+
+    def _run(self) -> None:
+        begin = time.monotonic()
+        try:
+            while self.phase != "over":
+                self._take()
+                self._store()
+                self._advance(time.monotonic() - begin)
+                if self.failure is not None:
+                    break
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self._tell_all(said.QUIT, None)
+            for writer in self._writers.values():
+                writer.close(_JOIN_SECONDS)
+            self._wire.close()
+            self.phase = "over"
+            self._over.set()
+
+    def _take(self) -> None:
+        if not self._socket.poll(_POLL_MS):
+            return
+        for _ in range(_MESSAGES_A_ROUND):
+            try:
+                identity, message = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            decoded = self._wire.decode(message)
+            if decoded is not None:
+                self._hear(identity, *decoded)
+
+    def _hear(self, identity: bytes, kind: bytes, body: Any) -> None:
+        if kind == said.ACK:
+            self._acker.receive(body)
+            self._heard_at[body.worker] = time.monotonic()
+        elif kind == said.NEWS:
+            self._keep(body)
+        elif kind == said.BUNDLE:
+            self._writers[body.sink, body.partition].store(body)
+            self._storing[body.sink, body.partition] = identity
+        elif kind == said.HELLO:
+            self._meet(identity, *body)
+        elif kind == said.DONE:
+            self._done.add(body[0])
+            self._keep(body[1])
+        elif kind == said.FAILED:
+            self.fail(body)
+
+    def _keep(self, news: WorkerNews) -> None:
+        self.news[news.worker] = news
+        self._heard_at[news.worker] = time.monotonic()
+        self.latencies_ms = (self.latencies_ms + news.latencies_ms)[-_LATENCIES_KEPT:]
+
+    def _meet(self, identity: bytes, worker: int, fingerprint: int, address: str) -> None:
+        if fingerprint != self._graph.fingerprint:
+            raise MismatchError(
+                f"worker {worker} has a flow of fingerprint {fingerprint:#x}, the driver one of "
+                f"{self._graph.fingerprint:#x}. Do executors import another version of the flow?"
+            )
+        self._identities[worker] = identity
+        self._addresses[worker] = address
+        self._heard_at[worker] = time.monotonic()
+        if len(self._addresses) == self._workers:
+            delivered = self._delivered()
+            addresses = [self._addresses[index] for index in range(self._workers)]
+            self._tell_all(said.PEERS, (addresses, delivered))
+            self.phase = "running"
+
+    def _delivered(self) -> dict[tuple[str, int], Moment]:
+        return {}
+
+    def _store(self) -> None:
+        for partition, identity in list(self._storing.items()):
+            if self._writers[partition].is_stored():
+                del self._storing[partition]
+                self._tell(identity, said.STORED, partition)
+
+    def _advance(self, seconds: float) -> None:
+        if self.phase == "meeting":
+            if seconds > _MEETING_SECONDS_MAX:
+                missing = sorted(set(range(self._workers)) - set(self._addresses))
+                raise WorkersMissingError(
+                    f"workers {missing} of {self._workers} have not come within "
+                    f"{_MEETING_SECONDS_MAX:.0f} s. Are there slots for all of them at once?"
+                )
+            return
+        self._check_silence()
+        self._tell_progress()
+        if self.phase == "running" and self._stop_asked.is_set():
+            self._tell_all(said.HALT, None)
+            self.phase = "halting"
+        if self.phase in ("running", "halting") and self._nothing_more():
+            self._tell_progress()
+            self._tell_all(said.END, None)
+            self.phase = "ending"
+        if self.phase == "ending" and len(self._done) == self._workers:
+            self.phase = "over"
+
+    def _nothing_more(self) -> bool:
+        return (
+            len(self.news) == self._workers
+            and all(news.halted for news in self.news.values())
+            and self._acker.entries == 0
+        )
+
+    def _check_silence(self) -> None:
+        now = time.monotonic()
+        for worker, heard_at in self._heard_at.items():
+            if now - heard_at > _SILENCE_SECONDS_MAX:
+                raise WorkersMissingError(
+                    f"worker {worker} has been silent for {_SILENCE_SECONDS_MAX:.0f} s"
+                )
+
+    def _tell_progress(self) -> None:
+        now = time.monotonic()
+        # Said again from time to time: it is how workers know that the driver is alive.
+        if self._acker.progress != self._told or now - self._told_at > _HEARTBEAT_SECONDS:
+            self._told = self._acker.progress
+            self._told_at = now
+            self._tell_all(said.PROGRESS, self._told)
+
+    def _tell_all(self, kind: bytes, body: Any) -> None:
+        for identity in self._identities.values():
+            self._tell(identity, kind, body)
+
+    def _tell(self, identity: bytes, kind: bytes, body: Any) -> None:
+        self._socket.send_multipart([identity, self._wire.encode(kind, body)])
+
+
+def _front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:
+    return [
+        front_index(node.index, len(graph.fronts), partition)
+        for name, node in graph.fronts.items()
+        for partition in range(fronts[name].partitions)
+    ]

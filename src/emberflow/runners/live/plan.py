@@ -1,0 +1,62 @@
+"""What a worker has to know: all of it travels in the closure that Spark ships."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from emberflow.fronts.protocol import Front
+from emberflow.graph import Graph
+from emberflow.runners.live.wire import RunKeys
+
+# What is said on the wire. Workers to the coordinator:
+HELLO = b"H"  # (worker, graph fingerprint, address for frames)
+ACK = b"A"  # an Ack
+BUNDLE = b"B"  # a StoredBundle for a sink that lives in the driver
+NEWS = b"N"  # WorkerNews, a few times a second
+DONE = b"D"  # (worker, WorkerNews): all is stored
+FAILED = b"X"  # an exception
+# The coordinator to workers:
+PEERS = b"P"  # ([address], {(sink, partition): last global time})
+PROGRESS = b"G"  # a Progress
+STORED = b"S"  # (sink, partition): the driver has stored the bundle
+HALT = b"L"  # take no more elements
+END = b"E"  # nothing more will come: store what is left and say DONE
+QUIT = b"Q"  # leave at once
+# Workers to workers:
+FRAME = b"F"  # a Frame
+
+
+class Plan(NamedTuple):
+    """One run of a flow."""
+
+    graph: Graph
+    workers: int
+    incarnation: int
+    keys: RunKeys
+    coordinator: str
+    host: str
+    fronts: dict[str, Front]
+    sinks: dict[str, Any]  # None for those that live in the driver
+    credit: int
+    batch: int
+
+
+class WorkerNews(NamedTuple):
+    """What a worker tells about itself."""
+
+    worker: int
+    statistics: Any
+    waiting: int  # elements taken from a source and not yet entered
+    unstored: int  # items that are final and not yet stored
+    halted: bool  # its fronts take nothing more: ended, or told so
+    latencies_ms: list[float]  # from taken in to final, of some elements
+
+
+def front_index(ordinal: int, fronts: int, partition: int) -> int:
+    """The second half of global times: given by the flow and the source, never by the workers."""
+    return ordinal + fronts * partition
+
+
+def front_host(index: int, workers: int) -> int:
+    """The worker that a partition of a front feeds."""
+    return index % workers

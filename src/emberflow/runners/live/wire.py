@@ -1,0 +1,130 @@
+"""The wire: ZeroMQ sockets that hear nobody but this run's own processes.
+
+What is guaranteed: **nothing is deserialized that did not come from a peer that holds this run's
+keys.** Keys are made for each run and travel in the closure that Spark ships. Every socket that
+listens is a CURVE server, and the authenticator of its process lets in one client key only; every
+socket that connects proves that it has it and checks the server's. Everything is encrypted. A peer
+without the keys gets no further than the handshake, and no message of it reaches us.
+
+Every message carries the incarnation of the set of workers it belongs to. One of another
+incarnation is dropped unread: it comes from a worker that was slow to notice that it is dead.
+
+Links are FIFO: one connection a direction and pair. Buffers have a bound (``MESSAGES_MAX``), and a
+send that would block past its time limit raises.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any, NamedTuple
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from emberflow.errors import EmberflowError
+
+#: Messages in a socket's buffer, each way.
+MESSAGES_MAX = 10_000
+#: A send that cannot be taken for so long means that the peer is gone.
+SEND_MS_MAX = 30_000
+LINGER_MS = 1_000
+
+_HEADER = struct.Struct("!Qc")
+
+
+class WireError(EmberflowError):
+    """A message of this run could not be sent or understood."""
+
+
+class RunKeys(NamedTuple):
+    """The keys of a run: one pair for all that listen, one for all that connect."""
+
+    server_public: bytes
+    server_secret: bytes
+    client_public: bytes
+    client_secret: bytes
+
+    @classmethod
+    def made(cls) -> RunKeys:
+        return cls(*zmq.curve_keypair(), *zmq.curve_keypair())
+
+    def __repr__(self) -> str:
+        return "RunKeys(...)"  # keys do not belong in a log
+
+
+class _OnlyThisRun:
+    """Lets in the one client key of this run."""
+
+    def __init__(self, keys: RunKeys) -> None:
+        self._key = keys.client_public
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return key == self._key
+
+
+class Wire:
+    """A process's end of the wire: its context, its authenticator and its sockets."""
+
+    def __init__(self, keys: RunKeys, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self._keys = keys
+        self._context = zmq.Context()
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(
+            domain="*", credentials_provider=_OnlyThisRun(keys)
+        )
+        self._sockets: list[zmq.Socket[bytes]] = []
+
+    def listening(self, kind: int, host: str) -> tuple[zmq.Socket[bytes], str]:
+        """A socket that listens on a free port of a host, and its address."""
+        socket = self._socket(kind)
+        socket.curve_server = True
+        socket.curve_publickey = self._keys.server_public
+        socket.curve_secretkey = self._keys.server_secret
+        port = socket.bind_to_random_port(f"tcp://{host}")
+        return socket, f"tcp://{host}:{port}"
+
+    def connected(self, kind: int, address: str) -> zmq.Socket[bytes]:
+        socket = self._socket(kind)
+        socket.curve_serverkey = self._keys.server_public
+        socket.curve_publickey = self._keys.client_public
+        socket.curve_secretkey = self._keys.client_secret
+        socket.connect(address)
+        return socket
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.sndhwm = socket.rcvhwm = MESSAGES_MAX
+        socket.sndtimeo = SEND_MS_MAX
+        socket.linger = LINGER_MS
+        self._sockets.append(socket)
+        return socket
+
+    def encode(self, kind: bytes, body: Any) -> bytes:
+        """A message: one byte for its kind, the incarnation, and the body."""
+        header = _HEADER.pack(self.incarnation, kind)
+        return header + pickle.dumps(body, pickle.HIGHEST_PROTOCOL)
+
+    def decode(self, message: bytes) -> tuple[bytes, Any] | None:
+        """Kind and body of a message; None for one of another incarnation."""
+        try:
+            incarnation, kind = _HEADER.unpack_from(message)
+        except struct.error as error:
+            raise WireError(f"a message of {len(message)} bytes has no header") from error
+        if incarnation != self.incarnation:
+            return None
+        try:
+            return kind, pickle.loads(memoryview(message)[_HEADER.size :])
+        except Exception as error:
+            raise WireError(
+                f"a message of kind {kind!r} and {len(message)} bytes cannot be read: {error}. "
+                f"Do all workers have the same packages and versions?"
+            ) from error
+
+    def close(self) -> None:
+        for socket in self._sockets:
+            socket.close()
+        self._authenticator.stop()
+        self._context.term()

@@ -1,0 +1,302 @@
+"""The worker's loop: one process, one engine worker, one thread that owns the sockets.
+
+Each round takes what is there (frames of other workers, words of the coordinator, elements of the
+fronts it feeds), runs the engine once over all of it, and sends what came of it: frames first, then
+one ack. When a round found nothing, the next one waits for the sockets, a millisecond at most.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from emberflow.engine.messages import Ack, Effects, Frame, Moment, Progress, Xors
+from emberflow.engine.program import Layout
+from emberflow.engine.worker import Worker, barrier_host
+from emberflow.errors import EmberflowError
+from emberflow.graph import Sink
+from emberflow.item import GlobalTime
+from emberflow.runners.live import plan as said
+from emberflow.runners.live.feeding import Feed
+from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
+from emberflow.runners.live.storing import Store, WriterThread, opened
+from emberflow.runners.live.wire import Wire, WireError
+
+_IDLE_MS = 1
+_NEWS_SECONDS = 0.25
+_RENDEZVOUS_MS_MAX = 60_000
+_SILENCE_SECONDS_MAX = 60.0
+#: Messages taken in one round: enough for a batch, few enough to look up in between.
+_MESSAGES_A_ROUND = 256
+#: Fronts wait while this many final items wait for sinks here.
+_UNSTORED_MAX = 200_000
+_JOIN_SECONDS = 5.0
+
+
+class CoordinatorGoneError(EmberflowError):
+    """The driver has not been heard for too long."""
+
+
+class WorkerLoop:
+    """Runs until the coordinator says that it is over, or something fails."""
+
+    def __init__(self, plan: Plan, index: int) -> None:
+        self.plan = plan
+        self.index = index
+        self._wire = Wire(plan.keys, plan.incarnation)
+        self._frames_in, self._address = self._wire.listening(zmq.PULL, plan.host)
+        self._coordinator = self._wire.connected(zmq.DEALER, plan.coordinator)
+        self._peers: dict[int, zmq.Socket[bytes]] = {}
+        self._poller = zmq.Poller()
+        self._poller.register(self._frames_in, zmq.POLLIN)
+        self._poller.register(self._coordinator, zmq.POLLIN)
+        self._feeds: list[Feed] = []
+        self._stores: dict[tuple[str, int], Store] = {}
+        self._writers: dict[tuple[str, int], WriterThread] = {}
+        self._latencies: list[float] = []
+        self._progress: Progress | None = None
+        self._ending = False
+        self._done = False
+        self._quit = False
+        self._news_at = 0.0
+        self._heard_at = time.monotonic()
+
+    def run(self) -> None:
+        try:
+            self._meet()
+            gc.freeze()  # the code and the graph stay; items die young
+            gc.set_threshold(100_000, 20, 100)
+            for feed in self._feeds:
+                feed.start()
+            while not self._quit:
+                if not self._round():
+                    self._poller.poll(_IDLE_MS)
+        except Exception as error:
+            self._tell(said.FAILED, error)
+            raise
+        finally:
+            for feed in self._feeds:
+                feed.join(_JOIN_SECONDS)
+            for writer in self._writers.values():
+                writer.close(_JOIN_SECONDS)
+            self._wire.close()
+
+    # Rendezvous.
+
+    def _meet(self) -> None:
+        """Listen first, then say where, then hear where the others are."""
+        plan = self.plan
+        self._writers = {
+            (sink.name, partition): WriterThread(
+                f"sink {sink.name} {partition}",
+                opened(plan.sinks[sink.name], sink.name, partition),
+            )
+            for sink, partition in self._own_partitions()
+            if plan.sinks[sink.name] is not None
+        }
+        self._tell(said.HELLO, (self.index, plan.graph.fingerprint, self._address))
+        kind, body = self._expect()
+        if kind != said.PEERS:
+            raise WireError(f"worker {self.index} expected its peers and heard {kind!r}")
+        addresses, delivered = body
+        for index, address in enumerate(addresses):
+            if index != self.index:
+                self._peers[index] = self._wire.connected(zmq.PUSH, address)
+        self._worker = Worker(
+            Layout(plan.graph),
+            self.index,
+            plan.workers,
+            incarnation=plan.incarnation,
+            delivered=delivered,
+        )
+        for sink, partition in self._own_partitions():
+            self._stores[sink.name, partition] = Store(sink.name, partition)
+        self._feeds = list(self._made_feeds())
+
+    def _own_partitions(self) -> list[tuple[Sink, int]]:
+        return [
+            (sink, partition)
+            for sink in self.plan.graph.sinks.values()
+            for partition in range(sink.partitions)
+            if barrier_host(sink, partition, self.plan.workers) == self.index
+        ]
+
+    def _made_feeds(self) -> list[Feed]:
+        plan = self.plan
+        fronts = plan.graph.fronts
+        return [
+            Feed(name, node.id, plan.fronts[name], partition, index, plan.credit)
+            for name, node in fronts.items()
+            for partition in range(plan.fronts[name].partitions)
+            for index in [front_index(node.index, len(fronts), partition)]
+            if front_host(index, plan.workers) == self.index
+        ]
+
+    def _expect(self) -> tuple[bytes, Any]:
+        deadline = time.monotonic() + _RENDEZVOUS_MS_MAX / 1_000
+        while time.monotonic() < deadline:
+            if self._coordinator.poll(100):
+                message = self._wire.decode(self._coordinator.recv())
+                if message is not None:
+                    return message
+        raise CoordinatorGoneError(
+            f"worker {self.index} heard nothing from the driver at {self.plan.coordinator} for "
+            f"{_RENDEZVOUS_MS_MAX // 1_000} s. Can executors reach the driver's host?"
+        )
+
+    # A round.
+
+    def _round(self) -> bool:
+        effects = [*self._take_frames(), *self._take_words(), *self._take_elements()]
+        for effect in effects:
+            self._send_frames(effect)
+        ack = _one_ack(self.index, [effect.ack for effect in effects])
+        if ack:
+            self._tell(said.ACK, ack)
+        for effect in effects:
+            for bundle in effect.bundles:
+                self._stores[bundle.sink, bundle.partition].add(bundle)
+            if effect.failure is not None:
+                raise effect.failure
+        self._store()
+        self._tell_news()
+        return bool(effects)
+
+    def _take_frames(self) -> list[Effects]:
+        frames: list[Frame] = []
+        for _ in range(_MESSAGES_A_ROUND):
+            try:
+                message = self._wire.decode(self._frames_in.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                break
+            if message is not None:
+                frames.append(message[1])
+        return [self._worker.deliver(frames)] if frames else []
+
+    def _take_words(self) -> list[Effects]:
+        progress: Progress | None = None
+        for _ in range(_MESSAGES_A_ROUND):
+            try:
+                message = self._wire.decode(self._coordinator.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                break
+            self._heard_at = time.monotonic()
+            if message is None:
+                continue
+            kind, body = message
+            if kind == said.PROGRESS:
+                progress = body  # the last one says all
+            else:
+                self._hear(kind, body)
+        if time.monotonic() - self._heard_at > _SILENCE_SECONDS_MAX:
+            raise CoordinatorGoneError(
+                f"worker {self.index} has not heard the driver for {_SILENCE_SECONDS_MAX:.0f} s"
+            )
+        if progress is None:
+            return []
+        self._progress = progress
+        for feed in self._feeds:
+            feed.minimal_time(progress.of_all(), self._note_latency)
+        return [self._worker.progress(progress)]
+
+    def _hear(self, kind: bytes, body: Any) -> None:
+        if kind == said.STORED:
+            self._stores[body].stored()
+        elif kind == said.HALT:
+            for feed in self._feeds:
+                feed.halt()
+            self._news_at = 0.0
+        elif kind == said.END:
+            self._ending = True
+        elif kind == said.QUIT:
+            self._quit = True
+
+    def _take_elements(self) -> list[Effects]:
+        if sum(store.unstored for store in self._stores.values()) > _UNSTORED_MAX:
+            return []
+        effects = []
+        for feed in self._feeds:
+            before = feed.gate.promise
+            elements, promise = feed.take(self.plan.batch)
+            if elements or promise > before:
+                effects.append(self._worker.enter(feed.node, elements, {feed.index: promise}))
+        return effects
+
+    def _send_frames(self, effects: Effects) -> None:
+        for destination, frame in effects.frames:
+            try:
+                self._peers[destination].send(self._wire.encode(said.FRAME, frame))
+            except zmq.Again:
+                raise WireError(
+                    f"worker {destination} has taken no frame of worker {self.index} for too long"
+                ) from None
+
+    def _store(self) -> None:
+        unstored = False
+        for key, store in self._stores.items():
+            writer = self._writers.get(key)
+            if writer is not None and store.busy and writer.is_stored():
+                store.stored()
+            bundle = store.next()
+            if bundle is not None:
+                if writer is not None:
+                    writer.store(bundle)
+                else:
+                    self._tell(said.BUNDLE, bundle)
+            unstored = unstored or store.unstored > 0
+        if self._ending and not unstored and not self._done:
+            self._done = True
+            self._tell(said.DONE, (self.index, self._news()))
+
+    # Telling.
+
+    def _tell(self, kind: bytes, body: Any) -> None:
+        self._coordinator.send(self._wire.encode(kind, body))
+
+    def _tell_news(self) -> None:
+        now = time.monotonic()
+        if now - self._news_at >= _NEWS_SECONDS:
+            self._news_at = now
+            self._tell(said.NEWS, self._news())
+
+    def _news(self) -> WorkerNews:
+        latencies, self._latencies = self._latencies, []
+        return WorkerNews(
+            worker=self.index,
+            statistics=self._worker.statistics(),
+            waiting=sum(feed.waiting for feed in self._feeds),
+            unstored=sum(store.unstored for store in self._stores.values()),
+            halted=all(feed.over for feed in self._feeds),
+            latencies_ms=latencies,
+        )
+
+    @property
+    def _note_latency(self) -> Callable[[float], None]:
+        return self._latencies.append
+
+
+def _one_ack(worker: int, acks: list[Ack]) -> Ack:
+    """Several acks as one: xors are xored, of promises the last one counts."""
+    if len(acks) == 1:
+        return acks[0]
+    anywhere: Xors = {}
+    ranges: dict[int, Xors] = {}
+    reports: dict[int, Moment] = {}
+    for ack in acks:
+        _xor_into(anywhere, ack.anywhere)
+        for host, xors in ack.ranges.items():
+            _xor_into(ranges.setdefault(host, {}), xors)
+        reports.update(ack.reports)
+    return Ack(worker, anywhere, ranges, reports)
+
+
+def _xor_into(table: Xors, xors: Xors) -> None:
+    for moment, xor in xors.items():
+        table[moment] = table.get(moment, 0) ^ xor
+
+
+__all__ = ["CoordinatorGoneError", "GlobalTime", "WorkerLoop"]

@@ -1,0 +1,131 @@
+"""A run whose output is not the reference's, while every call for itself looked pure: who is it?
+
+Asked in this order, until one answers:
+
+1. the run again, in a fresh process, with all calls recorded: a function that answered the same
+   arguments twice in different ways, or otherwise than in the reference, is no function;
+2. the run again, here, with every call checked (a simulation calls functions with arguments that
+   never occur in the reference: accumulators that lack an element);
+3. both runs with all functions answering from memory. If they still differ it is not the functions:
+   then it is Emberflow, and that is said;
+4. one function after the other as it is, the rest from memory: the one that brings the difference
+   back is it.
+"""
+
+from __future__ import annotations
+
+from emberflow.errors import InternalError
+from emberflow.runners.simulation import Options
+from emberflow.runners.verify.across import OtherRun, problem_with
+from emberflow.runners.verify.findings import (
+    STATE,
+    UNKNOWN,
+    Finding,
+    different_processes,
+    different_results,
+)
+from emberflow.runners.verify.places import keeping
+from emberflow.runners.verify.probes import Checker, FoundError, are_same, conflict, memoised
+from emberflow.runners.verify.processes import HASH_SEEDS, Job, results_of
+from emberflow.runners.verify.sites import Watch, watched
+from emberflow.runners.verify.tasks import Ran, Run, ran, run
+from emberflow.runners.verify.trial import Case, Elements, Failure, Subject
+from emberflow.runners.verify.values import fresh, saved
+
+
+def simulated(subject: Subject, case: Case, options: Options) -> OtherRun | None:
+    """Run a simulation here; what is wrong with it, if anything."""
+    problem = problem_with(ran(subject.graph, subject.sites, Run(case.data, options)), case)
+    return OtherRun(case, HASH_SEEDS[0], options, problem) if problem else None
+
+
+def blamed(subject: Subject, other: OtherRun) -> Failure:
+    """Who is to blame for a run. Raises `InternalError` if it is Emberflow."""
+    finding = (
+        _by_records(subject, other) or _by_checks(subject, other) or _by_memory(subject, other)
+    )
+
+    def fails(tried: Elements) -> Finding | None:
+        data = saved(tried)
+        (again,) = subject.performed([Run(data, other.options)], hash_seed=other.hash_seed)
+        if other.options is None:  # it was the reference itself that went otherwise there
+            reference = ran(subject.graph, subject.sites, Run(data))
+        else:
+            (reference,) = subject.performed([Run(data)], hash_seed=other.hash_seed)
+        return finding if reference.outputs is not None and not _agree(reference, again) else None
+
+    return Failure(finding, other.case.elements, fails)
+
+
+def _agree(one: Ran, other: Ran) -> bool:
+    if one.outputs is None or other.outputs is None:
+        return one.outputs is other.outputs
+    return are_same(one.outputs, other.outputs)
+
+
+def _by_records(subject: Subject, other: OtherRun) -> Finding | None:
+    task = Run(other.case.data, other.options, recorded=True)
+    ((again,),) = results_of(subject.data, [Job(other.hash_seed, [task])])
+    differing = conflict(subject.sites, other.case.checked.records, again.records)
+    if differing is None:
+        return None
+    site, first, second = differing
+    results = (("in order", fresh(first.result)), ("in another order", fresh(second.result)))
+    clues = other.case.checked.clues[site.index]
+    return different_processes(site, first.arguments, results, clues, cause=STATE)
+
+
+def _by_checks(subject: Subject, other: OtherRun) -> Finding | None:
+    checker = Checker(subject.sites)
+    try:
+        run(watched(subject.graph, subject.sites, checker.watch), other.case.data, other.options)
+    except FoundError as found:
+        return found.finding
+    except Exception:
+        pass  # the calls until then are recorded
+    differing = conflict(subject.sites, other.case.checked.records, checker.records)
+    if differing is None:
+        return None
+    site, first, second = differing
+    results = (("in the reference", fresh(first.result)), ("simulated", fresh(second.result)))
+    return different_results(site, first.arguments, results, checker.clues[site.index])
+
+
+def _by_memory(subject: Subject, other: OtherRun) -> Finding:
+    if not _alike(subject, other, but=None):
+        raise InternalError(
+            f"flow {subject.graph.flow!r}: a run differs from the reference, and so it does when all "
+            f"functions answer from memory: they are not to blame. Please report it, with "
+            f"{_how(other.options)}.\n{other.problem}"
+        )
+    for site in subject.sites:
+        if not _alike(subject, other, but=site.index):
+            return Finding(
+                site.index,
+                STATE,
+                ("alone it makes the difference between two runs", *keeping(site.function)),
+                "-",
+                (("expected", "the output of the reference"), ("got", other.problem)),
+            )
+    return Finding(
+        None,
+        UNKNOWN,
+        ("two runs differ; alone none of the functions makes the difference",),
+        "-",
+        (("expected", "the output of the reference"), ("got", other.problem)),
+    )
+
+
+def _how(options: Options | None) -> str:
+    if options is None:
+        return "emberflow.run(flow, ...)"
+    return f"emberflow.simulate(flow, ..., seed={options.seed}, workers={options.workers})"
+
+
+def _alike(subject: Subject, other: OtherRun, *, but: int | None) -> bool:
+    """Whether reference and run agree where all functions but one answer from one memory."""
+    watch: Watch = memoised({}, but=but)
+    graph = watched(subject.graph, subject.sites, watch)
+    return _agree(
+        ran(graph, (), Run(other.case.data)), ran(graph, (), Run(other.case.data, other.options))
+    )

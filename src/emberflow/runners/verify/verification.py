@@ -1,0 +1,238 @@
+"""`verify`: the determinism check of a user's own flow.
+
+In this order, and the first difference ends it:
+
+1. every call of every function, checked on its own (`probes`), in two runs of the reference;
+2. the same calls and runs in other processes, with other hash seeds, in other orders (`across`),
+   and at the same time
+3. simulations under many seeds and several numbers of workers, against the reference.
+
+A difference becomes a finding that names a function and a cause; the elements are made fewer
+(`shrinking`), and the whole is raised as a `NondeterminismError` (`report`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from emberflow.errors import InputError, shortened
+from emberflow.flow import Flow
+from emberflow.graph import Graph
+from emberflow.hashing import WORKERS_MAX
+from emberflow.runners.elements import timed_elements
+from emberflow.runners.simulation import Options
+from emberflow.runners.verify.across import OtherRun, differences, jobs_for
+from emberflow.runners.verify.blame import blamed, simulated
+from emberflow.runners.verify.processes import (
+    HASH_SEEDS,
+    WAIT_SECONDS_MIN,
+    children,
+    saved_elements,
+)
+from emberflow.runners.verify.report import error_of
+from emberflow.runners.verify.shrinking import shrunk
+from emberflow.runners.verify.tasks import checked
+from emberflow.runners.verify.trial import Case, Elements, Failure, Subject, failed_check
+
+PARAMETERS = ("seeds", "workers", "generate")
+
+#: How often `generate` is asked for elements.
+DRAWS = 5
+
+#: A child starts Python and may run beside others on one core.
+_SLOWER_CHILD = 30
+
+Generate = Callable[[Random], Mapping[str, Iterable[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was tried on a flow that was found deterministic. ``str()`` says it in one line."""
+
+    flow: str
+    seeds: int
+    workers: tuple[int, ...]
+    processes: int
+    elements: int
+    functions: int
+    calls: int
+    #: Calls with arguments or results that cannot be copied, and so could not be checked.
+    unchecked: int = 0
+    #: Functions that read a clock or random numbers and gave the same results all the same.
+    suspicions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        tried = (
+            f"flow {self.flow!r} is deterministic as far as tried: "
+            f"{_counted(self.seeds, 'seed')} on {_listed(self.workers)} "
+            f"{'worker' if self.workers == (1,) else 'workers'}, "
+            f"{self.processes} processes with different hash seeds, "
+            f"{_counted(self.elements, 'element')}, "
+            f"{_counted(self.calls, 'call')} of {_counted(self.functions, 'function')} checked"
+        )
+        if self.unchecked:
+            tried += f", {self.unchecked:,} not checked because they hold what cannot be copied"
+        return tried + "".join(f"; but {suspicion}" for suspicion in self.suspicions)
+
+
+def verify(
+    flow: Flow,
+    /,
+    *,
+    seeds: int = 200,
+    workers: Iterable[int] = (1, 2, 3, 5),
+    generate: Generate | None = None,
+    **elements: Iterable[Any],
+) -> Verification:
+    """Check that a flow's output is a function of its input, and find the function that breaks it.
+
+    Runs the flow on the elements under ``seeds`` simulated networks, which take turns with the
+    numbers of ``workers``, and in several processes. Raises `NondeterminismError` that names the
+    function, the cause and a small case; what a function raises by itself is raised as by `run`.
+
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("word count")
+    >>> flow.front("lines").flat_map(str.split).key_by(lambda word: word).count().sink("counts")
+    >>> print(ef.verify(flow, lines=["the dog", "the cat"], seeds=8))
+    flow 'word count' is deterministic as far as tried: 8 seeds on 1, 2, 3 and 5 workers,
+    4 processes with different hash seeds, 2 elements, 6 calls of 2 functions checked
+
+    ``generate`` makes elements instead, or those of the fronts that are not given: a function of a
+    `random.Random` that returns a dict by front. It is asked several times.
+    """
+    graph = flow.graph()
+    counts = _checked_parameters(graph, seeds, workers, generate)
+    drawn = [Options.drawn(seed, workers=counts[seed % len(counts)]) for seed in range(seeds)]
+    given = _given(graph, elements, generate)
+    with Subject(graph) as subject:
+        began = time.monotonic()
+        cases = [_passed(subject, case) for case in given]
+        took = time.monotonic() - began
+        with children(
+            subject.data,
+            jobs_for(cases, drawn),
+            wait_seconds=max(WAIT_SECONDS_MIN, _SLOWER_CHILD * took),
+        ) as futures:
+            wrong = _simulate(subject, cases, drawn, len(counts))
+            found = differences(subject, cases, drawn, [future.result() for future in futures])
+        if isinstance(found, Failure):
+            raise _error(subject, found)
+        other = found or wrong
+        if other is not None:
+            raise _error(subject, blamed(subject, other))
+        return _verification(subject, cases, seeds, counts)
+
+
+def _passed(subject: Subject, elements: Elements) -> Case:
+    """A case that has passed the checks of the reference."""
+    data = saved_elements(elements)
+    result = checked(subject.graph, subject.sites, data)
+    if result.finding is not None:
+        raise _error(subject, failed_check(subject, elements, result.finding))
+    return Case(elements, data, result)
+
+
+def _simulate(
+    subject: Subject, cases: Sequence[Case], drawn: Sequence[Options], turn: int
+) -> OtherRun | None:
+    for number, options in enumerate(drawn):
+        wrong = simulated(subject, cases[number // turn % len(cases)], options)
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def _given(
+    graph: Graph, elements: Mapping[str, Iterable[Any]], generate: Generate | None
+) -> list[Elements]:
+    """The cases, every front a list, checked as `run` checks them."""
+    fixed = {name: _as_list(name, given) for name, given in elements.items()}
+    cases = [fixed]
+    if generate is not None:
+        cases = []
+        for draw in range(DRAWS):
+            made = generate(Random(f"emberflow verify {draw}"))
+            if not isinstance(made, Mapping) or set(made) & set(fixed):
+                raise InputError(
+                    f"generate= returns a dict from fronts that are not given otherwise to their "
+                    f"elements, got {shortened(made)}."
+                )
+            cases.append({**fixed, **{name: _as_list(name, given) for name, given in made.items()}})
+    for case in cases:
+        for _ in timed_elements(graph, case):
+            pass
+    return cases
+
+
+def _as_list(front: str, given: Iterable[Any]) -> list[Any]:
+    if not isinstance(given, Iterable):
+        raise InputError(f"front {front!r} takes an iterable of elements, got {shortened(given)}.")
+    return list(given)
+
+
+def _checked_parameters(
+    graph: Graph, seeds: object, workers: Iterable[int], generate: object
+) -> tuple[int, ...]:
+    taken = [name for name in PARAMETERS if name in graph.fronts]
+    if taken:
+        raise InputError(
+            f"flow {graph.flow!r} has a front {taken[0]!r}, and verify() has a parameter of that "
+            f"name. Rename the front."
+        )
+    if not _is_count(seeds):
+        raise InputError(f"verify(seeds=) takes an int of at least 1, got {seeds!r}.")
+    counts = tuple(workers) if isinstance(workers, Iterable) else ()
+    if not counts or not all(_is_count(count) and count <= WORKERS_MAX for count in counts):
+        raise InputError(
+            f"verify(workers=) takes numbers of workers, as in (1, 2), got {workers!r}."
+        )
+    if generate is not None and not callable(generate):
+        raise InputError(f"verify(generate=) takes a function of a Random, got {generate!r}.")
+    return counts
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _error(subject: Subject, failure: Failure) -> Exception:
+    elements, finding = shrunk(failure.elements, failure.finding, failure.fails)
+    given = sum(map(len, failure.elements.values()))
+    return error_of(subject.graph.flow, subject.sites, finding, elements, given=given)
+
+
+def _verification(
+    subject: Subject, cases: Sequence[Case], seeds: int, counts: tuple[int, ...]
+) -> Verification:
+    suspicions = {
+        f"{subject.sites[site].given} looks at something else than its arguments: {clue.text}"
+        for case in cases
+        for site, clues in case.checked.clues.items()
+        for clue in clues
+        if clue.kind in ("clock", "random") and clue.sure
+    }
+    records = [record for case in cases for record in case.checked.records]
+    return Verification(
+        flow=subject.graph.flow,
+        seeds=seeds,
+        workers=counts[:seeds],
+        processes=1 + len(HASH_SEEDS),
+        elements=sum(len(given) for case in cases for given in case.elements.values()),
+        functions=len({record.site for record in records}),
+        calls=len(records),
+        unchecked=sum(case.checked.unchecked for case in cases),
+        suspicions=tuple(sorted(suspicions)),
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    *some, last = map(str, numbers)
+    return f"{', '.join(some)} and {last}" if some else last

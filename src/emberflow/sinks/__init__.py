@@ -1,0 +1,54 @@
+"""Sinks: where a live query puts its output. The protocol, and one file an adapter.
+
+=============  ================================================  =============================
+sink           output                                            last global time
+=============  ================================================  =============================
+`Memory`       in the driver's memory                            in memory, too
+`Callback`     a function in the driver                          in memory, while it runs
+`Files`        a file of JSON Lines or Parquet for each bundle   in the name of the last file
+`Postgres`     rows of a table                                   in the same transaction
+=============  ================================================  =============================
+
+A sink is a description that travels to the workers that hold its partitions and is opened there. To
+make one, write a class with ``open(partition)`` that gives a writer with three methods::
+
+    class Printed:
+        def open(self, partition):
+            return self
+
+        def last(self):
+            return None
+
+        def store(self, bundle):
+            for payload in bundle.payloads:
+                print(payload)
+
+        def close(self):
+            pass
+
+``store`` keeps a bundle, payloads and last global time together, all or nothing, and returns when
+they are safe. ``last`` tells the last global time that was kept, ``None`` if there is none. A sink
+with ``on_driver = True`` is opened in the driver process, and bundles travel there. ``check()``, if
+there is one, raises `InputError` before anything starts if the sink cannot be reached.
+"""
+
+from __future__ import annotations
+
+from emberflow.sinks.callback import Callback
+from emberflow.sinks.files import Files, read_files
+from emberflow.sinks.memory import Memory
+from emberflow.sinks.plain import PayloadError
+from emberflow.sinks.postgres import Postgres
+from emberflow.sinks.protocol import Sink, StoredBundle, Writer
+
+__all__ = [
+    "Callback",
+    "Files",
+    "Memory",
+    "PayloadError",
+    "Postgres",
+    "Sink",
+    "StoredBundle",
+    "Writer",
+    "read_files",
+]

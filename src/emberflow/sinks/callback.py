@@ -1,0 +1,46 @@
+"""`sinks.Callback`: a function in the driver that is called with each bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable as AnyCallable
+from typing import Any
+
+from emberflow.errors import InputError
+from emberflow.item import GlobalTime
+from emberflow.sinks.protocol import StoredBundle
+
+
+class Callback:
+    """Calls a function with each bundle, one after another. An exception ends the query.
+
+    >>> Callback(lambda bundle: print(bundle.payloads)).open(0).store(
+    ...     StoredBundle("s", 0, GlobalTime(1, 0), ["a"])
+    ... )
+    ['a']
+    """
+
+    on_driver = True
+
+    def __init__(self, function: AnyCallable[[StoredBundle], Any]) -> None:
+        if not callable(function):
+            raise InputError(f"sinks.Callback takes a function of a bundle, got {function!r}.")
+        self._function = function
+
+    def open(self, partition: int) -> _CallbackWriter:
+        return _CallbackWriter(self._function)
+
+
+class _CallbackWriter:
+    def __init__(self, function: AnyCallable[[StoredBundle], Any]) -> None:
+        self._function = function
+        self._last: GlobalTime | None = None
+
+    def last(self) -> GlobalTime | None:
+        return self._last
+
+    def store(self, bundle: StoredBundle) -> None:
+        self._function(bundle)
+        self._last = bundle.last
+
+    def close(self) -> None:
+        pass

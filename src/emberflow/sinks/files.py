@@ -1,0 +1,219 @@
+"""`sinks.Files`: each bundle a file, JSON Lines or Parquet, in a folder for each partition.
+
+What is guaranteed:
+
+1. *All or nothing.* A bundle is written under a temporary name in the same folder, synced to disk,
+   renamed to its own name, and the folder is synced. A file with a proper name is whole, and once
+   `store` has returned it survives a loss of power. What a crash left under a temporary name is
+   ignored by readers and removed by the next writer.
+2. *The name is the record.* A file is named after the last global time of its bundle, so the last
+   global time of a partition is its last name, and no second record can disagree with it.
+3. *Names sort as times do*, also negative ones, so that ``ls``, Spark and `fronts.Files` read a
+   partition in its order: see `name_of`.
+4. *One writer.* Who opens a partition takes it over: the writer before it, perhaps of a worker that
+   is dying slowly, can store nothing more, not even if it is in the middle of it. Without this, both
+   could store what follows the same last time. It needs locks (`flock`) that work on the folder's
+   file system.
+
+How many files there are follows from how bundles were made, and that differs from run to run; what
+the files of a partition hold, one behind the other, does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from emberflow.errors import EmberflowError, InputError
+from emberflow.item import GlobalTime
+from emberflow.sinks.formats import FORMATS, decoded, encoded, pyarrow
+from emberflow.sinks.protocol import StoredBundle
+
+_TIME_DIGITS = 19
+_FRONT_DIGITS = 10
+_NAME = re.compile(rf"([np]\d{{{_TIME_DIGITS}}})-([np]\d{{{_FRONT_DIGITS}}})\.(jsonl|parquet)")
+_TEMPORARY_SUFFIX = ".temporary"
+#: Holds the token of the writer that may store, and carries the lock.
+_OWNER = ".writer"
+
+
+class Files:
+    """Stores each bundle as a file in ``folder/partition-0000/``.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> writer = Files(folder).open(0)
+    >>> writer.store(StoredBundle("words", 0, GlobalTime(7, 0), [{"word": "ash"}, "ember"]))
+    >>> writer.close()
+    >>> read_files(folder)
+    [{'word': 'ash'}, 'ember']
+    >>> Files(folder).open(0).last()
+    GlobalTime(time=7, front=0)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, format: str = "jsonl") -> None:
+        if format not in FORMATS:
+            raise InputError(
+                f"sinks.Files(format=) takes {' or '.join(map(repr, FORMATS))}, got {format!r}."
+            )
+        self.folder = Path(folder).absolute()
+        self.format = format
+
+    def check(self) -> None:
+        """Raises `InputError` if files cannot be made there. Makes the folder if it is missing."""
+        if self.format == "parquet":
+            pyarrow()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"sinks.Files cannot make {self.folder}: {error}.") from error
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise InputError(f"sinks.Files may not write to {self.folder}.")
+
+    def open(self, partition: int) -> FilesWriter:
+        self.check()
+        return FilesWriter(partition_folder(self.folder, partition), self.format)
+
+    def payloads(self, partition: int = 0) -> list[Any]:
+        """What a partition has received so far."""
+        return read_files(self.folder, partition)
+
+
+class FilesWriter:
+    """Stores the bundles of one partition."""
+
+    def __init__(self, folder: Path, format: str) -> None:
+        self._folder = folder
+        self._format = format
+        folder.mkdir(exist_ok=True)
+        _synced_folder(folder.parent)
+        self._folder_descriptor = os.open(folder, os.O_RDONLY)
+        self._owner_descriptor = os.open(folder / _OWNER, os.O_RDWR | os.O_CREAT, 0o644)
+        self._closed = False
+        self._token = uuid.uuid4().bytes
+        with self._locked():
+            os.pwrite(self._owner_descriptor, self._token, 0)
+            for entry in os.listdir(folder):
+                if entry.endswith(_TEMPORARY_SUFFIX):
+                    (folder / entry).unlink()
+            self._last = max((time_of(name) for name in _names(folder)), default=None)
+        # Who is told a last time relies on it: the writer before may have died before its sync.
+        os.fsync(self._folder_descriptor)
+
+    def last(self) -> GlobalTime | None:
+        return self._last
+
+    def store(self, bundle: StoredBundle) -> None:
+        if self._last is not None and bundle.last <= self._last:
+            raise EmberflowError(
+                f"sinks.Files: {self._folder} has stored up to {self._last} and was given a bundle "
+                f"that ends at {bundle.last}."
+            )
+        data = encoded(self._format, bundle.payloads)
+        name = f"{name_of(bundle.last)}.{self._format}"
+        temporary = self._folder / f".{name}{_TEMPORARY_SUFFIX}"
+        self._write(temporary, data)
+        with self._locked():
+            if os.pread(self._owner_descriptor, len(self._token), 0) != self._token:
+                raise EmberflowError(
+                    f"sinks.Files: {self._folder} was opened by another writer, and this one may "
+                    "store nothing more. Do two queries write to one folder?"
+                )
+            os.rename(temporary, self._folder / name)
+        os.fsync(self._folder_descriptor)
+        self._last = bundle.last
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            os.close(self._owner_descriptor)
+            os.close(self._folder_descriptor)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        with open(path, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        import fcntl  # not everywhere, and needed only by who writes
+
+        fcntl.flock(self._owner_descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._owner_descriptor, fcntl.LOCK_UN)
+
+
+def read_files(folder: str | os.PathLike[str], partition: int = 0) -> list[Any]:
+    """The payloads of a partition, in order, as JSON values or as rows of Parquet."""
+    own = partition_folder(Path(folder), partition)
+    if not own.is_dir():
+        return []
+    return [
+        payload
+        for name in sorted(_names(own))
+        for payload in decoded(name.rpartition(".")[2], (own / name).read_bytes())
+    ]
+
+
+def partition_folder(folder: Path, partition: int) -> Path:
+    return folder / f"partition-{partition:04d}"
+
+
+def name_of(last: GlobalTime) -> str:
+    """The name of a file, without its ending: time and front, each with a sign and leading zeros.
+
+    ``p`` is for a number from 0 on. ``n`` is for a negative one, which is written as its distance
+    from the least number of so many digits, so that it sorts as it should: ``n`` before ``p``, and
+    the greater distance behind the smaller one.
+
+    >>> name_of(GlobalTime(12, 0))
+    'p0000000000000000012-p0000000000'
+    >>> name_of(GlobalTime(-1, -3))
+    'n9999999999999999999-n9999999997'
+    """
+    return f"{_digits(last.time, _TIME_DIGITS)}-{_digits(last.front, _FRONT_DIGITS)}"
+
+
+def time_of(name: str) -> GlobalTime:
+    """The last global time that a file is named after.
+
+    >>> time_of("n9999999999999999999-n9999999997.jsonl")
+    GlobalTime(time=-1, front=-3)
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name!r} is not the name of a bundle")
+    return GlobalTime(_number(match[1]), _number(match[2]))
+
+
+def _digits(number: int, digits: int) -> str:
+    if not -(10**digits) <= number < 10**digits:
+        raise EmberflowError(f"{number} does not fit into the name of a file.")
+    sign, distance = ("p", number) if number >= 0 else ("n", number + 10**digits)
+    return f"{sign}{distance:0{digits}d}"
+
+
+def _number(text: str) -> int:
+    number = int(text[1:])
+    return number if text[0] == "p" else number - 10 ** (len(text) - 1)
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """Only files that a writer has finished; others may have put theirs beside them."""
+    return (name for name in os.listdir(folder) if _NAME.fullmatch(name))
+
+
+def _synced_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,121 @@
+"""Formats: a bundle's payloads as the bytes of one file, and back.
+
+**JSON Lines**: a payload a line, as `emberflow.sinks.plain` says; read back they are plain JSON
+values, not the classes they were.
+
+**Parquet**: a payload a row. Dicts, dataclasses and named tuples have a column for each field, in the
+order in which fields first appear, empty where a payload has no such field; all other payloads are
+one column ``value``. The schema is inferred for each bundle, so a bundle in which a field is always
+``None`` has a column of type null, and a reader of many files has to allow for that (Spark:
+``mergeSchema``). Rows and single values cannot be mixed in a bundle.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from emberflow.errors import EmberflowError, shortened
+from emberflow.sinks.plain import PayloadError, fields_of, to_json
+
+FORMATS = ("jsonl", "parquet")
+
+#: Marks a file whose payloads are single values, so that a row ``{"value": 1}`` stays one.
+_SINGLE = {b"emberflow": b"single values"}
+
+
+def encoded(format: str, payloads: Sequence[Any]) -> bytes:
+    """The bytes of a file.
+
+    >>> encoded("jsonl", [{"word": "ash"}, 2])
+    b'{"word":"ash"}\\n2\\n'
+    """
+    if format == "parquet":
+        return _to_parquet(payloads)
+    return "".join([to_json(payload) + "\n" for payload in payloads]).encode("utf-8")
+
+
+def decoded(format: str, data: bytes) -> list[Any]:
+    """The payloads of a file.
+
+    >>> decoded("jsonl", b'{"word":"ash"}\\n2\\n')
+    [{'word': 'ash'}, 2]
+    """
+    if format == "parquet":
+        return _from_parquet(data)
+    return [json.loads(line) for line in data.decode("utf-8").split("\n")[:-1]]
+
+
+def pyarrow() -> ModuleType:
+    """PyArrow, or what to do without it."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise EmberflowError(
+            "Parquet needs PyArrow, which is not installed here. "
+            "Install the extra: pip install 'emberflow[spark]'."
+        ) from error
+    return pyarrow  # type: ignore[no-any-return]
+
+
+def _to_parquet(payloads: Sequence[Any]) -> bytes:
+    arrow = pyarrow()
+    rows = [fields_of(payload) for payload in payloads]
+    single = bool(rows) and rows[0] is None
+    for payload, row in zip(payloads, rows, strict=True):
+        if (row is None) != single:
+            raise PayloadError(
+                "a bundle mixes payloads with fields and without, and Parquet has one schema a "
+                f"file: {shortened(payloads[0])} and {shortened(payload)}."
+            )
+        if row is not None and not row:
+            raise PayloadError(f"Parquet has no row without a field: {shortened(payload)}")
+    if single:
+        columns = {"value": list(payloads)}
+    else:
+        known = [row for row in rows if row is not None]
+        names = dict.fromkeys(name for row in known for name in row)
+        columns = {name: [row.get(name) for row in known] for name in names}
+    arrays = {name: _column(arrow, name, values) for name, values in columns.items()}
+    table = arrow.table(arrays)
+    if single:
+        table = table.replace_schema_metadata(_SINGLE)
+    file = io.BytesIO()
+    arrow.parquet.write_table(table, file)
+    return file.getvalue()
+
+
+def _column(arrow: ModuleType, name: Any, values: list[Any]) -> Any:
+    if not isinstance(name, str):
+        raise PayloadError(f"the name of a Parquet column is text, got {shortened(name)}.")
+    try:
+        return arrow.array(values)
+    except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise PayloadError(
+            f"column {name!r} cannot be written as Parquet: {error}. "
+            f"The first that does not fit: {shortened(_misfit(arrow, values))}"
+        ) from None
+
+
+def _misfit(arrow: ModuleType, values: list[Any]) -> Any:
+    """The first value that does not go together with those before it."""
+    fit, not_fit = 0, len(values)
+    while not_fit - fit > 1:
+        middle = (fit + not_fit) // 2
+        try:
+            arrow.array(values[:middle])
+            fit = middle
+        except (arrow.ArrowException, TypeError, ValueError, OverflowError):
+            not_fit = middle
+    return values[not_fit - 1]
+
+
+def _from_parquet(data: bytes) -> list[Any]:
+    table = pyarrow().parquet.read_table(io.BytesIO(data))
+    if (table.schema.metadata or {}).get(b"emberflow") == _SINGLE[b"emberflow"]:
+        return table.column("value").to_pylist()  # type: ignore[no-any-return]
+    return table.to_pylist()  # type: ignore[no-any-return]

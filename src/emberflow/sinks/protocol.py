@@ -1,0 +1,32 @@
+"""What a sink is to a live query."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from emberflow.item import GlobalTime
+
+
+class StoredBundle(NamedTuple):
+    """What a sink is handed at once: payloads in order, and the global time of the last one."""
+
+    sink: str
+    partition: int
+    last: GlobalTime
+    payloads: list[Any]
+
+
+class Writer(Protocol):
+    """Stores the bundles of one partition."""
+
+    def last(self) -> GlobalTime | None: ...
+
+    def store(self, bundle: StoredBundle) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Sink(Protocol):
+    """Opens writers. See `emberflow.sinks`."""
+
+    def open(self, partition: int) -> Writer: ...

@@ -1,0 +1,27 @@
+"""What a worker holds is in proportion to its keys and to what is above the minimal time."""
+
+from __future__ import annotations
+
+import emberflow as ef
+from emberflow.engine.acker import Acker
+from emberflow.engine.program import Layout
+from emberflow.engine.worker import Worker
+
+BATCH = 100
+
+
+def test_a_few_busy_keys_do_not_pile_up_versions() -> None:
+    """A trim that waited for many touched *buckets* never came where there are three."""
+    flow = ef.Flow("three keys")
+    numbers = flow.front("numbers")
+    numbers.key_by(lambda number: number % 3).count().sink("counts")
+    numbers.key_by(lambda number: number % 3).group(window=4).sink("tuples")
+    graph = flow.graph()
+    worker, acker = Worker(Layout(graph), 0, 1), Acker(workers=1, fronts=[0])
+    largest = []
+    for start in range(0, 20_000, BATCH):
+        elements = [((number, 0), number) for number in range(start, start + BATCH)]
+        effects = worker.enter(graph.fronts["numbers"].id, elements, {0: (start + BATCH, 0)})
+        worker.progress(acker.receive(effects.ack))
+        largest.append(worker.statistics().bucket_largest)
+    assert max(largest) < 1_000, "twice the items between two trims, and no more"

@@ -1,0 +1,188 @@
+"""Live on Spark: what comes out is what the reference says, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import emberflow as ef
+from emberflow import fronts, sinks
+from emberflow.fronts import Element
+from emberflow.runners.live.launch import ClusterError
+from tests.strategies import random_flow
+
+SECONDS = 60
+
+
+def live(
+    spark: SparkSession, flow: ef.Flow, workers: int, elements: dict[str, Any]
+) -> dict[str, list[Any]]:
+    """What a flow gives live, each sink's partitions one after another."""
+    kept = {name: sinks.Memory() for name in flow.graph().sinks}
+    query = (
+        flow.live(spark)
+        .read(**{name: fronts.Iterable(given) for name, given in elements.items()})
+        .write(**kept)
+        .option("workers", workers)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(SECONDS), query.status
+    finally:
+        query.stop()
+    partitions = {name: sink.partitions for name, sink in flow.graph().sinks.items()}
+    return {
+        name: [
+            payload
+            for partition in range(partitions[name])
+            for payload in memory.payloads(partition)
+        ]
+        for name, memory in kept.items()
+    }
+
+
+def in_order(elements: dict[str, Any]) -> dict[str, Any]:
+    """A front gives its elements in the order of time; a list may have them in any."""
+    return {
+        name: sorted(given, key=lambda e: e.time) if _has_times(given) else given
+        for name, given in elements.items()
+    }
+
+
+def _has_times(given: Any) -> bool:
+    return any(isinstance(element, ef.At) for element in given)
+
+
+def word_count() -> ef.Flow:
+    flow = ef.Flow("word count")
+    words = flow.front("lines").flat_map(lambda line: line.split())
+    words.key_by(lambda word: word).count().sink("counts")
+    return flow
+
+
+LINES = [f"w{number % 7} w{number % 3} w{number % 11}" for number in range(500)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_output_is_that_of_the_reference_on_any_number_of_workers(
+    spark: SparkSession, workers: int
+) -> None:
+    flow = word_count()
+    assert live(spark, flow, workers, {"lines": LINES}) == ef.run(flow, lines=LINES)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_flows_live_equal_the_reference(spark: SparkSession, seed: int) -> None:
+    flow, elements = random_flow(Random(seed))
+    expected = ef.run(flow, **elements)
+    output = live(spark, flow, 1 + seed % 4, in_order(elements))
+    for name, sink in flow.graph().sinks.items():
+        if sink.partitions == 1:
+            assert repr(output[name]) == repr(expected[name])
+        else:
+            assert sorted(map(repr, output[name])) == sorted(map(repr, expected[name]))
+
+
+def test_a_function_that_raises_ends_the_query_with_the_reference_s_error(
+    spark: SparkSession,
+) -> None:
+    flow = ef.Flow("division")
+    flow.front("numbers").map(lambda number: 1 // number, name="inverse").sink("out")
+    numbers = [3, 2, 0, 1, 0]
+    with pytest.raises(ef.FunctionError) as expected:
+        ef.run(flow, numbers=numbers)
+    with pytest.raises(ef.FunctionError) as found:
+        live(spark, flow, 2, {"numbers": numbers})
+    for attribute in ("step", "function", "global_time", "payload", "problem"):
+        assert getattr(found.value, attribute) == getattr(expected.value, attribute)
+
+
+class Broken:
+    """A front whose source is gone after three elements."""
+
+    partitions = 1
+
+    def read(self, partition: int, position: Any) -> Iterator[Element]:
+        for number in range(3):
+            yield Element(number, number)
+        raise ConnectionResetError("the source is gone")
+
+
+def test_a_front_that_fails_ends_the_query_and_says_which_one(spark: SparkSession) -> None:
+    flow = ef.Flow("broken front")
+    flow.front("numbers").sink("out")
+    query = flow.live(spark).read(numbers=Broken()).write(out=sinks.Memory()).start()
+    with pytest.raises(ef.EmberflowError, match=r"front 'numbers' .*the source is gone"):
+        query.awaitTermination(SECONDS)
+    assert not query.isActive
+
+
+def test_a_sink_that_fails_ends_the_query_and_says_which_one(spark: SparkSession) -> None:
+    def fail(bundle: sinks.StoredBundle) -> None:
+        raise OSError("the disk is full")
+
+    flow = ef.Flow("broken sink")
+    flow.front("numbers").sink("out")
+    numbers = fronts.Iterable(range(10))
+    query = flow.live(spark).read(numbers=numbers).write(out=sinks.Callback(fail)).start()
+    with pytest.raises(ef.EmberflowError, match=r"sink 'out' .*the disk is full"):
+        query.awaitTermination(SECONDS)
+
+
+def test_stop_lets_out_what_was_taken_in(spark: SparkSession) -> None:
+    flow = word_count()
+    counts = sinks.Memory()
+    lines = fronts.Iterable(lambda: (LINES[n % 500] for n in range(10**9)), rate=200, arrival=True)
+    query = flow.live(spark).read(lines=lines).write(counts=counts).start()
+    deadline = time.monotonic() + SECONDS
+    while len(counts.payloads()) < 300:
+        assert time.monotonic() < deadline
+        assert query.exception() is None
+        time.sleep(0.05)
+    assert query.isActive
+    query.stop()
+    assert not query.isActive
+    assert query.exception() is None
+    progress = query.lastProgress
+    assert progress is not None
+    taken = progress["elements"]
+    assert counts.payloads() == ef.run(flow, lines=[LINES[n % 500] for n in range(taken)])["counts"]
+
+
+def test_it_says_what_is_missing_before_anything_starts(spark: SparkSession) -> None:
+    flow = word_count()
+    ready = flow.live(spark).read(lines=fronts.Iterable([])).write(counts=sinks.Memory())
+    with pytest.raises(ClusterError, match=r"asks for 64 workers.*Spark has 4"):
+        ready.option("workers", 64).start()
+    with pytest.raises(ef.InputError, match="no option 'wrokers'"):
+        ready.option("wrokers", 2)
+    with pytest.raises(ef.InputError, match="sink 'counts' is not given"):
+        flow.live(spark).read(lines=fronts.Iterable([])).start()
+    with pytest.raises(ef.InputError, match="has no front 'line'"):
+        flow.live(spark).read(line=fronts.Iterable([])).start()
+    with pytest.raises(ef.InputError, match=r"has no partitions, read"):
+        flow.live(spark).read(lines=[]).write(counts=sinks.Memory()).start()  # type: ignore[arg-type]
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files through /proc")
+def test_ten_starts_and_stops_leave_no_thread_and_no_socket_behind(spark: SparkSession) -> None:
+    flow = word_count()
+    live(spark, flow, 2, {"lines": LINES[:5]})  # what Spark itself keeps is there after this
+    threads, files = {thread.name for thread in threading.enumerate()}, open_files()
+    for _ in range(10):
+        live(spark, flow, 2, {"lines": LINES[:5]})
+    left = {thread.name for thread in threading.enumerate()} - threads
+    assert not {name for name in left if "emberflow" in name}
+    assert open_files() <= files + 2
