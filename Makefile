@@ -14,7 +14,7 @@ unexport SPARK_HOME PYTHONPATH
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-engine soak lock clean
+.PHONY: help setup demo test lint format bench bench-engine bench-live soak lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -27,6 +27,7 @@ demo: setup ## run the demonstration
 	@scripts/ensure-java $(BIN)/python examples/demo.py
 
 test: setup ## run all tests (PYTEST_ARGS=... for some of them)
+	@scripts/ensure-postgres
 	scripts/ensure-java $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(STAMP) ## check style and types
@@ -43,6 +44,9 @@ bench: setup ## run the benchmarks
 
 bench-engine: setup ## only the engine, against plain Python loops
 	@scripts/ensure-java $(BIN)/python bench/run.py engine
+
+bench-live: setup ## only live queries on Spark, against a micro-batch and a plain loop
+	@scripts/ensure-java $(BIN)/python bench/run.py live
 
 lock: ## pin the newest dependencies in requirements.lock
 	scripts/lock

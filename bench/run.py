@@ -1,6 +1,6 @@
 """Run the benchmarks: all of them, or those that are named.
 
-python bench/run.py [hashing] [persistent] [engine]
+python bench/run.py [hashing] [persistent] [engine] [live]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-BENCHMARKS = ("hashing", "persistent", "engine")
+BENCHMARKS = ("hashing", "persistent", "engine", "live")
 
 
 def main(names: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Emberflow: stream processing on Spark whose output is a pure function of its input."""
 
+from emberflow import fronts, sinks
 from emberflow.api import Flow
 from emberflow.errors import (
     EmberflowError,
@@ -61,8 +62,10 @@ __all__ = [
     "Window",
     "WindowResult",
     "WindowedStream",
+    "fronts",
     "merge",
     "run",
     "simulate",
+    "sinks",
     "verify",
 ]

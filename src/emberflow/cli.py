@@ -140,7 +140,7 @@ def run(
             "--front",
             metavar="NAME=KIND:PLACE",
             help="Where a front reads: files:FOLDER (JSON Lines), text:FOLDER or socket:HOST:PORT. "
-            "Behind a folder may stand ?time=FIELD&pattern=*.jsonl&until_end=true.",
+            "Options stand behind it: ?time=FIELD&until_end=true, or pattern=*.log.",
         ),
     ] = None,
     sink: Annotated[

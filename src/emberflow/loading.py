@@ -197,10 +197,8 @@ def _returns_a_flow(value: object) -> bool:
         return False
     returns = value.__annotations__.get("return")
     # A string where annotations are not evaluated: Flow, ef.Flow, emberflow.Flow.
-    return (
-        isinstance(returns, type)
-        and issubclass(returns, Flow)
-        or (isinstance(returns, str) and returns.split(".")[-1] == "Flow")
+    return (isinstance(returns, type) and issubclass(returns, Flow)) or (
+        isinstance(returns, str) and returns.split(".")[-1] == "Flow"
     )
 
 

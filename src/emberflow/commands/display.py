@@ -69,9 +69,9 @@ class Display:
             self.say(f"{seconds:4.0f} s  {what}")
 
     def summary(self, progress: Progress) -> None:
-        """What came of it, in the end: rates since the first element."""
-        now = time.monotonic()
-        rates = Rates.over(now - (self._running_since or now), progress)
+        """What came of it, in the end: rates since the first element was seen."""
+        seconds = time.monotonic() - (self._running_since or self._began)
+        rates = Rates.over(seconds, progress)
         self._console.print(figures(progress, rates, is_over=True))
 
 

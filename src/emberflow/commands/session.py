@@ -55,12 +55,12 @@ def spark_session(
     log: Path | None = None,
 ) -> Iterator[SparkSession]:
     """A session for the time of a ``with`` block; ``log`` is where the JVM's output is to stay."""
+    _check_java()
     is_local = master.startswith("local")
     if is_local:
         _let_workers_import_what_we_can()
     settings = {**_QUIET, **(_LOCAL if is_local else {}), **(conf or {})}
     settings.update({"spark.master": master, "spark.app.name": name})
-    _check_java()
     kept = log if log is not None else _temporary_log()
     session = _started(settings, kept)
     wanted = log is not None

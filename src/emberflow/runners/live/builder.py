@@ -66,6 +66,10 @@ class LiveBuilder:
         _check_names(self._graph, "sink", self._graph.sinks, self._sinks, "write")
         _check_protocol("front", self._fronts, ("partitions", "read"))
         _check_protocol("sink", self._sinks, ("open",))
+        for adapter in (*self._fronts.values(), *self._sinks.values()):
+            # What cannot be reached is told before anything starts.
+            if hasattr(adapter, "check"):
+                adapter.check()
         workers = self._options["workers"]
         check_cluster(self._spark, workers)
         keys = RunKeys.made()

@@ -1,0 +1,40 @@
+"""One private PostgreSQL server for all tests that want one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.adapters.postgres_server import PostgresServer, binaries
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # With `--dist loadgroup` all of these run in one process, and so with one server.
+    for item in items:
+        if "postgres" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("postgres"))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    programs = binaries()
+    if programs is None:
+        pytest.skip("PostgreSQL's server programs are not installed (Debian: postgresql)")
+    server = PostgresServer(programs)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes a module look as if it were not installed."""
+
+    def hide(module: str) -> None:
+        monkeypatch.setitem(sys.modules, module, None)
+
+    return hide

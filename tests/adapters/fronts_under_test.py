@@ -1,0 +1,118 @@
+"""The fronts that the contract is checked on: each with the elements that it has to give."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from emberflow import fronts
+from emberflow.fronts import Front
+
+LINES = [f"line {number} äöü" if number % 3 else "" for number in range(25)]
+RECORDS = [{"at": number * 10 - 50, "word": f"word {number}"} for number in range(25)]
+
+
+class Served(NamedTuple):
+    finite: Front
+    payloads: list[Any]
+    times: list[int | None]
+    endless: Front  # it waits for more when it has given all of this
+
+
+class FrontCase(NamedTuple):
+    name: str
+    served: Callable[[Path], AbstractContextManager[Served]]
+
+
+def _iterable(folder: Path) -> AbstractContextManager[Served]:
+    slow = fronts.Iterable(LINES, rate=1_000)
+    times: list[int | None] = list(range(25))
+    return nullcontext(Served(fronts.Iterable(lambda: LINES), LINES, times, slow))
+
+
+def written(folder: Path, lines: list[str], *, files: int = 4) -> None:
+    """The lines in several files, of which one is empty."""
+    folder.mkdir(exist_ok=True)
+    size = -(-len(lines) // files)
+    for number in range(files):
+        own = lines[number * size : (number + 1) * size]
+        text = "".join(f"{line}\n" for line in own)
+        (folder / f"part-{2 * number:02d}").write_text(text, encoding="utf-8")
+    (folder / "part-03").write_bytes(b"")
+    (folder / ".hidden").write_text("not an element\n", encoding="utf-8")
+    (folder / "part-05").mkdir()
+
+
+def _text_files(folder: Path) -> AbstractContextManager[Served]:
+    written(folder, LINES)
+    return nullcontext(
+        Served(
+            fronts.Files(folder, format="text", until_end=True),
+            LINES,
+            [None] * 25,
+            fronts.Files(folder, format="text"),
+        )
+    )
+
+
+def _json_files(folder: Path) -> AbstractContextManager[Served]:
+    written(folder, [json.dumps(record) for record in RECORDS])
+    times: list[int | None] = [record["at"] for record in RECORDS]  # type: ignore[misc]
+    return nullcontext(
+        Served(
+            fronts.Files(folder, time="at", until_end=True),
+            RECORDS,
+            times,
+            fronts.Files(folder, time=lambda record: record["at"]),
+        )
+    )
+
+
+@contextmanager
+def line_server(data: bytes, *, then_wait: bool = False) -> Iterator[int]:
+    """A server that sends everyone the same, and then hangs up or waits. Gives its port."""
+    over = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            # In pieces, so that lines are cut.
+            for begin in range(0, len(data), 7):
+                self.request.sendall(data[begin : begin + 7])
+            if then_wait:
+                over.wait(30)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            over.set()
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def _socket(folder: Path) -> Iterator[Served]:
+    data = "".join(f"{line}\n" for line in LINES).encode()
+    with line_server(data) as finite, line_server(data, then_wait=True) as endless:
+        yield Served(
+            fronts.Socket("127.0.0.1", finite),
+            LINES,
+            [None] * 25,
+            fronts.Socket("127.0.0.1", endless),
+        )
+
+
+REPLAYABLE = [
+    FrontCase("Iterable", _iterable),
+    FrontCase("Files text", _text_files),
+    FrontCase("Files jsonl", _json_files),
+]
+ALL = [*REPLAYABLE, FrontCase("Socket", _socket)]

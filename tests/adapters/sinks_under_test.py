@@ -1,0 +1,122 @@
+"""The sinks that the contract is checked on: how each is made, and how to see what it holds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from emberflow import GlobalTime, sinks
+from emberflow.sinks import Sink, StoredBundle
+from tests.adapters.postgres_server import PostgresServer
+
+COLUMNS = {"key": "integer", "word": "text"}
+_numbers = itertools.count()
+
+
+def payload(number: int) -> dict[str, Any]:
+    return {"key": number, "word": f"wörd\t{number}\\ \N{SNOWMAN}"}
+
+
+def bundles(partition: int = 0) -> list[StoredBundle]:
+    """Of 1 to 5 payloads, with times below and above 0, and fronts of scheduled items."""
+    numbers = itertools.count()
+    times = [(-(2**40), 0), (-3, -(2**32)), (-3, 2), (0, 0), (9, 1), (10, 0), (2**62, 0)]
+    return [
+        StoredBundle(
+            "out",
+            partition,
+            GlobalTime(*time),
+            [payload(next(numbers)) for _ in range(size % 5 + 1)],
+        )
+        for size, time in enumerate(times)
+    ]
+
+
+class Held(NamedTuple):
+    """A sink, and what it holds now."""
+
+    sink: Sink
+    payloads: Callable[[int], list[Any]]
+
+
+class SinkCase(NamedTuple):
+    name: str
+    made: Callable[[Path, pytest.FixtureRequest], Held]
+
+
+def _memory(folder: Path, request: pytest.FixtureRequest) -> Held:
+    memory = sinks.Memory()
+    return Held(memory, memory.payloads)
+
+
+def _callback(folder: Path, request: pytest.FixtureRequest) -> Held:
+    found: dict[int, list[Any]] = {}
+    callback = sinks.Callback(
+        lambda bundle: found.setdefault(bundle.partition, []).extend(bundle.payloads)
+    )
+    return Held(callback, lambda partition: found.get(partition, []))
+
+
+def _files(format: str) -> Callable[[Path, pytest.FixtureRequest], Held]:
+    def made(folder: Path, request: pytest.FixtureRequest) -> Held:
+        return Held(
+            sinks.Files(folder, format=format),
+            lambda partition: sinks.read_files(folder, partition),
+        )
+
+    return made
+
+
+def rows(dsn: str, statement: str, table: str, *arguments: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn) as connection:
+        composed = sql.SQL(statement).format(sql.Identifier(table))  # type: ignore[arg-type]
+        return connection.execute(composed, arguments).fetchall()
+
+
+def new_table() -> str:
+    return f"table_{next(_numbers)}"
+
+
+def _postgres_json(folder: Path, request: pytest.FixtureRequest) -> Held:
+    server: PostgresServer = request.getfixturevalue("postgres")
+    table = new_table()
+
+    def payloads(partition: int) -> list[Any]:
+        query = "SELECT payload FROM {} WHERE partition = %s ORDER BY id"
+        return [row[0] for row in rows(server.dsn, query, table, partition)]
+
+    return Held(sinks.Postgres(server.dsn, table), payloads)
+
+
+def _postgres_columns(upsert: list[str]) -> Callable[[Path, pytest.FixtureRequest], Held]:
+    def made(folder: Path, request: pytest.FixtureRequest) -> Held:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        table = new_table()
+        order = "key" if upsert else "id"
+
+        def payloads(partition: int) -> list[Any]:
+            found = rows(server.dsn, f"SELECT key, word FROM {{}} ORDER BY {order}", table)
+            return [{"key": key, "word": word} for key, word in found]
+
+        # Over the socket, so that both ways are taken.
+        sink = sinks.Postgres(server.socket_dsn, table, columns=COLUMNS, upsert=upsert)
+        return Held(sink, payloads)
+
+    return made
+
+
+FILES = [SinkCase("Files jsonl", _files("jsonl")), SinkCase("Files parquet", _files("parquet"))]
+POSTGRES = [
+    SinkCase("Postgres json", _postgres_json),
+    SinkCase("Postgres columns", _postgres_columns([])),
+    SinkCase("Postgres upsert", _postgres_columns(["key"])),
+]
+#: A writer opened later knows what was stored before.
+LASTING = [SinkCase("Memory", _memory), *FILES, *POSTGRES]
+ALL = [*LASTING, SinkCase("Callback", _callback)]

@@ -1,0 +1,75 @@
+"""What every front has to keep."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from emberflow.fronts import Element, Front
+from tests.adapters.fronts_under_test import ALL, REPLAYABLE, FrontCase
+
+each_front = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+each_replayable = pytest.mark.parametrize("case", REPLAYABLE, ids=lambda case: case.name)
+
+
+def elements(front: Front, position: object = None) -> list[Element]:
+    return [element for element in front.read(0, position) if element is not None]
+
+
+@each_front
+def test_gives_all_in_order_with_their_times(case: FrontCase, tmp_path: Path) -> None:
+    with case.served(tmp_path) as served:
+        found = elements(served.finite)
+        assert [element.payload for element in found] == served.payloads
+        assert [element.time for element in found] == served.times
+
+
+@each_replayable
+def test_gives_the_same_again(case: FrontCase, tmp_path: Path) -> None:
+    with case.served(tmp_path) as served:
+        assert elements(served.finite) == elements(served.finite)
+
+
+@each_replayable
+def test_gives_exactly_the_rest_from_any_position(case: FrontCase, tmp_path: Path) -> None:
+    with case.served(tmp_path) as served:
+        everything = elements(served.finite)
+        for number, element in enumerate(everything):
+            assert elements(served.finite, element.position) == everything[number + 1 :]
+
+
+@each_front
+def test_positions_are_told_apart(case: FrontCase, tmp_path: Path) -> None:
+    with case.served(tmp_path) as served:
+        positions = [element.position for element in elements(served.finite)]
+        assert positions == sorted(set(positions))
+
+
+@each_front
+def test_can_be_stopped_at_any_moment(case: FrontCase, tmp_path: Path) -> None:
+    """While it waits it gives None often enough, and to close it takes no time."""
+    with case.served(tmp_path) as served:
+        reading = served.endless.read(0, None)
+        given, longest = 0, 0.0
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            begin = time.monotonic()
+            element = next(reading, None)
+            longest = max(longest, time.monotonic() - begin)
+            given += element is not None
+        begin = time.monotonic()
+        reading.close()  # type: ignore[attr-defined]
+        assert time.monotonic() - begin < 1
+        assert longest < 1
+        assert given == len(served.payloads)
+
+
+@each_front
+def test_travels_to_a_worker(case: FrontCase, tmp_path: Path) -> None:
+    with case.served(tmp_path) as served:
+        there = cloudpickle.loads(cloudpickle.dumps(served.finite))
+        assert [element.payload for element in elements(there)] == served.payloads
+        assert there.partitions == 1
