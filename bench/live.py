@@ -41,7 +41,7 @@ def session() -> SparkSession:
         SparkSession.builder.master("local[4]")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.log.level", "ERROR")
+        .config("spark.log.level", "FATAL")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -67,14 +67,25 @@ def documents(count: int) -> list[tuple[int, list[str]]]:
     return [(number, words[number * WORDS : (number + 1) * WORDS]) for number in range(count)]
 
 
+class Documents:
+    """A front that stamps each document when it is taken in, at a steady rate."""
+
+    partitions = 1
+
+    def __init__(self, given: list[tuple[int, list[str]]]) -> None:
+        self.given = given
+
+    def read(self, partition: int, position: Any) -> Iterator[fronts.Element]:
+        begin = time.time()
+        for number, words in self.given:
+            time.sleep(max(0.0, begin + number / RATE - time.time()))
+            yield fronts.Element(number, (number, time.time(), words), number)
+
+
 def live_latencies(spark: SparkSession, count: int) -> tuple[list[float], dict[str, Any]]:
     given = documents(count)
     left = dict.fromkeys(range(count), WORDS)
     latencies: list[float] = []
-
-    def stamped() -> Iterator[tuple[int, float, list[str]]]:
-        for number, words in given:
-            yield number, time.time(), words
 
     def store(bundle: sinks.StoredBundle) -> None:
         now = time.time()
@@ -86,7 +97,7 @@ def live_latencies(spark: SparkSession, count: int) -> tuple[list[float], dict[s
     query = (
         index_flow()
         .live(spark)
-        .read(documents=fronts.Iterable(stamped, rate=RATE))
+        .read(documents=Documents(given))
         .write(changes=sinks.Callback(store))
         .option("workers", 2)
         .start()

@@ -54,6 +54,7 @@ _order_of = itemgetter(0, 1)
 
 #: Keys whose owner is remembered, for each keyed input. Past that it is forgotten and begun anew.
 _OWNERS_MAX = 200_000
+_MARKS_MAX = 10_000
 
 #: Replays in cycles until the minimal time moves.
 _REPLAYS_MAX = 64
@@ -465,12 +466,14 @@ class _Route:
         self._workers = workers
         self._sink = self._node if isinstance(self._node, Sink) else None
         self._owners: dict[Any, int] = {}
+        #: Marks after the hop to each worker, by the mark before: they are few, items are many.
+        self._marks: list[dict[int, int]] = [{} for _ in range(workers)]
         self._hops = [stable_id("hop", self._node.name, worker) for worker in range(workers)]
 
     def spread(self, items: list[FlatItem], failed: list[FlatItem]) -> dict[int, list[FlatItem]]:
         """The items by the worker that owns their key, each with the hop in its trace."""
-        spread: dict[int, list[FlatItem]] = {}
-        key_of, owners, hops = self._key, self._owners, self._hops
+        spread: list[list[FlatItem]] = [[] for _ in range(self._workers)]
+        key_of, owners, marks = self._key, self._owners, self._marks
         for place, mark, payload in items:
             try:
                 worker = owners[key_of(payload)]
@@ -480,12 +483,19 @@ class _Route:
                 except StepError as error:
                     failed.append((place, mark, error))
                     continue
-            hopped_item = (place, hopped(mark, hops[worker]), payload)
             try:
-                spread[worker].append(hopped_item)
+                marked = marks[worker][mark]
             except KeyError:
-                spread[worker] = [hopped_item]
-        return spread
+                marked = self._marked(worker, mark)
+            spread[worker].append((place, marked, payload))
+        return {worker: sent for worker, sent in enumerate(spread) if sent}
+
+    def _marked(self, worker: int, mark: int) -> int:
+        known = self._marks[worker]
+        if len(known) >= _MARKS_MAX:
+            known.clear()
+        marked = known[mark] = hopped(mark, self._hops[worker])
+        return marked
 
     def _owner(self, payload: Any, moment: Moment) -> int:
         key, hashed = self._balance(payload, moment)
