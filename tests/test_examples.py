@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import io
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +21,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import emberflow as ef
 
@@ -52,21 +55,41 @@ def promised(name: str) -> str:
     return dedent(output)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_script_prints_what_its_docstring_shows(name: str) -> None:
-    ran = subprocess.run(
+def ran(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py"],
         cwd=ROOT,
         # A terminal's colours and width are not part of what is shown.
-        env={**os.environ, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "80", "PYTHONUTF8": "1"},
+        env={
+            **os.environ,
+            "NO_COLOR": "1",
+            "TERM": "dumb",
+            "COLUMNS": "80",
+            "PYTHONUTF8": "1",
+            **environment,
+        },
         capture_output=True,
         encoding="utf-8",
         timeout=120,
     )
-    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        # With Spark's own tests, so that no two sessions fight for the cores.
+        pytest.param(name, marks=pytest.mark.xdist_group("spark")) if name == "demo" else name
+        for name in NAMES
+    ],
+)
+def test_script_prints_what_its_docstring_shows(name: str) -> None:
+    script = ran(name)
+    assert (script.returncode, script.stderr) == (0, ""), script.stdout
     want = promised(name)
-    if not doctest.OutputChecker().check_output(want, ran.stdout, doctest.ELLIPSIS):
-        assert ran.stdout == want  # fails, and shows the difference
+    if not doctest.OutputChecker().check_output(want, script.stdout, doctest.ELLIPSIS):
+        assert script.stdout == want  # fails, and shows the difference
+    assert max(map(len, script.stdout.splitlines())) <= 80
+    assert "\x1b" not in script.stdout
 
 
 def test_every_example_has_a_flow() -> None:
@@ -334,40 +357,63 @@ def test_generated_documents_are_those_of_their_seed() -> None:
 # The demonstration
 
 
-@pytest.fixture
-def small_demo(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(demo, "DOCUMENTS", 12)
-    monkeypatch.setattr(demo, "WORDS_PER_DOCUMENT", 40)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    return demo
+PROGRESS = {
+    "elements": 4,
+    "released": 9,
+    "latencyMs": {"p50": 1.5, "p95": 2.0, "p99": 2.5},
+    "replayRatio": 1.25,
+}
 
 
-def test_demo_fits_in_80_columns(small_demo: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert small_demo.main() == 0
-    output = capsys.readouterr().out
-    assert "\x1b" not in output
-    assert max(map(len, output.splitlines())) <= 80
-    assert output.splitlines()[-1].startswith("✓ ")
+class EndedQuery:
+    """Shows one progress, then is over: a query without Spark."""
+
+    def __init__(self) -> None:
+        self.lastProgress = PROGRESS
+        self._looks = 3
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802
+        self._looks -= 1
+        return self._looks == 0
 
 
-def test_demo_shows_progress_on_a_terminal(
-    small_demo: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    assert small_demo.main() == 0
-    output = capsys.readouterr().out
-    assert "Indexing" in output
-    assert "\x1b[32m✓" in output
+def drawn(*, terminal: bool) -> Console:
+    return Console(file=io.StringIO(), width=80, force_terminal=terminal, highlight=False)
 
 
-def test_demo_fails_when_the_index_is_wrong(
-    small_demo: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo, "applied", lambda changes: {"wrong": {"doc-0000": 1}})
-    assert small_demo.main() == 1
-    output = capsys.readouterr().out
-    assert "✗" in output
-    assert "✓" not in output
+def test_demo_shows_a_bar_on_a_terminal() -> None:
+    console = drawn(terminal=True)
+    demo.watch(EndedQuery(), console)
+    assert "p50 1.5 ms" in console.file.getvalue()
+    assert f"4/{demo.VERSIONS}" in console.file.getvalue()
+
+
+def test_demo_shows_what_a_query_has_done() -> None:
+    documents = inverted_index.DOCUMENTS
+    console = drawn(terminal=False)
+    console.print(demo.summary(documents, changes_of(documents), PROGRESS))
+    shown = " ".join(console.file.getvalue().split())
+    assert "versions of documents 4 " in shown
+    assert "latency, median 1.5 ms " in shown
+    assert "replay ratio 1.25" in shown
+
+
+def test_demo_fails_when_the_output_is_not_that_of_the_reference_runner() -> None:
+    changes = changes_of(inverted_index.DOCUMENTS)
+    console = drawn(terminal=False)
+    assert demo.verdict(changes, changes, console) == 0
+    assert demo.verdict(changes[:-1], changes, console) == 1
+    assert demo.verdict([*changes[:2], *changes[3:], changes[2]], changes, console) == 1
+    right, short, wrong = filter(None, re.split("(?=[✓✗])", console.file.getvalue().strip()))
+    assert right.startswith("✓")
+    assert short.startswith("✗")
+    assert f"after {len(changes) - 1} that are the" in short
+    assert "after 2 that are the" in wrong
+
+
+def test_demo_says_what_to_do_without_java(tmp_path: Path) -> None:
+    script = ran("demo", JAVA_HOME=str(tmp_path))
+    assert script.returncode == 1
+    assert "✗ Spark needs Java 17 or newer" in script.stdout
+    assert "JAVA_HOME" in script.stdout
+    assert script.stderr == ""

@@ -186,3 +186,39 @@ def test_ten_starts_and_stops_leave_no_thread_and_no_socket_behind(spark: SparkS
     left = {thread.name for thread in threading.enumerate()} - threads
     assert not {name for name in left if "emberflow" in name}
     assert open_files() <= files + 2
+
+
+def test_a_sink_that_has_some_of_it_gets_only_the_rest(spark: SparkSession, tmp_path: Path) -> None:
+    flow = word_count()
+
+    def run(lines: list[str]) -> None:
+        kept = sinks.Files(tmp_path)
+        query = flow.live(spark).read(lines=fronts.Iterable(lines)).write(counts=kept).start()
+        assert query.awaitTermination(SECONDS)
+
+    run(LINES[:60])
+    run(LINES)  # from the start again: the same times, the same output, nothing twice
+    expected = [list(count) for count in ef.run(flow, lines=LINES)["counts"]]
+    assert list(sinks.read_files(tmp_path, 0)) == expected
+
+
+def test_an_error_whose_payload_does_not_travel_is_told_all_the_same(spark: SparkSession) -> None:
+    flow = ef.Flow("does not travel")
+    flow.front("numbers").map(lambda number: lambda: number).map(lambda made: made + 1).sink("out")
+    with pytest.raises(ef.FunctionError, match="raised TypeError"):
+        live(spark, flow, 2, {"numbers": [1]})
+
+
+def test_stop_ends_a_query_that_is_stuck_in_a_function(spark: SparkSession) -> None:
+    def stuck(number: int) -> int:
+        time.sleep(600)
+        return number
+
+    flow = ef.Flow("stuck")
+    flow.front("numbers").map(stuck).sink("out")
+    query = flow.live(spark).read(numbers=fronts.Iterable([1])).write(out=sinks.Memory()).start()
+    while query.status["message"] != "Running":
+        time.sleep(0.05)
+    query.stop(timeout=1)
+    assert not query.isActive
+    assert "did not drain within 1 s" in str(query.exception())

@@ -90,7 +90,6 @@ class LiveBuilder:
             incarnation=incarnation,
             keys=keys,
             coordinator=coordinator.address,
-            host=host,
             fronts=self._fronts,
             sinks={
                 name: None if getattr(sink, "on_driver", False) else sink

@@ -66,17 +66,19 @@ class Coordinator:
     ) -> None:
         self._graph = graph
         self._workers = workers
-        self._wire = Wire(keys, incarnation)
-        self._socket, self.address = self._wire.listening(zmq.ROUTER, host)
         self._acker = Acker(workers=workers, fronts=_front_indices(graph, fronts))
-        self._writers = {
-            (sink.name, partition): WriterThread(
-                f"sink {sink.name} {partition}", opened(sinks[sink.name], sink.name, partition)
-            )
+        writers = {
+            (sink.name, partition): opened(sinks[sink.name], sink.name, partition)
             for sink in graph.sinks.values()
             if getattr(sinks[sink.name], "on_driver", False)
             for partition in range(sink.partitions)
         }
+        self._writers = {
+            key: WriterThread(f"sink {key[0]} {key[1]}", writer) for key, writer in writers.items()
+        }
+        # Sinks that cannot be opened raise before there is a socket or a thread to be left behind.
+        self._wire = Wire(keys, incarnation)
+        self._socket, self.address = self._wire.listening(zmq.ROUTER, host)
         self._storing: dict[tuple[str, int], bytes] = {}
         self._identities: dict[int, bytes] = {}
         self._addresses: dict[int, str] = {}
@@ -195,7 +197,9 @@ class Coordinator:
             self.phase = "running"
 
     def _delivered(self) -> dict[tuple[str, int], Moment]:
-        return {}
+        """What the sinks here have from earlier: the barriers will not give it again."""
+        lasts = {key: writer.last() for key, writer in self._writers.items()}
+        return {key: last for key, last in lasts.items() if last is not None}
 
     def _store(self) -> None:
         for partition, identity in list(self._storing.items()):

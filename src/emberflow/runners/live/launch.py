@@ -6,6 +6,7 @@ stage starts all its tasks at once or none, and Spark never retries a part of it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -59,15 +60,33 @@ def driver_host(spark: SparkSession) -> str:
         return "127.0.0.1"
 
 
-def run_workers(spark: SparkSession, plan: Plan) -> None:
+def cancel_workers(spark: SparkSession, tag: str) -> None:
+    """Cancel the barrier job, for a worker that hears nothing: it is stuck in a user's function."""
+    try:
+        spark.sparkContext.cancelJobsWithTag(tag)
+    except Exception:  # Spark Connect has no context; its sessions cancel by tag themselves
+        spark.interruptTag(tag)
+
+
+def _tag_jobs(spark: SparkSession, tag: str) -> None:
+    """Tag the jobs of this thread. A session's own tags do not reach a job of classic Spark."""
+    try:
+        spark.sparkContext.addJobTag(tag)
+    except Exception:
+        spark.addTag(tag)
+
+
+def run_workers(spark: SparkSession, plan: Plan, tag: str) -> None:
     """Run the barrier job; returns when all workers have ended, raises when the job failed."""
+    _tag_jobs(spark, tag)
     shipped = cloudpickle.dumps(plan)
+    path = list(sys.path)  # what the flow imports here, workers import too
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Imported on the worker: the closure itself stays small and free of our modules.
         from emberflow.runners.live.task import run_worker
 
-        yield from run_worker(shipped, batches)
+        yield from run_worker(shipped, path, batches)
 
     workers = spark.range(0, plan.workers, 1, plan.workers)
     workers.mapInArrow(task, "worker long", barrier=True).collect()

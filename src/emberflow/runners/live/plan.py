@@ -34,7 +34,6 @@ class Plan(NamedTuple):
     incarnation: int
     keys: RunKeys
     coordinator: str
-    host: str
     fronts: dict[str, Front]
     sinks: dict[str, Any]  # None for those that live in the driver
     credit: int

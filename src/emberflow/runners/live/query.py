@@ -16,7 +16,7 @@ from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL
 from emberflow.errors import EmberflowError
 from emberflow.graph import Graph
 from emberflow.runners.live.coordinator import Coordinator
-from emberflow.runners.live.launch import run_workers
+from emberflow.runners.live.launch import cancel_workers, run_workers
 from emberflow.runners.live.plan import Plan
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PROGRESS_SECONDS = 0.5
 _PROGRESS_KEPT = 100
 _STOP_SECONDS = 60.0
-_POLL_SECONDS = 0.05
+_END_SECONDS = 10.0
 
 
 class JobFailedError(EmberflowError):
@@ -41,15 +41,15 @@ class LiveQuery:
         self.id = str(uuid.uuid4())
         self.runId = str(uuid.uuid4())
         self.name = name
+        self._spark = spark
+        self._tag = f"emberflow-{self.runId}"
         self._plan = plan
         self._coordinator = coordinator
         self._begin = time.monotonic()
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
         self._released = (0, self._begin)
         coordinator.start()
-        self._job = threading.Thread(
-            target=self._run_job, args=(spark,), name="emberflow job", daemon=True
-        )
+        self._job = threading.Thread(target=self._run_job, name="emberflow job", daemon=True)
         self._job.start()
         self._watch = threading.Thread(target=self._observe, name="emberflow watch", daemon=True)
         self._watch.start()
@@ -96,7 +96,7 @@ class LiveQuery:
         """Wait for the end, so many seconds at most; whether it came. Raises what the query did."""
         over = self._coordinator.wait(timeout)
         if over:
-            self._job.join(_STOP_SECONDS)
+            self._join(_STOP_SECONDS)
             failure = self.exception()
             if failure is not None:
                 raise failure
@@ -120,9 +120,15 @@ class LiveQuery:
             self._coordinator.fail(
                 EmberflowError(f"the query did not drain within {timeout:.0f} s and was ended")
             )
-            self._coordinator.wait(_STOP_SECONDS)
-        self._job.join(_STOP_SECONDS)
-        self._watch.join(_STOP_SECONDS)
+            self._coordinator.wait(_END_SECONDS)
+        self._join(_END_SECONDS)
+
+    def _join(self, seconds: float) -> None:
+        self._job.join(seconds)
+        if self._job.is_alive():  # a worker that is stuck in a user's function hears nothing
+            cancel_workers(self._spark, self._tag)
+            self._job.join(_END_SECONDS)
+        self._watch.join(_END_SECONDS)
 
     def explain(self) -> str:
         from emberflow.drawing import text
@@ -131,13 +137,13 @@ class LiveQuery:
 
     # Threads.
 
-    def _run_job(self, spark: SparkSession) -> None:
+    def _run_job(self) -> None:
         try:
-            run_workers(spark, self._plan)
+            run_workers(self._spark, self._plan, self._tag)
         except Exception as error:
             # A worker that failed has told its own error; Spark's is only its echo.
             self._coordinator.wait(1.0)
-            failure = JobFailedError(f"the Spark job of the workers failed: {error}")
+            failure = JobFailedError(f"the Spark job of the workers failed: {_told(error)}")
             failure.__cause__ = error
             self._coordinator.fail(failure)
 
@@ -148,7 +154,8 @@ class LiveQuery:
 
     def _look(self) -> dict[str, Any]:
         coordinator = self._coordinator
-        statistics = [news.statistics for news in coordinator.news.values()]
+        news = [coordinator.news[worker] for worker in sorted(coordinator.news)]
+        statistics = [told.statistics for told in news]
         released = sum(worker.released for worker in statistics)
         arrived = sum(worker.arrived for worker in statistics)
         now = time.monotonic()
@@ -168,8 +175,14 @@ class LiveQuery:
             "latencyMs": _percentiles(coordinator.latencies_ms),
             "loadPerWorker": [worker.items for worker in statistics],
             "bucketItems": sum(worker.bucket_items for worker in statistics),
-            "unstored": sum(news.unstored for news in coordinator.news.values()),
+            "unstored": sum(told.unstored for told in news),
         }
+
+
+def _told(error: Exception) -> str:
+    """The lines of Spark's error that are about us, without the stack of the JVM."""
+    lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
+    return "\n".join(lines[:20])
 
 
 def _percentiles(latencies: list[float]) -> dict[str, float]:

@@ -67,6 +67,10 @@ class WriterThread:
         self._thread = threading.Thread(target=self._run, name=f"emberflow {name}", daemon=True)
         self._thread.start()
 
+    def last(self) -> GlobalTime | None:
+        """The last global time that is stored. To be asked before anything is."""
+        return self._writer.last()
+
     def store(self, bundle: StoredBundle) -> None:
         self._bundles.put_nowait(bundle)
 

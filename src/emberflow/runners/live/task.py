@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from emberflow.runners.live.worker import WorkerLoop
 
 
-def run_worker(shipped: bytes, batches: Iterator[Any]) -> Iterator[Any]:
-    """Partition ``i`` holds the number ``i``: that is the worker to be."""
+def run_worker(shipped: bytes, path: list[str], batches: Iterator[Any]) -> Iterator[Any]:
+    """Partition ``i`` holds the number ``i``: that is the worker to be.
+
+    ``path`` is where the driver imports from. On another machine most of it leads nowhere, which
+    does no harm; on this one, a flow may be defined beside a script that nobody installed.
+    """
+    sys.path += [folder for folder in path if folder not in sys.path]
     plan = pickle.loads(shipped)
     for batch in batches:
         for index in batch.column(0).to_pylist():

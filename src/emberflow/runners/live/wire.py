@@ -16,6 +16,7 @@ send that would block past its time limit raises.
 from __future__ import annotations
 
 import pickle
+import socket
 import struct
 from typing import Any, NamedTuple
 
@@ -35,6 +36,14 @@ _HEADER = struct.Struct("!Qc")
 
 class WireError(EmberflowError):
     """A message of this run could not be sent or understood."""
+
+
+def own_address(towards: str) -> str:
+    """The address of this machine that a peer at ``tcp://host:port`` can reach it by."""
+    host, _, port = towards.removeprefix("tcp://").rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))  # of datagrams, this sends nothing
+        return str(probe.getsockname()[0])
 
 
 class RunKeys(NamedTuple):
@@ -79,28 +88,28 @@ class Wire:
 
     def listening(self, kind: int, host: str) -> tuple[zmq.Socket[bytes], str]:
         """A socket that listens on a free port of a host, and its address."""
-        socket = self._socket(kind)
-        socket.curve_server = True
-        socket.curve_publickey = self._keys.server_public
-        socket.curve_secretkey = self._keys.server_secret
-        port = socket.bind_to_random_port(f"tcp://{host}")
-        return socket, f"tcp://{host}:{port}"
+        listening = self._socket(kind)
+        listening.curve_server = True
+        listening.curve_publickey = self._keys.server_public
+        listening.curve_secretkey = self._keys.server_secret
+        port = listening.bind_to_random_port(f"tcp://{host}")
+        return listening, f"tcp://{host}:{port}"
 
     def connected(self, kind: int, address: str) -> zmq.Socket[bytes]:
-        socket = self._socket(kind)
-        socket.curve_serverkey = self._keys.server_public
-        socket.curve_publickey = self._keys.client_public
-        socket.curve_secretkey = self._keys.client_secret
-        socket.connect(address)
-        return socket
+        connected = self._socket(kind)
+        connected.curve_serverkey = self._keys.server_public
+        connected.curve_publickey = self._keys.client_public
+        connected.curve_secretkey = self._keys.client_secret
+        connected.connect(address)
+        return connected
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        socket.sndhwm = socket.rcvhwm = MESSAGES_MAX
-        socket.sndtimeo = SEND_MS_MAX
-        socket.linger = LINGER_MS
-        self._sockets.append(socket)
-        return socket
+        made = self._context.socket(kind)
+        made.sndhwm = made.rcvhwm = MESSAGES_MAX
+        made.sndtimeo = SEND_MS_MAX
+        made.linger = LINGER_MS
+        self._sockets.append(made)
+        return made
 
     def encode(self, kind: bytes, body: Any) -> bytes:
         """A message: one byte for its kind, the incarnation, and the body."""
@@ -124,7 +133,7 @@ class Wire:
             ) from error
 
     def close(self) -> None:
-        for socket in self._sockets:
-            socket.close()
+        for open_socket in self._sockets:
+            open_socket.close()
         self._authenticator.stop()
         self._context.term()

@@ -17,14 +17,14 @@ import zmq
 from emberflow.engine.messages import Ack, Effects, Frame, Moment, Progress, Xors
 from emberflow.engine.program import Layout
 from emberflow.engine.worker import Worker, barrier_host
-from emberflow.errors import EmberflowError
+from emberflow.errors import EmberflowError, StepError, shortened
 from emberflow.graph import Sink
 from emberflow.item import GlobalTime
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.feeding import Feed
 from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
 from emberflow.runners.live.storing import Store, WriterThread, opened
-from emberflow.runners.live.wire import Wire, WireError
+from emberflow.runners.live.wire import Wire, WireError, own_address
 
 _IDLE_MS = 1
 _NEWS_SECONDS = 0.25
@@ -48,7 +48,9 @@ class WorkerLoop:
         self.plan = plan
         self.index = index
         self._wire = Wire(plan.keys, plan.incarnation)
-        self._frames_in, self._address = self._wire.listening(zmq.PULL, plan.host)
+        self._frames_in, self._address = self._wire.listening(
+            zmq.PULL, own_address(plan.coordinator)
+        )
         self._coordinator = self._wire.connected(zmq.DEALER, plan.coordinator)
         self._peers: dict[int, zmq.Socket[bytes]] = {}
         self._poller = zmq.Poller()
@@ -76,7 +78,7 @@ class WorkerLoop:
                 if not self._round():
                     self._poller.poll(_IDLE_MS)
         except Exception as error:
-            self._tell(said.FAILED, error)
+            self._tell_failure(error)
             raise
         finally:
             for feed in self._feeds:
@@ -103,6 +105,7 @@ class WorkerLoop:
         if kind != said.PEERS:
             raise WireError(f"worker {self.index} expected its peers and heard {kind!r}")
         addresses, delivered = body
+        delivered = {**delivered, **self._last_of_writers()}
         for index, address in enumerate(addresses):
             if index != self.index:
                 self._peers[index] = self._wire.connected(zmq.PUSH, address)
@@ -116,6 +119,11 @@ class WorkerLoop:
         for sink, partition in self._own_partitions():
             self._stores[sink.name, partition] = Store(sink.name, partition)
         self._feeds = list(self._made_feeds())
+
+    def _last_of_writers(self) -> dict[tuple[str, int], Moment]:
+        """What the sinks here have from earlier: the barriers will not give it again."""
+        lasts = {key: writer.last() for key, writer in self._writers.items()}
+        return {key: last for key, last in lasts.items() if last is not None}
 
     def _own_partitions(self) -> list[tuple[Sink, int]]:
         return [
@@ -256,6 +264,17 @@ class WorkerLoop:
 
     def _tell(self, kind: bytes, body: Any) -> None:
         self._coordinator.send(self._wire.encode(kind, body))
+
+    def _tell_failure(self, error: Exception) -> None:
+        try:
+            self._tell(said.FAILED, error)
+        except Exception:  # it does not travel: a payload in it does not, say
+            if isinstance(error, StepError):
+                error.payload = shortened(error.payload)
+                error.__cause__ = None
+                self._tell(said.FAILED, error)
+            else:
+                self._tell(said.FAILED, EmberflowError(f"{type(error).__qualname__}: {error}"))
 
     def _tell_news(self) -> None:
         now = time.monotonic()
