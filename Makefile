@@ -39,6 +39,9 @@ format: $(STAMP) ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+soak: setup ## simulate many seeds: make soak SEEDS=100000
+	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000)
+
 bench: setup ## run the benchmarks
 	@scripts/ensure-java $(BIN)/python bench/run.py
 

@@ -1,0 +1,108 @@
+"""One seed, one case: a random flow, its elements and everything about the run.
+
+`judged` runs a case and holds it against the reference. Whatever is wrong is told with the seed, the
+options and the command that shows it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from emberflow.engine.acker import Acker
+from emberflow.engine.messages import Effects, Progress
+from emberflow.engine.worker import Worker
+from emberflow.graph import Graph
+from emberflow.runners.elements import timed_elements
+from emberflow.runners.reference import Reference
+from emberflow.runners.simulation import Options, Simulation, SimulationResult
+from emberflow.runners.simulation.checkers import check_outputs
+from tests.strategies import Elements, random_flow
+
+
+class WrongError(AssertionError):
+    """A case did not come out as the reference says, or broke an invariant on the way."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, what enters it, and what the run is like."""
+
+    name: str
+    graph: Graph
+    elements: Elements
+    options: Options
+    #: Trimming has a rhythm that small flows never reach. Here it follows every progress.
+    trims_always: bool = False
+    again: str = ""
+
+    @classmethod
+    def of(cls, seed: int, *, workers: int | None = None) -> Case:
+        """The case of a seed: the same in every process."""
+        flow, elements = random_flow(Random(seed))
+        random = Random(f"case {seed}")
+        graph = flow.graph()
+        if random.random() < 0.2:
+            graph = replace(graph, reductions=())
+        return cls(
+            name=flow.name,
+            graph=graph,
+            elements=elements,
+            options=Options.drawn(seed, workers=workers),
+            trims_always=random.random() < 0.5,
+            again=f"python -m tests.simulation.soak --from {seed} --seeds 1",
+        )
+
+    @cached_property
+    def expected(self) -> dict[str, list[Any]]:
+        reference = Reference(self.graph)
+        for global_time, front, payload in timed_elements(self.graph, self.elements):
+            reference.enter(global_time, front, payload)
+        reference.finish()
+        return reference.outputs
+
+    def simulation(
+        self,
+        *,
+        worker: type[Worker] = Worker,
+        acker: type[Acker] = Acker,
+        kind: type[Simulation] = Simulation,
+    ) -> Simulation:
+        worker = always_trimming(worker) if self.trims_always else worker
+        return kind(self.graph, self.options, worker=worker, acker=acker)
+
+    def run(self, **machines: Any) -> SimulationResult:
+        return self.simulation(**machines).run(timed_elements(self.graph, self.elements))
+
+    def __str__(self) -> str:
+        return (
+            f"  flow: {self.name}\n"
+            f"  fused: {bool(self.graph.reductions)}, trims always: {self.trims_always}\n"
+            f"  {self.options}\n"
+            f"  again: {self.again}"
+        )
+
+
+def judged(case: Case, **machines: Any) -> SimulationResult:
+    """Run a case; raise `WrongError` unless all is as it must be."""
+    expected = case.expected
+    try:
+        result = case.run(**machines)
+        check_outputs(result.outputs, expected)
+        if repr(result.outputs) != repr(expected):
+            raise AssertionError("equal outputs that do not look alike")
+    except Exception as error:
+        raise WrongError(f"{type(error).__name__}: {error}\n{case}") from error
+    return result
+
+
+def always_trimming(worker: type[Worker]) -> type[Worker]:
+    class AlwaysTrimming(worker):  # type: ignore[valid-type, misc]
+        def progress(self, progress: Progress) -> Effects:
+            effects = super().progress(progress)
+            self.trim()
+            return effects
+
+    return AlwaysTrimming

@@ -1,0 +1,561 @@
+"""Ways to break the engine, each of which the simulation has to notice.
+
+A mutation is put over the real machines from outside: their source stays as it is. Each says where
+the mistake would be, on which cases it is tried, and by whom it is expected to be caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import pytest
+
+import emberflow as ef
+from emberflow.engine import mapping as mapping_module
+from emberflow.engine import worker as worker_module
+from emberflow.engine.acker import Acker
+from emberflow.engine.barrier import Barrier
+from emberflow.engine.gate import Gate
+from emberflow.engine.messages import (
+    AFTER_ALL,
+    Ack,
+    Effects,
+    Frame,
+    Moment,
+    Progress,
+    Xors,
+)
+from emberflow.engine.program import Unit
+from emberflow.engine.worker import Worker
+from emberflow.item import FlatItem
+from emberflow.runners import reference as reference_module
+from emberflow.runners.simulation import Options, Simulation
+from emberflow.runners.simulation.network import Network
+from tests.simulation.cases import Case
+
+#: Machines for `Case.run`: ``worker=``, ``acker=``, ``kind=``.
+Machines: TypeAlias = dict[str, Any]
+
+place_of = itemgetter(0)
+
+# --- Who catches -----------------------------------------------------------------------------------
+
+OUTPUT = r"the reference has"
+MINIMAL_TIME = r"the minimal time is"
+RELEASE = r"released .* after|in two bundles"
+DRAINED = r"the acker still has|are left at the barrier|still holds items|are enough|never entered"
+WENT_BACK = r"InternalError: (the minimal time went back|front . promised)"
+LOST = r"found no item to take back"
+
+#: Whatever is wrong with the items themselves shows in one of these, by chance.
+CONTENT = rf"{OUTPUT}|{RELEASE}|{LOST}"
+#: The checker that knows all, or the acker by itself when the late ack comes.
+PROGRESS = rf"{MINIMAL_TIME}|{WENT_BACK}"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake: ``make`` puts it in and returns the machines to run."""
+
+    make: Callable[[pytest.MonkeyPatch], Machines]
+    caught_by: str
+    cases: Callable[[], Iterable[Case]]
+    cases_most: int = 150
+
+    @property
+    def name(self) -> str:
+        return self.make.__name__.replace("_", " ")
+
+
+MUTATIONS: list[Mutation] = []
+
+
+def seeds() -> Iterable[Case]:
+    return map(Case.of, count())
+
+
+def mutation(
+    caught_by: str, *, cases: Callable[[], Iterable[Case]] = seeds, most: int = 150
+) -> Callable[[Callable[[pytest.MonkeyPatch], Machines]], Any]:
+    def noted(make: Callable[[pytest.MonkeyPatch], Machines]) -> Any:
+        MUTATIONS.append(Mutation(make, caught_by, cases, most))
+        return make
+
+    return noted
+
+
+# --- Cases of their own ----------------------------------------------------------------------------
+
+
+def unfused() -> Iterable[Case]:
+    """All state in groupings, and trimmed at every progress."""
+    for case in seeds():
+        yield replace(case, graph=replace(case.graph, reductions=()), trims_always=True)
+
+
+def own_case(flow: ef.Flow, seed: int, workers: int, **elements: Any) -> Case:
+    return Case(
+        name=flow.name,
+        graph=flow.graph(),
+        elements=elements,
+        options=Options.drawn(seed, workers=workers),
+        again=f"case {seed} of its flow",
+    )
+
+
+def there_and_back() -> Iterable[Case]:
+    """A loop that goes to two workers, in an order that depends on what came before.
+
+    A tuple that changes turns 'A then B' into 'B then A', both histories of one item.
+    """
+    flow = ef.Flow("there and back")
+    merged = ef.merge(*(flow.front(f"front-{number}") for number in range(3)))
+    again = flow.loop()
+    sums = merged.key_by(lambda n: 0).group(window=3).map(lambda ns: (2, sum(ns) % 2, sum(ns)))
+    hops = ef.merge(sums, again).key_by(lambda hop: (hop[0] + hop[1]) % 2).group(window=1)
+    more, done = hops.map(lambda group: (group[0][0] - 1, *group[0][1:])).broadcast(2)
+    again.close(more.filter(lambda hop: hop[0] > 0))
+    done.filter(lambda hop: hop[0] == 0).map(lambda hop: hop[2]).sink("out")
+    elements = {
+        f"front-{number}": [
+            ef.At(3 * time + number, (time * 7 + number) % 10) for time in range(12)
+        ]
+        for number in range(3)
+    }
+    for seed in count():
+        yield own_case(flow, seed, 2 + seed % 3, **elements)
+
+
+def scheduled_twice() -> Iterable[Case]:
+    """A tuple that grows makes its item come sooner; in the end all come at one time."""
+    flow = ef.Flow("scheduled twice")
+    direct, grouped = ef.merge(flow.front("one"), flow.front("two")).broadcast(2)
+    tuples = grouped.key_by(lambda _: 0).group(window=3).with_time()
+    sooner = tuples.map(lambda timed: ef.At(timed.time + 5 - len(timed.payload), timed.payload))
+    both = ef.merge(direct.map(lambda name: (name,)), sooner)
+    both.map(lambda names: ef.At(100, names)).sink("out")
+    elements = {"one": [*"abcdef"], "two": [*"uvwxyz"]}
+    for seed in count():
+        yield own_case(flow, seed, 1 + seed % 2, **elements)
+
+
+def only_in_order() -> Iterable[Case]:
+    """A combine that raises where an element is missing."""
+    flow = ef.Flow("only in order")
+    merged = ef.merge(*(flow.front(f"front-{number}") for number in range(3)))
+
+    def next_one(before: int, number: int) -> int:
+        if number != before + 3:
+            raise ValueError(f"{before} and then {number}")
+        return number
+
+    merged.key_by(lambda n: n % 3).reduce(first=lambda n: n, combine=next_one).sink("out")
+    elements = {
+        f"front-{number}": [ef.At(time, time) for time in range(30) if time * 5 % 7 % 3 == number]
+        for number in range(3)
+    }
+    for seed in count():
+        yield own_case(flow, seed, 2 + seed % 3, **elements)
+
+
+# --- What stateful machines send -------------------------------------------------------------------
+
+
+def with_output(change: Callable[[list[FlatItem], list[FlatItem]], list[FlatItem]]) -> Machines:
+    """Stateful machines whose output is changed, given the batch that it came from."""
+
+    class Mutant(Worker):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            for node in self.machines.stateful:
+                self.machines.process[node] = self._changed(self.machines.process[node])
+
+        def _changed(self, process: Any) -> Any:
+            def changed(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+                (output,) = process(items, failed)
+                return [change(items, output)]
+
+            return changed
+
+    return {"worker": Mutant}
+
+
+@mutation(CONTENT)
+def skip_a_tombstone(_: pytest.MonkeyPatch) -> Machines:
+    def change(items: list[FlatItem], output: list[FlatItem]) -> list[FlatItem]:
+        skipped = next((item for item in output if item[1] & 1), None)
+        return [item for item in output if item is not skipped]
+
+    return with_output(change)
+
+
+@mutation(CONTENT)
+def forget_a_replay(_: pytest.MonkeyPatch) -> Machines:
+    """What was inserted is sent; the tuples that lack it stay as they are."""
+
+    def change(items: list[FlatItem], output: list[FlatItem]) -> list[FlatItem]:
+        places = {place for place, _, _ in items}
+        return [
+            item
+            for item in output
+            if any(item[0][:length] in places for length in range(2, len(item[0]) + 1))
+        ]
+
+    return with_output(change)
+
+
+@mutation(CONTENT)
+def stop_a_replay_too_soon(_: pytest.MonkeyPatch) -> Machines:
+    """The last of the tuples that have to be corrected is not."""
+
+    def change(items: list[FlatItem], output: list[FlatItem]) -> list[FlatItem]:
+        last = max((place for place, mark, _ in output if mark & 1), default=None)
+        return [item for item in output if item[0] != last]
+
+    return with_output(change)
+
+
+@mutation(CONTENT)
+def send_tombstones_last(_: pytest.MonkeyPatch) -> Machines:
+    return with_output(lambda items, output: sorted(output, key=lambda item: item[1] & 1))
+
+
+@mutation(CONTENT)
+def sort_unstably(_: pytest.MonkeyPatch) -> Machines:
+    """What came by several ways is in order, but an item may come behind its tombstone."""
+
+    class Mutant(Worker):
+        def _taken(self, node: int) -> list[FlatItem]:
+            taken = super()._taken(node)
+            taken.reverse()
+            return sorted(taken, key=place_of)
+
+    return {"worker": Mutant}
+
+
+@mutation(CONTENT, cases=unfused)
+def trim_too_much(_: pytest.MonkeyPatch) -> Machines:
+    """All but the last ``window - 2``."""
+
+    class Mutant(Worker):
+        def trim(self) -> None:
+            machines = self.machines.stateful.values()
+            kept = [machine.kept for machine in machines]
+            for machine in machines:
+                machine.kept = max(0, machine.kept - 1)
+            super().trim()
+            for machine, number in zip(machines, kept, strict=True):
+                machine.kept = number
+
+    return {"worker": Mutant}
+
+
+@mutation(DRAINED)
+def never_trim(_: pytest.MonkeyPatch) -> Machines:
+    class Mutant(Worker):
+        def trim(self) -> None:
+            pass
+
+    return {"worker": Mutant}
+
+
+@mutation(CONTENT)
+def send_the_last_first(_: pytest.MonkeyPatch) -> Machines:
+    """Within a frame, what was sent last comes first."""
+
+    class Mutant(Worker):
+        def deliver(self, frames: Sequence[Frame]) -> Effects:
+            for frame in frames:
+                for _, items in frame.parts:
+                    items.reverse()
+            return super().deliver(frames)
+
+    return {"worker": Mutant}
+
+
+# --- Barriers --------------------------------------------------------------------------------------
+
+
+@mutation(CONTENT)
+def release_one_too_early(patch: pytest.MonkeyPatch) -> Machines:
+    """At the minimal time, and not only below it."""
+    release = Barrier.release
+    patch.setattr(Barrier, "release", lambda self, m: release(self, (m[0], m[1] + 1)))
+    return {}
+
+
+@mutation(CONTENT)
+def release_what_was_taken_back(patch: pytest.MonkeyPatch) -> Machines:
+    arrive = Barrier.arrive
+    patch.setattr(
+        Barrier, "arrive", lambda self, items: arrive(self, [i for i in items if not i[1] & 1])
+    )
+    return {}
+
+
+@mutation(RELEASE)
+def release_backwards(patch: pytest.MonkeyPatch) -> Machines:
+    release = Barrier.release
+    patch.setattr(Barrier, "release", lambda self, minimal: release(self, minimal)[::-1])
+    return {}
+
+
+@mutation(f"{RELEASE}|{DRAINED}")
+def split_a_global_time(patch: pytest.MonkeyPatch) -> Machines:
+    """The last item of a bundle waits for the next one."""
+    release = Barrier.release
+
+    def split(self: Barrier, minimal: Moment) -> list[FlatItem]:
+        released = release(self, minimal)
+        if len(released) > 1:
+            self.arrive([released.pop()])
+        return released
+
+    patch.setattr(Barrier, "release", split)
+    return {}
+
+
+@mutation(MINIMAL_TIME)
+def release_without_looking_at_the_own_range(patch: pytest.MonkeyPatch) -> Machines:
+    patch.setattr(Progress, "of_range", lambda self, worker: self.anywhere)
+    return {}
+
+
+@mutation("FunctionError", cases=only_in_order)
+def never_take_back_a_failure(_: pytest.MonkeyPatch) -> Machines:
+    class Mutant(Worker):
+        def _run_node(self, node: int, items: list[FlatItem], send: Any) -> None:
+            if node == self.layout.failures:
+                items = [item for item in items if not item[1] & 1]
+            super()._run_node(node, items, send)
+
+    return {"worker": Mutant}
+
+
+# --- Acks, reports and the minimal time ------------------------------------------------------------
+
+
+class TwoAcks(Simulation):
+    """Sends what a worker acks in two messages: first ``worker.first``, then the rest."""
+
+    def effects(self, index: int, effects: Effects) -> None:
+        first: Ack | None = self.workers[index].worker.__dict__.pop("first", None)
+        if first is not None:
+            self._send_ack(index, first)
+            effects = effects._replace(ack=rest(effects.ack, first))
+        super().effects(index, effects)
+
+
+def rest(ack: Ack, first: Ack) -> Ack:
+    """What has to follow the first ack for both to come to the same."""
+    return ack._replace(
+        anywhere=xored(ack.anywhere, first.anywhere),
+        ranges={
+            worker: xored(ack.ranges.get(worker, {}), first.ranges.get(worker, {}))
+            for worker in {**ack.ranges, **first.ranges}
+        },
+        reports={front: report for front, report in ack.reports.items() if not first.reports},
+    )
+
+
+def xored(one: Xors, other: Xors) -> Xors:
+    return {moment: one.get(moment, 0) ^ other.get(moment, 0) for moment in {**one, **other}}
+
+
+def ack_of(frames: Sequence[Frame], worker: Worker) -> Ack:
+    """The ack of having dealt with these frames, and of nothing else."""
+    ack = Ack(worker.index, {}, {}, {})
+    for frame in frames:
+        for is_bound in (False, True):
+            moments = {
+                item[0][:2]
+                for node, items in frame.parts
+                if (node in worker.barriers) == is_bound
+                for item in items
+            }
+            table = ack.ranges.setdefault(worker.index, {}) if is_bound else ack.anywhere
+            for moment in moments:
+                table[moment] = table.get(moment, 0) ^ frame.id
+    return ack
+
+
+@mutation(PROGRESS)
+def ack_before_sending(_: pytest.MonkeyPatch) -> Machines:
+    """The frames that came are acked in one message, those that they caused in the next one."""
+
+    class Mutant(Worker):
+        def deliver(self, frames: Sequence[Frame]) -> Effects:
+            effects = super().deliver(frames)
+            self.first = ack_of(frames, self)
+            return effects
+
+    return {"worker": Mutant, "kind": TwoAcks}
+
+
+@mutation(PROGRESS)
+def report_before_sending(_: pytest.MonkeyPatch) -> Machines:
+    """The promise of a front goes ahead of the ack of what its elements caused."""
+
+    class Mutant(Worker):
+        def enter(
+            self, node: int, elements: Sequence[tuple[Moment, Any]], reports: dict[int, Moment]
+        ) -> Effects:
+            effects = super().enter(node, elements, reports)
+            self.first = Ack(self.index, {}, {}, reports)
+            return effects
+
+    return {"worker": Mutant, "kind": TwoAcks}
+
+
+@mutation(PROGRESS)
+def promise_too_much(_: pytest.MonkeyPatch) -> Machines:
+    """Not the next time, but the one after it."""
+
+    class Mutant(Worker):
+        def enter(
+            self, node: int, elements: Sequence[tuple[Moment, Any]], reports: dict[int, Moment]
+        ) -> Effects:
+            more = {
+                front: promise if promise == AFTER_ALL else (promise[0] + 1, promise[1])
+                for front, promise in reports.items()
+            }
+            return super().enter(node, elements, more)
+
+    return {"worker": Mutant}
+
+
+@mutation(PROGRESS)
+def wait_for_the_fastest_front(_: pytest.MonkeyPatch) -> Machines:
+    class Mutant(Acker):
+        def receive(self, ack: Ack) -> Progress:
+            if ack.reports:
+                most = max([*ack.reports.values(), *self.reports.values()])
+                ack = ack._replace(reports=dict.fromkeys(self.reports, most))
+            return super().receive(ack)
+
+    return {"acker": Mutant}
+
+
+@mutation(PROGRESS)
+def count_an_id_once_an_item(patch: pytest.MonkeyPatch) -> Machines:
+    """Two items of one global time in one frame cancel each other."""
+
+    def xor(
+        frame: Frame, destination: int, barriers: Any, anywhere: Xors, ranges: dict[int, Xors]
+    ) -> None:
+        for node, items in frame.parts:
+            table = ranges.setdefault(destination, {}) if node in barriers else anywhere
+            for item in items:
+                moment = (item[0][0], item[0][1])
+                table[moment] = table.get(moment, 0) ^ frame.id
+
+    patch.setattr(worker_module, "_xor", xor)
+    return {}
+
+
+@mutation(DRAINED)
+def forget_an_ack(_: pytest.MonkeyPatch) -> Machines:
+    class Mutant(Acker):
+        def receive(self, ack: Ack) -> Progress:
+            if self.acks % 5 == 4:
+                ack = ack._replace(anywhere={}, ranges={})
+            return super().receive(ack)
+
+    return {"acker": Mutant}
+
+
+@mutation(DRAINED)
+def keep_all_credits(patch: pytest.MonkeyPatch) -> Machines:
+    patch.setattr(Gate, "minimal_time", lambda self, moment: None)
+    return {}
+
+
+class HoldsSilently(Worker):
+    """Holds items of a cycle back, and acks neither that it does nor that they went on."""
+
+    def _hold(self, *held: Any) -> None:
+        super()._hold(*held)
+        self._newly_held.pop()
+
+    def _run_region(self, unit: Unit) -> None:
+        held = self.held()
+        super()._run_region(unit)
+        self._finished = [frame for frame in self._finished if frame not in held]
+
+
+@mutation(PROGRESS)
+def hold_back_without_acking(patch: pytest.MonkeyPatch) -> Machines:
+    patch.setattr(worker_module, "_REPLAYS_MAX", 3)
+    return {"worker": HoldsSilently}
+
+
+@mutation(rf"{CONTENT}|{PROGRESS}|{DRAINED}")
+def hold_back_without_telling_anyone(patch: pytest.MonkeyPatch) -> Machines:
+    """As before, with a checker that does not see it either."""
+
+    class Mutant(HoldsSilently):
+        def held(self) -> list[Frame]:
+            return list(self._held.values()) if self._telling else []
+
+        _telling = True
+
+        def deliver(self, frames: Sequence[Frame]) -> Effects:
+            return self._silently(super().deliver, frames)
+
+        def progress(self, progress: Progress) -> Effects:
+            return self._silently(super().progress, progress)
+
+        def _silently(self, event: Any, argument: Any) -> Effects:
+            self._telling = True
+            try:
+                return event(argument)
+            finally:
+                self._telling = False
+
+    patch.setattr(worker_module, "_REPLAYS_MAX", 3)
+    return {"worker": Mutant}
+
+
+# --- Order and identity ----------------------------------------------------------------------------
+
+
+@mutation(CONTENT, cases=there_and_back)
+def trace_by_plain_xor(patch: pytest.MonkeyPatch) -> Machines:
+    """A then B is B then A."""
+    patch.setattr(worker_module, "hopped", lambda mark, hop: mark ^ (hop << 1))
+    return {}
+
+
+@mutation(CONTENT)
+def leave_no_trace(patch: pytest.MonkeyPatch) -> Machines:
+    patch.setattr(worker_module, "hopped", lambda mark, hop: mark)
+    return {}
+
+
+@mutation(CONTENT, cases=scheduled_twice)
+def forget_when_it_was_scheduled(patch: pytest.MonkeyPatch) -> Machines:
+    """What was scheduled schedules the same place, whenever that was (seed 973 once)."""
+
+    def child_ids(moment: Moment, ids: tuple[int, ...], child: int) -> tuple[int, ...]:
+        return (*ids, child) if moment[1] < 0 else (*moment, *ids, child)
+
+    for module in (mapping_module, reference_module):
+        patch.setattr(module, "scheduled_child_ids", child_ids)
+    return {}
+
+
+@mutation(rf"{CONTENT}|{PROGRESS}")
+def overtake_on_a_link(patch: pytest.MonkeyPatch) -> Machines:
+    """The network's mistake: the engine says what it needs of links, and it does need it."""
+    patch.setattr(
+        Network,
+        "send",
+        lambda self, source, target, action: self.later(
+            self.ticks(self.options.delay_ticks_max), action
+        ),
+    )
+    return {}

@@ -1,0 +1,74 @@
+"""As many seeds as wanted: ``python -m tests.simulation.soak --seeds 10000 [--from 0] [--jobs 2]``.
+
+Every seed that fails is told with its options and the command that shows it again; the exit code is
+1 then. ``--traces`` prints the digest of each run instead, to be compared between processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from tests.simulation.cases import Case, WrongError, judged
+
+CHUNK = 25
+
+
+def traces(seeds: range) -> list[str]:
+    return [f"{seed} {Case.of(seed).run().trace}" for seed in seeds]
+
+
+def problems(seeds: range) -> tuple[list[str], tuple[float, int]]:
+    """What is wrong with these seeds, and how long the slowest of them took."""
+    found, slowest = [], (0.0, -1)
+    for seed in seeds:
+        begin = time.perf_counter()
+        try:
+            judged(Case.of(seed))
+        except WrongError as error:
+            found.append(f"seed {seed}: {error}")
+        slowest = max(slowest, (time.perf_counter() - begin, seed))
+    return found, slowest
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first one")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--traces", action="store_true", help="print the digest of each run")
+    asked = parser.parse_args()
+    end = asked.first + asked.seeds
+    if asked.traces:
+        say("\n".join(traces(range(asked.first, end))))
+        return 0
+    chunks = [range(first, min(first + CHUNK, end)) for first in range(asked.first, end, CHUNK)]
+    failures, done, slowest, begin = 0, 0, (0.0, -1), time.perf_counter()
+    with ProcessPoolExecutor(max_workers=max(1, min(asked.jobs, len(chunks)))) as pool:
+        futures = {pool.submit(problems, chunk): chunk for chunk in chunks}
+        for future in as_completed(futures):
+            found, slow = future.result()
+            for problem in found:
+                say(problem)
+            failures += len(found)
+            slowest = max(slowest, slow)
+            done += len(futures[future])
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r{done:,} of {asked.seeds:,} seeds, {failures} failed ")
+    say(
+        f"{done:,} seeds from {asked.first} in {time.perf_counter() - begin:.0f} s: {failures} "
+        f"failed; the slowest, {slowest[1]}, took {slowest[0]:.1f} s"
+    )
+    return 1 if failures else 0
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

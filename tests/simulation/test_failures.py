@@ -1,0 +1,230 @@
+"""Functions that raise: the error of the reference, and no error where only speculation met one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+import emberflow as ef
+from emberflow.engine import worker as worker_module
+from emberflow.graph import Graph, Node
+from emberflow.graph import Map as MapNode
+from emberflow.operators.reduce import Combined, Paired
+from emberflow.runners import reference as reference_module
+from emberflow.runners.elements import timed_elements
+from emberflow.runners.simulation import Options, Simulation
+from tests.simulation.cases import Case
+
+# --- Errors that the reference meets ---------------------------------------------------------------
+
+
+def failing(function: Callable[..., Any], random: Random) -> Callable[..., Any]:
+    """The same function, except that it raises for some payloads."""
+    modulus = random.choice([2, 5, 20])
+    rest = random.randrange(modulus)
+
+    def called(*arguments: Any) -> Any:
+        if crc32(repr(arguments[-1]).encode()) % modulus == rest:
+            raise ValueError(f"{arguments[-1]!r} is not welcome")
+        return function(*arguments)
+
+    return called
+
+
+def with_failures(graph: Graph, random: Random) -> Graph:
+    """The same graph with functions that raise: of maps, keys, or what a reduction is made of."""
+    own = {
+        node
+        for reduction in graph.reductions
+        for node in (reduction.pair, reduction.combine, reduction.value, reduction.group)
+    }
+    nodes = list(graph.nodes)
+    reductions = list(graph.reductions)
+    plain = [node for node in nodes if isinstance(node, MapNode) and node.id not in own]
+    keyed = [node for node in nodes if node.id not in own and any(i.key for i in node.inputs)]
+    kinds = ["map"] * bool(plain) + ["key"] * bool(keyed) + ["reduction"] * 2 * bool(reductions)
+    for kind in random.choices(kinds, k=random.randint(1, 2)) if kinds else ():
+        if kind == "map":
+            node = random.choice(plain)
+            nodes[node.id] = replace(node, function=failing(node.function, random))
+        elif kind == "key":
+            chosen = nodes[random.choice(keyed).id]
+            nodes[chosen.id] = with_failing_key(chosen, random)
+        else:
+            number = random.randrange(len(reductions))
+            reductions[number] = with_failing_reduction(nodes, reductions[number], random)
+    return replace(graph, nodes=tuple(nodes), reductions=tuple(reductions))
+
+
+def with_failing_key(node: Node, random: Random) -> Node:
+    (source,) = node.inputs
+    assert source.key is not None
+    key = replace(source.key, function=failing(source.key.function, random))
+    return replace(node, inputs=(replace(source, key=key),))
+
+
+def with_failing_reduction(nodes: list[Node], reduction: Any, random: Random) -> Any:
+    """A key, a first or a combine that raises, in the reduction and in the nodes it stands for."""
+    what = random.choice(["first", "combine_function", "key"])
+    if what == "key" and (reduction.pair is None or reduction.key is None):
+        what = "first"
+    reduction = replace(reduction, **{what: failing(getattr(reduction, what), random)})
+    if what == "key":
+        nodes[reduction.pair] = replace(nodes[reduction.pair], function=Paired(reduction.key))
+    else:
+        combined = Combined(reduction.first, reduction.combine_function)
+        nodes[reduction.combine] = replace(nodes[reduction.combine], function=combined)
+    return reduction
+
+
+def told(error: ef.StepError) -> tuple[Any, ...]:
+    """All that an error tells."""
+    return (
+        type(error),
+        error.step,
+        error.function,
+        tuple(error.global_time),
+        repr(error.payload),
+        str(error),
+        repr(error.__cause__),
+    )
+
+
+def outcome(run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except ef.StepError as error:
+        return told(error)
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_the_error_is_the_one_of_the_reference(chunk: int) -> None:
+    raised = passed = 0
+    for seed in range(chunk, 240, 4):
+        case = Case.of(100_000 + seed)
+        random = Random(f"failures {seed}")
+        failing_case = replace(case, graph=with_failures(case.graph, random))
+        expected = outcome(lambda case=failing_case: case.expected)
+        got = outcome(lambda case=failing_case: case.run().outputs)
+        assert got == expected, f"failures {seed}\n{case}"
+        raised += isinstance(expected, tuple)
+        passed += isinstance(expected, dict)
+    assert raised > 15
+    assert passed > 5
+
+
+def test_an_error_of_a_flow_is_the_same_from_run_and_simulate() -> None:
+    flow = ef.Flow("errors")
+    numbers = flow.front("numbers").key_by(lambda n: n % 2)
+    numbers.reduce(first=lambda n: n, combine=lambda total, n: total // (n - 7)).sink("out")
+    elements = [5, 2, 3, 7, 9, 7, 4]
+    with pytest.raises(ef.FunctionError) as expected:
+        ef.run(flow, numbers=elements)
+    assert expected.value.global_time == (3, 0)
+    for seed in range(20):
+        with pytest.raises(ef.FunctionError) as raised:
+            ef.simulate(flow, seed=seed, numbers=elements)
+        assert told(raised.value) == told(expected.value)
+
+
+# --- Errors that only speculation meets ------------------------------------------------------------
+
+
+def consecutive(numbers: tuple[int, ...]) -> int:
+    """Raises unless nothing is missing between."""
+    for before, after in pairwise(numbers):
+        if after != before + 3:
+            raise ValueError(f"{before} and then {after}")
+    return numbers[-1]
+
+
+def key(number: int) -> int:
+    return number % 3
+
+
+def starts(number: int) -> int:
+    if number > 2:
+        raise ValueError(f"{number} comes first")
+    return number
+
+
+def in_reduce(stream: ef.Stream[int]) -> ef.Stream[Any]:
+    return stream.key_by(key).reduce(first=starts, combine=lambda a, n: consecutive((a, n)))
+
+
+def in_map(stream: ef.Stream[int]) -> ef.Stream[Any]:
+    return stream.key_by(key).group(window=2).map(consecutive)
+
+
+def in_flat_map(stream: ef.Stream[int]) -> ef.Stream[Any]:
+    return stream.key_by(key).group(window=3).flat_map(lambda ns: [*ns, consecutive(ns)])
+
+
+def in_key(stream: ef.Stream[int]) -> ef.Stream[Any]:
+    return stream.key_by(key).group(window=2).key_by(consecutive).group(window=2)
+
+
+def in_schedule(stream: ef.Stream[int]) -> ef.Stream[Any]:
+    """Three consecutive ones are scheduled for later, others for the past."""
+    tuples = stream.key_by(key).group(window=2).with_time()
+    return tuples.map(lambda t: ef.At(t.time + 10 - 3 * (t.payload[-1] - t.payload[0]), t.payload))
+
+
+def behind_a_failure(stream: ef.Stream[int]) -> ef.Stream[Any]:
+    """What an accumulator that fails would have caused is not there either."""
+    return in_map(in_reduce(stream)).key_by(lambda _: 0).reduce(first=lambda n: n, combine=max)
+
+
+@pytest.mark.parametrize(
+    "step", [in_reduce, in_map, in_flat_map, in_key, in_schedule, behind_a_failure]
+)
+@pytest.mark.parametrize("fused", [True, False])
+def test_what_only_speculation_meets_is_no_error(
+    step: Callable[[ef.Stream[int]], ef.Stream[Any]], fused: bool
+) -> None:
+    """In order the functions never raise. Out of order they do, and that has to be taken back."""
+    flow = ef.Flow("in order")
+    fronts = [flow.front(f"front-{number}") for number in range(3)]
+    step(ef.merge(*fronts)).sink("out")
+    graph = flow.graph()
+    elements = {
+        f"front-{number}": [ef.At(time, time) for time in range(48) if time * 5 % 7 % 3 == number]
+        for number in range(3)
+    }
+    expected = ef.run(flow, **elements)
+    taken_back = 0
+    for seed in range(8):
+        simulation = Simulation(
+            graph if fused else replace(graph, reductions=()), Options.drawn(seed)
+        )
+        assert simulation.run(timed_elements(graph, elements)).outputs == expected
+        failures = simulation.workers[0].worker.barriers[len(graph.nodes)][0]
+        taken_back += failures.tombstones
+        assert failures.arrived == 2 * failures.tombstones
+    assert taken_back
+
+
+def test_a_loop_that_is_endless_in_speculation_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes round until nothing is missing, which in order is at once."""
+    for module in (worker_module, reference_module):
+        monkeypatch.setattr(module, "CHILD_IDS_MAX", 40)
+    flow = ef.Flow("round and round")
+    fronts = [flow.front(f"front-{number}") for number in range(2)]
+    again = flow.loop()
+    tuples = ef.merge(*fronts, again).key_by(lambda n: n % 2).group(window=2)
+    ready, missing = tuples.broadcast(2)
+    again.close(missing.filter(lambda ns: ns[-1] - ns[0] not in (0, 2)).map(lambda ns: ns[-1]))
+    ready.filter(lambda ns: ns[-1] - ns[0] in (0, 2)).sink("out")
+    elements = {
+        f"front-{number}": [ef.At(time, time) for time in range(12) if time // 2 % 2 == number]
+        for number in range(2)
+    }
+    expected = ef.run(flow, **elements)
+    for seed in range(10):
+        assert ef.simulate(flow, seed=seed, **elements).outputs == expected

@@ -1,0 +1,56 @@
+"""A thousand seeds: random flows on random clusters, each against the reference.
+
+For more, ``make soak``. A seed that fails says how to see it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
+
+import pytest
+
+from emberflow.engine import worker as worker_module
+from emberflow.engine.messages import Effects, Frame
+from emberflow.engine.worker import Worker
+from tests.simulation.cases import Case, judged
+
+SEEDS = 1000
+CHUNK = 25
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_the_output_is_the_reference(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        judged(Case.of(seed))
+
+
+class Holding(Worker):
+    """Counts how often it has something held back behind an event."""
+
+    times = 0
+
+    def deliver(self, frames: Sequence[Frame]) -> Effects:
+        effects = super().deliver(frames)
+        Holding.times += bool(self.held())
+        return effects
+
+
+@pytest.mark.parametrize("replays_max", [0, 1, 7])
+def test_however_little_a_cycle_may_speculate(
+    monkeypatch: pytest.MonkeyPatch, replays_max: int
+) -> None:
+    """With few replays to spend, cycles hold back most of the time: what is held is not lost."""
+    monkeypatch.setattr(worker_module, "_REPLAYS_MAX", replays_max)
+    monkeypatch.setattr(Holding, "times", 0)
+    for case in islice(with_loops(10_000 * (replays_max + 1)), 25):
+        judged(case, worker=Holding)
+    assert Holding.times > 25
+
+
+def with_loops(first: int) -> Iterator[Case]:
+    for seed in count(first):
+        case = Case.of(seed)
+        loops = {"loop", "two_loops", "drift_by_hand"} & set(case.name.split())
+        if loops and case.options.workers > 1:
+            yield case
