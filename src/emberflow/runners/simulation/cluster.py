@@ -18,7 +18,7 @@ from emberflow.engine.gate import Gate
 from emberflow.engine.messages import Ack, Effects, Frame, Moment, Progress
 from emberflow.engine.program import Layout
 from emberflow.engine.worker import Statistics, Worker
-from emberflow.errors import EmberflowError
+from emberflow.errors import EmberflowError, InputError
 from emberflow.flow import Flow
 from emberflow.graph import Front, Graph
 from emberflow.item import FlatItem
@@ -84,6 +84,14 @@ def simulate(
     True
     """
     graph = flow.graph()
+    for name in ("seed", "workers"):
+        if name in graph.fronts:
+            raise InputError(
+                f"flow {graph.flow!r} has a front {name!r}, which is a parameter of simulate(). "
+                f"Give the front another name."
+            )
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise InputError(f"simulate(workers=) takes an int of at least 1, got {workers!r}.")
     simulation = Simulation(graph, Options.drawn(seed, workers=workers))
     return simulation.run(timed_elements(graph, elements))
 
