@@ -17,7 +17,8 @@ import emberflow as ef
 from emberflow.engine import worker as worker_module
 from emberflow.engine.messages import AFTER_ALL, Frame, Moment, Progress
 from emberflow.engine.program import Layout
-from emberflow.engine.worker import Worker, barrier_host
+from emberflow.engine.routing import barrier_host
+from emberflow.engine.worker import Worker
 from emberflow.graph import Front, Graph
 from emberflow.hashing import key_hash, owner
 from emberflow.runners.elements import timed_elements

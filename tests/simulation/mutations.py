@@ -16,6 +16,7 @@ import pytest
 
 import emberflow as ef
 from emberflow.engine import mapping as mapping_module
+from emberflow.engine import routing as routing_module
 from emberflow.engine import worker as worker_module
 from emberflow.engine.acker import Acker
 from emberflow.engine.barrier import Barrier
@@ -526,13 +527,13 @@ def hold_back_without_telling_anyone(patch: pytest.MonkeyPatch) -> Machines:
 @mutation(CONTENT, cases=there_and_back)
 def trace_by_plain_xor(patch: pytest.MonkeyPatch) -> Machines:
     """A then B is B then A."""
-    patch.setattr(worker_module, "hopped", lambda mark, hop: mark ^ (hop << 1))
+    patch.setattr(routing_module, "hopped", lambda mark, hop: mark ^ (hop << 1))
     return {}
 
 
 @mutation(CONTENT)
 def leave_no_trace(patch: pytest.MonkeyPatch) -> Machines:
-    patch.setattr(worker_module, "hopped", lambda mark, hop: mark)
+    patch.setattr(routing_module, "hopped", lambda mark, hop: mark)
     return {}
 
 

@@ -6,6 +6,7 @@ moves messages differs. Read `worker` for how they work together, then the machi
 ==============  ====================================================================
 `worker`        runs the whole graph for one range of hashes
 `program`       how a graph is laid out for a worker: routes, ranks, regions
+`routing`       which worker an item goes to
 `mapping`       map and broadcast, a batch at a time
 `grouping`      buckets, replay and tombstones
 `reduction`     the cycle of drifting state, run in one step

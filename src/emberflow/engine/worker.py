@@ -44,17 +44,14 @@ from emberflow.engine.messages import (
     Xors,
 )
 from emberflow.engine.program import Layout, Machines, Unit
+from emberflow.engine.routing import Route, barrier_host
 from emberflow.errors import EndlessLoopError, StepError
 from emberflow.graph import Sink
 from emberflow.hashing import owner, stable_id
-from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime, hopped
+from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime
 
 _place_of = itemgetter(0)
 _order_of = itemgetter(0, 1)
-
-#: Keys whose owner is remembered, for each keyed input. Past that it is forgotten and begun anew.
-_OWNERS_MAX = 200_000
-_MARKS_MAX = 10_000
 
 #: Replays in cycles until the minimal time moves.
 _REPLAYS_MAX = 64
@@ -115,7 +112,7 @@ class Worker:
         #: By the rank of the region: the frame to itself that holds its items back.
         self._held: dict[int, Frame] = {}
         self._newly_held: list[Frame] = []
-        self._routes = {node: _Route(layout, node, workers) for node in self._routed_nodes()}
+        self._routes = {node: Route(layout, node, workers) for node in self._routed_nodes()}
         self.barriers = self._made_barriers(delivered or {})
 
     def _routed_nodes(self) -> Iterable[int]:
@@ -453,68 +450,6 @@ class Worker:
             bucket_largest=max(sizes, default=0),
             items_of={names[node]: count for node, count in self._items_of.items()},
         )
-
-
-class _Route:
-    """Where the items of a keyed input go, remembered by key."""
-
-    def __init__(self, layout: Layout, node: int, workers: int) -> None:
-        balance = layout.balance_of(node)
-        assert balance is not None
-        self._node = layout.graph.nodes[node]
-        self._key, self._balance = balance
-        self._workers = workers
-        self._sink = self._node if isinstance(self._node, Sink) else None
-        self._owners: dict[Any, int] = {}
-        #: Marks after the hop to each worker, by the mark before: they are few, items are many.
-        self._marks: list[dict[int, int]] = [{} for _ in range(workers)]
-        self._hops = [stable_id("hop", self._node.name, worker) for worker in range(workers)]
-
-    def spread(self, items: list[FlatItem], failed: list[FlatItem]) -> dict[int, list[FlatItem]]:
-        """The items by the worker that owns their key, each with the hop in its trace."""
-        spread: list[list[FlatItem]] = [[] for _ in range(self._workers)]
-        key_of, owners, marks = self._key, self._owners, self._marks
-        for place, mark, payload in items:
-            try:
-                worker = owners[key_of(payload)]
-            except Exception:  # a key not met before, or a key function that fails
-                try:
-                    worker = self._owner(payload, (place[0], place[1]))
-                except StepError as error:
-                    failed.append((place, mark, error))
-                    continue
-            try:
-                marked = marks[worker][mark]
-            except KeyError:
-                marked = self._marked(worker, mark)
-            spread[worker].append((place, marked, payload))
-        return {worker: sent for worker, sent in enumerate(spread) if sent}
-
-    def _marked(self, worker: int, mark: int) -> int:
-        known = self._marks[worker]
-        if len(known) >= _MARKS_MAX:
-            known.clear()
-        marked = known[mark] = hopped(mark, self._hops[worker])
-        return marked
-
-    def _owner(self, payload: Any, moment: Moment) -> int:
-        key, hashed = self._balance(payload, moment)
-        if len(self._owners) >= _OWNERS_MAX:
-            self._owners.clear()
-        if self._sink is not None:
-            partition = owner(hashed, self._sink.partitions)
-            worker = barrier_host(self._sink, partition, self._workers)
-        else:
-            worker = owner(hashed, self._workers)
-        self._owners[key] = worker
-        return worker
-
-
-def barrier_host(sink: Sink, partition: int, workers: int) -> int:
-    """The worker that holds the barrier of a partition: the one that owns its range of hashes."""
-    if sink.partitions == 1:
-        return sink.id % workers
-    return partition * workers // sink.partitions
 
 
 def _xor(

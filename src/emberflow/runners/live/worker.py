@@ -16,7 +16,8 @@ import zmq
 
 from emberflow.engine.messages import Ack, Effects, Frame, Moment, Progress, Xors
 from emberflow.engine.program import Layout
-from emberflow.engine.worker import Worker, barrier_host
+from emberflow.engine.routing import barrier_host
+from emberflow.engine.worker import Worker
 from emberflow.errors import EmberflowError, StepError, shortened
 from emberflow.graph import Sink
 from emberflow.item import GlobalTime

@@ -1,0 +1,83 @@
+"""Routing: where the items of a keyed input go, and which worker holds the barrier of a partition.
+
+The key's hash decides the worker, and nothing else does: the same key goes to the same worker, on
+every worker that sends it there. What was found out about a key or a mark is remembered, within a
+bound, because keys repeat and traces are few.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emberflow.engine.messages import Moment
+from emberflow.engine.program import Layout
+from emberflow.errors import StepError
+from emberflow.graph import Sink
+from emberflow.hashing import owner, stable_id
+from emberflow.item import FlatItem, hopped
+
+#: Keys whose owner is remembered, for each keyed input. Past that it is forgotten and begun anew.
+_OWNERS_MAX = 200_000
+_MARKS_MAX = 10_000
+
+
+class Route:
+    """Where the items of a keyed input go, remembered by key."""
+
+    def __init__(self, layout: Layout, node: int, workers: int) -> None:
+        balance = layout.balance_of(node)
+        assert balance is not None
+        self._node = layout.graph.nodes[node]
+        self._key, self._balance = balance
+        self._workers = workers
+        self._sink = self._node if isinstance(self._node, Sink) else None
+        self._owners: dict[Any, int] = {}
+        #: Marks after the hop to each worker, by the mark before: they are few, items are many.
+        self._marks: list[dict[int, int]] = [{} for _ in range(workers)]
+        self._hops = [stable_id("hop", self._node.name, worker) for worker in range(workers)]
+
+    def spread(self, items: list[FlatItem], failed: list[FlatItem]) -> dict[int, list[FlatItem]]:
+        """The items by the worker that owns their key, each with the hop in its trace."""
+        spread: list[list[FlatItem]] = [[] for _ in range(self._workers)]
+        key_of, owners, marks = self._key, self._owners, self._marks
+        for place, mark, payload in items:
+            try:
+                worker = owners[key_of(payload)]
+            except Exception:  # a key not met before, or a key function that fails
+                try:
+                    worker = self._owner(payload, (place[0], place[1]))
+                except StepError as error:
+                    failed.append((place, mark, error))
+                    continue
+            try:
+                marked = marks[worker][mark]
+            except KeyError:
+                marked = self._marked(worker, mark)
+            spread[worker].append((place, marked, payload))
+        return {worker: sent for worker, sent in enumerate(spread) if sent}
+
+    def _marked(self, worker: int, mark: int) -> int:
+        known = self._marks[worker]
+        if len(known) >= _MARKS_MAX:
+            known.clear()
+        marked = known[mark] = hopped(mark, self._hops[worker])
+        return marked
+
+    def _owner(self, payload: Any, moment: Moment) -> int:
+        key, hashed = self._balance(payload, moment)
+        if len(self._owners) >= _OWNERS_MAX:
+            self._owners.clear()
+        if self._sink is not None:
+            partition = owner(hashed, self._sink.partitions)
+            worker = barrier_host(self._sink, partition, self._workers)
+        else:
+            worker = owner(hashed, self._workers)
+        self._owners[key] = worker
+        return worker
+
+
+def barrier_host(sink: Sink, partition: int, workers: int) -> int:
+    """The worker that holds the barrier of a partition: the one that owns its range of hashes."""
+    if sink.partitions == 1:
+        return sink.id % workers
+    return partition * workers // sink.partitions
