@@ -133,6 +133,28 @@ def test_an_error_of_a_flow_is_the_same_from_run_and_simulate() -> None:
         assert told(raised.value) == told(expected.value)
 
 
+@pytest.mark.parametrize("with_key", [True, False])
+@pytest.mark.parametrize("culprit", ["first", "combine"])
+def test_a_reduce_that_schedules_is_told_as_by_the_reference(culprit: str, with_key: bool) -> None:
+    """Only maps schedule. In order or late, the first one that tries is the one that is told.
+
+    Beside its key an `At` is a value like any other.
+    """
+    flow = ef.Flow("scheduling reduce")
+    keyed = ef.merge(flow.front("one"), flow.front("two")).key_by(lambda n: n % 2)
+    keyed.reduce(
+        first=lambda n: ef.At(50, n) if culprit == "first" and n % 2 else n,
+        combine=lambda total, n: ef.At(50, n) if culprit == "combine" and n == 7 else total + n,
+        with_key=with_key,
+    ).sink("out")
+    elements = {"one": [2, 4, 7, 9], "two": [6, 3, 8, 7]}
+    expected = outcome(lambda: ef.run(flow, **elements))
+    assert with_key or expected[0] is ef.OutputError
+    for seed in range(15):
+        got = outcome(lambda seed=seed: ef.simulate(flow, seed=seed, **elements).outputs)
+        assert got == expected
+
+
 # --- Errors that only speculation meets ------------------------------------------------------------
 
 
