@@ -427,12 +427,13 @@ class Worker:
 
     # Looking at it.
 
-    def statistics(self) -> Statistics:
-        """Counters of all machines, as of now."""
+    def statistics(self, *, sizes_too: bool = True) -> Statistics:
+        """Counters of all machines, as of now. Sizes of buckets take a look at every key."""
         held = [
             barrier for by_partition in self.barriers.values() for barrier in by_partition.values()
         ]
-        sizes = [size for machine in self.machines.stateful.values() for size in machine.sizes()]
+        machines = self.machines.stateful.values()
+        sizes = [size for machine in machines for size in machine.sizes()] if sizes_too else []
         names = {node.id: node.name for node in self.layout.graph.nodes}
         names[self.layout.failures] = "failures"
         return Statistics(
@@ -440,12 +441,12 @@ class Worker:
             elements=self._elements,
             frames_sent=self._frames_made,
             items_sent=self._items_sent,
-            replays=sum(machine.replays for machine in self.machines.stateful.values()),
+            replays=sum(machine.replays for machine in machines),
             tombstones=sum(barrier.tombstones for barrier in held),
             arrived=sum(barrier.arrived for barrier in held),
             released=sum(barrier.released for barrier in held),
             waited=sum(barrier.waited for barrier in held),
-            buckets=len(sizes),
+            buckets=sum(len(machine.buckets) for machine in machines),
             bucket_items=sum(sizes),
             bucket_largest=max(sizes, default=0),
             items_of={names[node]: count for node, count in self._items_of.items()},

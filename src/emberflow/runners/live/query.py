@@ -174,7 +174,7 @@ class LiveQuery:
             "replayRatio": arrived / released if released else 1.0,
             "latencyMs": _percentiles(coordinator.latencies_ms),
             "loadPerWorker": [worker.items for worker in statistics],
-            "bucketItems": sum(worker.bucket_items for worker in statistics),
+            "keys": sum(worker.buckets for worker in statistics),
             "unstored": sum(told.unstored for told in news),
         }
 

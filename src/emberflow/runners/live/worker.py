@@ -287,7 +287,7 @@ class WorkerLoop:
         latencies, self._latencies = self._latencies, []
         return WorkerNews(
             worker=self.index,
-            statistics=self._worker.statistics(),
+            statistics=self._worker.statistics(sizes_too=False),
             waiting=sum(feed.waiting for feed in self._feeds),
             unstored=sum(store.unstored for store in self._stores.values()),
             halted=all(feed.over for feed in self._feeds),
