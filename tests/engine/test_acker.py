@@ -142,6 +142,14 @@ def test_a_range_waits_for_what_may_go_anywhere_and_for_its_own() -> None:
     assert acker.progress.of_range(1) == acker.progress.of_all() == (1, 0)
 
 
+def test_it_counts_what_is_open_and_what_it_was_told() -> None:
+    acker = Acker(workers=2, fronts=[0])
+    acker.receive(Ack(0, {(3, 0): 7, (4, 0): 0}, {0: {(1, 0): 9}, 1: {(1, 0): 9, (2, 0): 8}}, {}))
+    assert (acker.entries, acker.acks) == (4, 1)
+    acker.receive(Ack(0, {(3, 0): 7}, {1: {(1, 0): 9}}, {}))
+    assert (acker.entries, acker.acks) == (2, 2)
+
+
 def test_the_slowest_front_counts() -> None:
     acker = Acker(workers=1, fronts=[0, 1])
     acker.receive(Ack(0, {}, {}, {0: (100, 0)}))

@@ -16,13 +16,18 @@ from emberflow.engine.messages import AFTER_ALL
 def test_credits_are_what_is_left_of_the_credit(
     script: list[tuple[bool, int]], credit: int
 ) -> None:
-    """Emit if there is a credit, or let the minimal time move; times have gaps."""
+    """Emit if there is a credit, one or all, or let the minimal time move; times have gaps."""
     gate, time, minimal, emitted = Gate(front=1, credit=credit), 0, 0, []
     for emits, further in script:
         if emits and gate.credits:
-            time += 1 + further
-            gate.emitted(time)
-            emitted.append(time)
+            times = [time + 1 + further, *range(time + 5, time + 4 + gate.credits)]
+            if further:
+                gate.emitted_all(times)
+            else:
+                gate.emitted(times[0])
+                del times[1:]
+            time = times[-1]
+            emitted += times
             assert gate.promise == (time + 1, 1)
         else:
             minimal = min(minimal + further, time + 1)

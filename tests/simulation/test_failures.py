@@ -232,6 +232,31 @@ def test_what_only_speculation_meets_is_no_error(
     assert taken_back
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_an_endless_loop_is_told_as_by_the_reference(
+    monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """At once, and with rounds that are scheduled: those find an end in time only."""
+    for module in (worker_module, reference_module):
+        monkeypatch.setattr(module, "CHILD_IDS_MAX", 40)
+    flow = ef.Flow("endless")
+    again = flow.loop()
+    tuples = ef.merge(flow.front("in"), again).key_by(lambda n: n % 3).group(window=1)
+    back, out = tuples.map(lambda ns: ns[0] + 1).broadcast(2)
+    if later:
+        timed = back.with_time().filter(lambda t: t.time < 60)
+        again.close(timed.map(lambda t: ef.At(t.time + 1, t.payload)))
+    else:
+        again.close(back.filter(lambda n: n % 10 or n < 20))
+    out.sink("out")
+    elements = {"in": [15, 18, 20, 25, 3]}
+    expected = outcome(lambda: ef.run(flow, **elements))
+    assert later or expected[0] is ef.EndlessLoopError
+    for seed in range(15):
+        got = outcome(lambda seed=seed: ef.simulate(flow, seed=seed, **elements).outputs)
+        assert got == expected
+
+
 def test_a_loop_that_is_endless_in_speculation_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes round until nothing is missing, which in order is at once."""
     for module in (worker_module, reference_module):
