@@ -29,13 +29,19 @@ from typing import TYPE_CHECKING, Any
 
 from emberflow.functions import UserFunction, itself
 from emberflow.graph import Broadcast, Group, Input, Key, Merge, Reduction
+from emberflow.item import At
 
 if TYPE_CHECKING:
     from emberflow.streams import KeyedStream, Stream
 
 _key_of = itemgetter(0)
 _value_of = itemgetter(2)
-_key_and_value_of = itemgetter(0, 2)
+
+
+def _key_and_value_of(accumulator: tuple[Any, bool, Any]) -> Any:
+    key, _, value = accumulator
+    # An accumulator cannot be scheduled. Hidden in a pair it would pass for one; so it is refused.
+    return value if value.__class__ is At else (key, value)
 
 
 def _shown_of(shown: Callable[[Any], Any]) -> Callable[[tuple[Any, bool, Any]], Any]:
