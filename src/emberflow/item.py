@@ -31,9 +31,10 @@ of its items, so comparing a place with a global time needs no conversion either
 
 **Trace.** The papers' trace is the xor of the ids of the physical operations passed. All operations
 without a key run where their input is, so what tells two histories apart is the sequence of workers
-that keyed inputs sent an item to. `hopped` mixes just that in, once a hop. It rotates before it
-xors: with a plain xor, an item that a loop sends to worker A and then B would have the trace of one
-sent to B and then A, and a tombstone could take back the wrong one.
+that keyed inputs sent an item to. `hopped` mixes just that in, once a hop. It multiplies before it
+adds, so that the order of the hops counts: with a plain xor, an item that a loop sends to worker A
+and then B would have the trace of one sent to B and then A, and a tombstone could take back the
+wrong one. (Rotating by a bit instead would be no better after 64 hops.)
 
 **Scheduled items.** `At(time, payload)` returned by a map makes an item of its own global time
 ``(time, scheduling front of the operation)``. Scheduling fronts are negative: at one time,
@@ -135,6 +136,8 @@ class Timed(NamedTuple, Generic[T]):
 
 
 _TRACE_BITS = 2**64 - 1
+#: Odd, and far from any pattern: 2**64 divided by the golden ratio.
+_TRACE_FACTOR = 0x9E3779B97F4A7C15
 
 
 def hopped(mark: int, hop: int) -> int:
@@ -145,8 +148,7 @@ def hopped(mark: int, hop: int) -> int:
     >>> a_then_b != b_then_a
     True
     """
-    trace = mark >> 1
-    return ((((trace << 1 | trace >> 63) & _TRACE_BITS) ^ hop) << 1) | (mark & 1)
+    return (((mark >> 1) * _TRACE_FACTOR + hop & _TRACE_BITS) << 1) | (mark & 1)
 
 
 def is_time(value: object) -> bool:
