@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import logging
 import re
@@ -68,6 +69,23 @@ def test_example(name: str) -> None:
     verification = ef.verify(module.flow, seeds=8, **ELEMENTS[name](module))
     assert verification.calls > 0
     assert verification.unchecked == 0
+    assert verification.suspicions == ()
+
+
+def test_who_times_the_garbage_collector_does_not_make_a_function_look_impure() -> None:
+    def timed(phase: str, info: dict[str, int]) -> None:
+        time.perf_counter()
+
+    flow = ef.Flow("many lists")
+    flow.front("numbers").map(lambda number: len([[n] for n in range(number)])).sink("out")
+    threshold = gc.get_threshold()
+    gc.callbacks.append(timed)
+    gc.set_threshold(10)
+    try:
+        verification = ef.verify(flow, seeds=4, workers=(1,), numbers=[500, 600])
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(timed)
     assert verification.suspicions == ()
 
 
