@@ -18,7 +18,7 @@ from emberflow.assembly import LoopDraft, assembled
 from emberflow.drawing import text
 from emberflow.errors import FlowError
 from emberflow.functions import Where, caller
-from emberflow.graph import Front, Graph, Input, Key, Node, Reduction, Sink
+from emberflow.graph import Front, Graph, Input, Key, Node, Reduction, Sink, two_of_one_name
 from emberflow.streams import Loop, Stream
 
 
@@ -142,10 +142,7 @@ class Flow:
         category = label if at_the_edge else "operation"
         other = self._names.setdefault((category, full), node)
         if other is not node:
-            raise FlowError(
-                f"flow {self.name!r}: two {category}s have the name {full!r}: {other} and {node}. "
-                f"Give one of them another name."
-            )
+            raise FlowError(two_of_one_name(self.name, f"{category}s", other, node))
         self._drafts.append(node)
         self._graph = None
         return node

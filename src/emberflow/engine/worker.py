@@ -113,6 +113,11 @@ class Worker:
         self._held: dict[int, Frame] = {}
         self._newly_held: list[Frame] = []
         self._routes = {node: Route(layout, node, workers) for node in self._routed_nodes()}
+        self._sink_balances = {
+            sink.id: balance_of(sink, sink.key)
+            for sink in layout.sinks.values()
+            if sink.key is not None
+        }
         self.barriers = self._made_barriers(delivered or {})
 
     def _routed_nodes(self) -> Iterable[int]:
@@ -361,7 +366,8 @@ class Worker:
         if sink.key is None:
             barriers[0].arrive(items)
             return
-        balance = balance_of(sink, sink.key)
+        balance = self._sink_balances[node]
+        arrived: dict[int, list[FlatItem]] = {}
         failed: list[FlatItem] = []
         for item in items:
             place, mark, payload = item
@@ -370,7 +376,9 @@ class Worker:
             except StepError as error:
                 failed.append((place, mark, error))
             else:
-                barriers[owner(hashed, sink.partitions)].arrive([item])
+                arrived.setdefault(owner(hashed, sink.partitions), []).append(item)
+        for partition, own in arrived.items():
+            barriers[partition].arrive(own)
         if failed:
             self._send(self.layout.failures, failed)
 

@@ -15,8 +15,6 @@ from emberflow.errors import EmberflowError
 from emberflow.item import FlatItem, GlobalTime
 from emberflow.sinks.protocol import StoredBundle, Writer
 
-_GET_SECONDS = 0.1
-
 
 class SinkFailedError(EmberflowError):
     """A sink raised while it stored a bundle; the original exception is the ``__cause__``."""

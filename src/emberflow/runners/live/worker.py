@@ -20,7 +20,6 @@ from emberflow.engine.routing import barrier_host
 from emberflow.engine.worker import Worker
 from emberflow.errors import EmberflowError, StepError, shortened
 from emberflow.graph import Sink
-from emberflow.item import GlobalTime
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.feeding import Feed
 from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
@@ -61,7 +60,6 @@ class WorkerLoop:
         self._stores: dict[tuple[str, int], Store] = {}
         self._writers: dict[tuple[str, int], WriterThread] = {}
         self._latencies: list[float] = []
-        self._progress: Progress | None = None
         self._ending = False
         self._done = False
         self._quit = False
@@ -207,7 +205,6 @@ class WorkerLoop:
             )
         if progress is None:
             return []
-        self._progress = progress
         for feed in self._feeds:
             feed.minimal_time(progress.of_all(), self._note_latency)
         return [self._worker.progress(progress)]
@@ -317,6 +314,3 @@ def _one_ack(worker: int, acks: list[Ack]) -> Ack:
 def _xor_into(table: Xors, xors: Xors) -> None:
     for moment, xor in xors.items():
         table[moment] = table.get(moment, 0) ^ xor
-
-
-__all__ = ["CoordinatorGoneError", "GlobalTime", "WorkerLoop"]
