@@ -442,19 +442,12 @@ def wait_for_the_fastest_front(_: pytest.MonkeyPatch) -> Machines:
 
 
 @mutation(PROGRESS)
-def count_an_id_once_an_item(patch: pytest.MonkeyPatch) -> Machines:
-    """Two items of one global time in one frame cancel each other."""
+def ack_a_frame_under_its_greatest_time(patch: pytest.MonkeyPatch) -> Machines:
+    def greatest(batches: Iterable[list[FlatItem]]) -> Moment | None:
+        places = [item[0] for items in batches for item in items]
+        return (max(places)[0], max(places)[1]) if places else None
 
-    def xor(
-        frame: Frame, destination: int, barriers: Any, anywhere: Xors, ranges: dict[int, Xors]
-    ) -> None:
-        for node, items in frame.parts:
-            table = ranges.setdefault(destination, {}) if node in barriers else anywhere
-            for item in items:
-                moment = (item[0][0], item[0][1])
-                table[moment] = table.get(moment, 0) ^ frame.id
-
-    patch.setattr(worker_module, "_xor", xor)
+    patch.setattr(worker_module, "_least", greatest)
     return {}
 
 

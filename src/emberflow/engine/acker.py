@@ -2,13 +2,14 @@
 
 What is guaranteed: **the minimal time never passes an item that is in flight or will ever enter.**
 
-The table maps a global time to the xor of the ids of all frames that carry it, each once when its
-sender acks that it was sent and once when its receiver acks that it was dealt with. A frame in
-flight therefore leaves its entry non-zero, if the sender's ack is here. If it is not, then neither
-is the sender's ack of whatever made it send (that is the same message), so an entry at or below is
-non-zero by the same argument one step earlier, or, where the cause was an element, the report of
-its front has not come. Ids are 64-bit and never 0; that different ids in flight cancel is as likely
-as a bit error.
+The table maps a global time to the xor of the ids of all frames of which it is the least, each once
+when its sender acks that it was sent and once when its receiver acks that it was dealt with. (The
+papers ack every item under its own time. All items of a frame are sent at once and acked at once, so
+the entries above its least one could never be the minimum.) A frame in flight therefore leaves its
+entry non-zero, if the sender's ack is here. If it is not, then neither is the sender's ack of
+whatever made it send (that is the same message), so an entry at or below is non-zero by the same
+argument one step earlier, or, where the cause was an element, the report of its front has not come.
+Ids are 64-bit and never 0; that different ids in flight cancel is as likely as a bit error.
 
 A front's report promises that it will not emit below a time. The minimal time is the least of all
 reports and all non-zero entries. There are several tables: 'anywhere', and one for each worker with

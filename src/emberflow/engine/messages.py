@@ -13,20 +13,24 @@ Moment: TypeAlias = tuple[int, int]
 BEFORE_ALL: Moment = (-(2**63), 0)
 AFTER_ALL: Moment = (2**63 - 1, 0)
 
-#: Global time to the xor of the ids of frames.
+#: Global time to the xor of the ids of the frames of which it is the least.
 Xors: TypeAlias = dict[Moment, int]
 
 
 class Frame(NamedTuple):
     """Items from one worker to another. ``parts`` are ``(node, items)`` in the order of sending.
 
-    The id stands for all items of a global time in this frame: the acker has to know of each global
-    time only whether all frames that carried it were dealt with.
+    A frame is sent as a whole and dealt with as a whole, so the acker needs one entry for it: its
+    id, under the least global time of its items. The minimal time comes out the same as with an
+    entry for every item. ``least`` is that time among items that may go anywhere from here,
+    ``least_bound`` among those bound for a barrier of the receiver; None where there are none.
     """
 
     sender: int
     id: int
     parts: tuple[tuple[int, list[FlatItem]], ...]
+    least: Moment | None
+    least_bound: Moment | None
 
 
 class Ack(NamedTuple):

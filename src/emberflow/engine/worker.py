@@ -11,8 +11,8 @@ Invariants, each of which a test breaks to see it caught:
    stably by place.
 2. *One ack.* What an event finished and what it sent are acked in one message, after processing.
    What stays on this worker is neither sent nor acked.
-3. *A frame's id counts once a global time and table.* The sender and the receiver go by the same
-   rule over the same items, so every id is xored exactly twice.
+3. *A frame's id counts once a table*, under the least global time that the frame carries for it.
+   The sender finds it and writes it on the frame, so every id is xored exactly twice.
 4. *Release below the minimal time only.*
 
 **Bounded speculation.** In a cycle that goes through several workers a correction can beget others
@@ -304,7 +304,7 @@ class Worker:
         by_node: dict[int, list[FlatItem]] = {}
         for _, _, node, item in entries:
             by_node.setdefault(node, []).append(item)
-        frame = Frame(self.index, self._frame_id(), tuple(by_node.items()))
+        frame = self._frame(list(by_node.items()))
         self._held[rank] = frame
         self._newly_held.append(frame)
 
@@ -388,13 +388,13 @@ class Worker:
         anywhere: Xors = {}
         ranges: dict[int, Xors] = {}
         for frame in self._finished:
-            _xor(frame, self.index, self.barriers, anywhere, ranges)
+            _xor(frame, self.index, anywhere, ranges)
         self._finished = []
         frames = self._framed()
         for destination, frame in frames:
-            _xor(frame, destination, self.barriers, anywhere, ranges)
+            _xor(frame, destination, anywhere, ranges)
         for frame in self._newly_held:
-            _xor(frame, self.index, self.barriers, anywhere, ranges)
+            _xor(frame, self.index, anywhere, ranges)
         self._newly_held = []
         ack = Ack(self.index, anywhere, ranges, self._reports)
         self._reports = {}
@@ -408,12 +408,19 @@ class Worker:
         self._outgoing = {}
         frames = []
         for destination, parts in by_destination.items():
-            frames.append((destination, Frame(self.index, self._frame_id(), tuple(parts))))
+            frames.append((destination, self._frame(parts)))
         return frames
 
-    def _frame_id(self) -> int:
+    def _frame(self, parts: list[tuple[int, list[FlatItem]]]) -> Frame:
         self._frames_made += 1
-        return stable_id("frame", self._incarnation, self.index, self._frames_made)
+        # Only sinks have barriers, and from a sink nothing goes further.
+        return Frame(
+            self.index,
+            stable_id("frame", self._incarnation, self.index, self._frames_made),
+            tuple(parts),
+            _least(items for node, items in parts if node not in self.barriers),
+            _least(items for node, items in parts if node in self.barriers),
+        )
 
     def _released(self) -> tuple[list[Bundle], Exception | None]:
         bundles: list[Bundle] = []
@@ -461,24 +468,16 @@ class Worker:
         )
 
 
-def _xor(
-    frame: Frame,
-    destination: int,
-    barriers: dict[int, dict[int, Barrier]],
-    anywhere: Xors,
-    ranges: dict[int, Xors],
-) -> None:
-    """Xor a frame's id into the entries of the global times it carries, each once."""
-    general: set[Moment] = set()
-    bound: set[Moment] = set()
-    for node, items in frame.parts:
-        # Only sinks have barriers, and from a sink nothing goes further.
-        moments = bound if node in barriers else general
-        moments.update([(item[0][0], item[0][1]) for item in items])
-    identity = frame.id
-    for moment in general:
-        anywhere[moment] = anywhere.get(moment, 0) ^ identity
-    if bound:
+def _least(batches: Iterable[list[FlatItem]]) -> Moment | None:
+    """The least global time of these items."""
+    least = min((min(map(_place_of, items)) for items in batches), default=None)
+    return None if least is None else (least[0], least[1])
+
+
+def _xor(frame: Frame, destination: int, anywhere: Xors, ranges: dict[int, Xors]) -> None:
+    """Xor a frame's id into the entries of the least global times that it carries."""
+    if frame.least is not None:
+        anywhere[frame.least] = anywhere.get(frame.least, 0) ^ frame.id
+    if frame.least_bound is not None:
         table = ranges.setdefault(destination, {})
-        for moment in bound:
-            table[moment] = table.get(moment, 0) ^ identity
+        table[frame.least_bound] = table.get(frame.least_bound, 0) ^ frame.id
