@@ -8,7 +8,8 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from emberflow.fronts import Element, Front
+from emberflow.fronts import Batch, Element, Front, Iterable
+from emberflow.item import At
 from tests.adapters.fronts_under_test import ALL, REPLAYABLE, FrontCase
 
 each_front = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
@@ -39,6 +40,25 @@ def test_gives_exactly_the_rest_from_any_position(case: FrontCase, tmp_path: Pat
         everything = elements(served.finite)
         for number, element in enumerate(everything):
             assert elements(served.finite, element.position) == everything[number + 1 :]
+
+
+@pytest.mark.parametrize("arrival", [False, True])
+def test_batches_hold_the_same_elements_from_any_position(arrival: bool) -> None:
+    given = [At(3 * number, number) if number % 7 == 0 else number for number in range(2_500)]
+    front = Iterable(given, arrival=arrival)
+    for position in (None, 0, 998, 999, 2_498, 2_499):
+        found = [
+            Element(at, payload, time_)
+            for batch in front.read_batches(0, position)
+            if isinstance(batch, Batch)
+            for at, payload, time_ in zip(
+                batch.positions,
+                batch.payloads,
+                batch.times or [None] * len(batch.payloads),
+                strict=True,
+            )
+        ]
+        assert found == elements(front, position)
 
 
 @each_front

@@ -13,7 +13,9 @@ so output never waits for a next element.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.errors import InputError
@@ -30,7 +32,7 @@ class Gate:
     (1, (5, 0))
     """
 
-    __slots__ = ("_credit", "_open", "front", "promise")
+    __slots__ = ("_credit", "_open", "_open_count", "front", "promise")
 
     def __init__(self, *, front: int, credit: int) -> None:
         if credit < 1:
@@ -38,12 +40,14 @@ class Gate:
         self.front = front
         self.promise: Moment = (-(2**63), front)
         self._credit = credit
-        self._open: deque[int] = deque()
+        #: Times of what is not yet done, as they were emitted together.
+        self._open: deque[Sequence[int]] = deque()
+        self._open_count = 0
 
     @property
     def credits(self) -> int:
         """How many elements may be emitted now."""
-        return self._credit - len(self._open)
+        return self._credit - self._open_count
 
     def emitted(self, time: int) -> None:
         if (time, self.front) < self.promise:
@@ -51,12 +55,12 @@ class Gate:
                 f"front {self.front} emitted an element of time {time} after it had promised not "
                 f"to go below {self.promise[0]}. Times within a front are strictly increasing."
             )
-        self._open.append(time)
-        self.promise = (time + 1, self.front)
+        self.emitted_all((time,))
 
-    def emitted_all(self, times: list[int]) -> None:
+    def emitted_all(self, times: Sequence[int]) -> None:
         """Several at once, which the caller has seen to be in order and not below the promise."""
-        self._open.extend(times)
+        self._open.append(times)
+        self._open_count += len(times)
         self.promise = (times[-1] + 1, self.front)
 
     def idle_until(self, time: int) -> None:
@@ -68,6 +72,13 @@ class Gate:
         self.promise = AFTER_ALL
 
     def minimal_time(self, moment: Moment) -> None:
-        waiting, front = self._open, self.front
-        while waiting and (waiting[0], front) < moment:
-            waiting.popleft()
+        waiting = self._open
+        # A time is below the moment if it is less than this one.
+        least = moment[0] + 1 if self.front < moment[1] else moment[0]
+        while waiting and waiting[0][0] < least:
+            times = waiting.popleft()
+            done = len(times) if times[-1] < least else bisect_left(times, least)
+            self._open_count -= done
+            if done < len(times):
+                waiting.appendleft(times[done:])
+                return

@@ -148,9 +148,15 @@ class Worker:
         self, node: int, elements: Sequence[tuple[Moment, Any]], reports: dict[int, Moment]
     ) -> Effects:
         """Elements of a front, with their global times, and what the front promises after them."""
-        if elements:
-            self._elements += len(elements)
-            self._wait(node, [(moment, 0, payload) for moment, payload in elements])
+        return self.enter_items(
+            node, [(moment, 0, payload) for moment, payload in elements], reports
+        )
+
+    def enter_items(self, node: int, items: list[FlatItem], reports: dict[int, Moment]) -> Effects:
+        """The same of elements that are items already: a global time is a place, and 0 its mark."""
+        if items:
+            self._elements += len(items)
+            self._wait(node, items)
         self._reports.update(reports)
         self._run()
         return self._effects([], None)

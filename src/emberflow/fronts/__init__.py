@@ -26,15 +26,17 @@ will never be anything more.
 An element's time is given (``time=``, strictly increasing within a partition) or, left out, the
 time of its arrival in milliseconds.
 
-Two members are optional. ``check()`` raises `InputError` before anything starts if the source
+Three members are optional. ``check()`` raises `InputError` before anything starts if the source
 cannot be reached. ``replayable = False`` says that what was read cannot be read again.
+``read_batches`` is as ``read`` and may also give a `Batch` where several elements come together; it
+is preferred where it is there, because an object for each element is most of what reading costs.
 """
 
 from __future__ import annotations
 
 from emberflow.fronts.files import Files
 from emberflow.fronts.iterable import Iterable
-from emberflow.fronts.protocol import Element, Front
+from emberflow.fronts.protocol import Batch, Element, Front
 from emberflow.fronts.socket import Socket
 
-__all__ = ["Element", "Files", "Front", "Iterable", "Socket"]
+__all__ = ["Batch", "Element", "Files", "Front", "Iterable", "Socket"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Iterable as AnyIterable
+from itertools import islice
 from typing import Any
 
 from emberflow.errors import InputError
-from emberflow.fronts.protocol import Element
+from emberflow.fronts.protocol import Batch, Element
 from emberflow.item import At
 
 #: How long the front sleeps at once, so that it can be stopped.
 _NAP_SECONDS = 0.05
+#: Elements given at once where there is no rate to keep.
+_BATCH = 1_000
 
 
 class Iterable:
@@ -47,18 +50,39 @@ class Iterable:
         self._arrival = arrival
 
     def read(self, partition: int, position: Any) -> Iterator[Element | None]:
-        elements = self._elements() if callable(self._elements) else self._elements
         begin = time.monotonic()
         first = 0 if position is None else position + 1
-        for number, element in enumerate(elements):
-            if number < first:
-                continue
+        for number, element in enumerate(self._from(first), first):
             if self._rate is not None:
                 yield from self._wait(begin + (number - first) / self._rate)
             at, payload = (
                 (element.time, element.payload) if isinstance(element, At) else (number, element)
             )
             yield Element(number, payload, None if self._arrival else at)
+
+    def read_batches(self, partition: int, position: Any) -> Iterator[Element | Batch | None]:
+        if self._rate is not None or callable(self._elements):
+            # What a function gives may take its time, and would have to wait for the others.
+            yield from self.read(partition, position)
+            return
+        for first in range(0 if position is None else position + 1, len(self._elements), _BATCH):
+            payloads = self._elements[first : first + _BATCH]
+            positions = range(first, first + len(payloads))
+            times: Sequence[int] = positions
+            if At in set(map(type, payloads)):
+                given = [
+                    (element.time, element.payload)
+                    if isinstance(element, At)
+                    else (number, element)
+                    for number, element in zip(positions, payloads, strict=True)
+                ]
+                times = [at for at, _ in given]
+                payloads = [payload for _, payload in given]
+            yield Batch(positions, payloads, None if self._arrival else times)
+
+    def _from(self, first: int) -> Iterator[Any]:
+        elements = self._elements() if callable(self._elements) else self._elements
+        return islice(iter(elements), first, None)
 
     def _wait(self, until: float) -> Iterator[None]:
         while (remaining := until - time.monotonic()) > 0:

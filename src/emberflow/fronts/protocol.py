@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 
@@ -12,6 +12,25 @@ class Element(NamedTuple):
     position: Any
     payload: Any
     time: int | None = None
+
+
+class Batch(NamedTuple):
+    """Elements that come together, as columns: a tenth of the cost of as many `Element`.
+
+    ``times`` is None when all of them take the time of their arrival. Sequences are read, sliced
+    and never changed; a `range` is one.
+
+    >>> Batch(range(3), ["a", "b", "c"], range(3)).part(1, 3)
+    Batch(positions=range(1, 3), payloads=['b', 'c'], times=range(1, 3))
+    """
+
+    positions: Sequence[Any]
+    payloads: Sequence[Any]
+    times: Sequence[int] | None = None
+
+    def part(self, begin: int, end: int) -> Batch:
+        times = None if self.times is None else self.times[begin:end]
+        return Batch(self.positions[begin:end], self.payloads[begin:end], times)
 
 
 class Front(Protocol):

@@ -1,9 +1,10 @@
 """Feeding: a thread that reads a partition of a front, and the gate through which it enters.
 
-The thread puts elements into a queue with a bound and does nothing else; the worker's loop takes
-them out when the gate has credits. So a slow source never holds up the loop, and a slow loop holds
-up the source. The queue is a deque, whose ends are safe to use from two threads: a lock for each
-element would cost more than all the rest of its way.
+The thread puts what it reads into a queue with a bound and does nothing else; the worker's loop
+takes it out when the gate has credits. So a slow source never holds up the loop, and a slow loop
+holds up the source. The queue is a deque, whose ends are safe to use from two threads: a lock for
+each element would cost more than all the rest of its way. From here on elements are columns, and
+then items; there is no object for each.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import lt
+from typing import TypeAlias
 
 from emberflow.engine.gate import Gate
-from emberflow.engine.messages import AFTER_ALL, Moment
+from emberflow.engine.messages import Moment
 from emberflow.errors import EmberflowError, InputError
-from emberflow.fronts.protocol import Element, Front
-from emberflow.item import TIME_MAX
+from emberflow.fronts.protocol import Batch, Element, Front
+from emberflow.item import TIME_MAX, FlatItem
 
 #: Elements between the thread and the loop.
 QUEUE_MAX = 4_096
 _PUT_SECONDS = 0.1
+
+#: What the thread hands over; None when the source has ended.
+Read: TypeAlias = Element | Batch | BaseException | None
 
 
 class FrontFailedError(EmberflowError):
@@ -44,7 +50,10 @@ class Feed:
         self._front = front
         self._partition = partition
         self._arrival = False
-        self._queue: deque[Element | BaseException | None] = deque()
+        self._queue: deque[Read] = deque()
+        #: Elements put by the thread and taken by the loop: each counter has one who writes it.
+        self._put_count = 0
+        self._taken_count = 0
         self._space = threading.Event()
         self._stop = threading.Event()
         self._taken_at: deque[tuple[Moment, float]] = deque()
@@ -71,15 +80,16 @@ class Feed:
 
     @property
     def waiting(self) -> int:
-        return 0 if self.over else len(self._queue)
+        return 0 if self.over else self._put_count - self._taken_count
 
     def _read(self) -> None:
-        last: Element | BaseException | None = None
+        last: BaseException | None = None
+        read = getattr(self._front, "read_batches", self._front.read)
         try:
-            for element in self._front.read(self._partition, None):
+            for given in read(self._partition, None):
                 if self._stop.is_set():
                     return
-                if element is not None and not self._put(element):
+                if given is not None and not self._put(given):
                     return
         except Exception as error:
             last = FrontFailedError(
@@ -89,53 +99,102 @@ class Feed:
             last.__cause__ = error
         self._put(last)
 
-    def _put(self, element: Element | BaseException | None) -> bool:
-        waiting = self._queue
-        while len(waiting) >= QUEUE_MAX:
+    def _put(self, given: Read) -> bool:
+        while self._put_count - self._taken_count >= QUEUE_MAX:
             self._space.clear()
             if self._stop.is_set():
                 return False
             self._space.wait(_PUT_SECONDS)
-        waiting.append(element)
+        # Counted first, so that 'nothing waits' is never said of what is here.
+        self._put_count += len(given.payloads) if given.__class__ is Batch else 1
+        self._queue.append(given)
         return True
 
-    def take(self, most: int) -> tuple[list[tuple[Moment, Any]], Moment]:
-        """Elements that may enter now, with their global times, and what is promised after them."""
-        taken: list[tuple[Moment, Any]] = []
-        gate, index, waiting = self.gate, self.index, self._queue
+    def take(self, most: int) -> tuple[list[FlatItem], Moment]:
+        """Elements that may enter now, as items, and what is promised after them."""
+        gate = self.gate
+        most = min(most, gate.credits) if not self.over else 0
         now = _now_ms()
-        least = gate.promise[0]
-        for _ in range(min(most, gate.credits, len(waiting)) if not self.over else 0):
-            element = waiting.popleft()
-            if element is None:
+        items: list[FlatItem] = []
+        while most > 0 and self._queue and not self._ended:
+            batch = self._next(most)
+            if batch is None:
                 self._ended = True
                 break
-            if isinstance(element, BaseException):
-                raise element
-            _, payload, at = element
-            if at is None:
-                self._arrival = True
-                at = max(now, least)
-            elif at.__class__ is not int or at < least or at > TIME_MAX:
-                raise self._bad_time(element, least)
-            least = at + 1
-            taken.append(((at, index), payload))
-        if len(waiting) < QUEUE_MAX // 2:
+            taken = len(batch.payloads)
+            if taken:
+                times = self._times(batch, now)
+                items += zip(zip(times, repeat(self.index)), repeat(0), batch.payloads)
+                gate.emitted_all(times)
+                most -= taken
+        if self._put_count - self._taken_count < QUEUE_MAX // 2:
             self._space.set()
-        if taken:
-            gate.emitted_all([moment[0] for moment, _ in taken])
-            self._taken_at.append((taken[-1][0], time.monotonic()))
+        if items:
+            self._taken_at.append(((gate.promise[0] - 1, self.index), time.monotonic()))
         if self._ended:
             gate.finished()
-        elif self._arrival and not waiting and not taken and not self._halted:
+        elif self._arrival and not self._queue and not items and not self._halted:
             gate.idle_until(now)
-        return taken, gate.promise
+        return items, gate.promise
 
-    def _bad_time(self, element: Element, least: int) -> InputError:
+    def _next(self, most: int) -> Batch | None:
+        """At most so many elements from the head of the queue; None when the source has ended."""
+        waiting = self._queue
+        given = waiting.popleft()
+        if given.__class__ is Batch:
+            batch: Batch = given
+            if len(batch.payloads) > most:
+                waiting.appendleft(batch.part(most, len(batch.payloads)))
+                batch = batch.part(0, most)
+            self._taken_count += len(batch.payloads)
+            return batch
+        self._taken_count += 1
+        if given is None:
+            return None
+        if isinstance(given, BaseException):
+            raise given
+        # Elements that come one by one and are alike are a batch as well.
+        elements: list[Element] = [given]  # type: ignore[list-item]
+        untimed = elements[0].time is None
+        while len(elements) < most and waiting:
+            ahead = waiting[0]
+            if ahead.__class__ is not Element or (ahead.time is None) is not untimed:
+                break
+            elements.append(waiting.popleft())  # type: ignore[arg-type]
+        self._taken_count += len(elements) - 1
+        positions, payloads, times = zip(*elements, strict=True)
+        return Batch(positions, payloads, None if untimed else times)
+
+    def _times(self, batch: Batch, now: int) -> Sequence[int]:
+        """The times of a batch: given and checked, or those of arrival."""
+        least = self.gate.promise[0]
+        times = batch.times
+        if times is None:
+            self._arrival = True
+            first = max(now, least)
+            return range(first, first + len(batch.payloads))
+        rising = (
+            times.step > 0
+            if times.__class__ is range
+            else set(map(type, times)) == {int} and all(map(lt, times, times[1:]))
+        )
+        if not rising or times[0] < least or times[-1] > TIME_MAX:
+            raise self._bad_time(batch, least)
+        return times
+
+    def _bad_time(self, batch: Batch, least: int) -> InputError:
+        """About the first time of a batch that cannot be."""
+        assert batch.times is not None
+        wrong = 0
+        for at in batch.times:
+            if at.__class__ is not int or not least <= at <= TIME_MAX:
+                break
+            least = at + 1
+            wrong += 1
         return InputError(
-            f"front {self._name!r} gave an element of time {element.time!r} at position "
-            f"{element.position!r}, and promised {least} or later. Times within a partition are "
-            f"ints of 64 bits and strictly increasing."
+            f"front {self._name!r} gave an element of time {batch.times[wrong]!r} at position "
+            f"{batch.positions[wrong]!r}, and promised {least} or later. Times within a partition "
+            f"are ints of 64 bits and strictly increasing."
         )
 
     def minimal_time(self, moment: Moment, note: Callable[[float], None]) -> None:
@@ -143,7 +202,7 @@ class Feed:
         self.gate.minimal_time(moment)
         taken_at = self._taken_at
         now = time.monotonic()
-        while taken_at and (taken_at[0][0] < moment or moment == AFTER_ALL):
+        while taken_at and taken_at[0][0] < moment:
             note((now - taken_at.popleft()[1]) * 1_000)
 
 

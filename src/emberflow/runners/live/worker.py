@@ -227,9 +227,9 @@ class WorkerLoop:
         effects = []
         for feed in self._feeds:
             before = feed.gate.promise
-            elements, promise = feed.take(self.plan.batch)
-            if elements or promise > before:
-                effects.append(self._worker.enter(feed.node, elements, {feed.index: promise}))
+            items, promise = feed.take(self.plan.batch)
+            if items or promise > before:
+                effects.append(self._worker.enter_items(feed.node, items, {feed.index: promise}))
         return effects
 
     def _send_frames(self, effects: Effects) -> None:

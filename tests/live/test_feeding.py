@@ -1,0 +1,107 @@
+"""What enters a live query: the elements of a front, in order, within its credits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emberflow.engine.messages import AFTER_ALL, Moment
+from emberflow.errors import InputError
+from emberflow.fronts import Batch, Element
+from emberflow.item import FlatItem
+from emberflow.runners.live.feeding import Feed, FrontFailedError
+
+CREDIT = 7
+
+
+class Given:
+    """A front that gives what it was given."""
+
+    partitions = 1
+
+    def __init__(self, *given: Element | Batch | Exception | None) -> None:
+        self.given = given
+
+    def read(self, partition: int, position: Any) -> Iterator[Element | None]:
+        raise AssertionError("batches are preferred")
+
+    def read_batches(self, partition: int, position: Any) -> Iterator[Element | Batch | None]:
+        for read in self.given:
+            if isinstance(read, Exception):
+                raise read
+            yield read
+
+
+def fed(*given: Element | Batch | Exception | None) -> Feed:
+    feed = Feed("numbers", 0, Given(*given), 0, 3, CREDIT)
+    feed.start()
+    feed._thread.join(10)
+    return feed
+
+
+def drained(feed: Feed, most: int) -> list[FlatItem]:
+    """All that it gives, in rounds, the credits coming back after each."""
+    found: list[FlatItem] = []
+    promise: Moment = feed.gate.promise
+    while promise != AFTER_ALL:
+        before = len(found)
+        items, promise = feed.take(most)
+        found += items
+        assert len(found) - before <= min(most, CREDIT)
+        assert all(place < promise for place, _, _ in found)
+        feed.minimal_time(promise, lambda latency: None)
+    assert feed.over
+    assert feed.waiting == 0
+    return found
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), max_size=12),
+    st.integers(1, 9),
+)
+def test_elements_and_batches_enter_alike(sizes: list[tuple[int, int]], most: int) -> None:
+    """Each draw is a step of time and a size: 0 is nothing just now, 1 an element, more a batch."""
+    given: list[Element | Batch | None] = []
+    expected: list[FlatItem] = []
+    at = 0
+    for step, size in sizes:
+        times = range(at + step, at + step + size * step, step)
+        at += size * step
+        expected += [((time, 3), 0, -time) for time in times]
+        payloads = [-time for time in times]
+        if size == 0:
+            given.append(None)
+        elif size == 1:
+            given.append(Element("here", payloads[0], times[0]))
+        else:
+            given.append(Batch(times, payloads, times if step % 2 else list(times)))
+    assert drained(fed(*given), most) == expected
+
+
+def test_elements_without_a_time_take_that_of_their_arrival_each_its_own() -> None:
+    found = drained(fed(Element(0, "a"), Batch([1, 2], ["b", "c"]), Element(3, "d")), 3)
+    assert [payload for _, _, payload in found] == ["a", "b", "c", "d"]
+    places = [place for place, _, _ in found]
+    assert places == sorted(set(places))
+    assert places[0][0] > 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    "times", [[1, 1], [2, 1], [1, True], [1, 2.0], [1, 2**63], range(5, 3, -1)]
+)
+def test_a_time_that_cannot_be_is_named_with_its_position(times: Any) -> None:
+    feed = fed(Element("first", "x", 0), Batch(["second", "third"], ["y", "z"], times))
+    with pytest.raises(InputError, match=f"front 'numbers' gave an element of time {times[1]!r}"):
+        drained(feed, 5)
+
+
+def test_what_came_before_a_failure_of_the_source_still_enters() -> None:
+    feed = fed(Batch([0, 1], ["a", "b"], [0, 1]), OSError("unplugged"))
+    items, _ = feed.take(2)
+    assert [payload for _, _, payload in items] == ["a", "b"]
+    with pytest.raises(FrontFailedError, match="unplugged"):
+        feed.take(5)
