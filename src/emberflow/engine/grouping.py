@@ -15,18 +15,24 @@ A tuple has the place and the mark of its last item. Grouping adds no child id: 
 
 **Trimming.** Nothing below the minimal time can arrive any more, so of the items below it only the
 last ``window - 1`` can ever be part of another tuple. The rest is dropped, by the worker's rhythm.
+
+**Cuts.** The same ``window - 1`` items, below the moment of the cut, are all that a cut needs. A
+bucket that is not yet full says at which length it has to be noted (``note_at``): once it is in a
+cut, that is the next one.
 """
 
 from __future__ import annotations
 
 import operator
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from operator import itemgetter
+from collections.abc import Callable, Iterable
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 from emberflow.calls import balance_of
 from emberflow.engine.barrier import lost_tombstone
+from emberflow.engine.changes import Changes
+from emberflow.engine.cut import Row
 from emberflow.engine.messages import Moment
 from emberflow.engine.net import NetOutput
 from emberflow.engine.trimming import Trimmed
@@ -36,15 +42,17 @@ from emberflow.hashing import key_hash
 from emberflow.item import FlatItem, Place
 
 _place_of = itemgetter(0)
+_row_place_of = attrgetter("place")
 
 
 class Bucket:
     """The items of a key, as three lists of one length, so that a tuple is one slice."""
 
-    __slots__ = ("key", "marks", "payloads", "places")
+    __slots__ = ("key", "marks", "note_at", "payloads", "places")
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: Any, note_at: int) -> None:
         self.key = key
+        self.note_at = note_at
         self.places: list[Place] = []
         self.marks: list[int] = []
         self.payloads: list[Any] = []
@@ -62,7 +70,7 @@ class Grouping(Trimmed[Bucket]):
     """The machine of a grouping."""
 
     def __init__(self, node: Group) -> None:
-        super().__init__(kept=node.window - 1)
+        super().__init__(node.name, kept=node.window - 1)
         self.node = node
         self.window = node.window
         self.buckets: dict[Any, Bucket] = {}
@@ -73,7 +81,7 @@ class Grouping(Trimmed[Bucket]):
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         output: list[FlatItem] = []
         append = output.append
-        window, key_of, buckets, touched = self.window, self._key, self.buckets, self.touched
+        window, key_of, buckets = self.window, self._key, self.buckets
         for item in items:
             place, mark, payload = item
             try:
@@ -85,8 +93,8 @@ class Grouping(Trimmed[Bucket]):
                     bucket.marks.append(mark)
                     payloads = bucket.payloads
                     payloads.append(payload)
-                    if len(places) == window:
-                        touched.append(bucket)
+                    if len(places) == bucket.note_at:
+                        self._note(bucket)
                     append((place, mark, tuple(payloads[-window:])))
                     continue
             except Exception:  # a new key, or a key function that fails
@@ -105,12 +113,11 @@ class Grouping(Trimmed[Bucket]):
             key_hash(key)  # a key that has no stable hash is refused, below
         except Exception:
             return False
-        bucket = self.buckets[key] = Bucket(key)
+        bucket = self.buckets[key] = Bucket(key, self.window)
         bucket.places.append(place)
         bucket.marks.append(mark)
         bucket.payloads.append(payload)
-        if self.window == 1:
-            self.touched.append(bucket)
+        self._note(bucket)
         output.append((place, mark, (payload,)))
         return True
 
@@ -139,9 +146,17 @@ class Grouping(Trimmed[Bucket]):
                 output.append((place, mark, tuple(bucket.payloads[-window:])))
             else:
                 self._change(bucket, item, changed)
-            if len(places) == window:
-                self.touched.append(bucket)
+            if len(places) <= window:
+                self._note(bucket)
         return self._replayed(changed, output) if changed else output
+
+    def _note(self, bucket: Bucket) -> None:
+        """A bucket that holds no more than a window has changed."""
+        if len(bucket.places) == self.window:
+            self.touched.append(bucket)
+        elif self.changes is not None:
+            self.changes.note(bucket)
+        bucket.note_at = self.window
 
     def _bucket(self, payload: Any, moment: Moment) -> Bucket:
         try:
@@ -150,7 +165,7 @@ class Grouping(Trimmed[Bucket]):
             bucket = None
         if bucket is None:
             key, _ = self._balance(payload, moment)
-            bucket = self.buckets[key] = Bucket(key)
+            bucket = self.buckets[key] = Bucket(key, self.window)
         return bucket
 
     def _change(self, bucket: Bucket, item: FlatItem, changed: dict[int, _Change]) -> None:
@@ -221,6 +236,38 @@ class Grouping(Trimmed[Bucket]):
 
     def sizes(self) -> list[int]:
         return [len(bucket.places) for bucket in self.buckets.values()]
+
+    def all_buckets(self) -> list[Bucket]:
+        return list(self.buckets.values())
+
+    def goes_on(self, bucket: Bucket, moment: Moment) -> bool:
+        places = bucket.places
+        if len(places) < self.window:
+            bucket.note_at = len(places) + 1
+        return bool(places) and places[-1] >= moment
+
+    def rows_of(self, bucket: Bucket, moment: Moment, since: Moment) -> list[Row]:
+        places = bucket.places
+        end = bisect_left(places, moment)
+        if end == 0 or places[end - 1] < since:
+            return []
+        operation, key, hashed = self.operation, bucket.key, key_hash(bucket.key)
+        return [
+            Row(operation, hashed, key, places[position], bucket.payloads[position])
+            for position in range(max(0, end - self.kept), end)
+        ]
+
+    def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
+        if self.changes is None:
+            self.changes = Changes(moment)
+        for row in sorted(rows, key=_row_place_of):
+            bucket = self.buckets.get(row.key)
+            if bucket is None:
+                bucket = self.buckets[row.key] = Bucket(row.key, self.window)
+            bucket.places.append(row.place)
+            bucket.marks.append(0)
+            bucket.payloads.append(row.payload)
+            bucket.note_at = len(bucket.places) + 1
 
 
 #: What came before, then places, marks and payloads.

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from emberflow.calls import images_of, scheduled_time
+from emberflow.engine.pending import Pending
 from emberflow.errors import StepError
 from emberflow.graph import Broadcast, Map
 from emberflow.item import At, FlatItem, scheduled_child_ids
@@ -33,10 +34,10 @@ _CHILDREN = tuple((child,) for child in range(256))
 _FIRST = _CHILDREN[0]
 
 
-def map_process(node: Map) -> Process:
-    """The machine of a map."""
+def map_process(node: Map, pending: Pending | None = None) -> Process:
+    """The machine of a map. What it schedules is noted as pending."""
     function = node.function
-    one_by_one = _one_by_one(node)
+    one_by_one = _one_by_one(node, Pending(node.name) if pending is None else pending)
 
     if node.timed:
 
@@ -105,7 +106,7 @@ def _with_images(
     return [[(item[0] + _FIRST, item[1], image) for item, image in zip(items, images, strict=True)]]
 
 
-def _one_by_one(node: Map) -> Process:
+def _one_by_one(node: Map, pending: Pending) -> Process:
     images_of_payload = images_of(node)
     scheduling_front = node.scheduling_front
 
@@ -115,18 +116,22 @@ def _one_by_one(node: Map) -> Process:
             moment = (place[0], place[1])
             # All or nothing: an item that fails half way has only a failure for its image.
             made: list[FlatItem] = []
+            scheduled: list[FlatItem] = []
             try:
                 for child, image in enumerate(images_of_payload(payload, moment)):
                     if isinstance(image, At):
                         time = scheduled_time(node, image, moment)
                         ids = scheduled_child_ids(moment, place[2:], child)
                         made.append(((time, scheduling_front, *ids), mark, image.payload))
+                        scheduled.append(made[-1])
                     else:
                         made.append(((*place, child), mark, image))
             except StepError as error:
                 failed.append((place, mark, error))
             else:
                 output += made
+                for later, _, scheduled_payload in scheduled:
+                    pending.schedule(later, mark, moment, scheduled_payload)
         return [output]
 
     return process

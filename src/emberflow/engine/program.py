@@ -21,6 +21,7 @@ from typing import Any
 from emberflow.calls import Balance, balance_of, pair_balance_of
 from emberflow.engine.grouping import Grouping
 from emberflow.engine.mapping import Process, broadcast_process, map_process, merge_process
+from emberflow.engine.pending import Pending
 from emberflow.engine.reduction import Reducing
 from emberflow.errors import InternalError
 from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Node, Reduction, Sink
@@ -179,6 +180,7 @@ class Machines:
     def __init__(self, layout: Layout) -> None:
         self.process: dict[int, Process] = {}
         self.stateful: dict[int, Grouping | Reducing] = {}
+        self.pending: dict[int, Pending] = {}
         for node in layout.nodes:
             if node in layout.fused:
                 fused = layout.fused[node]
@@ -195,7 +197,10 @@ class Machines:
         if isinstance(node, Group):
             self._add(node.id, Grouping(node))
         elif isinstance(node, Map):
-            self.process[node.id] = map_process(node)
+            pending = Pending(node.name)
+            self.process[node.id] = map_process(node, pending)
+            if node.schedules:
+                self.pending[node.id] = pending
         elif isinstance(node, Broadcast):
             self.process[node.id] = broadcast_process(node)
         elif isinstance(node, Front | Merge):

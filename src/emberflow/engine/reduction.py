@@ -24,17 +24,22 @@ of the batch (`net`).
 follows in the bucket then yields nothing; the failure itself is an item (see `mapping`).
 
 **Trimming.** As of a grouping of window 2: below the minimal time the last version is enough.
+
+**Cuts.** The last version below the moment, of which the accumulator is enough: no replay ever
+reaches it. A restored version has the bucket's key for its mapped item.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
 from emberflow.calls import Balance, function_error, scheduled_time
 from emberflow.engine.barrier import lost_tombstone
+from emberflow.engine.changes import Changes
+from emberflow.engine.cut import Row
 from emberflow.engine.messages import Moment
 from emberflow.engine.net import NetOutput
 from emberflow.engine.trimming import Trimmed
@@ -64,6 +69,15 @@ class _Absent:
         self.error = error
 
 
+class _Restored:
+    """Instead of a mapped item, in a version that was restored: nothing ever asks for its payload."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+
 _NOT_YET = _Absent(None)
 _NOTHING = _Absent(None)  # behind a failure: the cycle yields nothing there
 
@@ -75,7 +89,7 @@ class Reducing(Trimmed[Versions]):
     """The machine of a reduction. ``keyed`` ones take payloads and give values, others triples."""
 
     def __init__(self, graph: Graph, reduction: Reduction, balance: Balance, keyed: bool) -> None:
-        super().__init__(kept=1)
+        super().__init__(graph.nodes[reduction.group].name, kept=1)
         self.buckets: dict[Any, Versions] = {}
         self.replays = 0
         self._node = graph.nodes[reduction.group]
@@ -164,7 +178,9 @@ class Reducing(Trimmed[Versions]):
             return False
         if accumulator.__class__ is self._refused:
             return False
-        self.buckets[key] = [(place, mark, mapped, accumulator)]
+        versions = self.buckets[key] = [(place, mark, mapped, accumulator)]
+        if self.changes is not None:
+            self.changes.note(versions)
         send((place + self._out, mark, self._sent(key, accumulator)))
         return True
 
@@ -241,6 +257,8 @@ class Reducing(Trimmed[Versions]):
             versions.insert(position, (place, mark, mapped, _NOT_YET))
             if len(versions) == 2:
                 self.touched.append(versions)
+            elif self.changes is not None and len(versions) == 1:
+                self.changes.note(versions)
         if position < change.start:
             change.start = position
         if place > change.last:
@@ -346,6 +364,8 @@ class Reducing(Trimmed[Versions]):
 
     def trim(self, minimal: Moment) -> None:
         still: list[Versions] = []
+        if self.changes is not None:
+            self.changes.note_all(self.touched)
         for versions in self.touched:
             if versions and versions[-1][0] < minimal:
                 del versions[:-1]
@@ -363,6 +383,30 @@ class Reducing(Trimmed[Versions]):
 
     def sizes(self) -> list[int]:
         return [len(versions) for versions in self.buckets.values()]
+
+    def all_buckets(self) -> list[Versions]:
+        return list(self.buckets.values())
+
+    def goes_on(self, versions: Versions, moment: Moment) -> bool:
+        return bool(versions) and versions[-1][0] >= moment
+
+    def rows_of(self, versions: Versions, moment: Moment, since: Moment) -> list[Row]:
+        last = bisect_left(versions, (moment,)) - 1
+        if last < 0 or versions[last][0] < since:
+            return []
+        place, _, mapped, accumulator = versions[last]
+        if accumulator.__class__ is _Absent:
+            # What failed below a cut ends the run, so this cut will never be committed. (Where a
+            # failure does not end it, the accumulator that goes on behind it is what to save.)
+            return []
+        key = mapped.key if mapped.__class__ is _Restored else self._key_of(mapped)
+        return [Row(self.operation, key_hash(key), key, place, accumulator)]
+
+    def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
+        if self.changes is None:
+            self.changes = Changes(moment)
+        for row in rows:
+            self.buckets[row.key] = [(row.place, 0, _Restored(row.key), row.payload)]
 
 
 _place_of = _first_of_three = itemgetter(0)

@@ -24,7 +24,7 @@ are in flight: they are acked as a frame that the worker sends to itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
@@ -33,6 +33,7 @@ from typing import Any
 
 from emberflow.calls import balance_of
 from emberflow.engine.barrier import Barrier
+from emberflow.engine.cut import Capture, Row, Scheduled
 from emberflow.engine.messages import (
     BEFORE_ALL,
     Ack,
@@ -45,7 +46,7 @@ from emberflow.engine.messages import (
 )
 from emberflow.engine.program import Layout, Machines, Unit
 from emberflow.engine.routing import Route, barrier_host
-from emberflow.errors import EndlessLoopError, StepError
+from emberflow.errors import EndlessLoopError, InternalError, StepError
 from emberflow.graph import Sink
 from emberflow.hashing import owner, stable_id
 from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime
@@ -108,6 +109,8 @@ class Worker:
         self._reports: dict[int, Moment] = {}
         self._minimal: Moment = BEFORE_ALL
         self._minimal_anywhere: Moment = BEFORE_ALL
+        self._minimal_of_all: Moment = BEFORE_ALL
+        self._capture: Capture | None = None
         self._replays_left = _REPLAYS_MAX
         #: By the rank of the region: the frame to itself that holds its items back.
         self._held: dict[int, Frame] = {}
@@ -184,8 +187,14 @@ class Worker:
             self._run()
         if minimal > self._minimal:
             self._minimal = minimal
+        if progress.of_all() > self._minimal_of_all:
+            self._minimal_of_all = progress.of_all()
+            bound = self._trims_below()
             for machine in self.machines.stateful.values():
-                machine.trim_if_due(minimal)
+                machine.trim_if_due(bound)
+            if not self._is_capturing():
+                for pending in self.machines.pending.values():
+                    pending.trim_if_due(bound)
         return self._effects(*self._released())
 
     def pass_time(self, elapsed: float) -> None:
@@ -196,8 +205,83 @@ class Worker:
 
     def trim(self) -> None:
         """Trim every bucket now, whatever the rhythm says."""
+        bound = self._trims_below()
         for machine in self.machines.stateful.values():
-            machine.trim(self._minimal)
+            machine.trim(bound)
+        if not self._is_capturing():
+            for pending in self.machines.pending.values():
+                pending.trim(bound)
+
+    # Cuts (see `cut` for what the runner has to see to).
+
+    def begin_cut(self, moment: Moment, since: Moment) -> Capture:
+        """Begin to capture the state at the minimal time of all that this worker has heard last.
+
+        ``since`` is the moment of the last committed cut, or `BEFORE_ALL` for all there is. A cut
+        that has begun before and is not committed is given up.
+        """
+        if moment != self._minimal_of_all:
+            raise InternalError(
+                f"worker {self.index} was told to cut at {moment}, and the minimal time that it has "
+                f"heard last is {self._minimal_of_all}: a cut follows the progress to its moment"
+            )
+        if self._capture is not None:
+            self._capture.give_up()
+        # Each begins to note what changes now, not when the capture comes to it.
+        parts: list[Iterator[Row | Scheduled | None]] = [
+            machine.capture(moment, since) for machine in self.machines.stateful.values()
+        ]
+        parts += [pending.capture(moment, since) for pending in self.machines.pending.values()]
+        self._capture = Capture(moment, chain.from_iterable(parts))
+        return self._capture
+
+    def cut_committed(self, moment: Moment) -> None:
+        """The cut at this moment can be restored from, whatever happens."""
+        for machine in self.machines.stateful.values():
+            machine.cut_committed(moment)
+        for pending in self.machines.pending.values():
+            pending.cut_committed(moment)
+
+    def restore(
+        self, moment: Moment, rows: Iterable[Row], scheduled: Iterable[Scheduled]
+    ) -> Effects:
+        """Take over what a cut at this moment holds for this worker, and emit what is scheduled.
+
+        Before anything else happens; it may be called again with more of the same cut.
+        """
+        rows_of: dict[str, list[Row]] = {}
+        scheduled_of: dict[str, list[Scheduled]] = {}
+        for row in rows:
+            rows_of.setdefault(row.operation, []).append(row)
+        for item in scheduled:
+            scheduled_of.setdefault(item.operation, []).append(item)
+        for machine in self.machines.stateful.values():
+            machine.restore(moment, rows_of.pop(machine.operation, []))
+        for node, pending in self.machines.pending.items():
+            items = scheduled_of.pop(pending.operation, [])
+            pending.restore(moment, items)
+            if items:
+                (reader,) = self.layout.readers[node]
+                self._send(
+                    reader, sorted([(item.place, 0, item.payload) for item in items], key=_place_of)
+                )
+        if rows_of or scheduled_of:
+            raise InternalError(
+                f"the cut at {moment} holds the state of operations that the flow "
+                f"{self.layout.graph.flow!r} does not have: {sorted([*rows_of, *scheduled_of])}"
+            )
+        self._run()
+        return self._effects([], None)
+
+    def _is_capturing(self) -> bool:
+        return self._capture is not None and not self._capture.done
+
+    def _trims_below(self) -> Moment:
+        """Trimming holds back at a cut under way. And at the minimal time of all, because that is
+        where the next cut is taken: the own range may be ahead of it."""
+        if self._capture is not None and not self._capture.done:
+            return min(self._minimal_of_all, self._capture.moment)
+        return self._minimal_of_all
 
     # Running the graph.
 

@@ -1,0 +1,72 @@
+"""Which buckets may have changed since the last cut that was committed, at no cost to items in order.
+
+The invariant: **every bucket that holds an item at or above the last committed cut is touched, or
+noted here.** Trimming already notes a bucket when it comes to hold more than it must keep; when a
+trim takes it off that list, it is noted here. So are buckets that are begun, that have fewer items
+than they may keep and get another, or that change out of order. None of that is on the way of an
+item in order to a bucket that is full.
+
+Noted means 'may have changed': a capture looks at all that are touched or noted, and takes those
+that have. What it took is noted until the cut is committed, so a cut that is lost loses nothing;
+what still holds items at or above the cut is noted for the next one.
+
+There is none of this before the first cut: who never cuts, pays nothing. That one looks at every
+bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from emberflow.engine.messages import Moment
+
+B = TypeVar("B")
+
+
+class Changes(Generic[B]):
+    """Buckets by their identity; what is noted is also kept alive, so no identity comes again."""
+
+    __slots__ = ("_ahead", "_begun", "_captured", "_noted", "since")
+
+    def __init__(self, since: Moment) -> None:
+        #: All buckets that changed at or after this are touched or noted.
+        self.since = since
+        self._noted: dict[int, B] = {}
+        self._captured: dict[int, B] = {}
+        #: What the capture under way has still to look at.
+        self._ahead: list[dict[int, B] | list[B]] = []
+        self._begun: Moment | None = None
+
+    def note(self, bucket: B) -> None:
+        self._noted[id(bucket)] = bucket
+
+    def note_all(self, buckets: list[B]) -> None:
+        self._noted.update(zip(map(id, buckets), buckets, strict=True))
+
+    def begin(self, moment: Moment, more: list[B]) -> None:
+        """Begin a capture: of all that is noted, and of more. One before it may be lost half way."""
+        self._begun = moment
+        self._ahead += [more, self._noted, self._captured]
+        self._noted, self._captured = {}, {}
+
+    def ahead(self) -> Iterator[B]:
+        """What a capture has to look at, each once; others may be noted all the while."""
+        seen: set[int] = set()
+        while self._ahead:
+            source = self._ahead[-1]
+            while source:
+                bucket = source.popitem()[1] if isinstance(source, dict) else source.pop()
+                if id(bucket) not in seen:  # all were alive at once when it began, so ids differ
+                    seen.add(id(bucket))
+                    yield bucket
+            self._ahead.pop()
+
+    def captured(self, bucket: B) -> None:
+        self._captured[id(bucket)] = bucket
+
+    def committed(self, moment: Moment) -> None:
+        """The cut at this moment is committed. Counts only if none has begun after it."""
+        if moment == self._begun and not self._ahead:
+            self._captured = {}
+            self.since = moment
