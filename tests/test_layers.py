@@ -18,6 +18,7 @@ LAYERS = [
     {"errors", "functions", "item", "hashing", "persistent"},
     {"graph", "assembly", "calls", "drawing"},
     {"engine"},
+    {"checkpoint"},
     {"operators", "streams", "flow", "loading"},
     {"runners", "fronts", "sinks", "guarantees"},
     {"datasource", "testing"},
@@ -152,7 +153,7 @@ def test_imports_make_no_circle() -> None:
     ("source", "module", "complaint"),
     [
         ("from emberflow.flow import Flow", "emberflow.graph", "graph (layer 1) imports"),
-        ("import emberflow.cli", "emberflow.runners.batch", "runners (layer 4) imports"),
+        ("import emberflow.cli", "emberflow.runners.batch", "runners (layer 5) imports"),
         ("from emberflow import Flow", "emberflow.item", "item (layer 0) imports emberflow.Flow"),
         ("from ..flow import Flow", "emberflow.engine.worker", "engine (layer 2) imports"),
         ("def f():\n    from emberflow import flow", "emberflow.graph", "line 2: graph (layer 1)"),

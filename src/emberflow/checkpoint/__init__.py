@@ -1,0 +1,43 @@
+"""What outlives the workers: cuts of all state, and the times that fronts have given.
+
+It knows files, not machines. `store.CheckpointStore` holds cuts, `frontlog` the logs of the fronts,
+`docs/checkpoints.md` describes the format. What is imported here needs no pyarrow.
+"""
+
+from emberflow.checkpoint.errors import (
+    CheckpointError,
+    DamagedCutError,
+    DamagedCutWarning,
+    DamagedLogError,
+    FencedError,
+    UnfitCutError,
+)
+from emberflow.checkpoint.manifest import (
+    Manifest,
+    PartInfo,
+    Step,
+    check_fits,
+    compaction_due,
+    steps_of,
+)
+from emberflow.checkpoint.rows import BUCKET, SCHEDULED, STATE, Row, removed
+
+__all__ = [
+    "BUCKET",
+    "SCHEDULED",
+    "STATE",
+    "CheckpointError",
+    "DamagedCutError",
+    "DamagedCutWarning",
+    "DamagedLogError",
+    "FencedError",
+    "Manifest",
+    "PartInfo",
+    "Row",
+    "Step",
+    "UnfitCutError",
+    "check_fits",
+    "compaction_due",
+    "removed",
+    "steps_of",
+]

@@ -1,0 +1,296 @@
+"""A location of files: written whole or not at all, and durable once a call has returned.
+
+On a local disk that takes a temporary name, ``fsync`` of the file, ``rename``, and ``fsync`` of the
+folder; a folder that is new is itself an entry that has to be synced. Other file systems are
+reached through ``pyarrow.fs``. An object store shows an object when its upload is complete and not
+before, so there the own name is written at once; on others (HDFS) a temporary name is moved.
+
+`lock` keeps two processes of *one* local disk apart. Elsewhere there is no lock, and nothing here
+needs one to be right: see `store` for what a fence does without.
+
+Paths are relative to the location and have ``/`` between their parts. A name that begins with a
+dot is temporary, and readers, Spark among them, do not see it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+
+from xxhash import xxh64
+
+from emberflow.checkpoint.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+#: Object stores, where an object appears when it is complete.
+_APPEARS_WHOLE = frozenset(("s3", "gcs", "abfs"))
+_LOCK = ".lock"
+_LOCK_WAIT_S_MAX = 60.0
+_LOCK_PAUSE_S = 0.01
+_READ_BYTES = 1 << 20
+TEMPORARY_PREFIX = "."
+
+
+class Written:
+    """What a new file holds so far: its length and checksum go along with the writing."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = xxh64()
+        self.bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        self._file.write(view)
+        self.bytes += len(view)
+        return len(view)
+
+    @property
+    def checksum(self) -> str:
+        return self._hash.hexdigest()
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        """Nothing: whoever opened the file closes it, when it knows that all is well."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+class Location(Protocol):
+    """A folder that holds a checkpoint."""
+
+    @property
+    def is_local(self) -> bool: ...
+    def shown(self, path: str) -> str:
+        """The full name of a file, for messages."""
+
+    def new(self, path: str) -> contextlib.AbstractContextManager[Written]:
+        """A new file. It is there, durably, when the block ends without an error."""
+
+    def open(self, path: str) -> Any:
+        """A file to read at random: something that pyarrow takes, and that closes."""
+
+    def read(self, path: str) -> bytes: ...
+    def names(self, folder: str, *, temporary: bool = False) -> list[str]:
+        """The names in a folder, sorted: proper ones, or temporary ones. None if it is not there."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder with all that is in it, if it is there."""
+
+    def lock(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+def write(location: Location, path: str, data: bytes) -> None:
+    with location.new(path) as file:
+        file.write(data)
+
+
+def digest(location: Location, path: str) -> tuple[int, str]:
+    """The length and the checksum of a file as it is now."""
+    found = xxh64()
+    length = 0
+    with location.open(path) as file:
+        while data := file.read(_READ_BYTES):
+            found.update(data)
+            length += len(data)
+    return length, found.hexdigest()
+
+
+def temporary_name(path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    own = f"{TEMPORARY_PREFIX}{name}.{uuid.uuid4().hex[:8]}"
+    return f"{folder}/{own}" if folder else own
+
+
+class LocalLocation:
+    """A folder of a local disk, or of one that behaves like it."""
+
+    is_local = True
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def shown(self, path: str) -> str:
+        return str(self.root / path)
+
+    @contextlib.contextmanager
+    def new(self, path: str) -> Iterator[Written]:
+        target = self.root / path
+        make_folder(target.parent)
+        temporary = self.root / temporary_name(path)
+        try:
+            with open(temporary, "wb") as file:
+                yield Written(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        sync_folder(target.parent)
+
+    def open(self, path: str) -> io.BufferedReader:
+        return open(self.root / path, "rb")
+
+    def read(self, path: str) -> bytes:
+        return (self.root / path).read_bytes()
+
+    def names(self, folder: str, *, temporary: bool = False) -> list[str]:
+        try:
+            found = os.listdir(self.root / folder)
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in found if name.startswith(TEMPORARY_PREFIX) == temporary)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.root / path).unlink()
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        import fcntl  # not everywhere, and needed only by who writes
+
+        make_folder(self.root)
+        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            deadline = time.monotonic() + _LOCK_WAIT_S_MAX
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise CheckpointError(
+                            f"{self.root} is locked by another process for more than "
+                            f"{_LOCK_WAIT_S_MAX:.0f} s. Does a stopped query still use it?"
+                        ) from None
+                    time.sleep(_LOCK_PAUSE_S)
+            yield
+        finally:
+            os.close(descriptor)  # and so unlocked
+
+
+class ArrowLocation:
+    """A folder of a file system of ``pyarrow.fs``."""
+
+    is_local = False
+
+    def __init__(self, filesystem: FileSystem, root: str) -> None:
+        self.filesystem = filesystem
+        self.root = root.rstrip("/")
+
+    def shown(self, path: str) -> str:
+        return f"{self.filesystem.type_name}:{self._full(path)}"
+
+    def _full(self, path: str) -> str:
+        return f"{self.root}/{path}" if self.root else path
+
+    @contextlib.contextmanager
+    def new(self, path: str) -> Iterator[Written]:
+        filesystem = self.filesystem
+        whole = filesystem.type_name in _APPEARS_WHOLE
+        if not whole:
+            filesystem.create_dir(self._full(path).rpartition("/")[0], recursive=True)
+        target = self._full(path)
+        written_to = target if whole else self._full(temporary_name(path))
+        file = filesystem.open_output_stream(written_to)
+        try:
+            yield Written(cast(BinaryIO, file))
+        except BaseException:
+            if not whole:  # an upload that is not closed never becomes an object
+                with contextlib.suppress(Exception):
+                    file.close()
+                    filesystem.delete_file(written_to)
+            raise
+        file.close()
+        if not whole:
+            filesystem.move(written_to, target)
+
+    def open(self, path: str) -> Any:
+        return self.filesystem.open_input_file(self._full(path))
+
+    def read(self, path: str) -> bytes:
+        with self.open(path) as file:
+            return bytes(file.read())
+
+    def names(self, folder: str, *, temporary: bool = False) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        selector = FileSelector(self._full(folder), allow_not_found=True)
+        found = (str(entry.base_name) for entry in self.filesystem.get_file_info(selector))
+        return sorted(name for name in found if name.startswith(TEMPORARY_PREFIX) == temporary)
+
+    def remove(self, path: str) -> None:
+        from pyarrow.fs import FileType
+
+        full = self._full(path)
+        kind = self.filesystem.get_file_info(full).type
+        with contextlib.suppress(FileNotFoundError):
+            if kind == FileType.Directory:
+                self.filesystem.delete_dir(full)
+            elif kind != FileType.NotFound:
+                self.filesystem.delete_file(full)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        yield
+
+
+def location_of(place: str | os.PathLike[str], filesystem: FileSystem | None = None) -> Location:
+    """A path, or a URI (``file:///``, ``hdfs://``, ``s3://`` ...), or a path of a file system.
+
+    >>> location_of("file:///tmp/cuts").shown("parts")
+    '/tmp/cuts/parts'
+    """
+    text = os.fspath(place)
+    if filesystem is None and "://" not in text:
+        return LocalLocation(Path(text).absolute())
+    if filesystem is None:
+        from pyarrow.fs import FileSystem as Opened
+
+        filesystem, text = Opened.from_uri(text)
+    if filesystem.type_name == "local":
+        return LocalLocation(Path(text).absolute())
+    return ArrowLocation(filesystem, text)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those above it, so that it survives a loss of power."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True)
+        sync_folder(new.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
