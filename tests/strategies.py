@@ -36,15 +36,33 @@ BREADTH_MAX = 4.0
 
 def random_flow(random: Random) -> tuple[ef.Flow, Elements]:
     """A flow of 3 to 10 operators with 1 to 3 fronts, and 0 to 12 elements for each front."""
-    plan = random.choices(list(OPERATORS), k=random.randint(OPERATORS_MIN, OPERATORS_MAX))
-    draft = _Draft(random, ef.Flow(" ".join(plan)))
-    fronts = [f"front-{number}" for number in range(random.randint(1, FRONTS_MAX))]
+    plan = _plan(random)
+    flow = ef.Flow(" ".join(plan))
+    return flow, _add_random(random, flow, plan)
+
+
+def random_flows_together(randoms: list[Random]) -> tuple[ef.Flow, Elements]:
+    """Several of them as parts of one flow, for runners that take long to start."""
+    flow = ef.Flow("several random flows")
+    elements: Elements = {}
+    for number, random in enumerate(randoms):
+        elements |= _add_random(random, flow, _plan(random), f"{number}-")
+    return flow, elements
+
+
+def _plan(random: Random) -> list[str]:
+    return random.choices(list(OPERATORS), k=random.randint(OPERATORS_MIN, OPERATORS_MAX))
+
+
+def _add_random(random: Random, flow: ef.Flow, plan: list[str], prefix: str = "") -> Elements:
+    draft = _Draft(random, flow, prefix)
+    fronts = [f"{prefix}front-{number}" for number in range(random.randint(1, FRONTS_MAX))]
     for front in fronts:
-        draft.add(draft.flow.front(front), 1.0)
+        draft.add(flow.front(front), 1.0)
     for operator in plan:
         OPERATORS[operator](draft)
     draft.end()
-    return draft.flow, {front: _elements(random) for front in fronts}
+    return {front: _elements(random) for front in fronts}
 
 
 def random_flows() -> st.SearchStrategy[tuple[ef.Flow, Elements]]:
@@ -74,9 +92,10 @@ class _Open:
 class _Draft:
     """A flow under construction."""
 
-    def __init__(self, random: Random, flow: ef.Flow) -> None:
+    def __init__(self, random: Random, flow: ef.Flow, prefix: str) -> None:
         self.random = random
         self.flow = flow
+        self.prefix = prefix
         self.streams: list[_Open] = []
 
     def add(self, stream: Ints, breadth: float) -> None:
@@ -122,9 +141,9 @@ class _Draft:
             unread = [ef.merge(*unread[:2]), *unread[2:]]
         for number, stream in enumerate(unread):
             if self.random.random() < 0.3:
-                stream.key_by(self.key()).sink(f"sink-{number}", partitions=3)
+                stream.key_by(self.key()).sink(f"{self.prefix}sink-{number}", partitions=3)
             else:
-                stream.sink(f"sink-{number}")
+                stream.sink(f"{self.prefix}sink-{number}")
 
 
 # --- The operators: each takes streams of ints from the draft and adds streams of ints to it ------

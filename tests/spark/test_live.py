@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.fronts import Element
 from emberflow.runners.live.launch import ClusterError
-from tests.strategies import random_flow
 
 SECONDS = 60
 
@@ -49,18 +47,6 @@ def live(
     }
 
 
-def in_order(elements: dict[str, Any]) -> dict[str, Any]:
-    """A front gives its elements in the order of time; a list may have them in any."""
-    return {
-        name: sorted(given, key=lambda e: e.time) if _has_times(given) else given
-        for name, given in elements.items()
-    }
-
-
-def _has_times(given: Any) -> bool:
-    return any(isinstance(element, ef.At) for element in given)
-
-
 def word_count() -> ef.Flow:
     flow = ef.Flow("word count")
     words = flow.front("lines").flat_map(lambda line: line.split())
@@ -77,18 +63,6 @@ def test_the_output_is_that_of_the_reference_on_any_number_of_workers(
 ) -> None:
     flow = word_count()
     assert live(spark, flow, workers, {"lines": LINES}) == ef.run(flow, lines=LINES)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_random_flows_live_equal_the_reference(spark: SparkSession, seed: int) -> None:
-    flow, elements = random_flow(Random(seed))
-    expected = ef.run(flow, **elements)
-    output = live(spark, flow, 1 + seed % 4, in_order(elements))
-    for name, sink in flow.graph().sinks.items():
-        if sink.partitions == 1:
-            assert repr(output[name]) == repr(expected[name])
-        else:
-            assert sorted(map(repr, output[name])) == sorted(map(repr, expected[name]))
 
 
 def test_a_function_that_raises_ends_the_query_with_the_reference_s_error(

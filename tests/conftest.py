@@ -13,14 +13,15 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
+SPARK_TESTS = Path(__file__).parent / "spark"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # A session takes seconds to start, and two of them would fight for the cores: with
-    # `--dist loadgroup` all of these tests run in the same process.
+    # `--dist loadgroup` all of these tests run in the same process. Others that
+    # use the session say so with the same mark.
     for item in items:
-        if HERE in item.path.parents:
+        if SPARK_TESTS in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 

@@ -1,0 +1,91 @@
+"""What every runner has to agree on: all examples, and random flows.
+
+A live run takes a second or two to start, so random flows go several at a time: parts of one flow
+that share nothing but the run. Each is still a random flow of `tests.strategies`, and the names of
+its fronts and sinks tell which one it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import emberflow as ef
+from tests.strategies import Elements, random_flows_together
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+#: Seeds of random flows that run together.
+TOGETHER = (range(6), range(6, 12))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A flow and the elements of its fronts."""
+
+    name: str
+    flow: ef.Flow
+    elements: dict[str, list[Any]]
+
+
+@contextmanager
+def examples_importable() -> Iterator[None]:
+    """Examples are scripts beside each other. Whoever unpickles their payloads imports them."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def _click_sessions(example: Any) -> Elements:
+    return {"clicks": [ef.At(click.minute, click) for click in example.CLICKS]}
+
+
+def _inverted_index(example: Any) -> Elements:
+    more = example.generated_documents(12, words_per_document=20, seed=5)
+    return {"docs": [*example.DOCUMENTS, *more]}
+
+
+def _moving_average(example: Any) -> Elements:
+    return {"readings": [ef.At(reading.minute, reading) for reading in example.READINGS]}
+
+
+def _word_count(example: Any) -> Elements:
+    draw = Random(5)
+    lines = [" ".join(draw.choices(["dog", "cat", "hen"], k=draw.randrange(5))) for _ in range(40)]
+    return {"lines": [*example.LINES, *lines]}
+
+
+#: An example and the elements it gets.
+EXAMPLE_ELEMENTS: dict[str, Callable[[Any], Elements]] = {
+    "click_sessions": _click_sessions,
+    "grouping": lambda example: {"numbers": list(example.NUMBERS)},
+    "inverted_index": _inverted_index,
+    "moving_average": _moving_average,
+    "orders": lambda example: example.elements(),
+    "word_count": _word_count,
+}
+
+
+def example_case(name: str) -> Case:
+    with examples_importable():
+        example = importlib.import_module(name)
+    return Case(name, example.flow, EXAMPLE_ELEMENTS[name](example))
+
+
+def random_case(seeds: range) -> Case:
+    flow, elements = random_flows_together([Random(seed) for seed in seeds])
+    return Case(f"random flows {seeds.start} to {seeds.stop - 1}", flow, elements)
+
+
+CASES = [
+    *map(example_case, EXAMPLE_ELEMENTS),
+    *map(random_case, TOGETHER),
+]

@@ -1,0 +1,72 @@
+"""The contract: every runner gives what the reference gives, to the byte, in every partition."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+import emberflow as ef
+from tests.contract.cases import CASES, EXAMPLE_ELEMENTS, EXAMPLES, Case, examples_importable
+from tests.contract.outputs import Bytes, by_partition, differences
+from tests.contract.runners import RUNNERS
+
+BY_NAME = {case.name: case for case in CASES}
+
+#: Examples that are no flow of their own.
+NOT_CASES = {"conftest", "demo"}
+
+
+@cache
+def right(name: str) -> Bytes:
+    """What the reference gives. Pickled before anything else could touch it."""
+    case = BY_NAME[name]
+    return by_partition(case.flow, ef.run(case.flow, **case.elements))
+
+
+def test_every_example_is_in_the_contract() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} - NOT_CASES == set(EXAMPLE_ELEMENTS)
+
+
+def test_the_cases_have_output_and_partitions() -> None:
+    """A contract on nothing would always hold."""
+    for case in CASES:
+        assert any(right(case.name).values()), case.name
+    assert any(partition > 0 for case in CASES for _, partition in right(case.name))
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        pytest.param(name, marks=[pytest.mark.xdist_group("spark")] if runner.on_spark else [])
+        for name, runner in RUNNERS.items()
+    ],
+)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_output_is_that_of_the_reference_to_the_byte(
+    case: Case, runner: str, request: pytest.FixtureRequest
+) -> None:
+    with examples_importable():
+        got = RUNNERS[runner].run(case, lambda: request.getfixturevalue("spark"))
+        assert differences(got, right(case.name)) == []
+
+
+@pytest.mark.parametrize(
+    ("got", "complaint"),
+    [
+        ([1, 2], []),
+        ([1, 2.0], ["sink 'out' partition 0, payload 1: got 2.0, expected 2 (2 came, 2 expected)"]),
+        ([True, 2], ["payload 0: got True, expected 1"]),
+        ([1], ["payload 1: got none, expected 2 (1 came, 2 expected)"]),
+        ([2, 1], ["payload 0: got 2, expected 1"]),
+    ],
+)
+def test_what_differs_in_type_or_order_or_number_is_told(
+    got: list[object], complaint: list[str]
+) -> None:
+    flow = ef.Flow("as it is")
+    flow.front("numbers").sink("out")
+    found = differences(by_partition(flow, {"out": got}), by_partition(flow, {"out": [1, 2]}))
+    assert len(found) == len(complaint)
+    for told, expected in zip(found, complaint, strict=True):
+        assert expected in told
