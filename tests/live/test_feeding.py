@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emberflow.engine.messages import AFTER_ALL, Moment
@@ -53,7 +53,7 @@ def drained(feed: Feed, most: int) -> list[FlatItem]:
         found += items
         assert len(found) - before <= min(most, CREDIT)
         assert all(place < promise for place, _, _ in found)
-        feed.minimal_time(promise, lambda latency: None)
+        feed.minimal_time(promise)
     assert feed.over
     assert feed.waiting == 0
     return found
@@ -63,6 +63,7 @@ def drained(feed: Feed, most: int) -> list[FlatItem]:
     st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), max_size=12),
     st.integers(1, 9),
 )
+@settings(deadline=None)
 def test_elements_and_batches_enter_alike(sizes: list[tuple[int, int]], most: int) -> None:
     """Each draw is a step of time and a size: 0 is nothing just now, 1 an element, more a batch."""
     given: list[Element | Batch | None] = []

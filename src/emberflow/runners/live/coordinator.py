@@ -24,12 +24,13 @@ from typing import Any
 import zmq
 
 from emberflow.engine.acker import Acker
-from emberflow.engine.messages import Moment, Progress
+from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
 from emberflow.errors import EmberflowError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.plan import WorkerNews, front_index
+from emberflow.runners.live.progress import Latencies
 from emberflow.runners.live.storing import WriterThread, opened
 from emberflow.runners.live.wire import RunKeys, Wire
 
@@ -39,7 +40,6 @@ _SILENCE_SECONDS_MAX = 30.0
 _HEARTBEAT_SECONDS = 1.0
 _JOIN_SECONDS = 5.0
 _MESSAGES_A_ROUND = 1_000
-_LATENCIES_KEPT = 10_000
 
 
 class WorkersMissingError(EmberflowError):
@@ -92,7 +92,9 @@ class Coordinator:
         self.phase = "meeting"
         self.failure: BaseException | None = None
         self.news: dict[int, WorkerNews] = {}
-        self.latencies_ms: list[float] = []
+        self.latencies = Latencies()
+        self._settled_of = dict.fromkeys(range(workers), BEFORE_ALL)
+        self._settled = BEFORE_ALL
         self._thread = threading.Thread(target=self._run, name="emberflow coordinator", daemon=True)
 
     # What the query asks.
@@ -163,6 +165,9 @@ class Coordinator:
         if kind == said.ACK:
             self._acker.receive(body)
             self._heard_at[body.worker] = time.monotonic()
+        elif kind == said.SETTLED:
+            worker, settled = body
+            self._settled_of[worker] = settled
         elif kind == said.NEWS:
             self._keep(body)
         elif kind == said.BUNDLE:
@@ -179,7 +184,7 @@ class Coordinator:
     def _keep(self, news: WorkerNews) -> None:
         self.news[news.worker] = news
         self._heard_at[news.worker] = time.monotonic()
-        self.latencies_ms = (self.latencies_ms + news.latencies_ms)[-_LATENCIES_KEPT:]
+        self.latencies.note(news.latencies_ms)
 
     def _meet(self, identity: bytes, worker: int, fingerprint: int, address: str) -> None:
         if fingerprint != self._graph.fingerprint:
@@ -218,12 +223,13 @@ class Coordinator:
             return
         self._check_silence()
         self._tell_progress()
+        self._tell_settled()
         if self.phase == "running" and self._stop_asked.is_set():
             self._tell_all(said.HALT, None)
             self.phase = "halting"
         if self.phase in ("running", "halting") and self._nothing_more():
             self._tell_progress()
-            self._tell_all(said.END, None)
+            self._tell_all(said.END, self._acker.progress.of_all())
             self.phase = "ending"
         if self.phase == "ending" and len(self._done) == self._workers:
             self.phase = "over"
@@ -250,6 +256,12 @@ class Coordinator:
             self._told = self._acker.progress
             self._told_at = now
             self._tell_all(said.PROGRESS, self._told)
+
+    def _tell_settled(self) -> None:
+        settled = min(self._acker.progress.of_all(), *self._settled_of.values())
+        if settled > self._settled:
+            self._settled = settled
+            self._tell_all(said.SETTLED, settled)
 
     def _tell_all(self, kind: bytes, body: Any) -> None:
         for identity in self._identities.values():

@@ -26,6 +26,8 @@ from emberflow.item import TIME_MAX, FlatItem
 #: Elements between the thread and the loop.
 QUEUE_MAX = 4_096
 _PUT_SECONDS = 0.1
+#: Batches whose latency is being measured.
+_SAMPLES_MAX = 10_000
 
 #: What the thread hands over; None when the source has ended.
 Read: TypeAlias = Element | Batch | BaseException | None
@@ -56,7 +58,10 @@ class Feed:
         self._taken_count = 0
         self._space = threading.Event()
         self._stop = threading.Event()
-        self._taken_at: deque[tuple[Moment, float]] = deque()
+        self.settled = 0
+        #: Batches that were taken in: the last global time, when, and how many elements.
+        self._not_final: deque[tuple[Moment, float]] = deque()
+        self._not_settled: deque[tuple[Moment, float, int]] = deque()
         self._thread = threading.Thread(
             target=self._read, name=f"emberflow front {name} {partition}", daemon=True
         )
@@ -130,7 +135,7 @@ class Feed:
         if self._put_count - self._taken_count < QUEUE_MAX // 2:
             self._space.set()
         if items:
-            self._taken_at.append(((gate.promise[0] - 1, self.index), time.monotonic()))
+            self._note_taken((gate.promise[0] - 1, self.index), len(items))
         if self._ended:
             gate.finished()
         elif self._arrival and not self._queue and not items and not self._halted:
@@ -197,13 +202,35 @@ class Feed:
             f"are ints of 64 bits and strictly increasing."
         )
 
-    def minimal_time(self, moment: Moment, note: Callable[[float], None]) -> None:
-        """Credits come back; what has become final is noted with its latency in milliseconds."""
+    def minimal_time(self, moment: Moment) -> None:
+        """What has become final gives its credits back."""
         self.gate.minimal_time(moment)
-        taken_at = self._taken_at
+        not_final = self._not_final
+        while not_final and not_final[0][0] < moment:
+            not_final.popleft()
+
+    def settled_below(self, moment: Moment, note: Callable[[tuple[float, int]], None]) -> None:
+        """What led only to output that is stored is noted: milliseconds, and how many elements."""
+        not_settled = self._not_settled
         now = time.monotonic()
-        while taken_at and taken_at[0][0] < moment:
-            note((now - taken_at.popleft()[1]) * 1_000)
+        while not_settled and not_settled[0][0] < moment:
+            _, taken_at, count = not_settled.popleft()
+            self.settled += count
+            note(((now - taken_at) * 1_000, count))
+
+    @property
+    def lag_ms(self) -> float:
+        """How long the oldest element that is not final has been in; 0 if all are."""
+        return (time.monotonic() - self._not_final[0][1]) * 1_000 if self._not_final else 0.0
+
+    def _note_taken(self, last: Moment, count: int) -> None:
+        now = time.monotonic()
+        self._not_final.append((last, now))  # credits bound it
+        if len(self._not_settled) < _SAMPLES_MAX:
+            self._not_settled.append((last, now, count))
+        else:  # a sink has long been stuck: the last sample stands for all that come
+            _, since, before = self._not_settled.pop()
+            self._not_settled.append((last, since, before + count))
 
 
 def _now_ms() -> int:

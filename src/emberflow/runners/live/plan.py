@@ -11,6 +11,7 @@ from emberflow.runners.live.wire import RunKeys
 # What is said on the wire. Workers to the coordinator:
 HELLO = b"H"  # (worker, graph fingerprint, address for frames)
 ACK = b"A"  # an Ack
+SETTLED = b"T"  # (worker, Moment): all output below is stored; see `progress`
 BUNDLE = b"B"  # a StoredBundle for a sink that lives in the driver
 NEWS = b"N"  # WorkerNews, a few times a second
 DONE = b"D"  # (worker, WorkerNews): all is stored
@@ -18,9 +19,10 @@ FAILED = b"X"  # an exception
 # The coordinator to workers:
 PEERS = b"P"  # ([address], {(sink, partition): last global time})
 PROGRESS = b"G"  # a Progress
+# SETTLED: a Moment, below which all output of all workers is stored
 STORED = b"S"  # (sink, partition): the driver has stored the bundle
 HALT = b"L"  # take no more elements
-END = b"E"  # nothing more will come: store what is left and say DONE
+END = b"E"  # the last minimal time: store what is left and, when all have, say DONE
 QUIT = b"Q"  # leave at once
 # Workers to workers:
 FRAME = b"F"  # a Frame
@@ -48,7 +50,14 @@ class WorkerNews(NamedTuple):
     waiting: int  # elements taken from a source and not yet entered
     unstored: int  # items that are final and not yet stored
     halted: bool  # its fronts take nothing more: ended, or told so
-    latencies_ms: list[float]  # from taken in to final, of some elements
+    held: int  # items at barriers, not yet final
+    bucket_items: int | None  # in the buckets of all keys; None when there are too many to look at
+    settled: int  # elements whose output is all stored
+    latencies_ms: list[
+        tuple[float, int]
+    ]  # from taken in to stored, since the last news; of how many
+    lag_ms: float  # since when the oldest element that is not final has been in
+    cpu_seconds: float  # that its process has used
 
 
 def front_index(ordinal: int, fronts: int, partition: int) -> int:

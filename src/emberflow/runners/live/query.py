@@ -6,18 +6,16 @@ Names are PySpark's, in camel case, because it stands in for PySpark's own class
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections import deque
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL
 from emberflow.errors import EmberflowError
 from emberflow.graph import Graph
 from emberflow.runners.live.coordinator import Coordinator
 from emberflow.runners.live.launch import cancel_workers, run_workers
 from emberflow.runners.live.plan import Plan
+from emberflow.runners.live.progress import Gauge, LiveProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,9 +43,8 @@ class LiveQuery:
         self._tag = f"emberflow-{self.runId}"
         self._plan = plan
         self._coordinator = coordinator
-        self._begin = time.monotonic()
-        self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
-        self._released = (0, self._begin)
+        self._gauge = Gauge(id=self.id, runId=self.runId, name=name)
+        self._progress: deque[LiveProgress] = deque(maxlen=_PROGRESS_KEPT)
         coordinator.start()
         self._job = threading.Thread(target=self._run_job, name="emberflow job", daemon=True)
         self._job.start()
@@ -81,11 +78,11 @@ class LiveQuery:
         }
 
     @property
-    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
+    def lastProgress(self) -> LiveProgress | None:  # noqa: N802
         return self._progress[-1] if self._progress else None
 
     @property
-    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
+    def recentProgress(self) -> list[LiveProgress]:  # noqa: N802
         return list(self._progress)
 
     def exception(self) -> BaseException | None:
@@ -149,47 +146,11 @@ class LiveQuery:
 
     def _observe(self) -> None:
         while not self._coordinator.wait(_PROGRESS_SECONDS):
-            self._progress.append(self._look())
-        self._progress.append(self._look())
-
-    def _look(self) -> dict[str, Any]:
-        coordinator = self._coordinator
-        news = [coordinator.news[worker] for worker in sorted(coordinator.news)]
-        statistics = [told.statistics for told in news]
-        released = sum(worker.released for worker in statistics)
-        arrived = sum(worker.arrived for worker in statistics)
-        now = time.monotonic()
-        before, at = self._released
-        self._released = (released, now)
-        minimal = coordinator.progress.of_all()
-        return {
-            "id": self.id,
-            "runId": self.runId,
-            "name": self.name,
-            "timestamp": datetime.now(UTC).isoformat(),
-            "elements": sum(worker.elements for worker in statistics),
-            "released": released,
-            "releasedPerSecond": (released - before) / (now - at) if now > at else 0.0,
-            "minimalTime": None if minimal in (BEFORE_ALL, AFTER_ALL) else minimal,
-            "replayRatio": arrived / released if released else 1.0,
-            "latencyMs": _percentiles(coordinator.latencies_ms),
-            "loadPerWorker": [worker.items for worker in statistics],
-            "keys": sum(worker.buckets for worker in statistics),
-            "unstored": sum(told.unstored for told in news),
-        }
+            self._progress.append(self._gauge.look(self._coordinator))
+        self._progress.append(self._gauge.look(self._coordinator))
 
 
 def _told(error: Exception) -> str:
     """The lines of Spark's error that are about us, without the stack of the JVM."""
     lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
     return "\n".join(lines[:20])
-
-
-def _percentiles(latencies: list[float]) -> dict[str, float]:
-    ordered = sorted(latencies)
-    if not ordered:
-        return {}
-    return {
-        f"p{percent}": round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 3)
-        for percent in (50, 75, 95, 99)
-    }

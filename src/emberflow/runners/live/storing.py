@@ -10,7 +10,7 @@ import queue
 import threading
 from typing import Any
 
-from emberflow.engine.messages import Bundle
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Moment
 from emberflow.errors import EmberflowError
 from emberflow.item import FlatItem, GlobalTime
 from emberflow.sinks.protocol import StoredBundle, Writer
@@ -30,6 +30,17 @@ class Store:
         self._waiting: list[FlatItem] = []
         self._last: GlobalTime | None = None
         self._under_way = 0
+        self._under_way_from: Moment = BEFORE_ALL
+
+    @property
+    def settled(self) -> Moment:
+        """Of what has come, all below this is stored."""
+        if self.busy:
+            return self._under_way_from
+        if self._waiting:
+            place = self._waiting[0][0]
+            return place[0], place[1]
+        return AFTER_ALL
 
     @property
     def unstored(self) -> int:
@@ -46,6 +57,8 @@ class Store:
         self.busy = True
         items, self._waiting = self._waiting, []
         self._under_way = len(items)
+        place = items[0][0]
+        self._under_way_from = place[0], place[1]
         assert self._last is not None
         payloads = [payload for _, _, payload in items]
         return StoredBundle(self.sink, self.partition, self._last, payloads)

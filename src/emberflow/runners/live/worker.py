@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
 from typing import Any
 
 import zmq
 
-from emberflow.engine.messages import Ack, Effects, Frame, Moment, Progress, Xors
+from emberflow.engine.messages import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Ack,
+    Effects,
+    Frame,
+    Moment,
+    Progress,
+    Xors,
+)
 from emberflow.engine.program import Layout
 from emberflow.engine.routing import barrier_host
 from emberflow.engine.worker import Worker
@@ -35,6 +43,10 @@ _MESSAGES_A_ROUND = 256
 #: Fronts wait while this many final items wait for sinks here.
 _UNSTORED_MAX = 200_000
 _JOIN_SECONDS = 5.0
+#: Of how many keys the sizes are looked at for the news: more would hold up the loop.
+_KEYS_LOOKED_AT = 10_000
+#: What is settled is told no more often than this.
+_SETTLED_SECONDS = 0.001
 
 
 class CoordinatorGoneError(EmberflowError):
@@ -59,8 +71,13 @@ class WorkerLoop:
         self._feeds: list[Feed] = []
         self._stores: dict[tuple[str, int], Store] = {}
         self._writers: dict[tuple[str, int], WriterThread] = {}
-        self._latencies: list[float] = []
+        self._latencies: list[tuple[float, int]] = []
+        self._passed = BEFORE_ALL  # the minimal time of the barriers here
+        self._settled_told = BEFORE_ALL
+        self._settled_told_at = 0.0
+        self._settled_heard = BEFORE_ALL
         self._ending = False
+        self._last_minimal = AFTER_ALL
         self._done = False
         self._quit = False
         self._news_at = 0.0
@@ -206,18 +223,24 @@ class WorkerLoop:
         if progress is None:
             return []
         for feed in self._feeds:
-            feed.minimal_time(progress.of_all(), self._note_latency)
+            feed.minimal_time(progress.of_all())
+        self._passed = progress.of_range(self.index)
         return [self._worker.progress(progress)]
 
     def _hear(self, kind: bytes, body: Any) -> None:
         if kind == said.STORED:
             self._stores[body].stored()
+        elif kind == said.SETTLED:
+            self._settled_heard = body
+            for feed in self._feeds:
+                feed.settled_below(body, self._latencies.append)
         elif kind == said.HALT:
             for feed in self._feeds:
                 feed.halt()
             self._news_at = 0.0
         elif kind == said.END:
             self._ending = True
+            self._last_minimal = body
         elif kind == said.QUIT:
             self._quit = True
 
@@ -254,7 +277,10 @@ class WorkerLoop:
                 else:
                     self._tell(said.BUNDLE, bundle)
             unstored = unstored or store.unstored > 0
-        if self._ending and not unstored and not self._done:
+        self._tell_settled()
+        # Once all have settled, so that the last latencies are told too.
+        settled = self._settled_heard >= self._last_minimal
+        if self._ending and settled and not unstored and not self._done:
             self._done = True
             self._tell(said.DONE, (self.index, self._news()))
 
@@ -274,6 +300,15 @@ class WorkerLoop:
             else:
                 self._tell(said.FAILED, EmberflowError(f"{type(error).__qualname__}: {error}"))
 
+    def _tell_settled(self) -> None:
+        """Tell up to where all output of the barriers here is stored."""
+        settled = min([self._passed, *[store.settled for store in self._stores.values()]])
+        if settled > self._settled_told:
+            now = time.monotonic()
+            if now - self._settled_told_at >= _SETTLED_SECONDS:
+                self._settled_told, self._settled_told_at = settled, now
+                self._tell(said.SETTLED, (self.index, settled))
+
     def _tell_news(self) -> None:
         now = time.monotonic()
         if now - self._news_at >= _NEWS_SECONDS:
@@ -282,18 +317,24 @@ class WorkerLoop:
 
     def _news(self) -> WorkerNews:
         latencies, self._latencies = self._latencies, []
+        worker = self._worker
+        keys = sum(len(machine.buckets) for machine in worker.machines.stateful.values())
+        few_keys = keys <= _KEYS_LOOKED_AT
+        statistics = worker.statistics(sizes_too=few_keys)
+        barriers = [barrier for held in worker.barriers.values() for barrier in held.values()]
         return WorkerNews(
             worker=self.index,
-            statistics=self._worker.statistics(sizes_too=False),
+            statistics=statistics,
             waiting=sum(feed.waiting for feed in self._feeds),
             unstored=sum(store.unstored for store in self._stores.values()),
             halted=all(feed.over for feed in self._feeds),
+            held=sum(barrier.held_items for barrier in barriers),
+            bucket_items=statistics.bucket_items if few_keys else None,
+            settled=sum(feed.settled for feed in self._feeds),
             latencies_ms=latencies,
+            lag_ms=max((feed.lag_ms for feed in self._feeds), default=0.0),
+            cpu_seconds=time.process_time(),
         )
-
-    @property
-    def _note_latency(self) -> Callable[[float], None]:
-        return self._latencies.append
 
 
 def _one_ack(worker: int, acks: list[Ack]) -> Ack:
