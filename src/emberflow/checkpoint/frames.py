@@ -1,0 +1,105 @@
+"""Frames: how a log tells what is whole, what was torn by a crash, and what is damaged.
+
+::
+
+    magic 4 | length 4 | durable 8 | checksum 8 | body
+
+The checksum covers length, ``durable``, body and the frame's own offset, so that a frame in the wrong
+place is no frame. ``durable`` is how far the log was known to be on the disk when the frame was
+written, and that is what tells two faults apart:
+
+- A crash may leave anything behind the last ``fsync``: half a frame, zeros, or a whole frame behind
+  a hole, since a disk writes pages in its own order. Nobody has relied on any of that. The log ends
+  at the first frame that is not whole, silently.
+- If a frame is not whole and one behind it says that it had been durable, it was damaged later:
+  times that were given are lost, and that is an error.
+
+After each ``fsync`` the writer adds an empty frame, a *mark*, so that also the last frames have a
+witness. A log that was cut off together with its witnesses cannot be told from one that a crash cut
+off; the next segment records the length (`frontlog`), and from then on it can.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from xxhash import xxh64_intdigest
+
+from emberflow.checkpoint.errors import DamagedLogError
+
+_MAGIC = b"\xe6EFL"
+_HEAD = struct.Struct("<4sIQQ")
+_CHECKED = struct.Struct("<IQ")
+HEAD_BYTES = _HEAD.size
+
+
+class Frame(NamedTuple):
+    offset: int
+    end: int
+    durable: int
+    body: bytes
+
+
+def framed(body: bytes, offset: int, durable: int) -> bytes:
+    """A frame to be written at an offset.
+
+    >>> frame_at(framed(b"times", 0, 0), 0)
+    Frame(offset=0, end=29, durable=0, body=b'times')
+    """
+    checksum = _checksum(len(body), durable, body, offset)
+    return _HEAD.pack(_MAGIC, len(body), durable, checksum) + body
+
+
+def frame_at(data: bytes, offset: int, *, number: int | None = None) -> Frame | None:
+    """The frame at an offset; None if there is none that is whole.
+
+    ``number`` is for a frame that is a file of its own, and was written with that for an offset.
+    """
+    if offset + HEAD_BYTES > len(data):
+        return None
+    magic, length, durable, checksum = _HEAD.unpack_from(data, offset)
+    end = offset + HEAD_BYTES + length
+    if magic != _MAGIC or end > len(data):
+        return None
+    body = data[offset + HEAD_BYTES : end]
+    if checksum != _checksum(length, durable, body, offset if number is None else number):
+        return None
+    return Frame(offset, end, durable, body)
+
+
+def frames(data: bytes, name: str, limit: int | None = None) -> Iterator[Frame]:
+    """The frames of a log, up to a limit that is known to have been durable, or as far as it goes."""
+    if limit is not None and len(data) < limit:
+        raise DamagedLogError(
+            f"{name} is damaged at offset {len(data)}: it ends there, and it had {limit} bytes."
+        )
+    offset, end = 0, len(data) if limit is None else limit
+    while offset < end:
+        frame = frame_at(data, offset)
+        if frame is None or frame.end > end:
+            if limit is not None or _was_durable(data, offset):
+                raise DamagedLogError(
+                    f"{name} is damaged at offset {offset}: what follows is not what was written "
+                    f"there, and it had been durable. Times that this front gave are lost. Bring "
+                    f"the file back from a copy."
+                )
+            return
+        yield frame
+        offset = frame.end
+
+
+def _was_durable(data: bytes, offset: int) -> bool:
+    """Whether a whole frame further on says that the log was durable beyond this offset."""
+    candidate = data.find(_MAGIC, offset + 1)
+    while candidate >= 0:
+        frame = frame_at(data, candidate)
+        if frame is not None and frame.durable > offset:
+            return True
+        candidate = data.find(_MAGIC, candidate + 1)
+    return False
+
+
+def _checksum(length: int, durable: int, body: bytes, offset: int) -> int:
+    return int(xxh64_intdigest(_CHECKED.pack(length, durable) + body, seed=offset))
