@@ -13,7 +13,7 @@ from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.errors import InputError
 from emberflow.fronts import Batch, Element
 from emberflow.item import FlatItem
-from emberflow.runners.live.feeding import Feed, FrontFailedError
+from emberflow.runners.live.feeding import Beginning, Feed, FrontFailedError
 
 CREDIT = 7
 
@@ -38,7 +38,7 @@ class Given:
 
 def fed(*given: Element | Batch | Exception | None) -> Feed:
     feed = Feed("numbers", 0, Given(*given), 0, 3, CREDIT)
-    feed.start()
+    feed.start(Beginning())
     feed._thread.join(10)
     return feed
 
@@ -49,8 +49,8 @@ def drained(feed: Feed, most: int) -> list[FlatItem]:
     promise: Moment = feed.gate.promise
     while promise != AFTER_ALL:
         before = len(found)
-        items, promise = feed.take(most)
-        found += items
+        found += feed.take(most)
+        promise = feed.report().get(3, promise)
         assert len(found) - before <= min(most, CREDIT)
         assert all(place < promise for place, _, _ in found)
         feed.minimal_time(promise)
@@ -102,7 +102,6 @@ def test_a_time_that_cannot_be_is_named_with_its_position(times: Any) -> None:
 
 def test_what_came_before_a_failure_of_the_source_still_enters() -> None:
     feed = fed(Batch([0, 1], ["a", "b"], [0, 1]), OSError("unplugged"))
-    items, _ = feed.take(2)
-    assert [payload for _, _, payload in items] == ["a", "b"]
+    assert [payload for _, _, payload in feed.take(2)] == ["a", "b"]
     with pytest.raises(FrontFailedError, match="unplugged"):
         feed.take(5)

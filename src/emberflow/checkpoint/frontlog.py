@@ -17,7 +17,8 @@ log is replayed, and replays what `FrontLogWriter.entries` gives. What the older
 synced before the header lists it, since it may be the first that relies on it.
 
 **Entries** are ``(position, time)``, or ``(position, time, payload)`` for a source that cannot
-replay. Times go up. A *reservation* is the promise that no new element gets a time below it.
+replay. Times go up. A *reservation* is how far promises may have gone without an element: new ones of
+the next incarnation get no time below it.
 They are stored in batches as columns: of whole numbers, such as times and most positions, the first
 one and the differences, each in as few bytes as they need.
 
@@ -141,6 +142,7 @@ class FrontLogWriter:
             )
         self._before = self._log.pieces()
         self._time, self._reservation = self._log.ends(self._before)
+        self._inherited = self._reservation
         self._pieces = list(self._before)
         self._segment = self._begin_segment(0)
 
@@ -151,7 +153,7 @@ class FrontLogWriter:
 
     @property
     def reservation(self) -> int | None:
-        """The next time is not below this."""
+        """What this incarnation, or one before, may have promised."""
         return self._reservation
 
     def entries(self, *, from_time: int | None = None) -> Iterator[Entry]:
@@ -177,7 +179,12 @@ class FrontLogWriter:
                 self._write_waiting()
 
     def reserve(self, time: int) -> None:
-        """Promise that no new element gets a time below this. Durable with the next `sync`."""
+        """Let promises up to this time be made. Durable with the next `sync`.
+
+        Reserved ahead, so that an idle front may promise again and again without another sync. The
+        incarnation that reserved knows what it really promised and goes on from there; the next one
+        does not, and gives no new element a time below this.
+        """
         with self._lock:
             self._check_usable()
             if self._reservation is None or time > self._reservation:
@@ -231,8 +238,8 @@ class FrontLogWriter:
 
     def _check(self, entries: Sequence[Entry]) -> None:
         before = self._time
-        if self._reservation is not None and (before is None or before < self._reservation):
-            before = self._reservation - 1
+        if self._inherited is not None and (before is None or before < self._inherited):
+            before = self._inherited - 1
         for entry in entries:
             time = entry[1]
             if len(entry) != self._width or not (before is None or time > before):

@@ -26,9 +26,10 @@ will never be anything more.
 An element's time is given (``time=``, strictly increasing within a partition) or, left out, the
 time of its arrival in milliseconds.
 
-Three members are optional. ``check()`` raises `InputError` before anything starts if the source
+Four members are optional. ``check()`` raises `InputError` before anything starts if the source
 cannot be reached. ``replayable = False`` says that what was read cannot be read again.
-``read_batches`` is as ``read`` and may also give a `Batch` where several elements come together; it
+``arrival = True`` says that its elements take the time of their arrival, so that it need not have
+given one before it can promise the present while it is idle. ``read_batches`` is as ``read`` and may also give a `Batch` where several elements come together; it
 is preferred where it is there, because an object for each element is most of what reading costs.
 """
 

@@ -73,6 +73,7 @@ class Files:
             raise InputError(f"fronts.Files(poll_ms=) takes milliseconds, got {poll_ms!r}.")
         self.folder = Path(folder).absolute()
         self.lines = LineFormat("Files", format, time)
+        self.arrival = time is None
         self.pattern = pattern
         self.poll_seconds = poll_ms / 1_000
         self.until_end = until_end

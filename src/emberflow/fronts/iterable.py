@@ -47,7 +47,7 @@ class Iterable:
         # An iterator could be read once, and is not fit to travel.
         self._elements = elements if callable(elements) else list(elements)
         self._rate = rate
-        self._arrival = arrival
+        self.arrival = arrival
 
     def read(self, partition: int, position: Any) -> Iterator[Element | None]:
         begin = time.monotonic()
@@ -58,7 +58,7 @@ class Iterable:
             at, payload = (
                 (element.time, element.payload) if isinstance(element, At) else (number, element)
             )
-            yield Element(number, payload, None if self._arrival else at)
+            yield Element(number, payload, None if self.arrival else at)
 
     def read_batches(self, partition: int, position: Any) -> Iterator[Element | Batch | None]:
         if self._rate is not None or callable(self._elements):
@@ -78,7 +78,7 @@ class Iterable:
                 ]
                 times = [at for at, _ in given]
                 payloads = [payload for _, payload in given]
-            yield Batch(positions, payloads, None if self._arrival else times)
+            yield Batch(positions, payloads, None if self.arrival else times)
 
     def _from(self, first: int) -> Iterator[Any]:
         elements = self._elements() if callable(self._elements) else self._elements

@@ -55,6 +55,7 @@ class Socket:
         self._host = host
         self._port = port
         self._lines = LineFormat("Socket", format, time)
+        self.arrival = time is None
         self._poll_seconds = poll_ms / 1_000
         self._connect_seconds_max = connect_ms_max / 1_000
         self._probe = probe

@@ -3,11 +3,14 @@
 It is the rendezvous, the acker, the home of sinks that live in the driver, and the one who knows
 how things stand. Its life::
 
-    meeting ──> running ──> halting ──> ending ──> over
-                   │           ^          ^          ^
-                   ├─ stop() ──┘          │          │
-                   ├─ fronts ended ───────┤ nothing is in flight
-                   └─ a failure ─────────────────────┘
+    meeting ──> restoring ──> running ──> halting ──> ending ──> over
+                                 │           ^          ^          ^
+                                 ├─ stop() ──┘          │          │
+                                 ├─ fronts ended ───────┤ nothing is in flight
+                                 └─ a failure ─────────────────────┘
+
+*Running* begins when all workers have restored what they had to: what is scheduled was then acked,
+and a front's report cannot overtake it.
 
 *Ending* begins when no front will give anything more (ended, or halted) and no global time has an
 entry: a front's last ack came before its worker said that it has halted, on the same FIFO link, so
@@ -29,6 +32,7 @@ from emberflow.errors import EmberflowError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live import plan as said
+from emberflow.runners.live.committing import Committing
 from emberflow.runners.live.plan import WorkerNews, front_index
 from emberflow.runners.live.progress import Latencies
 from emberflow.runners.live.storing import WriterThread, opened
@@ -63,8 +67,10 @@ class Coordinator:
         host: str,
         fronts: Mapping[str, Front],
         sinks: Mapping[str, Any],
+        committing: Committing | None = None,
     ) -> None:
         self._graph = graph
+        self.committing = committing
         self._workers = workers
         self._acker = Acker(workers=workers, fronts=_front_indices(graph, fronts))
         writers = {
@@ -89,6 +95,8 @@ class Coordinator:
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._done: set[int] = set()
+        self._ready: dict[int, Moment | None] = {}
+        self._last_cut_asked = False
         self.phase = "meeting"
         self.failure: BaseException | None = None
         self.news: dict[int, WorkerNews] = {}
@@ -145,6 +153,8 @@ class Coordinator:
             self._tell_all(said.QUIT, None)
             for writer in self._writers.values():
                 writer.close(_JOIN_SECONDS)
+            if self.committing is not None:
+                self.committing.close(_JOIN_SECONDS)
             self._wire.close()
             self.phase = "over"
             self._over.set()
@@ -168,6 +178,9 @@ class Coordinator:
         elif kind == said.SETTLED:
             worker, settled = body
             self._settled_of[worker] = settled
+        elif kind == said.CAPTURED:
+            assert self.committing is not None
+            self.committing.captured(body)
         elif kind == said.NEWS:
             self._keep(body)
         elif kind == said.BUNDLE:
@@ -175,6 +188,8 @@ class Coordinator:
             self._storing[body.sink, body.partition] = identity
         elif kind == said.HELLO:
             self._meet(identity, *body)
+        elif kind == said.READY:
+            self._hear_ready(*body)
         elif kind == said.DONE:
             self._done.add(body[0])
             self._keep(body[1])
@@ -199,6 +214,14 @@ class Coordinator:
             delivered = self._delivered()
             addresses = [self._addresses[index] for index in range(self._workers)]
             self._tell_all(said.PEERS, (addresses, delivered))
+            self.phase = "restoring"
+
+    def _hear_ready(self, worker: int, last: Moment | None) -> None:
+        self._heard_at[worker] = time.monotonic()
+        self._ready[worker] = last
+        if len(self._ready) == self._workers:
+            lasts = [*self._ready.values(), *self._delivered().values()]
+            self._tell_all(said.START, max((at for at in lasts if at is not None), default=None))
             self.phase = "running"
 
     def _delivered(self) -> dict[tuple[str, int], Moment]:
@@ -223,16 +246,43 @@ class Coordinator:
             return
         self._check_silence()
         self._tell_progress()
+        if self.phase == "restoring":
+            return
         self._tell_settled()
+        self._cut()
         if self.phase == "running" and self._stop_asked.is_set():
             self._tell_all(said.HALT, None)
             self.phase = "halting"
-        if self.phase in ("running", "halting") and self._nothing_more():
+        if (
+            self.phase in ("running", "halting")
+            and self._nothing_more()
+            and self._last_cut_is_made()
+        ):
             self._tell_progress()
             self._tell_all(said.END, self._acker.progress.of_all())
             self.phase = "ending"
         if self.phase == "ending" and len(self._done) == self._workers:
             self.phase = "over"
+
+    def _cut(self, *, now: bool = False) -> None:
+        if self.committing is None:
+            return
+        manifest = self.committing.committed(self._settled)
+        if manifest is not None:
+            self._tell_all(said.COMMITTED, manifest.time)
+        order = self.committing.due(self._acker.progress.of_all(), now=now)
+        if order is not None:
+            self._tell_progress()  # on the same link, just before
+            self._tell_all(said.CUT, order)
+
+    def _last_cut_is_made(self) -> bool:
+        """What is left when all is stored is one more cut: who starts again has nothing to repeat."""
+        if self.committing is None:
+            return True
+        if not self._last_cut_asked and self.committing.is_idle:
+            self._last_cut_asked = True
+            self._cut(now=True)
+        return self._last_cut_asked and self.committing.is_idle
 
     def _nothing_more(self) -> bool:
         return (

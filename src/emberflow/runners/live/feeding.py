@@ -5,23 +5,31 @@ takes it out when the gate has credits. So a slow source never holds up the loop
 holds up the source. The queue is a deque, whose ends are safe to use from two threads: a lock for
 each element would cost more than all the rest of its way. From here on elements are columns, and
 then items; there is no object for each.
+
+**Going on.** A feed is told where to begin: behind a position, at a global time. What earlier lives
+of the query chose for this front (times of arrival; all of it, if the source cannot be read again)
+is in its `journal` and comes first, under the times it had. What is chosen now is noted there, and
+the report is held back until it is durable (`report`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, repeat
 from operator import lt
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from emberflow.checkpoint.frontlog import Entry
 from emberflow.engine.gate import Gate
-from emberflow.engine.messages import Moment
+from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts.protocol import Batch, Element, Front
-from emberflow.item import TIME_MAX, FlatItem
+from emberflow.item import TIME_MAX, TIME_MIN, FlatItem
+from emberflow.runners.live.journal import Journal
 
 #: Elements between the thread and the loop.
 QUEUE_MAX = 4_096
@@ -29,29 +37,72 @@ _PUT_SECONDS = 0.1
 #: Batches whose latency is being measured.
 _SAMPLES_MAX = 10_000
 
+#: Elements of a journal given again at once.
+_REPLAYED_AT_ONCE = 1_000
+
+
+class Replayed(NamedTuple):
+    """What the journal has already: times are given again, and nothing is noted."""
+
+    batch: Batch
+
+
 #: What the thread hands over; None when the source has ended.
-Read: TypeAlias = Element | Batch | BaseException | None
+Read: TypeAlias = Element | Batch | Replayed | BaseException | None
+
+
+class Beginning(NamedTuple):
+    """Where a feed begins: behind a position, with times not below a moment.
+
+    Of what the journal has above ``until`` nothing is given again (at most once).
+    """
+
+    position: Any = None
+    moment: Moment = BEFORE_ALL
+    until: Moment | None = None
 
 
 class FrontFailedError(EmberflowError):
     """A front raised while it was read; the original exception is the ``__cause__``."""
 
 
+class ReplayError(EmberflowError):
+    """A source did not give again what it gave before."""
+
+
 class Feed:
     """One partition of a front."""
 
     def __init__(
-        self, name: str, node: int, front: Front, partition: int, index: int, credit: int
+        self,
+        name: str,
+        node: int,
+        front: Front,
+        partition: int,
+        index: int,
+        credit: int,
+        *,
+        journal: Journal | None = None,
     ) -> None:
+        self.name = name
+        self.partition = partition
         self.node = node
         self.index = index
         self.gate = Gate(front=index, credit=credit)
+        #: The position of the last element below the minimal time.
+        self.position: Any = None
+        self._positions: deque[tuple[Sequence[int], Sequence[Any]]] = deque()
+        self._reported: Moment = BEFORE_ALL
+        self._journal = journal
+        self._replayable = getattr(front, "replayable", True)
+        self._beginning = Beginning()
         self._ended = False
         self._halted = False
-        self._name = name
         self._front = front
-        self._partition = partition
-        self._arrival = False
+        self._arrival = bool(getattr(front, "arrival", False))
+        self._least_of_arrival = TIME_MIN
+        #: Whether all that the journal has is in the queue; until then the present is no promise.
+        self._caught_up = journal is None
         self._queue: deque[Read] = deque()
         #: Elements put by the thread and taken by the loop: each counter has one who writes it.
         self._put_count = 0
@@ -66,7 +117,17 @@ class Feed:
             target=self._read, name=f"emberflow front {name} {partition}", daemon=True
         )
 
-    def start(self) -> None:
+    def start(self, beginning: Beginning) -> None:
+        self._beginning = beginning
+        self.position = beginning.position
+        time_, front = beginning.moment
+        if beginning.moment != BEFORE_ALL:
+            # The least time that this front may still give.
+            self.gate.idle_until(time_ if self.index >= front else time_ + 1)
+        if self._journal is not None:
+            if self._journal.least is not None:
+                self._least_of_arrival = self._journal.least
+            self._journal.start()
         self._thread.start()
 
     def halt(self) -> None:
@@ -76,7 +137,10 @@ class Feed:
 
     def join(self, seconds: float) -> None:
         self._stop.set()
-        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        if self._journal is not None:
+            self._journal.close(seconds)
 
     @property
     def over(self) -> bool:
@@ -89,20 +153,88 @@ class Feed:
 
     def _read(self) -> None:
         last: BaseException | None = None
-        read = getattr(self._front, "read_batches", self._front.read)
         try:
-            for given in read(self._partition, None):
+            for given in self._given():
                 if self._stop.is_set():
                     return
                 if given is not None and not self._put(given):
                     return
         except Exception as error:
             last = FrontFailedError(
-                f"front {self._name!r} partition {self._partition} failed: "
+                f"front {self.name!r} partition {self.partition} failed: "
                 f"{type(error).__qualname__}: {error}"
             )
             last.__cause__ = error
         self._put(last)
+
+    def _given(self) -> Iterator[Element | Batch | Replayed | None]:
+        """What the journal has, under the times that it had, and then what the source has."""
+        read = getattr(self._front, "read_batches", self._front.read)
+        position, moment, until = self._beginning
+        if self._journal is None:
+            yield from read(self.partition, position)
+            return
+        before = self._journal.given_before(moment)
+        if not self._replayable:
+            while entries := list(islice(before, _REPLAYED_AT_ONCE)):
+                position = entries[-1][0]
+                kept = [e for e in entries if until is None or (e[1], self.index) <= until]
+                if kept:
+                    positions, times, payloads = zip(*kept, strict=True)
+                    yield Replayed(Batch(positions, payloads, times))
+            reading = read(self.partition, position)
+        else:
+            reading = read(self.partition, position)
+            yield from self._with_times_of(before, reading, until)
+        yield None  # what came before is in the queue when the next one is asked for
+        self._caught_up = True
+        yield from reading
+
+    def _with_times_of(
+        self,
+        before: Iterator[Entry],
+        reading: Iterator[Element | Batch | None],
+        until: Moment | None,
+    ) -> Iterator[Element | Batch | Replayed | None]:
+        """The source's elements with the times that the journal has, as many as it has."""
+        entries = list(islice(before, _REPLAYED_AT_ONCE))
+        while entries:
+            given = next(reading, ...)
+            if given is None or given is ...:
+                if given is ...:
+                    raise ReplayError(
+                        f"front {self.name!r} partition {self.partition} has ended, and gave an "
+                        f"element at position {entries[0][0]!r} before. A source is needed until "
+                        f"all that it held is part of a cut."
+                    )
+                yield None
+                continue
+            batch: Batch = (
+                given
+                if isinstance(given, Batch)
+                else Batch((given.position,), (given.payload,), None)
+            )
+            while len(entries) < len(batch.payloads) and (
+                more := list(islice(before, _REPLAYED_AT_ONCE))
+            ):
+                entries += more
+            count = min(len(entries), len(batch.payloads))
+            again, entries = entries[:count], entries[count:]
+            for entry, found in zip(again, batch.positions, strict=False):
+                if entry[0] != found:
+                    raise ReplayError(
+                        f"front {self.name!r} partition {self.partition} gave an element at "
+                        f"position {entry[0]!r} before, and has one at {found!r} now. What a source "
+                        f"has given must stay as it is until it is part of a cut."
+                    )
+            times = [entry[1] for entry in again]
+            kept = count if until is None else sum((at, self.index) <= until for at in times)
+            if kept:
+                yield Replayed(Batch(batch.positions[:kept], batch.payloads[:kept], times[:kept]))
+            if count < len(batch.payloads):
+                yield batch.part(count, len(batch.payloads))
+            if not entries:
+                entries = list(islice(before, _REPLAYED_AT_ONCE))
 
     def _put(self, given: Read) -> bool:
         while self._put_count - self._taken_count >= QUEUE_MAX:
@@ -111,26 +243,30 @@ class Feed:
                 return False
             self._space.wait(_PUT_SECONDS)
         # Counted first, so that 'nothing waits' is never said of what is here.
-        self._put_count += len(given.payloads) if given.__class__ is Batch else 1
+        self._put_count += _size(given)
         self._queue.append(given)
         return True
 
-    def take(self, most: int) -> tuple[list[FlatItem], Moment]:
-        """Elements that may enter now, as items, and what is promised after them."""
+    def take(self, most: int) -> list[FlatItem]:
+        """Elements that may enter now, as items."""
         gate = self.gate
         most = min(most, gate.credits) if not self.over else 0
         now = _now_ms()
+        caught_up = self._caught_up  # asked first: then whatever it is about is in the queue
         items: list[FlatItem] = []
         while most > 0 and self._queue and not self._ended:
-            batch = self._next(most)
+            batch, is_replayed = self._next(most)
             if batch is None:
                 self._ended = True
                 break
             taken = len(batch.payloads)
             if taken:
                 times = self._times(batch, now)
+                if self._journal is not None and not is_replayed:
+                    self._note(self._journal, batch, times)
                 items += zip(zip(times, repeat(self.index)), repeat(0), batch.payloads)
                 gate.emitted_all(times)
+                self._positions.append((times, batch.positions))
                 most -= taken
         if self._put_count - self._taken_count < QUEUE_MAX // 2:
             self._space.set()
@@ -138,24 +274,47 @@ class Feed:
             self._note_taken((gate.promise[0] - 1, self.index), len(items))
         if self._ended:
             gate.finished()
-        elif self._arrival and not self._queue and not items and not self._halted:
+        elif self._arrival and caught_up and not self._queue and not items and not self._halted:
             gate.idle_until(now)
-        return items, gate.promise
+            if self._journal is not None:
+                self._journal.reserve(now)
+        return items
 
-    def _next(self, most: int) -> Batch | None:
-        """At most so many elements from the head of the queue; None when the source has ended."""
+    def _note(self, journal: Journal, batch: Batch, times: Sequence[int]) -> None:
+        if not self._replayable:
+            journal.note(batch.positions, times, batch.payloads)
+        elif batch.times is None:
+            journal.note(batch.positions, times, None)
+
+    def report(self) -> dict[int, Moment]:
+        """What is promised and was not reported yet, as far as a restart would keep to it."""
+        promise = self.gate.promise
+        if self._journal is not None and (self._arrival or not self._replayable):
+            promise = self._journal.reportable(promise)
+        if promise <= self._reported:
+            return {}
+        self._reported = promise
+        return {self.index: promise}
+
+    def _next(self, most: int) -> tuple[Batch | None, bool]:
+        """At most so many elements from the head of the queue, and whether the journal has them.
+
+        None when the source has ended.
+        """
         waiting = self._queue
         given = waiting.popleft()
-        if given.__class__ is Batch:
-            batch: Batch = given
+        is_replayed = given.__class__ is Replayed
+        if is_replayed or given.__class__ is Batch:
+            batch: Batch = given.batch if is_replayed else given  # type: ignore[union-attr, assignment]
             if len(batch.payloads) > most:
-                waiting.appendleft(batch.part(most, len(batch.payloads)))
+                rest = batch.part(most, len(batch.payloads))
+                waiting.appendleft(Replayed(rest) if is_replayed else rest)
                 batch = batch.part(0, most)
             self._taken_count += len(batch.payloads)
-            return batch
+            return batch, is_replayed
         self._taken_count += 1
         if given is None:
-            return None
+            return None, False
         if isinstance(given, BaseException):
             raise given
         # Elements that come one by one and are alike are a batch as well.
@@ -168,15 +327,15 @@ class Feed:
             elements.append(waiting.popleft())  # type: ignore[arg-type]
         self._taken_count += len(elements) - 1
         positions, payloads, times = zip(*elements, strict=True)
-        return Batch(positions, payloads, None if untimed else times)
+        return Batch(positions, payloads, None if untimed else times), False
 
     def _times(self, batch: Batch, now: int) -> Sequence[int]:
         """The times of a batch: given and checked, or those of arrival."""
         least = self.gate.promise[0]
         times = batch.times
         if times is None:
+            first = max(now, least, self._least_of_arrival)
             self._arrival = True
-            first = max(now, least)
             return range(first, first + len(batch.payloads))
         rising = (
             times.step > 0
@@ -197,7 +356,7 @@ class Feed:
             least = at + 1
             wrong += 1
         return InputError(
-            f"front {self._name!r} gave an element of time {batch.times[wrong]!r} at position "
+            f"front {self.name!r} gave an element of time {batch.times[wrong]!r} at position "
             f"{batch.positions[wrong]!r}, and promised {least} or later. Times within a partition "
             f"are ints of 64 bits and strictly increasing."
         )
@@ -208,6 +367,19 @@ class Feed:
         not_final = self._not_final
         while not_final and not_final[0][0] < moment:
             not_final.popleft()
+        self._pass_positions(moment)
+
+    def _pass_positions(self, moment: Moment) -> None:
+        # A time is below the moment if it is less than this one.
+        least = moment[0] + 1 if self.index < moment[1] else moment[0]
+        open_ = self._positions
+        while open_ and open_[0][0][0] < least:
+            times, positions = open_.popleft()
+            done = len(times) if times[-1] < least else bisect_left(times, least)
+            self.position = positions[done - 1]
+            if done < len(times):
+                open_.appendleft((times[done:], positions[done:]))
+                return
 
     def settled_below(self, moment: Moment, note: Callable[[tuple[float, int]], None]) -> None:
         """What led only to output that is stored is noted: milliseconds, and how many elements."""
@@ -231,6 +403,12 @@ class Feed:
         else:  # a sink has long been stuck: the last sample stands for all that come
             _, since, before = self._not_settled.pop()
             self._not_settled.append((last, since, before + count))
+
+
+def _size(given: Read) -> int:
+    if given.__class__ is Batch:
+        return len(given.payloads)
+    return len(given.batch.payloads) if given.__class__ is Replayed else 1
 
 
 def _now_ms() -> int:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from emberflow.checkpoint.manifest import Manifest
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live.wire import RunKeys
 
 # What is said on the wire. Workers to the coordinator:
 HELLO = b"H"  # (worker, graph fingerprint, address for frames)
+READY = b"R"  # (worker, the greatest last global time of its sinks): what was stored is restored
 ACK = b"A"  # an Ack
 SETTLED = b"T"  # (worker, Moment): all output below is stored; see `progress`
 BUNDLE = b"B"  # a StoredBundle for a sink that lives in the driver
+CAPTURED = b"C"  # a Captured: a part of a cut is stored
 NEWS = b"N"  # WorkerNews, a few times a second
 DONE = b"D"  # (worker, WorkerNews): all is stored
 FAILED = b"X"  # an exception
 # The coordinator to workers:
 PEERS = b"P"  # ([address], {(sink, partition): last global time})
+START = b"Z"  # the greatest last global time of all sinks: all are ready, fronts may begin
 PROGRESS = b"G"  # a Progress
+CUT = b"K"  # a CutOrder, behind the progress to its moment
+COMMITTED = b"M"  # the Moment of a cut that counts from now on
 # SETTLED: a Moment, below which all output of all workers is stored
 STORED = b"S"  # (sink, partition): the driver has stored the bundle
 HALT = b"L"  # take no more elements
@@ -28,8 +34,11 @@ QUIT = b"Q"  # leave at once
 FRAME = b"F"  # a Frame
 
 
+Guarantee: TypeAlias = Literal["exactly-once", "at-least-once", "at-most-once"]
+
+
 class Plan(NamedTuple):
-    """One run of a flow."""
+    """One life of the workers of a flow."""
 
     graph: Graph
     workers: int
@@ -40,6 +49,10 @@ class Plan(NamedTuple):
     sinks: dict[str, Any]  # None for those that live in the driver
     credit: int
     batch: int
+    guarantee: Guarantee = "exactly-once"
+    #: Where cuts and logs are stored, and the cut to begin from.
+    checkpoint: str | None = None
+    restored: Manifest | None = None
 
 
 class WorkerNews(NamedTuple):

@@ -3,16 +3,27 @@
 Each round takes what is there (frames of other workers, words of the coordinator, elements of the
 fronts it feeds), runs the engine once over all of it, and sends what came of it: frames first, then
 one ack. When a round found nothing, the next one waits for the sockets, a millisecond at most.
+
+A worker begins by restoring its range of the cut that its life begins from, and says that it is
+ready; fronts begin when all are. Cuts are captured at the end of a round, when what the progress to
+their moment let go has been handed to the stores (see `engine.cut`, `capturing`).
 """
 
 from __future__ import annotations
 
 import gc
 import time
+from itertools import islice
 from typing import Any
 
 import zmq
 
+from emberflow.checkpoint.frontlog import FrontLogWriter
+from emberflow.checkpoint.lists import SavedLists
+from emberflow.checkpoint.manifest import Manifest
+from emberflow.checkpoint.rows import SCHEDULED
+from emberflow.checkpoint.store import CheckpointStore
+from emberflow.engine.cut import Row, Scheduled
 from emberflow.engine.messages import (
     AFTER_ALL,
     BEFORE_ALL,
@@ -28,8 +39,11 @@ from emberflow.engine.routing import barrier_host
 from emberflow.engine.worker import Worker
 from emberflow.errors import EmberflowError, StepError, shortened
 from emberflow.graph import Sink
+from emberflow.hashing import hash_ranges
 from emberflow.runners.live import plan as said
-from emberflow.runners.live.feeding import Feed
+from emberflow.runners.live.capturing import Capturing, CutOrder
+from emberflow.runners.live.feeding import Beginning, Feed
+from emberflow.runners.live.journal import Journal
 from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
 from emberflow.runners.live.storing import Store, WriterThread, opened
 from emberflow.runners.live.wire import Wire, WireError, own_address
@@ -43,6 +57,8 @@ _MESSAGES_A_ROUND = 256
 #: Fronts wait while this many final items wait for sinks here.
 _UNSTORED_MAX = 200_000
 _JOIN_SECONDS = 5.0
+#: Rows of a cut that are restored at once.
+_ROWS_AT_ONCE = 2_000
 #: Of how many keys the sizes are looked at for the news: more would hold up the loop.
 _KEYS_LOOKED_AT = 10_000
 #: What is settled is told no more often than this.
@@ -76,6 +92,9 @@ class WorkerLoop:
         self._settled_told = BEFORE_ALL
         self._settled_told_at = 0.0
         self._settled_heard = BEFORE_ALL
+        self._capturing: Capturing | None = None
+        self._cut: CutOrder | None = None
+        self._fronts_begun = False
         self._ending = False
         self._last_minimal = AFTER_ALL
         self._done = False
@@ -88,8 +107,7 @@ class WorkerLoop:
             self._meet()
             gc.freeze()  # the code and the graph stay; items die young
             gc.set_threshold(100_000, 20, 100)
-            for feed in self._feeds:
-                feed.start()
+            self._restore()
             while not self._quit:
                 if not self._round():
                     self._poller.poll(_IDLE_MS)
@@ -101,6 +119,8 @@ class WorkerLoop:
                 feed.join(_JOIN_SECONDS)
             for writer in self._writers.values():
                 writer.close(_JOIN_SECONDS)
+            if self._capturing is not None:
+                self._capturing.close(_JOIN_SECONDS)
             self._wire.close()
 
     # Rendezvous.
@@ -153,12 +173,69 @@ class WorkerLoop:
         plan = self.plan
         fronts = plan.graph.fronts
         return [
-            Feed(name, node.id, plan.fronts[name], partition, index, plan.credit)
+            Feed(
+                name,
+                node.id,
+                plan.fronts[name],
+                partition,
+                index,
+                plan.credit,
+                journal=self._journal(name, partition, index),
+            )
             for name, node in fronts.items()
             for partition in range(plan.fronts[name].partitions)
             for index in [front_index(node.index, len(fronts), partition)]
             if front_host(index, plan.workers) == self.index
         ]
+
+    def _journal(self, front: str, partition: int, index: int) -> Journal | None:
+        """The journal of a front that may choose what its source does not know."""
+        plan = self.plan
+        given = plan.fronts[front]
+        replayable = getattr(given, "replayable", True)
+        if plan.checkpoint is None or plan.guarantee == "at-least-once":
+            return None
+        if replayable and getattr(given, "arrival", None) is False:
+            return None
+        log = FrontLogWriter(
+            plan.checkpoint, front, partition, plan.incarnation, payloads=not replayable
+        )
+        return Journal(log, f"{front} {partition}", index)
+
+    # Restoring.
+
+    def _restore(self) -> None:
+        """Take over this worker's range of the cut to begin from, and say that it is ready."""
+        plan = self.plan
+        if plan.checkpoint is not None:
+            store = CheckpointStore(plan.checkpoint)
+            self._capturing = Capturing(store, self.index, plan.incarnation)
+            if plan.restored is not None:
+                self._restore_from(store, plan.restored, self._capturing.lists)
+        lasts = self._last_of_writers().values()
+        self._tell(said.READY, (self.index, max(lasts, default=None)))
+
+    def _restore_from(self, store: CheckpointStore, cut: Manifest, lists: SavedLists) -> None:
+        own = hash_ranges(self.plan.workers)[self.index]
+        rows = store.rows(cut, own.low, own.high, lists=lists)
+        while chunk := [Row._make(row) for row in islice(rows, _ROWS_AT_ONCE)]:
+            self._do([self._worker.restore(cut.time, chunk, [])])
+            self._tell_news()  # it may take long, and is not silence
+        scheduled = store.rows(cut, own.low, own.high, kind=SCHEDULED)
+        while items := [Scheduled._make(row) for row in islice(scheduled, _ROWS_AT_ONCE)]:
+            self._do([self._worker.restore(cut.time, [], items)])
+
+    def _begin_fronts(self, last: Moment | None) -> None:
+        """All workers are ready. ``last`` is the greatest global time that any sink has."""
+        self._fronts_begun = True
+        cut = self.plan.restored
+        for feed in self._feeds:
+            position = cut.positions.get(feed.name, {}).get(feed.partition) if cut else None
+            moment = cut.time if cut else BEFORE_ALL
+            until = None
+            if self.plan.guarantee == "at-most-once":
+                until = BEFORE_ALL if last is None else last
+            feed.start(Beginning(position, moment, until))
 
     def _expect(self) -> tuple[bytes, Any]:
         deadline = time.monotonic() + _RENDEZVOUS_MS_MAX / 1_000
@@ -176,6 +253,14 @@ class WorkerLoop:
 
     def _round(self) -> bool:
         effects = [*self._take_frames(), *self._take_words(), *self._take_elements()]
+        self._do(effects)
+        self._store()
+        self._go_on_with_cut()
+        self._tell_news()
+        return bool(effects) or (self._capturing is not None and self._capturing.is_busy)
+
+    def _do(self, effects: list[Effects]) -> None:
+        """Send frames first, then one ack, then hand on what is final."""
         for effect in effects:
             self._send_frames(effect)
         ack = _one_ack(self.index, [effect.ack for effect in effects])
@@ -186,9 +271,18 @@ class WorkerLoop:
                 self._stores[bundle.sink, bundle.partition].add(bundle)
             if effect.failure is not None:
                 raise effect.failure
-        self._store()
-        self._tell_news()
-        return bool(effects)
+
+    def _go_on_with_cut(self) -> None:
+        capturing = self._capturing
+        if capturing is None:
+            return
+        if self._cut is not None:
+            positions = {(feed.name, feed.partition): feed.position for feed in self._feeds}
+            capturing.begin(self._worker, self._cut, positions)
+            self._cut = None
+        captured = capturing.go_on()
+        if captured is not None:
+            self._tell(said.CAPTURED, captured)
 
     def _take_frames(self) -> list[Effects]:
         frames: list[Frame] = []
@@ -214,6 +308,9 @@ class WorkerLoop:
             kind, body = message
             if kind == said.PROGRESS:
                 progress = body  # the last one says all
+            elif kind == said.CUT:
+                self._cut = body
+                break  # later progress would trim what it needs
             else:
                 self._hear(kind, body)
         if time.monotonic() - self._heard_at > _SILENCE_SECONDS_MAX:
@@ -234,6 +331,10 @@ class WorkerLoop:
             self._settled_heard = body
             for feed in self._feeds:
                 feed.settled_below(body, self._latencies.append)
+        elif kind == said.COMMITTED:
+            self._worker.cut_committed(body)
+        elif kind == said.START:
+            self._begin_fronts(body)
         elif kind == said.HALT:
             for feed in self._feeds:
                 feed.halt()
@@ -245,14 +346,17 @@ class WorkerLoop:
             self._quit = True
 
     def _take_elements(self) -> list[Effects]:
-        if sum(store.unstored for store in self._stores.values()) > _UNSTORED_MAX:
+        if (
+            not self._fronts_begun
+            or sum(store.unstored for store in self._stores.values()) > _UNSTORED_MAX
+        ):
             return []
         effects = []
         for feed in self._feeds:
-            before = feed.gate.promise
-            items, promise = feed.take(self.plan.batch)
-            if items or promise > before:
-                effects.append(self._worker.enter_items(feed.node, items, {feed.index: promise}))
+            items = feed.take(self.plan.batch)
+            report = feed.report()
+            if items or report:
+                effects.append(self._worker.enter_items(feed.node, items, report))
         return effects
 
     def _send_frames(self, effects: Effects) -> None:

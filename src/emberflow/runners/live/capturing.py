@@ -1,0 +1,164 @@
+"""A worker's part of a cut: captured between rounds by the loop, stored by a thread.
+
+The loop looks at a limited number of buckets in a round, so that nothing waits long, and hands the
+rows on in chunks through a queue with a bound; when the queue is full, the capture waits and
+everything else goes on. The thread pickles, writes and syncs. See `engine.cut` for what is captured
+and why that is enough.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from emberflow.checkpoint.lists import SavedLists
+from emberflow.checkpoint.manifest import PartInfo
+from emberflow.checkpoint.rows import SCHEDULED
+from emberflow.checkpoint.store import CheckpointStore
+from emberflow.engine.cut import Capture, Row, Scheduled
+from emberflow.engine.messages import Moment
+from emberflow.engine.worker import Worker
+
+#: Buckets looked at in a round.
+_BUCKETS_A_ROUND = 1_000
+#: Chunks between the loop and the thread.
+_CHUNKS_MAX = 16
+
+
+class CutOrder(NamedTuple):
+    """What the coordinator asks for: a cut at a moment, of what changed since the cut ``base``."""
+
+    number: int
+    moment: Moment
+    since: Moment
+    base: int | None
+
+
+class Captured(NamedTuple):
+    """What a worker has stored of a cut."""
+
+    worker: int
+    number: int
+    parts: list[PartInfo]
+    #: Of each partition of a front that it feeds: the position of the last element below the cut.
+    positions: dict[tuple[str, int], object]
+
+
+class Capturing:
+    """The cuts of one worker, one at a time."""
+
+    def __init__(self, store: CheckpointStore, worker: int, incarnation: int) -> None:
+        self.lists = SavedLists()
+        self._store = store
+        self._worker = worker
+        self._incarnation = incarnation
+        self._capture: Capture | None = None
+        self._positions: dict[tuple[str, int], object] = {}
+        self._orders: queue.Queue[CutOrder | None] = queue.Queue(1)
+        self._chunks: queue.Queue[list[Row | Scheduled] | None] = queue.Queue(_CHUNKS_MAX)
+        self._results: queue.SimpleQueue[tuple[int, list[PartInfo]] | Exception] = (
+            queue.SimpleQueue()
+        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="emberflow cuts", daemon=True)
+        self._thread.start()
+
+    def begin(
+        self, worker: Worker, order: CutOrder, positions: dict[tuple[str, int], object]
+    ) -> None:
+        """Begin a cut: the worker has just heard of the progress to its moment."""
+        self._capture = worker.begin_cut(order.moment, order.since)
+        self._positions = positions
+        self._orders.put_nowait(order)  # the coordinator asks for one when the last one is over
+
+    def go_on(self) -> Captured | None:
+        """A bit more of the cut under way, if any; and, once, what came of it."""
+        if self._capture is not None and not self._chunks.full():
+            rows = self._capture.next(_BUCKETS_A_ROUND)
+            if rows is None:
+                self._capture = None
+            if rows is None or rows:
+                self._chunks.put_nowait(rows)
+        try:
+            result = self._results.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(result, Exception):
+            raise result
+        number, parts = result
+        return Captured(self._worker, number, parts, self._positions)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the loop has something to capture in the next round."""
+        return self._capture is not None
+
+    def close(self, seconds: float) -> None:
+        self._ended.set()
+        self._thread.join(seconds)
+
+    # The thread.
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                order = self._orders.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if order is None:
+                return
+            try:
+                self._results.put((order.number, self._stored(order)))
+            except _Ended:
+                return
+            except Exception as error:
+                self._results.put(error)
+                return
+
+    def _stored(self, order: CutOrder) -> list[PartInfo]:
+        scheduled: list[Scheduled] = []
+        store, incarnation = self._store, self._incarnation
+        parts = [
+            store.write_part(
+                order.number,
+                self._worker,
+                self._rows(scheduled),
+                incarnation=incarnation,
+                base=order.base,
+                lists=self.lists,
+            )
+        ]
+        if scheduled:
+            parts.append(
+                store.write_part(
+                    order.number,
+                    self._worker,
+                    [scheduled],
+                    incarnation=incarnation,
+                    kind=SCHEDULED,
+                    base=order.base,
+                )
+            )
+        return [part for part in parts if part is not None]
+
+    def _rows(self, scheduled: list[Scheduled]) -> Iterator[list[Row]]:
+        """Rows of buckets as they are captured; scheduled items come last, and are set apart."""
+        while True:
+            try:
+                chunk = self._chunks.get(timeout=0.1)
+            except queue.Empty:
+                if self._ended.is_set():
+                    raise _Ended from None
+                continue
+            if chunk is None:
+                return
+            rows = [row for row in chunk if isinstance(row, Row)]
+            scheduled += [row for row in chunk if isinstance(row, Scheduled)]
+            if rows:
+                yield rows
+
+
+class _Ended(Exception):  # noqa: N818 - no error: the worker ends in the middle of a cut
+    pass
