@@ -30,6 +30,13 @@ make one, write a class with ``open(partition)`` that gives a writer with three 
 they are safe. ``last`` tells the last global time that was kept, ``None`` if there is none. A sink
 with ``on_driver = True`` is opened in the driver process, and bundles travel there. ``check()``, if
 there is one, raises `InputError` before anything starts if the sink cannot be reached.
+
+A writer that raises is closed and, after a pause, another one is opened and asked what it has; so it
+goes on for ``retry_seconds`` (an attribute of the sink, 30 unless it says otherwise), and then the
+query ends with the error. `PayloadError` and `SinkMovedError` end it at once: the first would come
+again, and after the second the query begins a new life and asks the sink what it has now. A writer
+that can, should refuse with the latter to store anything once another one was opened for its
+partition: a worker may be cut off, and not know that it has a successor.
 """
 
 from __future__ import annotations
@@ -39,7 +46,7 @@ from emberflow.sinks.files import Files, read_files
 from emberflow.sinks.memory import Memory
 from emberflow.sinks.plain import PayloadError
 from emberflow.sinks.postgres import Postgres
-from emberflow.sinks.protocol import Sink, StoredBundle, Writer
+from emberflow.sinks.protocol import Sink, SinkMovedError, StoredBundle, Writer
 
 __all__ = [
     "Callback",
@@ -48,6 +55,7 @@ __all__ = [
     "PayloadError",
     "Postgres",
     "Sink",
+    "SinkMovedError",
     "StoredBundle",
     "Writer",
     "read_files",

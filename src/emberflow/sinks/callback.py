@@ -20,27 +20,37 @@ class Callback:
     """
 
     on_driver = True
+    #: What a function raises it would raise again.
+    retry_seconds = 0
 
     def __init__(self, function: AnyCallable[[StoredBundle], Any]) -> None:
         if not callable(function):
             raise InputError(f"sinks.Callback takes a function of a bundle, got {function!r}.")
         self._function = function
+        #: By partition. Kept here, where it outlives the workers.
+        self._last: dict[int, GlobalTime] = {}
 
     def open(self, partition: int) -> _CallbackWriter:
-        return _CallbackWriter(self._function)
+        return _CallbackWriter(self._function, partition, self._last)
 
 
 class _CallbackWriter:
-    def __init__(self, function: AnyCallable[[StoredBundle], Any]) -> None:
+    def __init__(
+        self,
+        function: AnyCallable[[StoredBundle], Any],
+        partition: int,
+        last: dict[int, GlobalTime],
+    ) -> None:
         self._function = function
-        self._last: GlobalTime | None = None
+        self._partition = partition
+        self._last = last
 
     def last(self) -> GlobalTime | None:
-        return self._last
+        return self._last.get(self._partition)
 
     def store(self, bundle: StoredBundle) -> None:
         self._function(bundle)
-        self._last = bundle.last
+        self._last[self._partition] = bundle.last
 
     def close(self) -> None:
         pass

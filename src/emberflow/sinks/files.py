@@ -32,7 +32,7 @@ from typing import Any
 from emberflow.errors import EmberflowError, InputError
 from emberflow.item import GlobalTime
 from emberflow.sinks.formats import FORMATS, decoded, encoded, pyarrow
-from emberflow.sinks.protocol import StoredBundle
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle
 
 _TIME_DIGITS = 19
 _FRONT_DIGITS = 10
@@ -120,7 +120,7 @@ class FilesWriter:
         self._write(temporary, data)
         with self._locked():
             if os.pread(self._owner_descriptor, len(self._token), 0) != self._token:
-                raise EmberflowError(
+                raise SinkMovedError(
                     f"sinks.Files: {self._folder} was opened by another writer, and this one may "
                     "store nothing more. Do two queries write to one folder?"
                 )

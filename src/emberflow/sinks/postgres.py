@@ -33,7 +33,7 @@ from emberflow.errors import EmberflowError, InputError, shortened
 from emberflow.item import GlobalTime
 from emberflow.persistent import PersistentList
 from emberflow.sinks.plain import PayloadError, fields_of, to_json
-from emberflow.sinks.protocol import StoredBundle
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle
 
 if TYPE_CHECKING:
     import psycopg
@@ -244,7 +244,7 @@ class PostgresWriter:
         known = self._last or (None, None)
         cursor.execute(self._move, [*last, *self._key, *known])
         if cursor.rowcount != 1:
-            raise EmberflowError(
+            raise SinkMovedError(
                 f"sinks.Postgres: another writer has stored for {self._key} since this one was "
                 "opened. Do two queries write under one name? Then give each its own name=."
             )

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+from emberflow.errors import EmberflowError
 from emberflow.item import GlobalTime
+
+
+class SinkMovedError(EmberflowError):
+    """Another writer has stored in a partition, or taken it over, since this one was opened."""
 
 
 class StoredBundle(NamedTuple):

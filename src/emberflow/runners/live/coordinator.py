@@ -35,7 +35,7 @@ from emberflow.runners.live import plan as said
 from emberflow.runners.live.committing import Committing
 from emberflow.runners.live.plan import WorkerNews, front_index
 from emberflow.runners.live.progress import Latencies
-from emberflow.runners.live.storing import WriterThread, opened
+from emberflow.runners.live.storing import WriterThread
 from emberflow.runners.live.wire import RunKeys, Wire
 
 _POLL_MS = 5
@@ -73,15 +73,18 @@ class Coordinator:
         self.committing = committing
         self._workers = workers
         self._acker = Acker(workers=workers, fronts=_front_indices(graph, fronts))
-        writers = {
-            (sink.name, partition): opened(sinks[sink.name], sink.name, partition)
-            for sink in graph.sinks.values()
-            if getattr(sinks[sink.name], "on_driver", False)
-            for partition in range(sink.partitions)
-        }
-        self._writers = {
-            key: WriterThread(f"sink {key[0]} {key[1]}", writer) for key, writer in writers.items()
-        }
+        self._writers: dict[tuple[str, int], WriterThread] = {}
+        try:
+            for sink in graph.sinks.values():
+                if getattr(sinks[sink.name], "on_driver", False):
+                    for partition in range(sink.partitions):
+                        self._writers[sink.name, partition] = WriterThread(
+                            sinks[sink.name], sink.name, partition
+                        )
+        except BaseException:
+            for writer in self._writers.values():
+                writer.close(_JOIN_SECONDS)
+            raise
         # Sinks that cannot be opened raise before there is a socket or a thread to be left behind.
         self._wire = Wire(keys, incarnation)
         self._socket, self.address = self._wire.listening(zmq.ROUTER, host)

@@ -148,6 +148,11 @@ class Feed:
         return self._ended or self._halted
 
     @property
+    def chose(self) -> bool:
+        """Whether only this life knows what it gave: a restart needs a journal to give it again."""
+        return self._arrival or not self._replayable
+
+    @property
     def waiting(self) -> int:
         return 0 if self.over else self._put_count - self._taken_count
 
@@ -289,7 +294,7 @@ class Feed:
     def report(self) -> dict[int, Moment]:
         """What is promised and was not reported yet, as far as a restart would keep to it."""
         promise = self.gate.promise
-        if self._journal is not None and (self._arrival or not self._replayable):
+        if self._journal is not None and self.chose:
             promise = self._journal.reportable(promise)
         if promise <= self._reported:
             return {}

@@ -71,6 +71,7 @@ class WorkerNews(NamedTuple):
     ]  # from taken in to stored, since the last news; of how many
     lag_ms: float  # since when the oldest element that is not final has been in
     cpu_seconds: float  # that its process has used
+    chose: bool  # whether a front here chose times, or cannot be read again
 
 
 def front_index(ordinal: int, fronts: int, partition: int) -> int:

@@ -6,14 +6,25 @@ waits goes as one bundle. So bundles are small while a sink is quick, and grow w
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import queue
 import threading
+import time
 from typing import Any
 
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Moment
 from emberflow.errors import EmberflowError
 from emberflow.item import FlatItem, GlobalTime
-from emberflow.sinks.protocol import StoredBundle, Writer
+from emberflow.sinks.plain import PayloadError
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer
+
+#: How long a sink that fails is tried again, unless it says otherwise.
+_RETRY_SECONDS = 30.0
+_PAUSE_SECONDS_MIN = 0.05
+_PAUSE_SECONDS_MAX = 2.0
+
+_log = logging.getLogger("emberflow")
 
 
 class SinkFailedError(EmberflowError):
@@ -69,18 +80,31 @@ class Store:
 
 
 class WriterThread:
-    """Stores bundles one after another, off the loop that serves the wire."""
+    """Stores bundles one after another, off the loop that serves the wire.
 
-    def __init__(self, name: str, writer: Writer) -> None:
-        self._writer = writer
+    A writer that raises is given up, and after a pause another one is opened and asked what it has:
+    it may have stored the bundle, and only failed to say so. If it has anything else than what was
+    stored from here, somebody else has, and this life is not the one to go on (`SinkMovedError`).
+    """
+
+    def __init__(self, sink: Any, name: str, partition: int) -> None:
+        self._sink = sink
+        self._name = name
+        self._partition = partition
+        self._writer: Writer | None = opened(sink, name, partition)
+        self._last = self._writer.last()
+        self._retry_seconds = float(getattr(sink, "retry_seconds", _RETRY_SECONDS))
         self._bundles: queue.Queue[StoredBundle | None] = queue.Queue(1)
         self._results: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"emberflow {name}", daemon=True)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"emberflow sink {name} {partition}", daemon=True
+        )
         self._thread.start()
 
     def last(self) -> GlobalTime | None:
         """The last global time that is stored. To be asked before anything is."""
-        return self._writer.last()
+        return self._last
 
     def store(self, bundle: StoredBundle) -> None:
         self._bundles.put_nowait(bundle)
@@ -96,19 +120,19 @@ class WriterThread:
         return True
 
     def close(self, seconds: float) -> None:
+        self._closed.set()
         if self._thread.is_alive():
-            self._bundles.put(None, timeout=seconds)
+            with contextlib.suppress(queue.Full):
+                self._bundles.put(None, timeout=seconds)
             self._thread.join(seconds)
 
     def _run(self) -> None:
-        while True:
-            bundle = self._bundles.get()
-            if bundle is None:
-                self._writer.close()
-                return
+        while (bundle := self._bundles.get()) is not None:
             try:
-                self._writer.store(bundle)
+                self._store(bundle)
                 self._results.put(None)
+            except SinkMovedError as moved:
+                self._results.put(moved)
             except Exception as error:
                 failure = SinkFailedError(
                     f"sink {bundle.sink!r} partition {bundle.partition} failed: "
@@ -116,6 +140,53 @@ class WriterThread:
                 )
                 failure.__cause__ = error
                 self._results.put(failure)
+        if self._writer is not None:
+            self._writer.close()
+
+    def _store(self, bundle: StoredBundle) -> None:
+        begin = time.monotonic()
+        pause = _PAUSE_SECONDS_MIN
+        while True:
+            try:
+                if self._writer is None:
+                    self._writer = opened(self._sink, self._name, self._partition)
+                    if self._has(self._writer.last(), bundle):
+                        break
+                self._writer.store(bundle)
+                break
+            except (PayloadError, SinkMovedError):
+                raise
+            except Exception as error:
+                self._give_up_writer()
+                if time.monotonic() - begin + pause > self._retry_seconds:
+                    raise
+                _log.warning(
+                    "sink %r partition %d failed and is tried again: %s",
+                    self._name,
+                    self._partition,
+                    error,
+                )
+                if self._closed.wait(pause):
+                    raise
+                pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+        self._last = bundle.last
+
+    def _has(self, last: GlobalTime | None, bundle: StoredBundle) -> bool:
+        """Whether a sink that was opened again has the bundle."""
+        if last is None or last == self._last:
+            return False
+        if last == bundle.last:
+            return True
+        raise SinkMovedError(
+            f"sink {self._name!r} partition {self._partition} had stored up to {self._last} and "
+            f"has stored up to {last} now, which is the work of another writer."
+        )
+
+    def _give_up_writer(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(Exception):  # it is broken, and the error is known
+                writer.close()
 
 
 def opened(sink: Any, name: str, partition: int) -> Writer:

@@ -45,7 +45,7 @@ from emberflow.runners.live.capturing import Capturing, CutOrder
 from emberflow.runners.live.feeding import Beginning, Feed
 from emberflow.runners.live.journal import Journal
 from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
-from emberflow.runners.live.storing import Store, WriterThread, opened
+from emberflow.runners.live.storing import Store, WriterThread
 from emberflow.runners.live.wire import Wire, WireError, own_address
 
 _IDLE_MS = 1
@@ -128,14 +128,11 @@ class WorkerLoop:
     def _meet(self) -> None:
         """Listen first, then say where, then hear where the others are."""
         plan = self.plan
-        self._writers = {
-            (sink.name, partition): WriterThread(
-                f"sink {sink.name} {partition}",
-                opened(plan.sinks[sink.name], sink.name, partition),
-            )
-            for sink, partition in self._own_partitions()
-            if plan.sinks[sink.name] is not None
-        }
+        for sink, partition in self._own_partitions():
+            if plan.sinks[sink.name] is not None:
+                self._writers[sink.name, partition] = WriterThread(
+                    plan.sinks[sink.name], sink.name, partition
+                )
         self._tell(said.HELLO, (self.index, plan.graph.fingerprint, self._address))
         kind, body = self._expect()
         if kind != said.PEERS:
@@ -438,6 +435,7 @@ class WorkerLoop:
             latencies_ms=latencies,
             lag_ms=max((feed.lag_ms for feed in self._feeds), default=0.0),
             cpu_seconds=time.process_time(),
+            chose=any(feed.chose for feed in self._feeds),
         )
 
 

@@ -1,0 +1,117 @@
+"""Bundles are stored one after another, each once, whatever a sink does in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from emberflow import GlobalTime
+from emberflow.runners.live.storing import SinkFailedError, WriterThread
+from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
+
+
+class Shelf:
+    """A sink that fails by chance: before it stores, or after it has stored and before it says so."""
+
+    retry_seconds = 30.0
+
+    def __init__(self, faults: Iterator[str]) -> None:
+        self.faults = faults
+        self.held: list[StoredBundle] = []
+        self.opened = 0
+
+    def open(self, partition: int) -> Shelf:
+        self.opened += 1
+        if next(self.faults) == "cannot open":
+            raise OSError("no route to the shelf")
+        return self
+
+    def last(self) -> GlobalTime | None:
+        return self.held[-1].last if self.held else None
+
+    def store(self, bundle: StoredBundle) -> None:
+        fault = next(self.faults)
+        if fault == "before":
+            raise OSError("the shelf is gone")
+        self.held.append(bundle)
+        if fault == "after":
+            raise OSError("the shelf has gone quiet")
+
+    def close(self) -> None:
+        pass
+
+
+def bundle(number: int) -> StoredBundle:
+    return StoredBundle("out", 0, GlobalTime(number, 0), [number])
+
+
+def store(writer: WriterThread, stored: StoredBundle) -> None:
+    writer.store(stored)
+    deadline = time.monotonic() + 60
+    while not writer.is_stored():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_whatever_fails_each_bundle_is_stored_once_and_in_order() -> None:
+    dice = Random(3)
+    faults = ["", ""]  # the first opening and bundle go well: then there is something to lose
+    shelf = Shelf(
+        fault
+        for fault in iter(
+            lambda: (
+                faults.pop()
+                if faults
+                else dice.choices(["", "before", "after", "cannot open"], [6, 1, 1, 1])[0]
+            ),
+            None,
+        )
+    )
+    writer = WriterThread(shelf, "out", 0)
+    for number in range(40):
+        store(writer, bundle(number))
+    writer.close(5)
+    assert [stored.payloads for stored in shelf.held] == [[number] for number in range(40)]
+    assert shelf.opened > 5
+
+
+def never() -> Iterator[str]:
+    while True:
+        yield ""
+
+
+def test_a_sink_that_goes_on_failing_ends_the_query_with_its_error() -> None:
+    shelf = Shelf(iter(["", *["before", "cannot open"] * 100]))
+    shelf.retry_seconds = 0.2
+    writer = WriterThread(shelf, "out", 0)
+    with pytest.raises(SinkFailedError, match=r"sink 'out' partition 0"):
+        store(writer, bundle(0))
+    writer.close(5)
+
+
+@pytest.mark.parametrize("error", [PayloadError("a set has no JSON"), SinkMovedError("taken over")])
+def test_what_would_come_again_is_not_tried_again(error: Exception) -> None:
+    class Refusing(Shelf):
+        def store(self, bundle: StoredBundle) -> Any:
+            raise error
+
+    shelf = Refusing(never())
+    writer = WriterThread(shelf, "out", 0)
+    with pytest.raises((SinkFailedError, SinkMovedError), match=str(error)):
+        store(writer, bundle(0))
+    writer.close(5)
+    assert shelf.opened == 1
+
+
+def test_a_sink_that_another_writer_has_stored_in_is_left_to_it() -> None:
+    shelf = Shelf(iter(["", "", "before", *[""] * 9]))
+    writer = WriterThread(shelf, "out", 0)
+    store(writer, bundle(0))
+    shelf.held.append(bundle(2))
+    with pytest.raises(SinkMovedError, match="work of another writer"):
+        store(writer, bundle(3))
+    writer.close(5)
