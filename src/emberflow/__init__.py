@@ -15,6 +15,7 @@ from emberflow.errors import (
     UnstableKeyError,
 )
 from emberflow.item import At, GlobalTime, Item, Meta, Timed
+from emberflow.listener import LiveQueryListener
 from emberflow.operators.windows import (
     CountWindow,
     Session,
@@ -45,6 +46,7 @@ __all__ = [
     "InternalError",
     "Item",
     "KeyedStream",
+    "LiveQueryListener",
     "Loop",
     "Meta",
     "NondeterminismError",

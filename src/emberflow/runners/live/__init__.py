@@ -5,7 +5,7 @@
 `coordinator`  the thread of the driver through which workers find each other; the acker
 `worker`       the worker's loop, with `feeding` (fronts) and `storing` (sinks)
 `wire`         authenticated sockets
-`query`        the handle
+`query`        the handle, with `progress` (what it tells) and `listening` (whom)
 """
 
 from emberflow.runners.live.builder import LiveBuilder

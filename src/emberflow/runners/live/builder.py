@@ -12,6 +12,7 @@ from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live.coordinator import Coordinator
 from emberflow.runners.live.launch import check_cluster, driver_host
+from emberflow.runners.live.listening import check_listener
 from emberflow.runners.live.plan import Plan
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.wire import RunKeys
@@ -32,6 +33,7 @@ class LiveBuilder:
         self._sinks: dict[str, Any] = {}
         self._options: dict[str, int] = dict(_DEFAULTS)
         self._name: str | None = None
+        self._listeners: list[object] = []
 
     def read(self, **fronts: Front) -> LiveBuilder:
         """Where each front of the flow gets its elements."""
@@ -58,6 +60,12 @@ class LiveBuilder:
 
     def queryName(self, name: str) -> LiveBuilder:  # noqa: N802
         self._name = name
+        return self
+
+    def listener(self, listener: object) -> LiveBuilder:
+        """Who is told how the query is doing: a `LiveQueryListener`, or PySpark's."""
+        check_listener(listener)
+        self._listeners.append(listener)
         return self
 
     def start(self) -> LiveQuery:
@@ -98,7 +106,7 @@ class LiveBuilder:
             credit=self._options["credit"],
             batch=self._options["batch"],
         )
-        return LiveQuery(self._spark, plan, coordinator, self._name)
+        return LiveQuery(self._spark, plan, coordinator, self._name, self._listeners)
 
 
 def _check_names(

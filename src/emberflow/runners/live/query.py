@@ -5,17 +5,27 @@ Names are PySpark's, in camel case, because it stands in for PySpark's own class
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 import uuid
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from emberflow.errors import EmberflowError
 from emberflow.graph import Graph
+from emberflow.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+)
 from emberflow.runners.live.coordinator import Coordinator
 from emberflow.runners.live.launch import cancel_workers, run_workers
+from emberflow.runners.live.listening import Listeners
 from emberflow.runners.live.plan import Plan
-from emberflow.runners.live.progress import Gauge, LiveProgress
+from emberflow.runners.live.progress import Gauge, LiveProgress, timestamp
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +34,10 @@ _PROGRESS_SECONDS = 0.5
 _PROGRESS_KEPT = 100
 _STOP_SECONDS = 60.0
 _END_SECONDS = 10.0
+#: A query that stays idle says so again after this time, as PySpark's do.
+_IDLE_SECONDS = 10.0
+_LISTENERS_SECONDS = 2.0
+_MOVING = ("elements", "released", "unstored")
 
 
 class JobFailedError(EmberflowError):
@@ -34,7 +48,12 @@ class LiveQuery:
     """A running flow. Made by ``flow.live(spark)...start()``."""
 
     def __init__(
-        self, spark: SparkSession, plan: Plan, coordinator: Coordinator, name: str | None
+        self,
+        spark: SparkSession,
+        plan: Plan,
+        coordinator: Coordinator,
+        name: str | None,
+        listeners: Sequence[object] = (),
     ) -> None:
         self.id = str(uuid.uuid4())
         self.runId = str(uuid.uuid4())
@@ -44,7 +63,11 @@ class LiveQuery:
         self._plan = plan
         self._coordinator = coordinator
         self._gauge = Gauge(id=self.id, runId=self.runId, name=name)
+        self._idle_at = -math.inf
         self._progress: deque[LiveProgress] = deque(maxlen=_PROGRESS_KEPT)
+        self._listeners = Listeners(listeners)
+        started = QueryStartedEvent(self.id, self.runId, name, timestamp(), frozenset([self._tag]))
+        self._listeners.post("onQueryStarted", started)
         coordinator.start()
         self._job = threading.Thread(target=self._run_job, name="emberflow job", daemon=True)
         self._job.start()
@@ -84,6 +107,18 @@ class LiveQuery:
     @property
     def recentProgress(self) -> list[LiveProgress]:  # noqa: N802
         return list(self._progress)
+
+    def addListener(self, listener: object) -> None:  # noqa: N802
+        """Have it told how the query is doing from now on. See `emberflow.LiveQueryListener`."""
+        self._listeners.add(listener)
+
+    def removeListener(self, listener: object) -> None:  # noqa: N802
+        self._listeners.remove(listener)
+
+    @property
+    def droppedEvents(self) -> int:  # noqa: N802
+        """Events that listeners were too slow to hear."""
+        return self._listeners.dropped
 
     def exception(self) -> BaseException | None:
         """What the query failed with; None if it did not."""
@@ -125,7 +160,8 @@ class LiveQuery:
         if self._job.is_alive():  # a worker that is stuck in a user's function hears nothing
             cancel_workers(self._spark, self._tag)
             self._job.join(_END_SECONDS)
-        self._watch.join(_END_SECONDS)
+        if not self._listeners.is_calling():
+            self._watch.join(_END_SECONDS)
 
     def explain(self) -> str:
         from emberflow.drawing import text
@@ -146,8 +182,30 @@ class LiveQuery:
 
     def _observe(self) -> None:
         while not self._coordinator.wait(_PROGRESS_SECONDS):
-            self._progress.append(self._gauge.look(self._coordinator))
-        self._progress.append(self._gauge.look(self._coordinator))
+            self._tell_progress()
+        self._tell_progress()
+        failure = self._coordinator.failure
+        text, kind = (None, None) if failure is None else (str(failure), type(failure).__name__)
+        ended = QueryTerminatedEvent(self.id, self.runId, text, kind)
+        self._listeners.post("onQueryTerminated", ended)
+        self._listeners.close(_LISTENERS_SECONDS)
+
+    def _tell_progress(self) -> None:
+        """Note how things stand. Listeners hear of it if something moves, else that nothing does."""
+        before = self.lastProgress
+        progress = self._gauge.look(self._coordinator)
+        self._progress.append(progress)
+        if self._coordinator.phase == "meeting":
+            return
+        moves = before is None or any(before[name] != progress[name] for name in _MOVING)
+        now = time.monotonic()
+        if moves or not self._coordinator.is_quiet:
+            self._idle_at = -math.inf
+            self._listeners.post("onQueryProgress", QueryProgressEvent(progress))
+        elif now - self._idle_at >= _IDLE_SECONDS:
+            self._idle_at = now
+            idle = QueryIdleEvent(self.id, self.runId, progress["timestamp"])
+            self._listeners.post("onQueryIdle", idle)
 
 
 def _told(error: Exception) -> str:
