@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, get_args
 
 from emberflow.errors import InputError
 from emberflow.flow import Flow
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
-from emberflow.runners.live.coordinator import Coordinator
-from emberflow.runners.live.launch import check_cluster, driver_host
+from emberflow.runners.live.cluster import check_cluster, coordinator_place
 from emberflow.runners.live.listening import check_listener
-from emberflow.runners.live.plan import Plan
+from emberflow.runners.live.plan import Guarantee
 from emberflow.runners.live.query import LiveQuery
-from emberflow.runners.live.wire import RunKeys
+from emberflow.runners.live.supervision import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_DEFAULTS = {"workers": 2, "credit": 10_000, "batch": 1_000}
 
 
 class LiveBuilder:
@@ -31,7 +28,7 @@ class LiveBuilder:
         self._spark = spark
         self._fronts: dict[str, Front] = {}
         self._sinks: dict[str, Any] = {}
-        self._options: dict[str, int] = dict(_DEFAULTS)
+        self._options: dict[str, Any] = {key: default for key, (default, _) in _OPTIONS.items()}
         self._name: str | None = None
         self._listeners: list[object] = []
 
@@ -46,16 +43,18 @@ class LiveBuilder:
         return self
 
     def option(self, key: str, value: object) -> LiveBuilder:
-        """``workers``, ``credit`` (elements a front may be ahead), ``batch`` (taken in at once)."""
-        if key not in _DEFAULTS:
-            raise InputError(f"a live query has no option {key!r}; it has {', '.join(_DEFAULTS)}.")
-        try:
-            number = int(value)  # type: ignore[call-overload]
-        except (TypeError, ValueError):
-            number = 0
-        if number < 1:
-            raise InputError(f"option {key!r} takes an int of at least 1, got {value!r}.")
-        self._options[key] = number
+        """``workers``, ``credit`` (elements a front may be ahead), ``batch`` (taken in at once).
+
+        ``checkpointLocation`` is where cuts and logs are kept, and what the query goes on from when
+        it is started again; ``checkpointInterval`` is the milliseconds between cuts,
+        ``checkpointsKept`` how many of them stay. ``guarantee`` is ``exactly-once``, or
+        ``at-least-once`` or ``at-most-once``. ``coordinatorHost`` is where workers reach this
+        process, if the session's idea is wrong.
+        """
+        if key not in _OPTIONS:
+            raise InputError(f"a live query has no option {key!r}; it has {', '.join(_OPTIONS)}.")
+        _, made_of = _OPTIONS[key]
+        self._options[key] = made_of(key, value)
         return self
 
     def queryName(self, name: str) -> LiveBuilder:  # noqa: N802
@@ -80,33 +79,63 @@ class LiveBuilder:
                 adapter.check()
         workers = self._options["workers"]
         check_cluster(self._spark, workers)
-        keys = RunKeys.made()
-        host = driver_host(self._spark)
-        incarnation = time.time_ns()
-        coordinator = Coordinator(
-            self._graph,
-            workers=workers,
-            incarnation=incarnation,
-            keys=keys,
-            host=host,
+        place = coordinator_place(self._spark, self._options["coordinatorHost"])
+        settings = Settings(
+            graph=self._graph,
             fronts=self._fronts,
             sinks=self._sinks,
-        )
-        plan = Plan(
-            graph=self._graph,
             workers=workers,
-            incarnation=incarnation,
-            keys=keys,
-            coordinator=coordinator.address,
-            fronts=self._fronts,
-            sinks={
-                name: None if getattr(sink, "on_driver", False) else sink
-                for name, sink in self._sinks.items()
-            },
             credit=self._options["credit"],
             batch=self._options["batch"],
+            place=place,
+            guarantee=self._options["guarantee"],
+            checkpoint=self._options["checkpointLocation"],
+            interval_ms=self._options["checkpointInterval"],
+            kept=self._options["checkpointsKept"],
         )
-        return LiveQuery(self._spark, plan, coordinator, self._name, self._listeners)
+        return LiveQuery(self._spark, settings, self._name, self._listeners)
+
+
+def _number(key: str, value: object) -> int:
+    try:
+        number: int = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1:
+        raise InputError(f"option {key!r} takes an int of at least 1, got {value!r}.")
+    return number
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise InputError(f"option {key!r} takes a text, got {value!r}.")
+    return str(value)
+
+
+def _location(key: str, value: object) -> str:
+    """A URI, or a path, which is made whole: workers may have another working directory."""
+    text = _text(key, value)
+    return text if "://" in text else os.path.abspath(text)
+
+
+def _guarantee(key: str, value: object) -> str:
+    if value not in get_args(Guarantee):
+        known = ", ".join(map(repr, get_args(Guarantee)))
+        raise InputError(f"option {key!r} takes one of {known}, got {value!r}.")
+    return str(value)
+
+
+#: Each with what it is when it is not given, and what makes a value of what is given.
+_OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
+    "workers": (2, _number),
+    "credit": (10_000, _number),
+    "batch": (1_000, _number),
+    "coordinatorHost": (None, _text),
+    "checkpointLocation": (None, _location),
+    "checkpointInterval": (1_000, _number),
+    "checkpointsKept": (3, _number),
+    "guarantee": ("exactly-once", _guarantee),
+}
 
 
 def _check_names(

@@ -32,6 +32,7 @@ from emberflow.errors import EmberflowError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live import plan as said
+from emberflow.runners.live.cluster import ClusterError, Place
 from emberflow.runners.live.committing import Committing
 from emberflow.runners.live.plan import WorkerNews, front_index
 from emberflow.runners.live.progress import Latencies
@@ -40,7 +41,7 @@ from emberflow.runners.live.wire import RunKeys, Wire
 
 _POLL_MS = 5
 _MEETING_SECONDS_MAX = 120.0
-_SILENCE_SECONDS_MAX = 30.0
+_SILENCE_SECONDS_MAX = 8.0
 _HEARTBEAT_SECONDS = 1.0
 _JOIN_SECONDS = 5.0
 _MESSAGES_A_ROUND = 1_000
@@ -64,7 +65,7 @@ class Coordinator:
         workers: int,
         incarnation: int,
         keys: RunKeys,
-        host: str,
+        place: Place,
         fronts: Mapping[str, Front],
         sinks: Mapping[str, Any],
         committing: Committing | None = None,
@@ -87,7 +88,15 @@ class Coordinator:
             raise
         # Sinks that cannot be opened raise before there is a socket or a thread to be left behind.
         self._wire = Wire(keys, incarnation)
-        self._socket, self.address = self._wire.listening(zmq.ROUTER, host)
+        try:
+            self._socket, own = self._wire.listening(zmq.ROUTER, place.listens_on, place.port)
+        except zmq.ZMQError as error:
+            self._wire.close()
+            raise ClusterError(
+                f"the coordinator cannot listen on {place.listens_on}, port {place.port or 'any'}: "
+                f"{error}. Set .option('coordinatorHost', ...) to an address of this machine."
+            ) from error
+        self.address = f"tcp://{place.reached_at}:{own.rpartition(':')[2]}"
         self._storing: dict[tuple[str, int], bytes] = {}
         self._identities: dict[int, bytes] = {}
         self._addresses: dict[int, str] = {}
@@ -196,6 +205,8 @@ class Coordinator:
         elif kind == said.DONE:
             self._done.add(body[0])
             self._keep(body[1])
+        elif kind == said.BEAT:
+            self._heard_at[body] = time.monotonic()
         elif kind == said.FAILED:
             self.fail(body)
 

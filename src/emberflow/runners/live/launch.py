@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import cloudpickle
 
 from emberflow.errors import EmberflowError
+from emberflow.runners.live.cluster import ClusterError, context_of
 from emberflow.runners.live.plan import Plan
 
 if TYPE_CHECKING:
@@ -20,59 +21,42 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class ClusterError(EmberflowError):
-    """Spark, as it is set up, cannot run the workers of a live query."""
+#: In what Spark says when a barrier stage needs more slots than there are.
+_BARRIER_SLOTS = "SPARK-24819"
 
 
-def check_cluster(spark: SparkSession, workers: int) -> None:
-    """Say what is missing before anything starts."""
-    conf = spark.conf
-    if str(conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true":
-        raise ClusterError(
-            "dynamic allocation is on, and a barrier job cannot run with it. Start the session "
-            "with spark.dynamicAllocation.enabled=false and as many executors as the query needs."
+class JobFailedError(EmberflowError):
+    """The Spark job of the workers failed; Spark's own exception is the ``__cause__``."""
+
+
+def job_failure(error: Exception, workers: int) -> EmberflowError:
+    """What Spark says about a job that failed, as far as it is about us."""
+    if _BARRIER_SLOTS in str(error):
+        return ClusterError(
+            f"Spark has fewer than the {workers} slots that the workers take for as long as the "
+            f"query runs, and has given up on its barrier job. Set .option('workers', ...) to "
+            f"fewer, or give Spark more executors or cores."
         )
-    slots = _slots(spark)
-    if slots is not None and slots < workers:
-        raise ClusterError(
-            f"the query asks for {workers} workers, each of which takes a slot for as long as it "
-            f"runs, and Spark has {slots}. Set .option('workers', {slots}), or start the session "
-            f"with more cores, such as master('local[{workers}]')."
-        )
-
-
-def _slots(spark: SparkSession) -> int | None:
-    """How many tasks can run at once; None where the session does not tell (Spark Connect)."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # Spark Connect has no context
-        return None
-
-
-def driver_host(spark: SparkSession) -> str:
-    """Where workers can reach the driver: loopback in local mode, else the driver's own address."""
-    try:
-        context = spark.sparkContext
-        if str(context.master).startswith("local"):
-            return "127.0.0.1"
-        return str(context.getConf().get("spark.driver.host", "127.0.0.1"))
-    except Exception:
-        return "127.0.0.1"
+    lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
+    told = "\n".join(lines[:20])
+    return JobFailedError(f"the Spark job of the workers failed: {told}")
 
 
 def cancel_workers(spark: SparkSession, tag: str) -> None:
     """Cancel the barrier job, for a worker that hears nothing: it is stuck in a user's function."""
-    try:
-        spark.sparkContext.cancelJobsWithTag(tag)
-    except Exception:  # Spark Connect has no context; its sessions cancel by tag themselves
+    context = context_of(spark)
+    if context is not None:
+        context.cancelJobsWithTag(tag)
+    else:
         spark.interruptTag(tag)
 
 
 def _tag_jobs(spark: SparkSession, tag: str) -> None:
     """Tag the jobs of this thread. A session's own tags do not reach a job of classic Spark."""
-    try:
-        spark.sparkContext.addJobTag(tag)
-    except Exception:
+    context = context_of(spark)
+    if context is not None:
+        context.addJobTag(tag)
+    else:
         spark.addTag(tag)
 
 

@@ -19,6 +19,7 @@ CAPTURED = b"C"  # a Captured: a part of a cut is stored
 NEWS = b"N"  # WorkerNews, a few times a second
 DONE = b"D"  # (worker, WorkerNews): all is stored
 FAILED = b"X"  # an exception
+BEAT = b"V"  # the worker: its process is alive, whatever its loop is busy with
 # The coordinator to workers:
 PEERS = b"P"  # ([address], {(sink, partition): last global time})
 START = b"Z"  # the greatest last global time of all sinks: all are ready, fronts may begin

@@ -110,7 +110,7 @@ class Gauge:
         self._counts = {"elements": 0, "settled": 0, "released": 0}
         self._cpu_seconds: dict[int, float] = {}
 
-    def look(self, coordinator: Coordinator) -> LiveProgress:
+    def look(self, coordinator: Coordinator, recoveries: int = 0) -> LiveProgress:
         now = time.monotonic()
         seconds = max(now - self._at, 1e-6)
         self._at = now
@@ -121,7 +121,11 @@ class Gauge:
             "settled": sum(told.settled for told in news),
             "released": sum(worker.released for worker in statistics),
         }
-        since = {name: count - self._counts[name] for name, count in counts.items()}
+        # After a recovery workers count from nought again.
+        since = {
+            name: count - self._counts[name] if count >= self._counts[name] else count
+            for name, count in counts.items()
+        }
         self._counts = counts
         minimal = coordinator.progress.of_all()
         arrived, released = sum(worker.arrived for worker in statistics), counts["released"]
@@ -146,12 +150,28 @@ class Gauge:
             heldAtBarriers=sum(told.held for told in news),
             waiting=sum(told.waiting for told in news),
             unstored=sum(told.unstored for told in news),
+            recoveries=recoveries,
+            cuts=_cuts(coordinator),
         )
 
     def _cpu_since(self, told: WorkerNews) -> float:
         before = self._cpu_seconds.get(told.worker, told.cpu_seconds)
         self._cpu_seconds[told.worker] = told.cpu_seconds
         return told.cpu_seconds - before
+
+
+def _cuts(coordinator: Coordinator) -> dict[str, Any] | None:
+    """Of the cuts of this life; None where there is no checkpointLocation."""
+    committing = coordinator.committing
+    if committing is None:
+        return None
+    return {
+        "count": committing.count,
+        "moment": None if committing.moment == BEFORE_ALL else committing.moment,
+        "lastMs": round(committing.last_ms, 3),
+        "lastRows": committing.last_rows,
+        "lastBytes": committing.last_bytes,
+    }
 
 
 def timestamp() -> str:

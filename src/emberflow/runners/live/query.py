@@ -22,10 +22,9 @@ from emberflow.listener import (
     QueryTerminatedEvent,
 )
 from emberflow.runners.live.coordinator import Coordinator
-from emberflow.runners.live.launch import cancel_workers, run_workers
 from emberflow.runners.live.listening import Listeners
-from emberflow.runners.live.plan import Plan
 from emberflow.runners.live.progress import Gauge, LiveProgress, timestamp
+from emberflow.runners.live.supervision import Settings, Supervision
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,14 +33,12 @@ _PROGRESS_SECONDS = 0.5
 _PROGRESS_KEPT = 100
 _STOP_SECONDS = 60.0
 _END_SECONDS = 10.0
+#: By then a job that does not end was cancelled, or given up.
+_CANCEL_SECONDS = 45.0
 #: A query that stays idle says so again after this time, as PySpark's do.
 _IDLE_SECONDS = 10.0
 _LISTENERS_SECONDS = 2.0
 _MOVING = ("elements", "released", "unstored")
-
-
-class JobFailedError(EmberflowError):
-    """The Spark job of the workers failed; Spark's own exception is the ``__cause__``."""
 
 
 class LiveQuery:
@@ -50,27 +47,23 @@ class LiveQuery:
     def __init__(
         self,
         spark: SparkSession,
-        plan: Plan,
-        coordinator: Coordinator,
+        settings: Settings,
         name: str | None,
         listeners: Sequence[object] = (),
     ) -> None:
         self.id = str(uuid.uuid4())
         self.runId = str(uuid.uuid4())
         self.name = name
-        self._spark = spark
         self._tag = f"emberflow-{self.runId}"
-        self._plan = plan
-        self._coordinator = coordinator
+        self._graph = settings.graph
+        self._lives = Supervision(spark, settings, self._tag)
         self._gauge = Gauge(id=self.id, runId=self.runId, name=name)
         self._idle_at = -math.inf
         self._progress: deque[LiveProgress] = deque(maxlen=_PROGRESS_KEPT)
         self._listeners = Listeners(listeners)
         started = QueryStartedEvent(self.id, self.runId, name, timestamp(), frozenset([self._tag]))
         self._listeners.post("onQueryStarted", started)
-        coordinator.start()
-        self._job = threading.Thread(target=self._run_job, name="emberflow job", daemon=True)
-        self._job.start()
+        self._lives.start()
         self._watch = threading.Thread(target=self._observe, name="emberflow watch", daemon=True)
         self._watch.start()
 
@@ -79,22 +72,23 @@ class LiveQuery:
 
     @property
     def graph(self) -> Graph:
-        return self._plan.graph
+        return self._graph
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        return self._job.is_alive() or not self._coordinator.wait(0)
+        return not self._lives.wait(0)
 
     @property
     def status(self) -> dict[str, Any]:
-        phase = self._coordinator.phase
+        phase = "over" if self._lives.wait(0) else self._coordinator.phase
         return {
             "message": {
                 "meeting": "Waiting for the workers to start",
+                "restoring": "Restoring what was stored",
                 "running": "Running",
                 "halting": "Letting out what is final",
                 "ending": "Storing what is left",
-                "over": "Over",
+                "over": "Over" if self._lives.wait(0) else "Beginning again",
             }[phase],
             "isDataAvailable": any(n.waiting for n in self._coordinator.news.values()),
             "isTriggerActive": phase == "running",
@@ -122,13 +116,18 @@ class LiveQuery:
 
     def exception(self) -> BaseException | None:
         """What the query failed with; None if it did not."""
-        return self._coordinator.failure
+        return self._lives.failure if self._lives.wait(0) else None
+
+    @property
+    def recoveries(self) -> list[BaseException]:
+        """What was lost so far, each followed by another life of the workers."""
+        return list(self._lives.losses)
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end, so many seconds at most; whether it came. Raises what the query did."""
-        over = self._coordinator.wait(timeout)
+        over = self._lives.wait(timeout)
         if over:
-            self._join(_STOP_SECONDS)
+            self._join(_END_SECONDS)
             failure = self.exception()
             if failure is not None:
                 raise failure
@@ -137,54 +136,46 @@ class LiveQuery:
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until all that the fronts have now is stored in the sinks."""
         quiet = 0
-        while quiet < 3 and not self._coordinator.wait(0):
+        while quiet < 3 and not self._lives.wait(0):
             quiet = quiet + 1 if self._coordinator.is_quiet else 0
             # News come a few times a second; three quiet looks span more than one of them.
-            self._coordinator.wait(0.2)
+            self._lives.wait(0.2)
         failure = self.exception()
         if failure is not None:
             raise failure
 
     def stop(self, timeout: float = _STOP_SECONDS) -> None:
         """Take nothing more in, let out what is final, and end; after the time limit, end anyway."""
-        self._coordinator.stop()
-        if not self._coordinator.wait(timeout):
-            self._coordinator.fail(
+        self._lives.stop()
+        if not self._lives.wait(timeout):
+            self._lives.fail(
                 EmberflowError(f"the query did not drain within {timeout:.0f} s and was ended")
             )
-            self._coordinator.wait(_END_SECONDS)
+            self._lives.wait(_CANCEL_SECONDS)
         self._join(_END_SECONDS)
 
     def _join(self, seconds: float) -> None:
-        self._job.join(seconds)
-        if self._job.is_alive():  # a worker that is stuck in a user's function hears nothing
-            cancel_workers(self._spark, self._tag)
-            self._job.join(_END_SECONDS)
+        self._lives.join(seconds)
         if not self._listeners.is_calling():
-            self._watch.join(_END_SECONDS)
+            self._watch.join(seconds)
+
+    @property
+    def _coordinator(self) -> Coordinator:
+        """That of the present life."""
+        return self._lives.coordinator
 
     def explain(self) -> str:
         from emberflow.drawing import text
 
-        return text(self._plan.graph)
+        return text(self._graph)
 
     # Threads.
 
-    def _run_job(self) -> None:
-        try:
-            run_workers(self._spark, self._plan, self._tag)
-        except Exception as error:
-            # A worker that failed has told its own error; Spark's is only its echo.
-            self._coordinator.wait(1.0)
-            failure = JobFailedError(f"the Spark job of the workers failed: {_told(error)}")
-            failure.__cause__ = error
-            self._coordinator.fail(failure)
-
     def _observe(self) -> None:
-        while not self._coordinator.wait(_PROGRESS_SECONDS):
+        while not self._lives.wait(_PROGRESS_SECONDS):
             self._tell_progress()
         self._tell_progress()
-        failure = self._coordinator.failure
+        failure = self._lives.failure
         text, kind = (None, None) if failure is None else (str(failure), type(failure).__name__)
         ended = QueryTerminatedEvent(self.id, self.runId, text, kind)
         self._listeners.post("onQueryTerminated", ended)
@@ -193,7 +184,7 @@ class LiveQuery:
     def _tell_progress(self) -> None:
         """Note how things stand. Listeners hear of it if something moves, else that nothing does."""
         before = self.lastProgress
-        progress = self._gauge.look(self._coordinator)
+        progress = self._gauge.look(self._coordinator, len(self._lives.losses))
         self._progress.append(progress)
         if self._coordinator.phase == "meeting":
             return
@@ -206,9 +197,3 @@ class LiveQuery:
             self._idle_at = now
             idle = QueryIdleEvent(self.id, self.runId, progress["timestamp"])
             self._listeners.post("onQueryIdle", idle)
-
-
-def _told(error: Exception) -> str:
-    """The lines of Spark's error that are about us, without the stack of the JVM."""
-    lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
-    return "\n".join(lines[:20])

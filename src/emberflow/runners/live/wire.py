@@ -86,13 +86,16 @@ class Wire:
         )
         self._sockets: list[zmq.Socket[bytes]] = []
 
-    def listening(self, kind: int, host: str) -> tuple[zmq.Socket[bytes], str]:
-        """A socket that listens on a free port of a host, and its address."""
+    def listening(self, kind: int, host: str, port: int = 0) -> tuple[zmq.Socket[bytes], str]:
+        """A socket that listens on a port of a host, a free one if it is 0, and its address."""
         listening = self._socket(kind)
         listening.curve_server = True
         listening.curve_publickey = self._keys.server_public
         listening.curve_secretkey = self._keys.server_secret
-        port = listening.bind_to_random_port(f"tcp://{host}")
+        if port:
+            listening.bind(f"tcp://{host}:{port}")
+        else:
+            port = listening.bind_to_random_port(f"tcp://{host}")
         return listening, f"tcp://{host}:{port}"
 
     def connected(self, kind: int, address: str) -> zmq.Socket[bytes]:

@@ -43,6 +43,7 @@ from emberflow.hashing import hash_ranges
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.capturing import Capturing, CutOrder
 from emberflow.runners.live.feeding import Beginning, Feed
+from emberflow.runners.live.heartbeat import Heartbeat
 from emberflow.runners.live.journal import Journal
 from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
 from emberflow.runners.live.storing import Store, WriterThread
@@ -51,7 +52,7 @@ from emberflow.runners.live.wire import Wire, WireError, own_address
 _IDLE_MS = 1
 _NEWS_SECONDS = 0.25
 _RENDEZVOUS_MS_MAX = 60_000
-_SILENCE_SECONDS_MAX = 60.0
+_SILENCE_SECONDS_MAX = 20.0
 #: Messages taken in one round: enough for a batch, few enough to look up in between.
 _MESSAGES_A_ROUND = 256
 #: Fronts wait while this many final items wait for sinks here.
@@ -80,6 +81,7 @@ class WorkerLoop:
             zmq.PULL, own_address(plan.coordinator)
         )
         self._coordinator = self._wire.connected(zmq.DEALER, plan.coordinator)
+        self._heartbeat = Heartbeat(self._wire, plan.coordinator, index)
         self._peers: dict[int, zmq.Socket[bytes]] = {}
         self._poller = zmq.Poller()
         self._poller.register(self._frames_in, zmq.POLLIN)
@@ -104,6 +106,7 @@ class WorkerLoop:
 
     def run(self) -> None:
         try:
+            self._heartbeat.start()
             self._meet()
             gc.freeze()  # the code and the graph stay; items die young
             gc.set_threshold(100_000, 20, 100)
@@ -121,6 +124,7 @@ class WorkerLoop:
                 writer.close(_JOIN_SECONDS)
             if self._capturing is not None:
                 self._capturing.close(_JOIN_SECONDS)
+            self._heartbeat.close(_JOIN_SECONDS)
             self._wire.close()
 
     # Rendezvous.
@@ -217,7 +221,6 @@ class WorkerLoop:
         rows = store.rows(cut, own.low, own.high, lists=lists)
         while chunk := [Row._make(row) for row in islice(rows, _ROWS_AT_ONCE)]:
             self._do([self._worker.restore(cut.time, chunk, [])])
-            self._tell_news()  # it may take long, and is not silence
         scheduled = store.rows(cut, own.low, own.high, kind=SCHEDULED)
         while items := [Scheduled._make(row) for row in islice(scheduled, _ROWS_AT_ONCE)]:
             self._do([self._worker.restore(cut.time, [], items)])

@@ -1,0 +1,215 @@
+"""Live queries on clusters: a program of its own, so that no JVM meets that of the other tests.
+
+    python tests/spark/clusters.py local-cluster|standalone|connect FOLDER
+
+Each compares live queries with the reference and prints what it saw as a line of JSON. Whatever it
+starts it ends; all of it listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark.sql import SparkSession
+
+import emberflow as ef
+from emberflow import fronts, sinks
+from emberflow.hashing import key_hash, owner
+from emberflow.runners.live import cluster
+
+SECONDS = 120
+END_SECONDS = 20
+SPARK_HOME = Path(pyspark.__file__).parent
+LINES = [f"w{number % 7} w{number % 3} w{number % 11}" for number in range(300)]
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # All that these JVMs do is to start Python: they need no compiler that takes its time.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.memory": "512m",
+}
+
+
+def word_count() -> ef.Flow:
+    """Three partitions of the sink, so that several workers have a barrier."""
+    flow = ef.Flow("word count")
+    words = flow.front("lines").flat_map(lambda line: line.split())
+    counts = words.key_by(lambda word: word).count()
+    counts.key_by(lambda count: count[0]).sink("counts", partitions=3)
+    return flow
+
+
+def live(spark: SparkSession, workers: int, folder: Path, **options: object) -> bool:
+    """Whether a live query gives what the reference does. Its sink is written by the workers."""
+    flow = word_count()
+    out = folder / f"out-{workers}"
+    builder = (
+        flow.live(spark)
+        .read(lines=fronts.Iterable(LINES))
+        .write(counts=sinks.Files(out))
+        .option("workers", workers)
+    )
+    for key, value in options.items():
+        builder.option(key, value)
+    query = builder.start()
+    try:
+        if not query.awaitTermination(SECONDS):
+            raise TimeoutError(str(query.status))
+    finally:
+        query.stop()
+    expected = [list(count) for count in ef.run(flow, lines=LINES)["counts"]]
+    return all(
+        list(sinks.read_files(out, partition))
+        == [count for count in expected if owner(key_hash(count[0]), 3) == partition]
+        for partition in range(3)
+    )
+
+
+def refused(start: Callable[[], object]) -> str:
+    """What a query that cannot run says."""
+    try:
+        start()
+    except ef.EmberflowError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def executors(spark: SparkSession) -> int:
+    status: Any = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()
+    return int(status.size()) - 1  # one of them is the driver
+
+
+def impatient(spark: SparkSession, workers: int, folder: Path) -> str:
+    """What is said when the slots do not come, without the wait."""
+    cluster.EXECUTORS_SECONDS_MAX = 0.5
+    try:
+        return refused(lambda: live(spark, workers, folder))
+    finally:
+        cluster.EXECUTORS_SECONDS_MAX = SECONDS  # a busy machine may take long to start JVMs
+
+
+@contextmanager
+def session(master: str, **settings: str) -> Iterator[SparkSession]:
+    builder = SparkSession.builder.master(master).appName("emberflow clusters")
+    for key, value in (SETTINGS | settings).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def process(name: str, folder: Path, *command: str) -> Iterator[None]:
+    with (folder / f"{name}.log").open("wb") as log:
+        running = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield
+    finally:
+        running.terminate()
+        try:
+            running.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def local_cluster(folder: Path) -> dict[str, Any]:
+    with session("local-cluster[2,2,1024]") as spark:
+        same = {workers: live(spark, workers, folder) for workers in (2, 4)}
+        return {
+            "same": same,
+            "executors": executors(spark),
+            "too many": impatient(spark, 5, folder),
+        }
+
+
+def standalone(folder: Path) -> dict[str, Any]:
+    spark_class = str(SPARK_HOME / "bin" / "spark-class")
+    package = "org.apache.spark.deploy"
+    port = free_port()
+    master = f"spark://127.0.0.1:{port}"
+    here = ("--host", "127.0.0.1", "--webui-port", str(free_port()))
+    with ExitStack() as running:
+        running.enter_context(
+            process(
+                *("master", folder, spark_class, f"{package}.master.Master"),
+                *(*here, "--port", str(port)),
+            )
+        )
+        # Known by a name, as drivers often are: what listens needs the address behind it.
+        spark = running.enter_context(session(master, **{"spark.driver.host": "localhost"}))
+        nobody = impatient(spark, 2, folder)
+        for number in range(2):
+            running.enter_context(
+                process(
+                    *(f"worker-{number}", folder, spark_class, f"{package}.worker.Worker"),
+                    *("--host", "127.0.0.1", "--webui-port", str(free_port())),
+                    *("--cores", "2", "--memory", "1g", "--work-dir", str(folder / "work"), master),
+                )
+            )
+        # The executors are on their way: the query waits for them.
+        same = {workers: live(spark, workers, folder) for workers in (2, 4)}
+        return {"same": same, "executors": executors(spark), "nobody there": nobody}
+
+
+def connect(folder: Path) -> dict[str, Any]:
+    port = free_port()
+    settings = SETTINGS | {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        # Spark's own check of slots gives up at once, to see what becomes of it.
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1",
+    }
+    server = process(
+        *("server", folder, str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[4]"),
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+        *(part for item in settings.items() for part in ("--conf", "=".join(item))),
+        "spark-internal",
+    )
+    with server:
+        spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+        try:
+            same = {workers: live(spark, workers, folder) for workers in (2, 4)}
+            same[3] = live(spark, 3, folder, coordinatorHost=f"localhost:{free_port()}")
+            found = {"same": same, "slots": cluster.slots_of(spark)}
+            found["too many"] = refused(lambda: live(spark, 5, folder))
+            # And if nobody had counted first:
+            spark.conf.set("spark.sql.leafNodeDefaultParallelism", "7")
+            found["slots unknown"] = cluster.slots_of(spark)
+            found["too many for Spark"] = refused(lambda: live(spark, 6, folder))
+            found["kind"] = type(spark).__module__
+            return found
+        finally:
+            spark.stop()
+
+
+if __name__ == "__main__":
+    os.environ["SPARK_HOME"] = str(SPARK_HOME)
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    scenario = {"local-cluster": local_cluster, "standalone": standalone, "connect": connect}
+    found = scenario[sys.argv[1]](Path(sys.argv[2]))
+    sys.stdout.write(f"\n{json.dumps(found)}\n")

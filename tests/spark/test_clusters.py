@@ -1,0 +1,87 @@
+"""Live queries where executors are processes of their own, and where the driver is not Spark's.
+
+Each cluster is started by `clusters.py` in a process of its own. A machine that has too little
+memory for a handful of JVMs skips them and says so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "clusters.py"
+SECONDS = 280
+MEMORY_GB_MIN = 3
+
+
+def memory_gb() -> float:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (OSError, ValueError):
+        return float("inf")
+
+
+pytestmark = [
+    pytest.mark.skipif(
+        memory_gb() < MEMORY_GB_MIN,
+        reason=f"a cluster of several JVMs needs {MEMORY_GB_MIN} GB, and here are {memory_gb():.1f}",
+    ),
+    pytest.mark.skipif(os.name != "posix", reason="Spark's own scripts are for a POSIX shell"),
+]
+
+
+def ran(scenario: str, folder: Path) -> Any:
+    """What the program saw. Should it hang, it goes with all that it has started."""
+    program = subprocess.Popen(
+        [sys.executable, str(PROGRAM), scenario, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+    )
+    try:
+        printed, told = program.communicate(timeout=SECONDS)
+    except BaseException:
+        os.killpg(program.pid, signal.SIGKILL)
+        raise
+    logs = "\n".join(log.read_text(errors="replace")[-3_000:] for log in folder.glob("*.log"))
+    assert program.returncode == 0, f"{told}\n{logs}"
+    return json.loads(printed.splitlines()[-1])
+
+
+def test_two_executors_in_processes_of_their_own(tmp_path: Path) -> None:
+    found = ran("local-cluster", tmp_path)
+    assert found["same"] == {"2": True, "4": True}
+    assert found["executors"] == 2
+    assert found["too many"].startswith("ClusterError: the query asks for 5 workers")
+    assert "and Spark has 4 after 0.5 s" in found["too many"]
+
+
+def test_a_standalone_master_with_two_workers(tmp_path: Path) -> None:
+    found = ran("standalone", tmp_path)
+    assert "asks for 2 workers" in found["nobody there"]
+    assert "and Spark has 0 after 0.5 s" in found["nobody there"]
+    assert "or are not there. Start the session with more cores" in found["nobody there"]
+    assert found["same"] == {"2": True, "4": True}
+    assert found["executors"] == 2
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("zstandard") is None,
+    reason="the client of Spark Connect needs zstandard, which this environment does not have",
+)
+def test_spark_connect(tmp_path: Path) -> None:
+    found = ran("connect", tmp_path)
+    assert found["kind"].startswith("pyspark.sql.connect")
+    assert found["same"] == {"2": True, "3": True, "4": True}
+    assert (found["slots"], found["slots unknown"]) == (4, None)
+    assert "asks for 5 workers" in found["too many"]
+    assert found["too many for Spark"].startswith("ClusterError: Spark has fewer than the 6 slots")
