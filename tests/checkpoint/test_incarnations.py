@@ -1,0 +1,192 @@
+"""Two drivers on one location, what counts after that, and what may be removed."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emberflow.checkpoint import CheckpointError, FencedError, Manifest
+from emberflow.checkpoint.store import CheckpointStore
+from tests.checkpoint.cases import STORES, State, Workers, state_of
+
+DICE = random.Random(5)
+
+
+def state(number: int) -> State:
+    return {("last", key): [((number, key), f"{number}")] for key in range(5)}
+
+
+def write(
+    store: CheckpointStore, incarnation: int, number: int, base: Manifest | None = None
+) -> Manifest:
+    workers = Workers(store, incarnation, 2, 0)
+    changed = None if base is None else list(state(number))
+    return workers.write(number, state(number), changed, base, DICE, time=(10 * number, 0))
+
+
+def committed(store: CheckpointStore, incarnation: int, number: int, **options: Any) -> Manifest:
+    cut = write(store, incarnation, number, **options)
+    store.commit(cut)
+    return cut
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_the_newest_driver_wins(kind: str, tmp_path: Path) -> None:
+    one, other = STORES[kind](tmp_path), STORES[kind](tmp_path)
+    assert one.begin() == (1, None)
+    first = committed(one, 1, 1)
+    assert other.begin() == (2, first)
+    late = write(one, 1, 2)
+    for forbidden in (
+        lambda: one.commit(late),
+        lambda: one.prune(1, incarnation=1),
+        lambda: one.check_incarnation(1),
+    ):
+        with pytest.raises(FencedError, match="incarnation 1 was followed by incarnation 2"):
+            forbidden()
+    second = committed(other, 2, 2)
+    assert one.latest() == other.latest() == second
+    assert [cut.number for cut in one.cuts()] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_driver_that_slips_through_the_fence_changes_nothing(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a lock it may be between its look at the incarnations and its rename."""
+    slow, fast = STORES[kind](tmp_path), STORES[kind](tmp_path)
+    slow.begin()
+    first = committed(slow, 1, 1)
+    fast.begin()
+    monkeypatch.setattr(slow, "check_incarnation", lambda incarnation: None)
+    committed(slow, 1, 2)
+    committed(slow, 1, 3)
+    assert fast.latest() == first
+    second = committed(fast, 2, 2)
+    assert fast.latest() == second
+    assert fast.cuts() == [first, second]
+    assert fast.begin() == (3, second)
+    committed(slow, 1, 4)
+    assert fast.cuts() == [first, second]
+    removed = fast.prune(5, incarnation=3)
+    assert {name for name in removed if name.startswith("cuts/")} == {
+        f"cuts/{number:010d}-000001.json" for number in (2, 3, 4)
+    }
+    assert fast.latest() == second
+    assert state_of(fast.rows(second)) == state(2)
+
+
+def test_a_life_may_begin_from_an_earlier_cut(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.begin()
+    cuts = [committed(store, 1, number) for number in (1, 2, 3)]
+    assert store.as_of((25, 0)) == cuts[1]
+    assert store.as_of((20, 0)) == cuts[1]
+    assert store.as_of((19, 99)) == cuts[0]
+    assert store.as_of((9, 0)) is None
+    life = store.begin(lambda store: store.as_of((15, 0)))
+    assert life == (2, cuts[0])
+    assert store.cuts() == cuts[:1]
+    again = committed(store, 2, life.next_cut)
+    assert store.cuts() == [cuts[0], again]
+    life = store.begin(lambda store: None)  # from nothing
+    assert life == (3, None)
+    assert store.latest() is None
+    assert committed(store, 3, 1) == store.latest()
+
+
+def test_a_begin_that_crashed_is_no_life(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.begin()
+    first = committed(store, 1, 1)
+
+    def crash(_: CheckpointStore) -> Manifest | None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.begin(crash)
+    assert store.latest() == first
+    with pytest.raises(FencedError):  # it was claimed all the same
+        store.commit(write(store, 1, 2))
+    with pytest.raises(CheckpointError, match="has not returned"):
+        store.commit(write(store, 2, 2))
+    assert store.begin() == (3, first)
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_drivers_that_begin_at_once_get_incarnations_of_their_own(
+    kind: str, tmp_path: Path
+) -> None:
+    found: list[int] = []
+    begin = threading.Barrier(6)
+
+    def drive() -> None:
+        store = STORES[kind](tmp_path)
+        begin.wait(10)
+        found.append(store.begin().incarnation)
+
+    threads = [threading.Thread(target=drive) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == len(set(found)) == 6
+
+
+def test_numbers_go_up(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.begin()
+    committed(store, 1, 2)
+    for number in (1, 2):
+        with pytest.raises(CheckpointError, match=f"cut {number} comes after cut 2"):
+            store.commit(write(store, 1, number))
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_pruning_keeps_what_is_needed(kind: str, tmp_path: Path) -> None:
+    store = STORES[kind](tmp_path)
+    store.begin()
+    write(store, 1, 1)  # given up by a life that ended
+    store.begin()
+    cuts = [committed(store, 2, 2)]
+    for number in (3, 4):
+        cuts.append(committed(store, 2, number, base=cuts[-1]))
+    write(store, 2, 5)  # given up
+    cuts.append(committed(store, 2, 6))
+    cuts.append(committed(store, 2, 7, base=cuts[-1]))
+    under_way = write(store, 2, 8)
+    for keep in (5, 3, 2, 1):
+        store.prune(keep, incarnation=2)
+        assert store.cuts() == cuts[-keep:]
+        needed = {part.path for cut in (*cuts[-keep:], under_way) for part in cut.parts}
+        assert {f"parts/{path.name}" for path in (tmp_path / "parts").iterdir()} == needed
+        for cut in store.cuts():
+            store.check_whole(cut)
+            assert state_of(store.rows(cut)) == state(cut.number)
+    store.commit(under_way)
+    assert store.latest() == under_way
+
+
+def test_pruning_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.begin()
+    store.begin()
+    committed(store, 2, 1)
+    left = [
+        "parts/.0000000009-000001-0-bucket-ab.parquet.12345678",
+        "parts/.0000000001-000002-0-bucket-ab.parquet.12345678",
+        "cuts/.0000000009-000001.json.12345678",
+    ]
+    growing = tmp_path / "parts/.0000000002-000002-0-bucket-ab.parquet.12345678"
+    foreign = tmp_path / "parts/notes.txt"
+    for path in (*map(tmp_path.joinpath, left), growing, foreign):
+        path.write_bytes(b"half")
+    assert sorted(store.prune(1, incarnation=2)) == sorted(left)
+    assert growing.exists()
+    assert foreign.exists()
+    with pytest.raises(ValueError, match="1 or more"):
+        store.prune(0, incarnation=2)
