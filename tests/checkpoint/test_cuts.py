@@ -217,6 +217,13 @@ def test_a_part_that_needs_another_says_so(tmp_path: Path) -> None:
     with pytest.raises(DamagedCutError, match=r"goes on with what cut 1 has") as caught:
         list(store.rows(alone))
     assert other.path in str(caught.value)
+    third = store.write_part(
+        3, 0, [[("last", 7, "a", (3, 0), words.append(1).append(2))]], incarnation=1, lists=lists,
+        base=2,
+    )  # fmt: skip
+    holey = Manifest.of(graph(), number=3, incarnation=1, time=(9, 0), parts=[one, third])
+    with pytest.raises(DamagedCutError, match=r"goes on with what cut 2 has"):
+        list(store.rows(holey))
     table = pq.read_table(tmp_path / other.path)
     with pytest.raises(DamagedCutError, match=r"CheckpointStore.rows"):
         pickle.loads(table["payload"][0].as_py())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from pathlib import Path
@@ -137,6 +138,20 @@ def test_drivers_that_begin_at_once_get_incarnations_of_their_own(
     assert len(found) == len(set(found)) == 6
 
 
+def test_a_driver_that_claims_a_number_at_the_same_time_takes_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a lock two may have seen the same newest number."""
+    one, other = STORES["remote"](tmp_path), STORES["remote"](tmp_path)
+    seen = [0]
+    monkeypatch.setattr(
+        other, "incarnation", lambda: seen.pop() if seen else CheckpointStore.incarnation(other)
+    )
+    assert one.begin().incarnation == 1
+    assert other.begin().incarnation == 2
+    committed(other, 2, 1)
+
+
 def test_numbers_go_up(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.begin()
@@ -190,3 +205,36 @@ def test_pruning_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
     assert foreign.exists()
     with pytest.raises(ValueError, match="1 or more"):
         store.prune(0, incarnation=2)
+
+
+def test_a_file_is_on_the_disk_before_its_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each file in turn: its content is synced, it is renamed, and its folder is synced."""
+    events: list[tuple[str, str]] = []
+    sync, rename = os.fsync, os.rename
+
+    def spied_sync(descriptor: int) -> None:
+        sync(descriptor)
+        events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    def spied_rename(old: Path, new: Path) -> None:
+        events.append(("rename", str(old)))
+        rename(old, new)
+        events.append(("renamed", str(new)))
+
+    store = CheckpointStore(tmp_path)
+    store.begin()
+    committed(store, 1, 1)
+    monkeypatch.setattr(os, "fsync", spied_sync)
+    monkeypatch.setattr(os, "rename", spied_rename)
+    cut = committed(store, 1, 2)
+    names = [*(part.path for part in cut.parts), "cuts/0000000002-000001.json"]
+    assert len(events) == 4 * len(names)
+    for name in names:  # the manifest last
+        (first, temporary), (second, renamed), (third, new), (fourth, folder) = events[:4]
+        del events[:4]
+        assert (first, second, third, fourth) == ("sync", "rename", "renamed", "sync")
+        assert temporary == renamed
+        assert new == str(tmp_path / name)
+        assert folder == str((tmp_path / name).parent)

@@ -155,8 +155,19 @@ class PayloadUnpickler(pickle.Unpickler):
         return made
 
 
+_NAMED = __name__.encode()
+
+
+def has_lists(data: bytes) -> bool:
+    """Whether a payload holds lists: their pickle names this module. (A text may name it too.)"""
+    return _NAMED in data
+
+
 def unpickled(payloads: Iterable[bytes], base: Sequence[List]) -> tuple[list[Any], list[List]]:
     """The payloads of a bucket, and its lists by their numbers."""
+    payloads = list(payloads)
+    if not any(map(has_lists, payloads)):
+        return [pickle.loads(data) for data in payloads], []
     lists: dict[int, List] = {}
     found = [PayloadUnpickler(data, base, lists).load() for data in payloads]
     return found, [lists[number] for number in sorted(lists)]

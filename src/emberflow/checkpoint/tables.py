@@ -43,7 +43,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from emberflow.checkpoint.errors import CheckpointError, DamagedCutError
-from emberflow.checkpoint.lists import PROTOCOL, List, PayloadPickler, SavedLists, unpickled
+from emberflow.checkpoint.lists import (
+    PROTOCOL,
+    List,
+    PayloadPickler,
+    SavedLists,
+    has_lists,
+    unpickled,
+)
 from emberflow.checkpoint.rows import Row
 from emberflow.errors import shortened
 from emberflow.item import Place
@@ -236,7 +243,19 @@ def merged(
     newest_first = list(reversed(sources))
     with ExitStack() as files:
         for stored in _together(newest_first, low, high, files):
-            yield from _newest_buckets(newest_first, stored, lists)
+            row = stored[0]
+            if (
+                len(stored) == 1
+                and row[4] is not None
+                and row[8] is None
+                and (lists is None or not has_lists(row[7]))
+            ):
+                # The usual case by far: a bucket of one row that no other part knows.
+                with _named(newest_first[row[2]]):
+                    key, payload = pickle.loads(row[3]), pickle.loads(row[7])
+                yield row[0], row[1], key, _place_of(row), payload
+            else:
+                yield from _newest_buckets(newest_first, stored, lists)
 
 
 def united(sources: Sequence[Source], low: int, high: int, time: tuple[int, int]) -> Iterator[Row]:
