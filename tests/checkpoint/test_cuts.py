@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
@@ -60,7 +60,7 @@ OPERATIONS = st.sampled_from(["last", "count", "ä"])
 
 
 @pytest.mark.parametrize("kind", STORES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     buckets=st.dictionaries(st.tuples(OPERATIONS, KEYS), BUCKETS, max_size=25),
     writers=st.integers(1, 8),

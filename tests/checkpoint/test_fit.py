@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
@@ -95,6 +95,7 @@ POSITIONS = st.recursive(
 )
 
 
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     positions=st.dictionaries(
         st.text(max_size=4), st.dictionaries(st.integers(0, 99), POSITIONS, max_size=3), max_size=3

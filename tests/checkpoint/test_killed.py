@@ -13,7 +13,7 @@ from pathlib import Path
 from emberflow.checkpoint.frontlog import read_log
 from emberflow.checkpoint.store import CheckpointStore
 
-KILLS = 6
+KILLS = 4
 
 #: Begins a life and makes cuts for ever; cut n holds n for each key, a part of it in lists.
 MAKES_CUTS = """

@@ -220,10 +220,10 @@ class ArrowLocation:
         try:
             yield Written(cast(BinaryIO, file))
         except BaseException:
-            if not whole:  # an upload that is not closed never becomes an object
-                with contextlib.suppress(Exception):
-                    file.close()
-                    filesystem.delete_file(written_to)
+            # To let go of an upload is to complete it, in Arrow: so what is half is removed.
+            with contextlib.suppress(Exception):
+                file.close()
+                filesystem.delete_file(written_to)
             raise
         file.close()
         if not whole:

@@ -220,13 +220,11 @@ def compaction_due(manifest: Manifest, *, live_rows: int | None = None) -> bool:
     ``live_rows`` is how many rows a full one would have. Whoever does not know gets the chain's
     first link taken for it.
     """
-    chain = [part for part in manifest.parts if part.kind != SCHEDULED]
-    links = sorted({part.cut for part in chain})
-    if not links:
-        return False
+    links = sorted({part.cut for part in manifest.parts})
+    replaced = [part for part in manifest.parts if part.kind != SCHEDULED]
     if live_rows is None:
-        live_rows = sum(part.rows for part in chain if part.cut == links[0])
-    rows = sum(part.rows for part in chain)
+        live_rows = sum(part.rows for part in replaced if part.cut == links[0])
+    rows = sum(part.rows for part in replaced)
     return len(links) > LINKS_MAX or (
         len(links) > 1 and rows > ROWS_PER_LIVE_ROW_MAX * max(1, live_rows)
     )

@@ -156,11 +156,12 @@ class CheckpointStore:
         names = map(_CLAIM.fullmatch, self._location.names("incarnations"))
         return [(int(match[1]), match[2]) for match in names if match]
 
-    def _bases(self) -> dict[int, int]:
+    def _bases(self, only: int | None = None) -> dict[int, int]:
         """For each incarnation the number of the cut it began from; 0 if from nothing."""
         bases: dict[int, int] = {}
         for name in self._location.names("incarnations"):
-            if _BASE.fullmatch(name):
+            match = _BASE.fullmatch(name)
+            if match and only in (None, int(match[1])):
                 path = f"incarnations/{name}"
                 body = checked_json(self._location.read(path), self._location.shown(path))
                 bases[body["incarnation"]] = body["base"] or 0
@@ -226,7 +227,7 @@ class CheckpointStore:
         data = manifest.to_json()
         with self._location.lock():
             self.check_incarnation(manifest.incarnation)
-            base = self._bases().get(manifest.incarnation)
+            base = self._bases(manifest.incarnation).get(manifest.incarnation)
             if base is None:
                 raise CheckpointError(f"{self}: begin() of this incarnation has not returned.")
             numbers = [

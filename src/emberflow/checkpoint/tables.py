@@ -33,7 +33,7 @@ import heapq
 import itertools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -163,8 +163,9 @@ class PartWriter:
         return Summary(self._rows, self._low, self._high)
 
     def abandon(self) -> None:
-        """Let go of the file; what is in it is of no use."""
-        self._writer.close()
+        """Let go of the file; what is in it is of no use. Never an error of its own."""
+        with suppress(Exception):
+            self._writer.close()
 
     def _is_current(self, row: Row) -> bool:
         key = self._key
