@@ -39,41 +39,30 @@ durable when it is complete.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pickle
-import re
 import threading
-from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from emberflow.checkpoint.errors import CheckpointError, DamagedLogError, FencedError
-from emberflow.checkpoint.files import (
-    LocalLocation,
-    Location,
-    location_of,
-    make_folder,
-    sync_folder,
-    write,
+from emberflow.checkpoint.errors import CheckpointError, FencedError
+from emberflow.checkpoint.files import location_of
+from emberflow.checkpoint.segments import (
+    BATCH,
+    FORMAT_VERSION,
+    HEADER,
+    Batch,
+    Entry,
+    Log,
+    Piece,
+    Segment,
+    segment_name,
+    sequence_of,
 )
-from emberflow.checkpoint.frames import Frame, frame_at, framed, frames
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-#: ``(position, time)`` or ``(position, time, payload)``
-Entry: TypeAlias = tuple[Any, ...]
-
-FORMAT_VERSION = 1
-_SEGMENT = re.compile(r"(\d+)-(\d+)\.log")
-_OBJECT = re.compile(r"(\d+)\.frame")
-_HEADER, _BATCH, _MARK = b"H", b"B", b"M"
 #: More entries than this make a frame without waiting for a sync: what waits is bounded.
 _WAITING_MAX = 4096
 #: A segment that has come to this is followed by another: bytes, or files where a frame is one.
@@ -120,7 +109,7 @@ class FrontLogWriter:
         filesystem: FileSystem | None = None,
         segment_size: int | None = None,
     ) -> None:
-        self._log = _Log(location_of(location, filesystem), front, partition)
+        self._log = Log(location_of(location, filesystem), front, partition)
         default = _SEGMENT_BYTES if self._log.location.is_local else _SEGMENT_OBJECTS
         self._segment_size = default if segment_size is None else segment_size
         self._incarnation = incarnation
@@ -252,9 +241,9 @@ class FrontLogWriter:
     def _write_waiting(self) -> None:
         if not self._waiting and self._waiting_reservation is None:
             return
-        batch = _Batch.of(self._waiting, self._waiting_reservation, self._width)
+        batch = Batch.of(self._waiting, self._waiting_reservation, self._width)
         try:
-            self._segment.add(_BATCH + batch.data())
+            self._segment.add(BATCH + batch.data())
         except BaseException as error:
             self._failure = error
             raise
@@ -267,11 +256,11 @@ class FrontLogWriter:
         old = self._segment
         old.sync(old.end)
         self._unsynced = False
-        self._pieces.append(_Piece(old.name, old.end))
-        self._segment = self._begin_segment(_sequence_of(old.name) + 1)
+        self._pieces.append(Piece(old.name, old.end))
+        self._segment = self._begin_segment(sequence_of(old.name) + 1)
         old.close()
 
-    def _begin_segment(self, sequence: int) -> _Segment:
+    def _begin_segment(self, sequence: int) -> Segment:
         if self._pieces:
             self._log.sync(self._pieces[-1])
         header = {
@@ -281,9 +270,9 @@ class FrontLogWriter:
             "incarnation": self._incarnation,
             "older": {piece.name: piece.limit for piece in self._pieces},
         }
-        segment = self._log.new_segment(_segment_name(self._incarnation, sequence))
+        segment = self._log.new_segment(segment_name(self._incarnation, sequence))
         try:
-            segment.add(_HEADER + json.dumps(header).encode())
+            segment.add(HEADER + json.dumps(header).encode())
             segment.sync(segment.end)
             segment.mark()
         except BaseException:
@@ -307,7 +296,7 @@ def read_log(
     ``from_time`` leaves out those with smaller times: a cut at ``(t, front)`` wants those from ``t``
     on. ``after_position`` leaves out all up to the entry with this position, if there is one.
     """
-    log = _Log(location_of(location, filesystem), front, partition)
+    log = Log(location_of(location, filesystem), front, partition)
     pieces = log.pieces(incarnation)
     entries = (entry for batch in log.batches(pieces) for entry in batch.entries_from(from_time))
     if after_position is ...:
@@ -332,7 +321,7 @@ def last_reservation(
     filesystem: FileSystem | None = None,
 ) -> int | None:
     """The greatest promise that was durable; None if there was none."""
-    log = _Log(location_of(location, filesystem), front, partition)
+    log = Log(location_of(location, filesystem), front, partition)
     return log.ends(log.pieces(incarnation))[1]
 
 
@@ -348,7 +337,7 @@ def trim(
 
     The newest segment stays, whatever it holds. Returns the names of those that were removed.
     """
-    log = _Log(location_of(location, filesystem), front, partition)
+    log = Log(location_of(location, filesystem), front, partition)
     removed = []
     for piece in log.pieces()[:-1]:
         time, reservation = log.ends([piece])
@@ -357,273 +346,3 @@ def trim(
         log.location.remove(f"{log.folder}/{piece.name}")
         removed.append(piece.name)
     return removed
-
-
-# --- Batches --------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Batch:
-    positions: list[Any]
-    times: list[int]
-    payloads: list[Any] | None
-    reservation: int | None
-
-    @classmethod
-    def of(cls, entries: list[Entry], reservation: int | None, width: int) -> _Batch:
-        return cls(
-            [entry[0] for entry in entries],
-            [entry[1] for entry in entries],
-            [entry[2] for entry in entries] if width == 3 else None,
-            reservation,
-        )
-
-    def data(self) -> bytes:
-        columns = (_packed(self.positions), _packed(self.times), self.payloads, self.reservation)
-        return pickle.dumps(columns, 5)
-
-    @classmethod
-    def read(cls, data: bytes) -> _Batch:
-        positions, times, payloads, reservation = pickle.loads(data)
-        return cls(_unpacked(positions), _unpacked(times), payloads, reservation)
-
-    def entries_from(self, time: int | None) -> Iterator[Entry]:
-        columns: list[list[Any]] = [self.positions, self.times]
-        if self.payloads is not None:
-            columns.append(self.payloads)
-        for entry in zip(*columns, strict=True):
-            if time is None or entry[1] >= time:
-                yield entry
-
-
-def _packed(values: list[Any]) -> Any:
-    """Whole numbers as the first one and the differences; other values as they are.
-
-    >>> _packed([1000, 1001, 1003])
-    (1000, 'b', b'\\x01\\x02')
-    """
-    if not values or any(type(value) is not int for value in values):
-        return values
-    differences = [after - before for before, after in pairwise(values)]
-    low, high = min(differences, default=0), max(differences, default=0)
-    for typecode, bits in (("b", 7), ("h", 15), ("i", 31), ("q", 63)):
-        if -(1 << bits) <= low and high < 1 << bits:
-            return values[0], typecode, array(typecode, differences).tobytes()
-    return values
-
-
-def _unpacked(packed: Any) -> list[Any]:
-    if isinstance(packed, list):
-        return packed
-    value, typecode, data = packed
-    values = [value]
-    for difference in array(typecode, data):
-        value += difference
-        values.append(value)
-    return values
-
-
-# --- Segments -------------------------------------------------------------------------------------
-
-
-class _Piece(NamedTuple):
-    """A segment of a log, and how much of it counts: None for as much as there is."""
-
-    name: str
-    limit: int | None
-
-
-class _Segment(Protocol):
-    """A segment that is being written. ``end`` is where the next frame goes."""
-
-    name: str
-    end: int
-
-    def add(self, body: bytes) -> None: ...
-    def mark(self) -> None: ...
-    def sync(self, end: int) -> None: ...
-    def close(self) -> None: ...
-
-
-class _LocalSegment:
-    """A file that is appended to."""
-
-    def __init__(self, path: Path) -> None:
-        make_folder(path.parent)
-        self.name = path.name
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-        sync_folder(path.parent)
-        self.end = 0
-        self._durable = 0
-
-    def add(self, body: bytes) -> None:
-        frame = memoryview(framed(body, self.end, self._durable))
-        self.end += len(frame)
-        while frame:
-            frame = frame[os.write(self._descriptor, frame) :]
-
-    def mark(self) -> None:
-        self.add(_MARK)
-
-    def sync(self, end: int) -> None:
-        os.fsync(self._descriptor)
-        self._durable = max(self._durable, end)
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-class _ObjectSegment:
-    """A folder with a file for each frame, which are numbered: its end is their number."""
-
-    def __init__(self, location: Location, path: str) -> None:
-        self.name = path.rpartition("/")[2]
-        self._location = location
-        self._path = path
-        self.end = 0
-
-    def add(self, body: bytes) -> None:
-        write(
-            self._location, f"{self._path}/{self.end:010d}.frame", framed(body, self.end, self.end)
-        )
-        self.end += 1
-
-    def mark(self) -> None:
-        """Nothing: a file that is there is durable, and a missing one is missed."""
-
-    def sync(self, end: int) -> None:
-        """Nothing: `add` has returned."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class _Log:
-    """The segments of one partition of a front."""
-
-    def __init__(self, location: Location, front: str, partition: int) -> None:
-        self.location = location
-        self.front, self.partition = front, partition
-        self.folder = f"fronts/{quote(front, safe='')}-{partition}"
-
-    def __str__(self) -> str:
-        return self.location.shown(self.folder)
-
-    def names(self) -> list[tuple[int, int, str]]:
-        """Incarnation, sequence and name of each segment, begun or not, in order."""
-        matches = map(_SEGMENT.fullmatch, self.location.names(self.folder))
-        return sorted((int(match[1]), int(match[2]), match[0]) for match in matches if match)
-
-    def new_segment(self, name: str) -> _Segment:
-        path = f"{self.folder}/{name}"
-        if not isinstance(self.location, LocalLocation):
-            return _ObjectSegment(self.location, path)
-        try:
-            return _LocalSegment(self.location.root / path)
-        except FileExistsError:
-            raise FencedError(
-                f"{self.location.shown(path)} exists: another writer has begun it. Does each "
-                f"incarnation have one writer a partition?"
-            ) from None
-
-    def pieces(self, incarnation: int | None = None) -> list[_Piece]:
-        """What the log is made of, as the newest segment says, or that of the incarnation."""
-        names = [name for of, _, name in self.names() if incarnation is None or of <= incarnation]
-        for newest in reversed(names):
-            header = self._header(newest)
-            if header is not None:
-                break
-        else:
-            return []
-        found: list[_Piece] = []
-        for name, limit in sorted(header["older"].items()):
-            if name in names:
-                found.append(_Piece(name, limit))
-            elif found:
-                raise DamagedLogError(
-                    f"{self.location.shown(f'{self.folder}/{name}')} is missing, and an older "
-                    f"segment is there. Bring the file back from a copy."
-                )
-        # The length now: what is appended while we read is for the next reader.
-        return [*found, _Piece(newest, self._end(newest))]
-
-    def _end(self, name: str) -> int:
-        end = 0
-        for frame in self._frames(_Piece(name, None)):
-            end = frame.end
-        return end
-
-    def _header(self, name: str) -> dict[str, Any] | None:
-        """What a segment says of the older ones; None if a crash came before it was begun."""
-        first = next(self._frames(_Piece(name, None)), None)
-        if first is None:
-            return None
-        header: dict[str, Any] = json.loads(first.body[1:])
-        if header["format"] != FORMAT_VERSION:
-            raise CheckpointError(
-                f"{self.location.shown(f'{self.folder}/{name}')} has version {header['format']} of "
-                f"the format, and this Emberflow knows version {FORMAT_VERSION}."
-            )
-        return header
-
-    def batches(self, pieces: Sequence[_Piece]) -> Iterator[_Batch]:
-        for piece in pieces:
-            for frame in self._frames(piece):
-                if frame.body[:1] == _BATCH:
-                    yield _Batch.read(frame.body[1:])
-
-    def ends(self, pieces: Sequence[_Piece]) -> tuple[int | None, int | None]:
-        """The greatest time and the greatest reservation."""
-        time: int | None = None
-        reservation: int | None = None
-        for batch in self.batches(pieces):
-            if batch.times:
-                time = batch.times[-1]
-            if batch.reservation is not None:
-                reservation = batch.reservation
-        return time, reservation
-
-    def sync(self, piece: _Piece) -> None:
-        if isinstance(self.location, LocalLocation):
-            descriptor = os.open(self.location.root / self.folder / piece.name, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-    def _frames(self, piece: _Piece) -> Iterator[Frame]:
-        path = f"{self.folder}/{piece.name}"
-        shown = self.location.shown(path)
-        if isinstance(self.location, LocalLocation):
-            return frames(self.location.read(path), shown, piece.limit)
-        return self._object_frames(path, shown, piece.limit)
-
-    def _object_frames(self, path: str, shown: str, limit: int | None) -> Iterator[Frame]:
-        """A file a frame. They were written one by one, so none may be missing or damaged."""
-        names = filter(_OBJECT.fullmatch, self.location.names(path))
-        numbers = sorted(int(name.partition(".")[0]) for name in names)
-        end = limit if limit is not None else max(numbers, default=-1) + 1
-        for number in range(end):
-            name = f"{path}/{number:010d}.frame"
-            data = b""
-            with contextlib.suppress(FileNotFoundError):
-                data = self.location.read(name)
-            frame = frame_at(data, 0, number=number)
-            if frame is None or frame.end != len(data):
-                raise DamagedLogError(
-                    f"{shown} is damaged at offset {number}: the file of that number is "
-                    f"{'damaged' if data else 'missing'}, and was durable. Bring it back from a copy."
-                )
-            yield frame._replace(offset=number, end=number + 1)
-
-
-def _segment_name(incarnation: int, sequence: int) -> str:
-    return f"{incarnation:06d}-{sequence:06d}.log"
-
-
-def _sequence_of(name: str) -> int:
-    match = _SEGMENT.fullmatch(name)
-    assert match is not None
-    return int(match[2])

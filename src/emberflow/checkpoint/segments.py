@@ -1,0 +1,302 @@
+"""Of what a front log is made: batches of entries, in the frames of segments.
+
+A `Log` knows which segments count and how far, which the newest one's header says; a `Segment` is one
+that is being written. `frontlog` says what all this is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+from urllib.parse import quote
+
+from emberflow.checkpoint.errors import CheckpointError, DamagedLogError, FencedError
+from emberflow.checkpoint.files import LocalLocation, Location, make_folder, sync_folder, write
+from emberflow.checkpoint.frames import Frame, frame_at, framed, frames
+
+#: ``(position, time)`` or ``(position, time, payload)``
+Entry: TypeAlias = tuple[Any, ...]
+
+FORMAT_VERSION = 1
+_SEGMENT = re.compile(r"(\d+)-(\d+)\.log")
+_OBJECT = re.compile(r"(\d+)\.frame")
+HEADER, BATCH, MARK = b"H", b"B", b"M"
+
+
+# --- Batches --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Batch:
+    positions: list[Any]
+    times: list[int]
+    payloads: list[Any] | None
+    reservation: int | None
+
+    @classmethod
+    def of(cls, entries: list[Entry], reservation: int | None, width: int) -> Batch:
+        return cls(
+            [entry[0] for entry in entries],
+            [entry[1] for entry in entries],
+            [entry[2] for entry in entries] if width == 3 else None,
+            reservation,
+        )
+
+    def data(self) -> bytes:
+        columns = (_packed(self.positions), _packed(self.times), self.payloads, self.reservation)
+        return pickle.dumps(columns, 5)
+
+    @classmethod
+    def read(cls, data: bytes) -> Batch:
+        positions, times, payloads, reservation = pickle.loads(data)
+        return cls(_unpacked(positions), _unpacked(times), payloads, reservation)
+
+    def entries_from(self, time: int | None) -> Iterator[Entry]:
+        columns: list[list[Any]] = [self.positions, self.times]
+        if self.payloads is not None:
+            columns.append(self.payloads)
+        for entry in zip(*columns, strict=True):
+            if time is None or entry[1] >= time:
+                yield entry
+
+
+def _packed(values: list[Any]) -> Any:
+    """Whole numbers as the first one and the differences; other values as they are.
+
+    >>> _packed([1000, 1001, 1003])
+    (1000, 'b', b'\\x01\\x02')
+    """
+    if not values or any(type(value) is not int for value in values):
+        return values
+    differences = [after - before for before, after in pairwise(values)]
+    low, high = min(differences, default=0), max(differences, default=0)
+    for typecode, bits in (("b", 7), ("h", 15), ("i", 31), ("q", 63)):
+        if -(1 << bits) <= low and high < 1 << bits:
+            return values[0], typecode, array(typecode, differences).tobytes()
+    return values
+
+
+def _unpacked(packed: Any) -> list[Any]:
+    if isinstance(packed, list):
+        return packed
+    value, typecode, data = packed
+    values = [value]
+    for difference in array(typecode, data):
+        value += difference
+        values.append(value)
+    return values
+
+
+# --- Segments -------------------------------------------------------------------------------------
+
+
+class Piece(NamedTuple):
+    """A segment of a log, and how much of it counts: None for as much as there is."""
+
+    name: str
+    limit: int | None
+
+
+class Segment(Protocol):
+    """A segment that is being written. ``end`` is where the next frame goes."""
+
+    name: str
+    end: int
+
+    def add(self, body: bytes) -> None: ...
+    def mark(self) -> None: ...
+    def sync(self, end: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class _LocalSegment:
+    """A file that is appended to."""
+
+    def __init__(self, path: Path) -> None:
+        make_folder(path.parent)
+        self.name = path.name
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        sync_folder(path.parent)
+        self.end = 0
+        self._durable = 0
+
+    def add(self, body: bytes) -> None:
+        frame = memoryview(framed(body, self.end, self._durable))
+        self.end += len(frame)
+        while frame:
+            frame = frame[os.write(self._descriptor, frame) :]
+
+    def mark(self) -> None:
+        self.add(MARK)
+
+    def sync(self, end: int) -> None:
+        os.fsync(self._descriptor)
+        self._durable = max(self._durable, end)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _ObjectSegment:
+    """A folder with a file for each frame, which are numbered: its end is their number."""
+
+    def __init__(self, location: Location, path: str) -> None:
+        self.name = path.rpartition("/")[2]
+        self._location = location
+        self._path = path
+        self.end = 0
+
+    def add(self, body: bytes) -> None:
+        write(
+            self._location, f"{self._path}/{self.end:010d}.frame", framed(body, self.end, self.end)
+        )
+        self.end += 1
+
+    def mark(self) -> None:
+        """Nothing: a file that is there is durable, and a missing one is missed."""
+
+    def sync(self, end: int) -> None:
+        """Nothing: `add` has returned."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Log:
+    """The segments of one partition of a front."""
+
+    def __init__(self, location: Location, front: str, partition: int) -> None:
+        self.location = location
+        self.front, self.partition = front, partition
+        self.folder = f"fronts/{quote(front, safe='')}-{partition}"
+
+    def __str__(self) -> str:
+        return self.location.shown(self.folder)
+
+    def names(self) -> list[tuple[int, int, str]]:
+        """Incarnation, sequence and name of each segment, begun or not, in order."""
+        matches = map(_SEGMENT.fullmatch, self.location.names(self.folder))
+        return sorted((int(match[1]), int(match[2]), match[0]) for match in matches if match)
+
+    def new_segment(self, name: str) -> Segment:
+        path = f"{self.folder}/{name}"
+        if not isinstance(self.location, LocalLocation):
+            return _ObjectSegment(self.location, path)
+        try:
+            return _LocalSegment(self.location.root / path)
+        except FileExistsError:
+            raise FencedError(
+                f"{self.location.shown(path)} exists: another writer has begun it. Does each "
+                f"incarnation have one writer a partition?"
+            ) from None
+
+    def pieces(self, incarnation: int | None = None) -> list[Piece]:
+        """What the log is made of, as the newest segment says, or that of the incarnation."""
+        names = [name for of, _, name in self.names() if incarnation is None or of <= incarnation]
+        for newest in reversed(names):
+            header = self._header(newest)
+            if header is not None:
+                break
+        else:
+            return []
+        found: list[Piece] = []
+        for name, limit in sorted(header["older"].items()):
+            if name in names:
+                found.append(Piece(name, limit))
+            elif found:
+                raise DamagedLogError(
+                    f"{self.location.shown(f'{self.folder}/{name}')} is missing, and an older "
+                    f"segment is there. Bring the file back from a copy."
+                )
+        # The length now: what is appended while we read is for the next reader.
+        return [*found, Piece(newest, self._end(newest))]
+
+    def _end(self, name: str) -> int:
+        end = 0
+        for frame in self._frames(Piece(name, None)):
+            end = frame.end
+        return end
+
+    def _header(self, name: str) -> dict[str, Any] | None:
+        """What a segment says of the older ones; None if a crash came before it was begun."""
+        first = next(self._frames(Piece(name, None)), None)
+        if first is None:
+            return None
+        header: dict[str, Any] = json.loads(first.body[1:])
+        if header["format"] != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{self.location.shown(f'{self.folder}/{name}')} has version {header['format']} of "
+                f"the format, and this Emberflow knows version {FORMAT_VERSION}."
+            )
+        return header
+
+    def batches(self, pieces: Sequence[Piece]) -> Iterator[Batch]:
+        for piece in pieces:
+            for frame in self._frames(piece):
+                if frame.body[:1] == BATCH:
+                    yield Batch.read(frame.body[1:])
+
+    def ends(self, pieces: Sequence[Piece]) -> tuple[int | None, int | None]:
+        """The greatest time and the greatest reservation."""
+        time: int | None = None
+        reservation: int | None = None
+        for batch in self.batches(pieces):
+            if batch.times:
+                time = batch.times[-1]
+            if batch.reservation is not None:
+                reservation = batch.reservation
+        return time, reservation
+
+    def sync(self, piece: Piece) -> None:
+        if isinstance(self.location, LocalLocation):
+            descriptor = os.open(self.location.root / self.folder / piece.name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _frames(self, piece: Piece) -> Iterator[Frame]:
+        path = f"{self.folder}/{piece.name}"
+        shown = self.location.shown(path)
+        if isinstance(self.location, LocalLocation):
+            return frames(self.location.read(path), shown, piece.limit)
+        return self._object_frames(path, shown, piece.limit)
+
+    def _object_frames(self, path: str, shown: str, limit: int | None) -> Iterator[Frame]:
+        """A file a frame. They were written one by one, so none may be missing or damaged."""
+        names = filter(_OBJECT.fullmatch, self.location.names(path))
+        numbers = sorted(int(name.partition(".")[0]) for name in names)
+        end = limit if limit is not None else max(numbers, default=-1) + 1
+        for number in range(end):
+            name = f"{path}/{number:010d}.frame"
+            data = b""
+            with contextlib.suppress(FileNotFoundError):
+                data = self.location.read(name)
+            frame = frame_at(data, 0, number=number)
+            if frame is None or frame.end != len(data):
+                raise DamagedLogError(
+                    f"{shown} is damaged at offset {number}: the file of that number is "
+                    f"{'damaged' if data else 'missing'}, and was durable. Bring it back from a copy."
+                )
+            yield frame._replace(offset=number, end=number + 1)
+
+
+def segment_name(incarnation: int, sequence: int) -> str:
+    return f"{incarnation:06d}-{sequence:06d}.log"
+
+
+def sequence_of(name: str) -> int:
+    match = _SEGMENT.fullmatch(name)
+    assert match is not None
+    return int(match[2])
