@@ -1,0 +1,214 @@
+"""The search for an input that explains an output: walks over the elements, with jumps.
+
+A walk is a sequence of numbers of elements. It goes from one element to the next by itself; a *jump*
+is whatever else it does. `Losses` may jump forward over elements, `Repetitions` back to elements that
+have entered and forward to any up to the first that has not.
+
+The search is depth first, over one `Trial` that is rewound. A straight stretch is followed until an
+output differs or all elements are in; then jumps are tried from its moments, the last one first,
+each with the stretch that follows it, and so on. `jumps_max` bounds how deep; if nothing was cut off
+by that bound and nothing was found, nothing is there.
+
+The stack is a list of iterators, not Python's: an output in which everything is doubled has as many
+jumps as elements.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from emberflow.errors import EmberflowError, InternalError
+from emberflow.graph import Front
+from emberflow.guarantees.trial import Differs, Mark, Trial
+from emberflow.item import GlobalTime
+
+
+class Exhausted(Exception):  # noqa: N818 - an answer, not an error
+    """More elements would have to enter than the effort allows."""
+
+
+class _Moment(NamedTuple):
+    """Before a step of the walk."""
+
+    mark: Mark
+    next: int  # the element that comes if there is no jump
+    first: int  # the first element that has never been reached
+
+
+class _Search(ABC):
+    """One question, asked of a trial. ``effort`` is how many elements may enter in all,
+    ``copies_max`` how often one may enter again.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        elements: Sequence[tuple[GlobalTime, Front, Any]],
+        *,
+        finished: bool,
+        effort: int,
+        copies_max: int | None = None,
+    ) -> None:
+        self._trial = trial
+        self._elements = elements
+        self._finished = finished
+        self._effort = effort
+        self._walk: list[int] = []
+        self._idle: list[bool] = []  # by step of the walk: whether it changed nothing
+        self._moments: list[_Moment] = []
+        self._was_cut = False
+        self._entries = [0] * len(elements)
+        self._entries_max = None if copies_max is None else copies_max + 1
+
+    def explanation(self) -> list[int] | None:
+        """A walk that gives the output; None if there is none. Raises `Exhausted`."""
+        begin = _Moment(self._trial.mark(), 0, 0)
+        total, self._effort = self._effort, self._effort // 2
+        try:
+            found = self._searched(begin, jumps_max=None, near=True)
+            if found is not None:
+                return found
+        except Exhausted:
+            pass
+        self._effort += total - total // 2
+        jumps_max = 0
+        while True:
+            jumps_max += 1
+            self._was_cut = False
+            found = self._searched(begin, jumps_max=jumps_max, near=False)
+            if found is not None or not self._was_cut:
+                return found
+
+    def _searched(self, begin: _Moment, *, jumps_max: int | None, near: bool) -> list[int] | None:
+        self._go_back(0, begin)
+        if self._followed(begin.next, begin.first):
+            return self._walk
+        open_ = [self._jumps(0, near=near, is_first=True)]
+        while open_:
+            jump = next(open_[-1], None)
+            if jump is None:
+                open_.pop()
+                continue
+            step, to = jump
+            moment = self._moments[step]
+            self._go_back(step, moment)
+            if self._followed(to, moment.first, is_jump=True):
+                return self._walk
+            if len(self._walk) == step:
+                continue  # the very first element after the jump was the wrong one
+            if jumps_max is None or len(open_) < jumps_max:
+                open_.append(self._jumps(step, near=near, is_first=False))
+            else:
+                self._was_cut = True
+        return None
+
+    def _go_back(self, step: int, moment: _Moment) -> None:
+        self._trial.rewind(moment.mark)
+        for number in self._walk[step:]:
+            self._entries[number] -= 1
+        del self._walk[step:], self._idle[step:], self._moments[step:]
+        self._moments.append(moment)
+
+    def _followed(self, to: int, first: int, *, is_jump: bool = False) -> bool:
+        """Whether the straight walk from an element on explains everything. It ends where it fails."""
+        trial, elements = self._trial, self._elements
+        next_ = to
+        while True:
+            if not self._finished and trial.explains_all:
+                return True
+            if next_ == len(elements):
+                return self._ended(first)
+            if self._entries_max is not None and self._entries[next_] == self._entries_max:
+                return False
+            if self._effort == 0:
+                raise Exhausted
+            self._effort -= 1
+            mark = self._moments[-1].mark
+            try:
+                trial.enter(*elements[next_])
+            except InternalError:
+                raise
+            except (Differs, EmberflowError):  # a function may well refuse what never came
+                trial.rewind(mark)
+                return False
+            is_idle = not trial.changed_since(mark)
+            if is_jump and is_idle and self._may_omit(next_, first):
+                trial.rewind(mark)
+                return False  # the same as a jump behind it
+            is_jump = False
+            self._walk.append(next_)
+            self._idle.append(is_idle)
+            self._entries[next_] += 1
+            next_ += 1
+            first = max(first, next_)
+            self._moments.append(_Moment(trial.mark(), next_, first))
+
+    def _ended(self, first: int) -> bool:
+        """Whether all is explained, now that there is no next element."""
+        if not self._is_whole(first):
+            return False
+        mark = self._moments[-1].mark
+        try:
+            self._trial.finish()
+        except (Differs, EmberflowError):
+            self._trial.rewind(mark)
+            return False
+        return True
+
+    def _jumps(self, base: int, *, near: bool, is_first: bool) -> Iterator[tuple[int, int]]:
+        """Steps to jump at, the last one first, and where to. Two jumps without a step between are
+        one. With ``near``, only where nothing was output since.
+        """
+        last = len(self._walk)
+        for step in range(last, base if not is_first else base - 1, -1):
+            moment = self._moments[step]
+            if near and step < last and moment.mark.at != self._moments[step + 1].mark.at:
+                return
+            for to in self._targets(moment, is_idle=step < last and self._idle[step]):
+                yield step, to
+
+    @abstractmethod
+    def _may_omit(self, number: int, first: int) -> bool:
+        """Whether a walk without this element is one of those that are tried."""
+
+    @abstractmethod
+    def _is_whole(self, first: int) -> bool:
+        """Whether the walk may end with the last element."""
+
+    @abstractmethod
+    def _targets(self, moment: _Moment, *, is_idle: bool) -> Iterator[int]:
+        """Where a walk may jump to."""
+
+
+class Losses(_Search):
+    """Is it the output of a part of the elements?"""
+
+    def _may_omit(self, number: int, first: int) -> bool:
+        return True
+
+    def _is_whole(self, first: int) -> bool:
+        return True
+
+    def _targets(self, moment: _Moment, *, is_idle: bool) -> Iterator[int]:
+        if is_idle:  # to drop it changes nothing
+            return iter(())
+        return iter(range(moment.next + 1, len(self._elements) + 1))
+
+
+class Repetitions(_Search):
+    """Is it the output of the elements, some of them entered again?"""
+
+    def _may_omit(self, number: int, first: int) -> bool:
+        return number < first
+
+    def _is_whole(self, first: int) -> bool:
+        return first == len(self._elements)
+
+    def _targets(self, moment: _Moment, *, is_idle: bool) -> Iterator[int]:
+        if moment.next < moment.first:
+            yield moment.first
+        for number in range(moment.first - 1, -1, -1):
+            if number != moment.next:
+                yield number
