@@ -64,7 +64,7 @@ tries another jump, in two rounds:
 1. where real losses and repetitions are: a jump at the element whose output differs, or among the
    silent ones just before it. Contiguous stretches, few or many, are found in about as many steps as
    there are elements, times the length of a stretch;
-2. everywhere, with one jump, two, three, and so on, until no walk was given up for the number of its
+2. everywhere, with one jump, two, four, and so on, until no walk was given up for the number of its
    jumps. Then all explanations have been tried, and there is none.
 
 Elements that change nothing (no output, nothing scheduled, no state) are neither dropped nor

@@ -73,13 +73,13 @@ class _Search(ABC):
         except Exhausted:
             pass
         self._effort += total - total // 2
-        jumps_max = 0
+        jumps_max = 1
         while True:
-            jumps_max += 1
             self._was_cut = False
             found = self._searched(begin, jumps_max=jumps_max, near=False)
             if found is not None or not self._was_cut:
                 return found
+            jumps_max *= 2
 
     def _searched(self, begin: _Moment, *, jumps_max: int | None, near: bool) -> list[int] | None:
         self._go_back(0, begin)
@@ -122,9 +122,7 @@ class _Search(ABC):
                 return self._ended(first)
             if self._entries_max is not None and self._entries[next_] == self._entries_max:
                 return False
-            if self._effort == 0:
-                raise Exhausted
-            self._effort -= 1
+            self._pay()
             mark = self._moments[-1].mark
             try:
                 trial.enter(*elements[next_])
@@ -149,6 +147,7 @@ class _Search(ABC):
         """Whether all is explained, now that there is no next element."""
         if not self._is_whole(first):
             return False
+        self._pay()
         mark = self._moments[-1].mark
         try:
             self._trial.finish()
@@ -156,6 +155,11 @@ class _Search(ABC):
             self._trial.rewind(mark)
             return False
         return True
+
+    def _pay(self) -> None:
+        if self._effort == 0:
+            raise Exhausted
+        self._effort -= 1
 
     def _jumps(self, base: int, *, near: bool, is_first: bool) -> Iterator[tuple[int, int]]:
         """Steps to jump at, the last one first, and where to. Two jumps without a step between are
