@@ -14,8 +14,10 @@ from typing import Annotated
 import typer
 
 from emberflow import __version__, drawing
+from emberflow.commands.audit import audit as audit_run
 from emberflow.commands.run import run as run_live
 from emberflow.errors import EmberflowError
+from emberflow.guarantees import EFFORT
 from emberflow.loading import load_flow
 from emberflow.runners import verify as verification
 from emberflow.runners.verify.given import load_elements
@@ -187,3 +189,62 @@ def run(
         conf=conf or [],
         log=log,
     )
+
+
+@app.command()
+def audit(
+    target: Target,
+    *,
+    front: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--front",
+            metavar="NAME=KIND:PLACE",
+            help="What went in: files:PATH (JSON Lines) or text:PATH, a folder or a file. Times are "
+            "those of ?time=FIELD, or the numbers of the lines.",
+        ),
+    ] = None,
+    sink: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sink",
+            metavar="NAME=KIND:PLACE",
+            help="What came out: files:FOLDER, parquet:FOLDER or postgres:DSN?table=NAME. A sink "
+            "given as console is not looked at.",
+        ),
+    ] = None,
+    at_least: Annotated[
+        bool, typer.Option("--at-least", help="At-least-once is good enough.")
+    ] = False,
+    at_most: Annotated[
+        bool, typer.Option("--at-most", help="At-most-once is good enough.")
+    ] = False,
+    failures: Annotated[
+        int | None,
+        typer.Option(min=0, help="How many failures there were, if that is known."),
+    ] = None,
+    unfinished: Annotated[
+        bool,
+        typer.Option("--unfinished", help="The run is not over: more output may still come."),
+    ] = False,
+    effort: Annotated[
+        int, typer.Option(min=1, help="Elements that may enter the search for an explanation.")
+    ] = EFFORT,
+) -> None:
+    """Judge what sinks hold by what went in. Exits with 0 if it is exactly-once."""
+    verdict = audit_run(
+        target,
+        fronts=front or [],
+        sinks=sink or [],
+        failures=failures,
+        finished=not unfinished,
+        effort=effort,
+    )
+    print(verdict)
+    is_enough = (
+        verdict.exactly_once
+        or (at_least and verdict.at_least_once is True)
+        or (at_most and verdict.at_most_once is True)
+    )
+    if not is_enough:
+        raise typer.Exit(1)

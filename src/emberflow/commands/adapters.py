@@ -43,8 +43,15 @@ class _Given(NamedTuple):
         return f"{place}?{others}" if others else place, found
 
 
-def given_fronts(graph: Graph, specs: Sequence[str]) -> dict[str, Front]:
+def given_fronts(
+    graph: Graph,
+    specs: Sequence[str],
+    *,
+    more: Mapping[str, Callable[[str, str], Any]] | None = None,
+) -> dict[str, Any]:
     """Where each front of the flow reads, from one ``NAME=KIND:PLACE`` each.
+
+    ``more`` are further kinds: functions of the front's name and of the place.
 
     >>> import emberflow as ef
     >>> flow = ef.Flow("shout")
@@ -54,11 +61,13 @@ def given_fronts(graph: Graph, specs: Sequence[str]) -> dict[str, Front]:
     emberflow.errors.InputError: front 'words': there is no kind 'kafka'. Give it as files:FOLDER
     (JSON Lines), text:FOLDER or socket:HOST:PORT.
     """
-    kinds: dict[str, Callable[[_Given], Front]] = {
+    kinds: dict[str, Callable[[_Given], Any]] = {
         "files": lambda given: _files_front(given, "jsonl"),
         "text": lambda given: _files_front(given, "text"),
         "socket": _socket_front,
     }
+    for kind, make in (more or {}).items():
+        kinds[kind] = lambda given, make=make: make(given.name, given.place)  # type: ignore[misc]
     return _made("front", graph, list(graph.fronts), specs, kinds, FRONT_FORMS)
 
 

@@ -73,7 +73,7 @@ a bound, ``effort``, in elements entered. Beyond it the verdict is *undecided*, 
 """
 
 from emberflow.guarantees.entering import LoggedElements
-from emberflow.guarantees.judging import judge
+from emberflow.guarantees.judging import EFFORT, judge
 from emberflow.guarantees.verdict import Entered, Giveaway, Guarantee, Verdict
 
-__all__ = ["Entered", "Giveaway", "Guarantee", "LoggedElements", "Verdict", "judge"]
+__all__ = ["EFFORT", "Entered", "Giveaway", "Guarantee", "LoggedElements", "Verdict", "judge"]
