@@ -37,9 +37,6 @@ SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # All that these JVMs do is to start Python: they need no compiler that takes its time.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.memory": "512m",
 }
 
@@ -210,6 +207,8 @@ if __name__ == "__main__":
     os.environ["SPARK_HOME"] = str(SPARK_HOME)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # All that these JVMs do is to start Python: they need no compiler that takes its time.
+    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     scenario = {"local-cluster": local_cluster, "standalone": standalone, "connect": connect}
     found = scenario[sys.argv[1]](Path(sys.argv[2]))
     sys.stdout.write(f"\n{json.dumps(found)}\n")
