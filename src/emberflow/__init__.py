@@ -3,6 +3,7 @@
 from emberflow import fronts, sinks
 from emberflow.api import Flow
 from emberflow.errors import (
+    Diverted,
     EmberflowError,
     EndlessLoopError,
     FlowError,
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "At",
     "CountWindow",
+    "Diverted",
     "EmberflowError",
     "EndlessLoopError",
     "Flow",

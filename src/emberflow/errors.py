@@ -7,7 +7,13 @@ seen first, which for a flow is the line that builds it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+#: What happens to an element that a step cannot process: the run ends, or the element goes aside.
+OnError: TypeAlias = Literal["fail", "divert"]
+
+#: The sink of what went aside. No flow has it: it is there where ``on_error`` is ``"divert"``.
+ERRORS_SINK = "errors"
 
 
 class EmberflowError(Exception):
@@ -92,6 +98,36 @@ class EndlessLoopError(StepError):
             global_time=global_time,
             payload=payload,
         )
+
+
+class Diverted(NamedTuple):
+    """What a step could not process, as it arrives in the errors sink.
+
+    The fields are those of the `StepError` that would have ended the run: the global time of the
+    element, the step and the function (described, with file and line), what went wrong, and the
+    payload that it went wrong with.
+
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("inverse")
+    >>> flow.front("numbers").map(lambda n: 12 // n, name="invert").sink("out")
+    >>> outputs = ef.run(flow, on_error="divert", numbers=[3, 0, 4])
+    >>> outputs["out"]
+    [4, 3]
+    >>> [(diverted.time, diverted.payload, diverted.problem) for diverted in outputs["errors"]]
+    [(1, 0, "a function of 'invert' raised ZeroDivisionError: integer division or modulo by zero")]
+    """
+
+    time: int
+    front: int
+    step: str
+    function: str
+    problem: str
+    payload: Any
+
+    @classmethod
+    def of(cls, error: StepError) -> Diverted:
+        time, front = error.global_time
+        return cls(time, front, error.step, error.function, error.problem, error.payload)
 
 
 class NondeterminismError(EmberflowError):

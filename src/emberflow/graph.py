@@ -88,6 +88,10 @@ class Map(Node):
     ``timed`` functions get the time of the item before the payload. Where it may not schedule, an
     `At` among its images is a mistake. ``shown`` takes the user's
     payload out of one of ours, for errors.
+
+    ``kept`` belongs to the combine map of a reduction. Where its function raises and the element is
+    diverted, it says what goes round the cycle instead of the next accumulator: see
+    `operators.reduce`.
     """
 
     function: Callable[..., Any]
@@ -96,6 +100,7 @@ class Map(Node):
     timed: bool = False
     schedules: bool = True
     shown: Callable[[Any], Any] = itself
+    kept: Callable[[Any], tuple[Any, ...]] | None = None
 
     @property
     def scheduling_front(self) -> int:
@@ -239,6 +244,31 @@ class Graph:
                     state[node] = "done"
                     stack.pop()
         return frozenset(back)
+
+    @cached_property
+    def loop_entries(self) -> frozenset[int]:
+        """The merges where a loop of the user comes in: who goes round without end passes one.
+
+        A cycle is entered where two streams meet, so what a back edge leads to is a merge. That of a
+        reduction is none of these: its accumulator goes round once.
+        """
+        return frozenset(
+            node
+            for node, number in self.back_edges
+            if not self.is_of_accumulators(self.nodes[self.nodes[node].inputs[number].node])
+        )
+
+    def is_of_accumulators(self, node: Node) -> bool:
+        """Whether this is the broadcast of a reduction: port 0 brings the accumulator back."""
+        if not isinstance(node, Broadcast):
+            return False
+        maker = self.nodes[node.inputs[0].node]
+        return isinstance(maker, Map) and maker.kept is not None
+
+    def kept_reader(self, node: Map) -> int:
+        """Where what a combine map keeps goes on: where the accumulator comes back."""
+        ((broadcast, _),) = self.readers[node.id]
+        return self.readers[broadcast][0][0]
 
     @cached_property
     def fingerprint(self) -> int:

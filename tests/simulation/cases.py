@@ -14,6 +14,7 @@ from typing import Any
 from emberflow.engine.acker import Acker
 from emberflow.engine.messages import Effects, Progress
 from emberflow.engine.worker import Worker
+from emberflow.errors import OnError
 from emberflow.graph import Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
@@ -37,6 +38,7 @@ class Case:
     #: Trimming has a rhythm that small flows never reach. Here it follows every progress.
     trims_always: bool = False
     again: str = ""
+    on_error: OnError = "fail"
 
     @classmethod
     def of(cls, seed: int, *, workers: int | None = None) -> Case:
@@ -57,7 +59,7 @@ class Case:
 
     @cached_property
     def expected(self) -> dict[str, list[Any]]:
-        reference = Reference(self.graph)
+        reference = Reference(self.graph, on_error=self.on_error)
         for global_time, front, payload in timed_elements(self.graph, self.elements):
             reference.enter(global_time, front, payload)
         reference.finish()
@@ -71,7 +73,7 @@ class Case:
         kind: type[Simulation] = Simulation,
     ) -> Simulation:
         worker = always_trimming(worker) if self.trims_always else worker
-        return kind(self.graph, self.options, worker=worker, acker=acker)
+        return kind(self.graph, self.options, worker=worker, acker=acker, on_error=self.on_error)
 
     def run(self, **machines: Any) -> SimulationResult:
         return self.simulation(**machines).run(timed_elements(self.graph, self.elements))

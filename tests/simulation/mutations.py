@@ -16,6 +16,8 @@ import pytest
 
 import emberflow as ef
 from emberflow.engine import mapping as mapping_module
+from emberflow.engine import program as program_module
+from emberflow.engine import reduction as reduction_module
 from emberflow.engine import routing as routing_module
 from emberflow.engine import worker as worker_module
 from emberflow.engine.acker import Acker
@@ -30,13 +32,16 @@ from emberflow.engine.messages import (
     Progress,
     Xors,
 )
-from emberflow.engine.program import Unit
+from emberflow.engine.program import Layout, Unit
 from emberflow.engine.worker import Worker
+from emberflow.errors import Diverted
+from emberflow.graph import Broadcast, Map
 from emberflow.item import FlatItem
 from emberflow.runners import reference as reference_module
 from emberflow.runners.simulation import Options, Simulation
 from emberflow.runners.simulation.network import Network
 from tests.simulation.cases import Case
+from tests.simulation.failing import diverting
 
 #: Machines for `Case.run`: ``worker=``, ``acker=``, ``kind=``.
 Machines: TypeAlias = dict[str, Any]
@@ -161,6 +166,17 @@ def only_in_order() -> Iterable[Case]:
     }
     for seed in count():
         yield own_case(flow, seed, 2 + seed % 3, **elements)
+
+
+def diverted() -> Iterable[Case]:
+    """Functions that fail for some payloads, and what fails goes aside."""
+    return map(diverting, count())
+
+
+def diverted_unfused() -> Iterable[Case]:
+    """The same without a machine that knows what a reduction is."""
+    for case in diverted():
+        yield replace(case, graph=replace(case.graph, reductions=()))
 
 
 # --- What stateful machines send -------------------------------------------------------------------
@@ -335,6 +351,122 @@ def never_take_back_a_failure(_: pytest.MonkeyPatch) -> Machines:
             super()._run_node(node, items, send)
 
     return {"worker": Mutant}
+
+
+@mutation(CONTENT, cases=diverted)
+def never_take_back_what_was_diverted(patch: pytest.MonkeyPatch) -> Machines:
+    return never_take_back_a_failure(patch)
+
+
+@mutation(OUTPUT, cases=diverted)
+def lose_the_accumulator_of_what_was_diverted(patch: pytest.MonkeyPatch) -> Machines:
+    """As if the key began anew."""
+
+    class Mutant(reduction_module._Absent):
+        def __init__(self, error: Any, kept: Any = None) -> None:
+            super().__init__(error)
+
+    # Told by its class: what stands for 'not yet' has to be of the new one too.
+    patch.setattr(reduction_module, "_Absent", Mutant)
+    for name in ("_NOT_YET", "_NOTHING"):
+        patch.setattr(reduction_module, name, Mutant(None))
+    return {}
+
+
+@mutation(OUTPUT, cases=diverted)
+def yield_nothing_behind_what_was_diverted(patch: pytest.MonkeyPatch) -> Machines:
+    """As where a failure ends the run."""
+    accumulate = reduction_module.Reducing._accumulate
+
+    def never(self: Any, before: Any, version: Any, position: int) -> Any:
+        self._diverts = False
+        return accumulate(self, before, version, position)
+
+    patch.setattr(reduction_module.Reducing, "_accumulate", never)
+    return {}
+
+
+@mutation(OUTPUT, cases=diverted_unfused)
+def bring_no_accumulator_back(patch: pytest.MonkeyPatch) -> Machines:
+    one_by_one = mapping_module._one_by_one
+
+    def forgetful(node: Map, kept: Any = None) -> Any:
+        return one_by_one(node, None if kept is None else lambda window: ())
+
+    patch.setattr(mapping_module, "_one_by_one", forgetful)
+    return {}
+
+
+@mutation(OUTPUT, cases=diverted_unfused)
+def let_the_accumulator_out_that_was_kept(patch: pytest.MonkeyPatch) -> Machines:
+    """Out of both ports of the broadcast, and not only back."""
+
+    def both(node: Broadcast) -> Any:
+        def broadcast(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+            plain = [(*item[:2], getattr(item[2], "payload", item[2])) for item in items]
+            return mapping_module.broadcast_process(node)(plain, failed)
+
+        return broadcast
+
+    patch.setattr(program_module, "keeping_broadcast_process", both)
+    return {}
+
+
+@mutation(CONTENT, cases=diverted_unfused, most=600)
+def let_the_accumulator_that_was_kept_overtake(patch: pytest.MonkeyPatch) -> Machines:
+    """Its way back is shorter than that of the tombstone it has to follow (case 319 once)."""
+    readers_of, map_process = Layout._readers_of, mapping_module.map_process
+
+    def shorter(self: Layout, node: int) -> tuple[int, ...]:
+        found = self.graph.nodes[node]
+        back = isinstance(found, Map) and found.kept is not None
+        return (*readers_of(self, node), *([self.graph.kept_reader(found)] if back else []))
+
+    def with_a_short_cut(node: Map, *, diverts: bool) -> Any:
+        process = map_process(node, diverts=diverts)
+
+        def processed(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+            (output,) = process(items, failed)
+            kept = [item for item in output if isinstance(item[2], mapping_module._Kept)]
+            back = [((*place, 0), mark, payload.payload) for place, mark, payload in kept]
+            return [[item for item in output if item not in kept], back]
+
+        return process if node.kept is None else processed
+
+    patch.setattr(Layout, "_readers_of", shorter)
+    patch.setattr(program_module, "map_process", with_a_short_cut)
+    return {}
+
+
+@mutation(CONTENT, cases=diverted)
+def divert_an_item_and_send_its_first_images(patch: pytest.MonkeyPatch) -> Machines:
+    """A function that gives several things and then fails has given nothing."""
+    images_of = mapping_module.images_of
+
+    def half_done(node: Map) -> Any:
+        images = images_of(node)
+
+        def called(payload: Any, moment: Moment) -> Any:
+            try:
+                return images(payload, moment)
+            except ef.StepError:
+                return [payload] if node.mode == "keep" else []
+
+        return called
+
+    patch.setattr(mapping_module, "images_of", half_done)
+    return {}
+
+
+@mutation(OUTPUT, cases=diverted)
+def tell_of_another_element(patch: pytest.MonkeyPatch) -> Machines:
+    """The record has the time of its place, not that of the error."""
+    patch.setattr(
+        worker_module,
+        "Diverted",
+        type("Mutant", (), {"of": lambda error: Diverted.of(error)._replace(time=0)}),
+    )
+    return {}
 
 
 # --- Acks, reports and the minimal time ------------------------------------------------------------

@@ -7,80 +7,18 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
-from zlib import crc32
 
 import pytest
 
 import emberflow as ef
 from emberflow.engine import worker as worker_module
-from emberflow.graph import Graph, Node
-from emberflow.graph import Map as MapNode
-from emberflow.operators.reduce import Combined, Paired
 from emberflow.runners import reference as reference_module
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
 from tests.simulation.cases import Case
+from tests.simulation.failing import with_failures
 
 # --- Errors that the reference meets ---------------------------------------------------------------
-
-
-def failing(function: Callable[..., Any], random: Random) -> Callable[..., Any]:
-    """The same function, except that it raises for some payloads."""
-    modulus = random.choice([2, 5, 20])
-    rest = random.randrange(modulus)
-
-    def called(*arguments: Any) -> Any:
-        if crc32(repr(arguments[-1]).encode()) % modulus == rest:
-            raise ValueError(f"{arguments[-1]!r} is not welcome")
-        return function(*arguments)
-
-    return called
-
-
-def with_failures(graph: Graph, random: Random) -> Graph:
-    """The same graph with functions that raise: of maps, keys, or what a reduction is made of."""
-    own = {
-        node
-        for reduction in graph.reductions
-        for node in (reduction.pair, reduction.combine, reduction.value, reduction.group)
-    }
-    nodes = list(graph.nodes)
-    reductions = list(graph.reductions)
-    plain = [node for node in nodes if isinstance(node, MapNode) and node.id not in own]
-    keyed = [node for node in nodes if node.id not in own and any(i.key for i in node.inputs)]
-    kinds = ["map"] * bool(plain) + ["key"] * bool(keyed) + ["reduction"] * 2 * bool(reductions)
-    for kind in random.choices(kinds, k=random.randint(1, 2)) if kinds else ():
-        if kind == "map":
-            node = random.choice(plain)
-            nodes[node.id] = replace(node, function=failing(node.function, random))
-        elif kind == "key":
-            chosen = nodes[random.choice(keyed).id]
-            nodes[chosen.id] = with_failing_key(chosen, random)
-        else:
-            number = random.randrange(len(reductions))
-            reductions[number] = with_failing_reduction(nodes, reductions[number], random)
-    return replace(graph, nodes=tuple(nodes), reductions=tuple(reductions))
-
-
-def with_failing_key(node: Node, random: Random) -> Node:
-    (source,) = node.inputs
-    assert source.key is not None
-    key = replace(source.key, function=failing(source.key.function, random))
-    return replace(node, inputs=(replace(source, key=key),))
-
-
-def with_failing_reduction(nodes: list[Node], reduction: Any, random: Random) -> Any:
-    """A key, a first or a combine that raises, in the reduction and in the nodes it stands for."""
-    what = random.choice(["first", "combine_function", "key"])
-    if what == "key" and (reduction.pair is None or reduction.key is None):
-        what = "first"
-    reduction = replace(reduction, **{what: failing(getattr(reduction, what), random)})
-    if what == "key":
-        nodes[reduction.pair] = replace(nodes[reduction.pair], function=Paired(reduction.key))
-    else:
-        combined = Combined(reduction.first, reduction.combine_function)
-        nodes[reduction.combine] = replace(nodes[reduction.combine], function=combined)
-    return reduction
 
 
 def told(error: ef.StepError) -> tuple[Any, ...]:

@@ -12,7 +12,14 @@ of `calls` that every runner uses; calling a pure function twice is not an event
 that lacks an element still on its way. A function may well raise on such an input, and that must
 not end the run. So an exception becomes an item too, at the place of the input, bound for the
 barrier of failures; if the input is taken back, so is the failure. What passes that barrier is an
-error that the reference runner would have met as well, and the first of them is the one it raises.
+error that the reference runner would have met as well, and the first of them is the one it raises;
+or, where errors are diverted, each of them is an output like any other.
+
+**What a reduction keeps.** Where errors are diverted, and a combine map that is not part of a fused
+reduction raises, the accumulator that was there goes round the cycle once more and not downstream
+(see `operators.reduce`). It takes the way that the new one would have taken, through the broadcast,
+and so stays behind the tombstone of one that it replaces; there it is told by its wrapping, and
+leaves by the port that leads back only.
 """
 
 from __future__ import annotations
@@ -34,10 +41,23 @@ _CHILDREN = tuple((child,) for child in range(256))
 _FIRST = _CHILDREN[0]
 
 
-def map_process(node: Map, pending: Pending | None = None) -> Process:
+class _Kept:
+    """Around what a combine map keeps, from it to the broadcast behind it."""
+
+    __slots__ = ("payload",)
+
+    def __init__(self, payload: Any) -> None:
+        self.payload = payload
+
+
+def map_process(node: Map, pending: Pending | None = None, *, diverts: bool = False) -> Process:
     """The machine of a map. What it schedules is noted as pending."""
+    if pending is None:
+        pending = Pending(node.name)
+    if diverts and node.kept is not None:
+        return _one_by_one(node, pending, node.kept)
     function = node.function
-    one_by_one = _one_by_one(node, Pending(node.name) if pending is None else pending)
+    one_by_one = _one_by_one(node, pending)
 
     if node.timed:
 
@@ -106,7 +126,9 @@ def _with_images(
     return [[(item[0] + _FIRST, item[1], image) for item, image in zip(items, images, strict=True)]]
 
 
-def _one_by_one(node: Map, pending: Pending) -> Process:
+def _one_by_one(
+    node: Map, pending: Pending, kept: Callable[[Any], tuple[Any, ...]] | None = None
+) -> Process:
     images_of_payload = images_of(node)
     scheduling_front = node.scheduling_front
 
@@ -128,6 +150,8 @@ def _one_by_one(node: Map, pending: Pending) -> Process:
                         made.append(((*place, child), mark, image))
             except StepError as error:
                 failed.append((place, mark, error))
+                if kept is not None:
+                    output += [(place + _FIRST, mark, _Kept(stays)) for stays in kept(payload)]
             else:
                 output += made
                 for later, _, scheduled_payload in scheduled:
@@ -143,6 +167,24 @@ def broadcast_process(node: Broadcast) -> Process:
 
     def broadcast(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         return [[(place + port, mark, payload) for place, mark, payload in items] for port in ports]
+
+    return broadcast
+
+
+def keeping_broadcast_process(node: Broadcast) -> Process:
+    """The machine of the broadcast of a reduction, where errors are diverted."""
+    back, *others = ((port,) for port in range(node.copies))
+
+    def broadcast(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+        round_again = [
+            (place + back, mark, payload.payload if payload.__class__ is _Kept else payload)
+            for place, mark, payload in items
+        ]
+        on = [item for item in items if item[2].__class__ is not _Kept]
+        return [
+            round_again,
+            *([(place + port, mark, payload) for place, mark, payload in on] for port in others),
+        ]
 
     return broadcast
 

@@ -20,10 +20,16 @@ from typing import Any
 
 from emberflow.calls import Balance, balance_of, pair_balance_of
 from emberflow.engine.grouping import Grouping
-from emberflow.engine.mapping import Process, broadcast_process, map_process, merge_process
+from emberflow.engine.mapping import (
+    Process,
+    broadcast_process,
+    keeping_broadcast_process,
+    map_process,
+    merge_process,
+)
 from emberflow.engine.pending import Pending
 from emberflow.engine.reduction import Reducing
-from emberflow.errors import InternalError
+from emberflow.errors import InternalError, OnError
 from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Node, Reduction, Sink
 
 
@@ -38,8 +44,10 @@ class Unit:
 class Layout:
     """What follows from the graph alone, and is the same on every worker."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, on_error: OnError = "fail") -> None:
         self.graph = graph
+        #: Whether what fails is output of the errors sink, or ends the run.
+        self.diverts = on_error == "divert"
         #: The node of failures, which no graph has.
         self.failures = len(graph.nodes)
         self.sinks = {sink.id: sink for sink in graph.sinks.values()}
@@ -185,24 +193,29 @@ class Machines:
             if node in layout.fused:
                 fused = layout.fused[node]
                 _, balance = fused.balance(layout.graph)
-                self._add(node, Reducing(layout.graph, fused.reduction, balance, fused.keyed))
+                machine = Reducing(
+                    layout.graph, fused.reduction, balance, fused.keyed, diverts=layout.diverts
+                )
+                self._add(node, machine)
             elif not isinstance(layout.graph.nodes[node], Sink):
-                self._add_operation(layout.graph.nodes[node])
+                self._add_operation(layout, layout.graph.nodes[node])
 
     def _add(self, node: int, machine: Grouping | Reducing) -> None:
         self.stateful[node] = machine
         self.process[node] = machine.process
 
-    def _add_operation(self, node: Node) -> None:
+    def _add_operation(self, layout: Layout, node: Node) -> None:
         if isinstance(node, Group):
             self._add(node.id, Grouping(node))
         elif isinstance(node, Map):
             pending = Pending(node.name)
-            self.process[node.id] = map_process(node, pending)
+            self.process[node.id] = map_process(node, pending, diverts=layout.diverts)
             if node.schedules:
                 self.pending[node.id] = pending
         elif isinstance(node, Broadcast):
-            self.process[node.id] = broadcast_process(node)
+            keeps = layout.diverts and layout.graph.is_of_accumulators(node)
+            made = keeping_broadcast_process if keeps else broadcast_process
+            self.process[node.id] = made(node)
         elif isinstance(node, Front | Merge):
             self.process[node.id] = merge_process
         else:

@@ -21,7 +21,9 @@ soon as an accumulator comes out as it was: then so do all behind it. What is se
 of the batch (`net`).
 
 **Failures.** Where ``first`` or ``combine`` raises, there is no accumulator. As in the cycle, what
-follows in the bucket then yields nothing; the failure itself is an item (see `mapping`).
+follows in the bucket then yields nothing; the failure itself is an item (see `mapping`). Where
+errors are diverted, the version without an accumulator knows the one before it, and the next element
+goes on from there: what the cycle does by sending that one round again.
 
 **Trimming.** As of a grouping of window 2: below the minimal time the last version is enough.
 
@@ -60,13 +62,20 @@ _OUT = (0, 1)
 _OUT_KEYED = (0, *_OUT, 0)
 
 
+_NO_ACCUMULATOR = object()
+
+
 class _Absent:
-    """Instead of an accumulator: there is none (the function raised), or it is not yet computed."""
+    """Instead of an accumulator: there is none (the function raised), or it is not yet computed.
 
-    __slots__ = ("error",)
+    ``kept`` is what the next element goes on from where errors are diverted.
+    """
 
-    def __init__(self, error: StepError | None) -> None:
+    __slots__ = ("error", "kept")
+
+    def __init__(self, error: StepError | None, kept: Any = _NO_ACCUMULATOR) -> None:
         self.error = error
+        self.kept = kept
 
 
 class _Restored:
@@ -88,8 +97,17 @@ _PLAIN = frozenset((int, str, bytes))
 class Reducing(Trimmed[Versions]):
     """The machine of a reduction. ``keyed`` ones take payloads and give values, others triples."""
 
-    def __init__(self, graph: Graph, reduction: Reduction, balance: Balance, keyed: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        reduction: Reduction,
+        balance: Balance,
+        keyed: bool,
+        *,
+        diverts: bool = False,
+    ) -> None:
         super().__init__(graph.nodes[reduction.group].name, kept=1)
+        self._diverts = diverts
         self.buckets: dict[Any, Versions] = {}
         self.replays = 0
         self._node = graph.nodes[reduction.group]
@@ -299,11 +317,11 @@ class Reducing(Trimmed[Versions]):
             place, mark, mapped, old = versions[position]
             try:
                 if before.__class__ is _Absent:
-                    accumulator = self._accumulate(before, payload_of(mapped), position, place)
+                    accumulator = self._accumulate(before, versions[position], position)
                 else:
                     accumulator = combine(before, payload_of(mapped))
             except Exception:  # told by calling it again
-                accumulator = self._accumulate(before, payload_of(mapped), position, place)
+                accumulator = self._accumulate(before, versions[position], position)
             before = accumulator
             if accumulator is old or (
                 accumulator.__class__ is old.__class__
@@ -329,17 +347,30 @@ class Reducing(Trimmed[Versions]):
         if not versions:
             del self.buckets[change.key]
 
-    def _accumulate(self, before: Any, payload: Any, position: int, place: Place) -> Any:
-        """An accumulator, or what stands for none."""
-        if before.__class__ is _Absent and position:
-            return _NOTHING
+    def _accumulate(self, before: Any, version: Version, position: int) -> Any:
+        """An accumulator, or what stands for none: that of the version itself if it is the same."""
+        place, _, mapped, old = version
+        payload = self._payload_of(mapped)
+        if before.__class__ is _Absent:
+            if position and not self._diverts:
+                return _NOTHING
+            before = before.kept
         try:
-            return self._combine(before, payload) if position else self._first(payload)
+            if before is _NO_ACCUMULATOR:
+                return self._first(payload)
+            return self._combine(before, payload)
         except Exception as error:
             moment = (place[0], place[1])
             failure = function_error(self._combine_node, error, self._shown(payload), moment)
-            failure.__cause__ = error
-            return _Absent(failure)
+            if not self._diverts:
+                failure.__cause__ = error  # and with it all that was on the stack: not to be kept
+        if (
+            old.__class__ is _Absent
+            and old.error.__class__ is failure.__class__
+            and _unchanged(old.kept, before)
+        ):
+            return old  # a pure function failed with what it failed with before
+        return _Absent(failure, before)
 
     def _refuse(self, versions: Versions, position: int, failures: list[FlatItem]) -> Any:
         """A version without an accumulator, or with one that is an `At`, which only maps give."""
@@ -348,7 +379,8 @@ class Reducing(Trimmed[Versions]):
             try:
                 scheduled_time(self._value_node, cast("At[Any]", accumulator), (place[0], place[1]))
             except OutputError as error:
-                accumulator = _Absent(error)
+                # In the cycle it does go round: what refuses it is the map behind the cycle.
+                accumulator = _Absent(error.with_traceback(None), accumulator)
             versions[position] = (place, mark, mapped, accumulator)
         if accumulator.__class__ is _Absent and accumulator.error is not None:
             failures.append((place, mark, accumulator.error))
@@ -396,9 +428,11 @@ class Reducing(Trimmed[Versions]):
             return []
         place, _, mapped, accumulator = versions[last]
         if accumulator.__class__ is _Absent:
-            # What failed below a cut ends the run, so this cut will never be committed. (Where a
-            # failure does not end it, the accumulator that goes on behind it is what to save.)
-            return []
+            # What failed below a cut ends the run, so this cut will never be committed; unless it
+            # was diverted, and then the accumulator that goes on behind it is what to save.
+            accumulator = accumulator.kept
+            if accumulator is _NO_ACCUMULATOR:
+                return []
         key = mapped.key if mapped.__class__ is _Restored else self._key_of(mapped)
         return [Row(self.operation, key_hash(key), key, place, accumulator)]
 
@@ -411,6 +445,12 @@ class Reducing(Trimmed[Versions]):
 
 _place_of = _first_of_three = itemgetter(0)
 _third_of_three = itemgetter(2)
+
+
+def _unchanged(one: Any, other: Any) -> bool:
+    return one is other or (
+        one.__class__ is other.__class__ and one.__class__ in _PLAIN and bool(one == other)
+    )
 
 
 def _triple(key: Any, accumulator: Any) -> Any:

@@ -46,13 +46,18 @@ from emberflow.engine.messages import (
 )
 from emberflow.engine.program import Layout, Machines, Unit
 from emberflow.engine.routing import Route, barrier_host
-from emberflow.errors import EndlessLoopError, InternalError, StepError
+from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, InternalError, StepError
 from emberflow.graph import Sink
 from emberflow.hashing import owner, stable_id
 from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime
 
 _place_of = itemgetter(0)
 _order_of = itemgetter(0, 1)
+
+#: An item that fails has no images, so its failure may take the place of the first. The malformed
+#: records that were in a source ahead of an element have that element's time and child ids below 0:
+#: they come first, wherever the element itself fails.
+_BEHIND_MALFORMED = (0,)
 
 #: Replays in cycles until the minimal time moves.
 _REPLAYS_MAX = 64
@@ -142,7 +147,9 @@ class Worker:
                 for partition in range(sink.partitions)
                 if barrier_host(sink, partition, self.workers) == self.index
             }
-        barriers[self.layout.failures] = {0: Barrier()} if self.index == 0 else {}
+        # A flow that diverts nothing may have a sink of that name itself.
+        errors = delivered.get((ERRORS_SINK, 0), BEFORE_ALL) if self.layout.diverts else BEFORE_ALL
+        barriers[self.layout.failures] = {0: Barrier(errors)} if self.index == 0 else {}
         return barriers
 
     # Events.
@@ -332,7 +339,7 @@ class Worker:
             if output:
                 send(reader, output)
         if failed:
-            self._send(self.layout.failures, failed)
+            self._fail(failed)
 
     def _run_region(self, unit: Unit) -> None:
         """A cycle, item by item, the least place first."""
@@ -375,11 +382,8 @@ class Worker:
                 _, _, node, item = heappop(heap)
                 batches.setdefault(node, []).append(item)
             for node, items in batches.items():
-                if len(place) - 2 > CHILD_IDS_MAX:
-                    self._send(
-                        self.layout.failures,
-                        [(place, item[1], self._endless(node, item)) for item in items],
-                    )
+                if len(place) - 2 > CHILD_IDS_MAX and node in self.layout.graph.loop_entries:
+                    self._fail([(place, item[1], self._endless(node, item)) for item in items])
                 else:
                     self._run_node(node, items, send)
             before, replays = replays, self._replays_in(unit)
@@ -409,6 +413,15 @@ class Worker:
 
     # Moving items.
 
+    def _fail(self, failed: list[FlatItem]) -> None:
+        """Send what failed to the barrier of failures; as records, if that is an errors sink."""
+        if self.layout.diverts:
+            failed = [
+                (place + _BEHIND_MALFORMED, mark, Diverted.of(error))
+                for place, mark, error in failed
+            ]
+        self._send(self.layout.failures, failed)
+
     def _send(self, reader: int, items: list[FlatItem]) -> None:
         here, elsewhere = self._split(reader, items)
         if here:
@@ -432,7 +445,7 @@ class Worker:
             failed: list[FlatItem] = []
             by_worker = route.spread(items, failed)
             if failed:
-                self._send(self.layout.failures, failed)
+                self._fail(failed)
             return by_worker.pop(self.index, []), by_worker
         node = self.layout.graph.nodes[reader]
         if isinstance(node, Sink):
@@ -470,7 +483,7 @@ class Worker:
         for partition, own in arrived.items():
             barriers[partition].arrive(own)
         if failed:
-            self._send(self.layout.failures, failed)
+            self._fail(failed)
 
     # Effects.
 
@@ -522,11 +535,13 @@ class Worker:
                 released = barrier.release(self._minimal)
                 if not released:
                     continue
-                if node == self.layout.failures:
+                name = ERRORS_SINK
+                if node != self.layout.failures:
+                    name = self.layout.graph.nodes[node].name
+                elif not self.layout.diverts:
                     failure = released[0][2]
                     continue
                 last = released[-1][0]
-                name = self.layout.graph.nodes[node].name
                 bundles.append(Bundle(name, partition, GlobalTime(last[0], last[1]), released))
         return bundles, failure
 

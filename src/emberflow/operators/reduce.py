@@ -18,6 +18,13 @@ therefore sees, in order, ``m1 a1 m2 a2 m3 ...`` and sends the tuples
 
 Items within are triples ``(key, is_accumulator, value)``, the key-value structure of the papers
 with a mark that tells the two kinds apart.
+
+**An element that is diverted.** Where ``first`` or ``combine`` raises and errors are diverted, the
+element is skipped: nothing leaves, and the next one of its key finds the accumulator that this one
+found. In the bucket that accumulator is two places back, out of the window's sight. So it goes round
+once more, at the place where the new one would have come, and only round: port 1 never sees it.
+After a ``first`` that raised there is none; then a mark that says so goes round instead. In the
+bucket stands ``m1 a1 m2 a1 m3 ...`` then, or ``m1 none m2 a2 ...``, and the rules above hold.
 """
 
 from __future__ import annotations
@@ -66,6 +73,28 @@ class Paired:
         return self.key(payload), False, payload
 
 
+class NoneYet:
+    """In place of an accumulator: the elements so far were all diverted."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "no accumulator yet"
+
+
+_NONE_YET = NoneYet()
+
+
+def kept(window: tuple[tuple[Any, bool, Any], ...]) -> tuple[Any, ...]:
+    """What goes round where the combine map raised on this tuple: what the element found."""
+    key, is_accumulator, _ = window[-1]
+    if is_accumulator:
+        return ()
+    if len(window) == 1:
+        return ((key, True, _NONE_YET),)
+    return (window[0],) if window[0][1] else ()
+
+
 class Combined:
     """The combine map of the papers: from a tuple of the grouping to the next accumulator."""
 
@@ -82,6 +111,8 @@ class Combined:
         if len(window) == 1:
             return ((key, True, self.first(value)),)
         _, before_is_accumulator, before = window[0]
+        if before.__class__ is NoneYet:
+            return ((key, True, self.first(value)),)
         if before_is_accumulator:
             return ((key, True, self.combine(before, value)),)
         return ()  # two mapped items in a row: speculation that a replay will take back
@@ -112,6 +143,7 @@ def drift(
         *given,
         name="combine",
         shown=lambda window: _shown_of(shown)(window[-1]),
+        kept=kept,
     )
     broadcast = flow._draft(Broadcast, "broadcast", inputs=(combined._input,), copies=2)
     loop.close(flow._stream(broadcast.id, 0))

@@ -19,6 +19,13 @@ The operations, straight from the papers:
 - sink: the payload leaves.
 
 There is no replay, so global time and child ids identify an item, and the trace stays empty.
+
+**Diverted items.** With ``on_error="divert"`` an item that a step cannot process yields nothing
+there, and an `emberflow.Diverted` goes to the output ``"errors"`` instead of an exception to the
+caller. It is all or nothing: of a function that raises after it scheduled something, nothing is
+scheduled. Everything else goes on, other branches of the same element too. Of the steps that keep
+something, a grouping holds what reached it; a reduction keeps the accumulator as it was (see
+`operators.reduce`). A loop of the user's own has no such rule: what failed in it does not come back.
 """
 
 from __future__ import annotations
@@ -29,10 +36,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from emberflow.calls import balance_of, images_of, scheduled_time
-from emberflow.errors import EndlessLoopError, InternalError
+from emberflow.errors import (
+    ERRORS_SINK,
+    Diverted,
+    EndlessLoopError,
+    InternalError,
+    OnError,
+    StepError,
+)
 from emberflow.flow import Flow
 from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Node, Sink
 from emberflow.item import CHILD_IDS_MAX, At, ChildIds, GlobalTime, scheduled_child_ids
+from emberflow.runners.diverting import check_parameters, checked_on_error
 from emberflow.runners.elements import timed_elements
 
 #: The order of an item: all of a meta that matters where there is no replay.
@@ -42,7 +57,9 @@ Place: TypeAlias = tuple[GlobalTime, ChildIds]
 Waiting: TypeAlias = tuple[Place, int, Any]
 
 
-def run(flow: Flow, /, **elements: Iterable[Any]) -> dict[str, list[Any]]:
+def run(
+    flow: Flow, /, *, on_error: OnError = "fail", **elements: Iterable[Any]
+) -> dict[str, list[Any]]:
     """Run a flow on the elements of its fronts and return each sink's output, in order.
 
     Element ``i`` of a front has time ``i``; ``At(time, payload)`` gives another one. Elements of
@@ -53,9 +70,20 @@ def run(flow: Flow, /, **elements: Iterable[Any]) -> dict[str, list[Any]]:
     >>> flow.front("lines").flat_map(str.split).key_by(lambda word: word).count().sink("counts")
     >>> ef.run(flow, lines=["the dog", "the cat"])
     {'counts': [('the', 1), ('dog', 1), ('the', 2), ('cat', 1)]}
+
+    What a function cannot process ends the run with a `StepError`. With ``on_error="divert"`` it
+    goes to an output ``"errors"``, as a `Diverted`, and all else goes on.
+
+    >>> flow = ef.Flow("totals")
+    >>> amounts = flow.front("orders").map(float).key_by(lambda amount: None)
+    >>> amounts.sum().map(lambda total: total[1]).sink("total")
+    >>> outputs = ef.run(flow, on_error="divert", orders=["1.5", "a lot", "2"])
+    >>> outputs["total"], [diverted.payload for diverted in outputs["errors"]]
+    ([1.5, 3.5], ['a lot'])
     """
     graph = flow.graph()
-    reference = Reference(graph)
+    check_parameters(graph, "run", "on_error")
+    reference = Reference(graph, on_error=checked_on_error(graph, on_error, "run(on_error=)"))
     for global_time, front, payload in timed_elements(graph, elements):
         reference.enter(global_time, front, payload)
     reference.finish()
@@ -65,9 +93,12 @@ def run(flow: Flow, /, **elements: Iterable[Any]) -> dict[str, list[Any]]:
 class Reference:
     """One run. Enter elements in order, then `finish`."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, on_error: OnError = "fail") -> None:
         self.graph = graph
         self.outputs: dict[str, list[Any]] = {name: [] for name in graph.sinks}
+        self._diverts = on_error == "divert"
+        if self._diverts:
+            self.outputs[ERRORS_SINK] = []
         self._scheduled: list[tuple[Place, int, int, Any]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
         self._processed_last: dict[int, Place] = {}
@@ -97,11 +128,25 @@ class Reference:
         stack = [item]
         while stack:
             place, node, payload = stack.pop()
-            if len(place[1]) > CHILD_IDS_MAX:
-                raise EndlessLoopError.of(str(self.graph.nodes[node]), place[0], payload)
             self._in_order(place, node)
-            outputs = list(self._process[node](place, payload))
+            try:
+                if len(place[1]) > CHILD_IDS_MAX and node in self.graph.loop_entries:
+                    raise EndlessLoopError.of(str(self.graph.nodes[node]), place[0], payload)
+                outputs = list(self._process[node](place, payload))
+            except StepError as error:
+                if not self._diverts:
+                    raise
+                self.outputs[ERRORS_SINK].append(Diverted.of(error))
+                outputs = list(self._kept(self.graph.nodes[node], place, payload))
             stack.extend(reversed(outputs))
+
+    def _kept(self, node: Node, place: Place, payload: Any) -> Iterator[Waiting]:
+        """What goes round a reduction where its combine map raised: what was there before."""
+        if isinstance(node, Map) and node.kept is not None:
+            global_time, child_ids = place
+            for accumulator in node.kept(payload):
+                # First image, port 0: the place of the accumulator that there is not.
+                yield (global_time, (*child_ids, 0, 0)), self.graph.kept_reader(node), accumulator
 
     def _in_order(self, place: Place, node: int) -> None:
         before = self._processed_last.get(node)
@@ -144,15 +189,20 @@ class Reference:
         def map_(place: Place, payload: Any) -> Iterator[Waiting]:
             global_time, child_ids = place
             placed(payload, global_time)
+            now: list[Waiting] = []
+            scheduled: list[Waiting] = []
             for child, image in enumerate(images(payload, global_time)):
                 if isinstance(image, At):
                     later = GlobalTime(
                         scheduled_time(node, image, global_time), node.scheduling_front
                     )
                     ids = scheduled_child_ids(global_time, child_ids, child)
-                    self._schedule((later, ids), reader, image.payload)
+                    scheduled.append(((later, ids), reader, image.payload))
                 else:
-                    yield (global_time, (*child_ids, child)), reader, image
+                    now.append(((global_time, (*child_ids, child)), reader, image))
+            for item in scheduled:
+                self._schedule(*item)
+            return iter(now)
 
         return map_
 

@@ -23,7 +23,7 @@ from itertools import islice, repeat
 from operator import lt
 from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.checkpoint.frontlog import Entry
+from emberflow.checkpoint.segments import Entry
 from emberflow.engine.gate import Gate
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError

@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from emberflow.checkpoint.frontlog import Durable, Entry, FrontLogWriter
+from emberflow.checkpoint.frontlog import Durable, FrontLogWriter
+from emberflow.checkpoint.segments import Entry
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 
 #: How far ahead an idle front reserves, in the milliseconds of its times.

@@ -18,10 +18,11 @@ from emberflow.engine.gate import Gate
 from emberflow.engine.messages import Ack, Effects, Frame, Moment, Progress
 from emberflow.engine.program import Layout
 from emberflow.engine.worker import Statistics, Worker
-from emberflow.errors import EmberflowError, InputError
+from emberflow.errors import ERRORS_SINK, EmberflowError, InputError, OnError
 from emberflow.flow import Flow
 from emberflow.graph import Front, Graph
 from emberflow.item import FlatItem
+from emberflow.runners.diverting import check_parameters, checked_on_error
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation.checkers import (
     CheckError,
@@ -72,6 +73,7 @@ def simulate(
     *,
     seed: int = 0,
     workers: int | None = None,
+    on_error: OnError = "fail",
     **elements: Iterable[Any],
 ) -> SimulationResult:
     """Run a flow on several workers over a network with delays, all drawn from the seed.
@@ -82,17 +84,23 @@ def simulate(
     >>> result = ef.simulate(flow, lines=["the dog", "the cat"], seed=7, workers=3)
     >>> result.outputs == ef.run(flow, lines=["the dog", "the cat"])
     True
+
+    ``on_error="divert"`` is as for `emberflow.run`: what a function cannot process goes to an
+    output ``"errors"``, and all else goes on.
+
+    >>> flow = ef.Flow("inverse")
+    >>> flow.front("numbers").map(lambda n: 12 // n).sink("out")
+    >>> numbers = [3, 0, 4, 0]
+    >>> result = ef.simulate(flow, numbers=numbers, seed=7, workers=3, on_error="divert")
+    >>> result.outputs == ef.run(flow, numbers=numbers, on_error="divert")
+    True
     """
     graph = flow.graph()
-    for name in ("seed", "workers"):
-        if name in graph.fronts:
-            raise InputError(
-                f"flow {graph.flow!r} has a front {name!r}, which is a parameter of simulate(). "
-                f"Give the front another name."
-            )
+    check_parameters(graph, "simulate", "seed", "workers", "on_error")
+    on_error = checked_on_error(graph, on_error, "simulate(on_error=)")
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise InputError(f"simulate(workers=) takes an int of at least 1, got {workers!r}.")
-    simulation = Simulation(graph, Options.drawn(seed, workers=workers))
+    simulation = Simulation(graph, Options.drawn(seed, workers=workers), on_error=on_error)
     return simulation.run(timed_elements(graph, elements))
 
 
@@ -106,11 +114,12 @@ class Simulation:
         *,
         worker: type[Worker] = Worker,
         acker: type[Acker] = Acker,
+        on_error: OnError = "fail",
     ) -> None:
         self.graph = graph
         self.options = options
         self.network = Network(options)
-        layout = Layout(graph)
+        layout = Layout(graph, on_error=on_error)
         self.workers = [
             _WorkerHost(self, worker(layout, index, options.workers))
             for index in range(options.workers)
@@ -124,6 +133,8 @@ class Simulation:
         )
         self.release_checker = ReleaseChecker()
         self.released: dict[str, list[FlatItem]] = {name: [] for name in graph.sinks}
+        if layout.diverts:
+            self.released[ERRORS_SINK] = []
         self.failure: Exception | None = None
 
     def run(self, elements: Iterable[tuple[Moment, Front, Any]]) -> SimulationResult:

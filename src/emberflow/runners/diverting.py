@@ -1,0 +1,34 @@
+"""What all runners check before they divert errors: the mode, and the names that it takes."""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+from emberflow.errors import ERRORS_SINK, InputError, OnError, shortened
+from emberflow.graph import Graph
+
+
+def checked_on_error(graph: Graph, on_error: object, named: str) -> OnError:
+    """The mode, if it is one and the flow leaves the name of the errors sink free.
+
+    ``named`` is what the user calls it: a parameter here, an option there.
+    """
+    if on_error not in get_args(OnError):
+        modes = " or ".join(map(repr, get_args(OnError)))
+        raise InputError(f"{named} takes {modes}, got {shortened(on_error)}.")
+    if on_error == "divert" and ERRORS_SINK in graph.sinks:
+        raise InputError(
+            f"flow {graph.flow!r} has a sink {ERRORS_SINK!r}, and that is the name of the sink for "
+            f"what {named} diverts. Give {graph.sinks[ERRORS_SINK]} another name."
+        )
+    return cast("OnError", on_error)
+
+
+def check_parameters(graph: Graph, method: str, *parameters: str) -> None:
+    """That no front has the name of a parameter, which would take its elements."""
+    for name in parameters:
+        if name in graph.fronts:
+            raise InputError(
+                f"flow {graph.flow!r} has a front {name!r}, which is a parameter of {method}(). "
+                f"Give the front another name."
+            )

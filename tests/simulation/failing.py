@@ -1,0 +1,100 @@
+"""Graphs whose functions fail for some payloads: of maps, of keys, of reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import emberflow as ef
+from emberflow.graph import Graph, Node
+from emberflow.graph import Map as MapNode
+from emberflow.operators.reduce import Combined, Paired
+from tests.simulation.cases import Case
+
+
+def failing(function: Callable[..., Any], random: Random) -> Callable[..., Any]:
+    """The same function, except that it raises for some payloads.
+
+    A combine raises for some payloads, or for some payloads after some accumulators: those that only
+    speculation meets are among them.
+    """
+    modulus = random.choice([2, 5, 20])
+    rest = random.randrange(modulus)
+    first = random.choice([0, -1])
+
+    def called(*arguments: Any) -> Any:
+        if crc32(repr(arguments[first:]).encode()) % modulus == rest:
+            raise ValueError(f"{arguments[first:]!r} is not welcome")
+        return function(*arguments)
+
+    return called
+
+
+def scheduling(function: Callable[..., Any], random: Random) -> Callable[..., Any]:
+    """A first or a combine that sometimes makes an accumulator that cannot leave a reduce."""
+    modulus = random.choice([2, 5])
+
+    def called(*arguments: Any) -> Any:
+        made = function(*arguments)
+        return ef.At(99, made) if crc32(repr(arguments).encode()) % modulus == 0 else made
+
+    return called
+
+
+def with_failures(graph: Graph, random: Random, *, most: int = 2) -> Graph:
+    """The same graph with functions that raise: of maps, keys, or what a reduction is made of."""
+    own = {
+        node
+        for reduction in graph.reductions
+        for node in (reduction.pair, reduction.combine, reduction.value, reduction.group)
+    }
+    nodes = list(graph.nodes)
+    reductions = list(graph.reductions)
+    plain = [node for node in nodes if isinstance(node, MapNode) and node.id not in own]
+    keyed = [node for node in nodes if node.id not in own and any(i.key for i in node.inputs)]
+    kinds = ["map"] * bool(plain) + ["key"] * bool(keyed) + ["reduction"] * 2 * bool(reductions)
+    for kind in random.choices(kinds, k=random.randint(1, most)) if kinds else ():
+        if kind == "map":
+            node = nodes[random.choice(plain).id]
+            assert isinstance(node, MapNode)
+            nodes[node.id] = replace(node, function=failing(node.function, random))
+        elif kind == "key":
+            chosen = nodes[random.choice(keyed).id]
+            nodes[chosen.id] = with_failing_key(chosen, random)
+        else:
+            number = random.randrange(len(reductions))
+            reductions[number] = with_failing_reduction(nodes, reductions[number], random)
+    return replace(graph, nodes=tuple(nodes), reductions=tuple(reductions))
+
+
+def with_failing_key(node: Node, random: Random) -> Node:
+    (source,) = node.inputs
+    assert source.key is not None
+    key = replace(source.key, function=failing(source.key.function, random))
+    return replace(node, inputs=(replace(source, key=key),))
+
+
+def with_failing_reduction(nodes: list[Node], reduction: Any, random: Random) -> Any:
+    """A key, a first or a combine that raises, in the reduction and in the nodes it stands for."""
+    what = random.choice(["first", "combine_function", "key"])
+    if what == "key" and (reduction.pair is None or reduction.key is None):
+        what = "first"
+    # Only what a plain reduce holds is the user's own, and may be anything.
+    kinds = [failing] if what == "key" or reduction.key is None else [failing, failing, scheduling]
+    reduction = replace(reduction, **{what: random.choice(kinds)(getattr(reduction, what), random)})
+    if what == "key":
+        nodes[reduction.pair] = replace(nodes[reduction.pair], function=Paired(reduction.key))
+    else:
+        combined = Combined(reduction.first, reduction.combine_function)
+        nodes[reduction.combine] = replace(nodes[reduction.combine], function=combined)
+    return reduction
+
+
+def diverting(seed: int) -> Case:
+    """The case of a seed, with functions that fail, and what fails diverted."""
+    case = Case.of(200_000 + seed)
+    graph = with_failures(case.graph, Random(f"diverted {seed}"), most=4)
+    return replace(case, graph=graph, on_error="divert", again=f"diverting({seed})")

@@ -1,0 +1,143 @@
+"""Errors that are diverted: the same records, in the same order, and the same output beside them."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+from itertools import count, islice
+from typing import Any
+
+import pytest
+
+import emberflow as ef
+from emberflow.engine import worker as worker_module
+from emberflow.runners import reference as reference_module
+from tests.simulation.cases import judged
+from tests.simulation.failing import diverting
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_random_flows_that_fail_all_over_equal_the_reference(chunk: int) -> None:
+    """The records that say what went wrong, and what comes of all the rest."""
+    diverted: Counter[str] = Counter()
+    for case in islice(map(diverting, count(chunk, 4)), 100):
+        outputs = judged(case).outputs
+        for record in outputs["errors"]:
+            assert type(record) is ef.Diverted
+            diverted[record.problem.split(":")[0].split("raised")[0]] += 1
+        diverted["released"] += sum(map(len, outputs.values())) - len(outputs["errors"])
+    assert diverted["released"] > 1_000
+    assert sum(diverted.values()) - diverted["released"] > 500
+
+
+def test_what_fails_is_skipped_and_the_accumulator_stays() -> None:
+    """By hand, so that not only two runners agree."""
+    flow = ef.Flow("kept")
+
+    def first(number: int) -> int:
+        if number > 9:
+            raise ValueError(f"{number} comes first")
+        return number
+
+    def combine(total: int, number: int) -> int:
+        if number == 7:
+            raise ValueError(f"{total} and then 7")
+        return total + number
+
+    keyed = flow.front("numbers").key_by(lambda number: number % 2)
+    keyed.reduce(first=first, combine=combine, with_key=True).sink("out")
+    outputs = ef.run(flow, on_error="divert", numbers=[11, 7, 7, 13, 5, 10, 12, 8, 7, 2])
+    # 11 and 7 of the odd ones: the first is refused, so that the second is a first too.
+    assert outputs["out"] == [(1, 7), (1, 20), (1, 25), (0, 8), (0, 10)]
+    assert [(e.time, e.payload, e.problem.split(": ")[1]) for e in outputs["errors"]] == [
+        (0, 11, "11 comes first"),
+        (2, 7, "7 and then 7"),
+        (5, 10, "10 comes first"),
+        (6, 12, "12 comes first"),
+        (8, 7, "25 and then 7"),
+    ]
+    assert pickle.loads(pickle.dumps(outputs["errors"])) == outputs["errors"]
+
+
+def test_other_branches_of_the_element_go_on_and_nothing_half_done_does() -> None:
+    flow = ef.Flow("branches")
+    numbers = flow.front("numbers")
+    numbers.flat_map(lambda n: [n, ef.At(20 + n, -n), ef.At(5 - n, 0)]).sink("one")
+    numbers.map(lambda n: 10 * n).sink("other")
+    outputs = ef.run(flow, on_error="divert", numbers=[0, 1, 2, 3])
+    # 3 asks for time 2, when it is 3 already: what it scheduled for time 23 does not come either.
+    assert outputs["one"] == [0, 1, 2, 0, 0, 0, 0, -1, -2]
+    assert outputs["other"] == [0, 10, 20, 30]
+    assert [error.time for error in outputs["errors"]] == [3]
+
+
+@pytest.mark.parametrize("stateful", ["group", "reduce", "window"])
+def test_an_endless_loop_is_diverted_as_by_the_reference(
+    monkeypatch: pytest.MonkeyPatch, stateful: str
+) -> None:
+    """Where an item is found to be endless does not depend on what runs as one machine."""
+    for module in (worker_module, reference_module):
+        monkeypatch.setattr(module, "CHILD_IDS_MAX", 40)
+    flow = ef.Flow("endless")
+    again = flow.loop()
+    keyed = ef.merge(flow.front("in"), again).key_by(lambda n: n % 3)
+    step: Any = {
+        "group": lambda: keyed.group(window=1).map(lambda ns: ns[0] + 1),
+        "reduce": lambda: keyed.reduce(
+            first=lambda n: n + 1, combine=lambda total, n: n + 1 + 0 * total
+        ),
+        "window": lambda: (
+            keyed.window(ef.CountWindow(1)).max().map(lambda result: result.value + 1)
+        ),
+    }[stateful]()
+    out, back = step.broadcast(2)
+    again.close(back.filter(lambda n: n % 10 or n < 20))
+    out.map(lambda n: n).map(lambda n: n).map(lambda n: n).sink("out")
+    elements = {"in": [15, 18, 20, 25, 3]}
+    expected = ef.run(flow, on_error="divert", **elements)
+    assert {error.function for error in expected["errors"]} == {"-"}
+    assert len(expected["out"]) > len(expected["errors"]) > 0
+    for seed in range(10):
+        got = ef.simulate(flow, seed=seed, on_error="divert", **elements)
+        assert got.outputs == expected
+
+
+def test_what_the_errors_sink_has_it_does_not_get_again() -> None:
+    case = next(case for case in map(diverting, count()) if len(case.expected["errors"]) > 10)
+    everything = case.expected["errors"]
+    middle = everything[len(everything) // 2]
+    delivered = (middle.time, middle.front)
+
+    class Restarted(worker_module.Worker):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, delivered={("errors", 0): delivered}, **named)
+
+    outputs = case.run(worker=Restarted).outputs
+    assert outputs["errors"] == [e for e in everything if (e.time, e.front) > delivered]
+    assert all(outputs[name] == case.expected[name] for name in case.graph.sinks)
+
+
+def test_a_sink_of_that_name_is_the_user_s_own_unless_errors_are_diverted() -> None:
+    flow = ef.Flow("errors")
+    flow.front("numbers").map(lambda n: 1 // n).sink("errors")
+    assert ef.run(flow, numbers=[1]) == {"errors": [1]}
+    for runner in (ef.run, ef.simulate):
+        complaint = r"has a sink 'errors'.*on_error=\) diverts. Give sink 'errors' .* another name"
+        with pytest.raises(ef.InputError, match=complaint):
+            runner(flow, on_error="divert", numbers=[1])
+        with pytest.raises(ef.InputError, match=r"takes 'fail' or 'divert', got 'ignore'"):
+            runner(flow, on_error="ignore", numbers=[1])  # type: ignore[arg-type]
+    named = ef.Flow("named")
+    named.front("on_error").sink("out")
+    for runner in (ef.run, ef.simulate):
+        with pytest.raises(ef.InputError, match="front 'on_error', which is a parameter of"):
+            runner(named)
+
+
+def test_fused_or_not_it_is_the_same() -> None:
+    for seed in range(40):
+        case = diverting(seed)
+        unfused = replace(case, graph=replace(case.graph, reductions=()))
+        assert unfused.expected == case.expected
+        judged(unfused)
