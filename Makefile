@@ -43,13 +43,15 @@ soak: setup ## simulate many seeds: make soak SEEDS=100000 FROM=0
 	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
 
 bench: setup ## run the benchmarks
+	@scripts/ensure-bytewax build/bench-bytewax
 	@scripts/ensure-java $(BIN)/python bench/run.py
 
 bench-engine: setup ## only the engine, against plain Python loops
 	@scripts/ensure-java $(BIN)/python bench/run.py engine
 
-bench-live: setup ## only live queries on Spark, against a micro-batch and a plain loop
-	@scripts/ensure-java $(BIN)/python bench/run.py live
+bench-live: setup ## only live queries, against Spark's own and Bytewax (ONLY=throughput for a part)
+	@scripts/ensure-bytewax build/bench-bytewax
+	@scripts/ensure-java $(BIN)/python bench/run.py live $(addprefix --only ,$(ONLY))
 
 lock: ## pin the newest dependencies in requirements.lock
 	scripts/lock

@@ -1,0 +1,35 @@
+"""Live on Spark: latency, throughput and overload, next to what else there is.
+
+    python bench/run.py live [--only latency|throughput|overload ...]
+
+One file a subject:
+
+====================  ===========================================================================
+`latency`             the inverted index at a steady rate, and the table of all latencies
+`streaming_latency`   the same flow in Structured Streaming
+`throughput`          the running count, and the table of all rates with the ratios between them
+`streaming_rates`     the same count in Structured Streaming
+`bytewax_rates`       the same count in Bytewax, which runs bench/bytewax_count
+`overload`            twice the sustainable rate: what throughput, memory and queues do
+`memory`              resident memory of processes, by /proc
+`session`             the Spark session of all of them
+====================  ===========================================================================
+
+All in one run, because machines are fast and slow by turns: compare what is within a run. What is
+measured three times is measured in turns with what it is compared with, and the median counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from live.session import spark_session
+
+
+def main(parts: Sequence[str]) -> None:
+    with spark_session() as spark:
+        for number, part in enumerate(parts):
+            if number:
+                print()
+            import_module(f"live.{part}").main(spark)
