@@ -119,7 +119,7 @@ def _with_state(spark: SparkSession, live: list[float]) -> None:
     """transformWithState at the rate, or at the highest half of it that it keeps up with."""
     rate: float = RATE
     for _ in range(3):
-        run = streaming_latency.measured(spark, documents(int(rate * 30)), rate, stateful=True)
+        run = streaming_latency.measured(spark, documents(int(rate * 40)), rate, stateful=True)
         label = "  Structured Streaming, transformWithState"
         if rate != RATE:
             label += f", {rate:g}/s"
