@@ -20,7 +20,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="benchmark", help=", ".join(BENCHMARKS))
-    parser.add_argument("--only", nargs="+", choices=LIVE_PARTS, help="these parts of 'live'")
+    parser.add_argument(
+        "--only", action="append", choices=LIVE_PARTS, help="this part of 'live'; may be repeated"
+    )
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(BENCHMARKS))
     if unknown:

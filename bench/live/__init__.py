@@ -1,6 +1,6 @@
 """Live on Spark: latency, throughput and overload, next to what else there is.
 
-    python bench/run.py live [--only latency|throughput|overload ...]
+    python bench/run.py live [--only latency] [--only throughput] [--only overload]
 
 One file a subject:
 

@@ -165,7 +165,8 @@ def _report(looks: list[Look]) -> float:
     kept = (later[-1].stored - later[0].stored) / (later[-1].at - later[0].at)
     growth = slope(later, lambda look: look.resident.workers + look.resident.driver)
     print(
-        f"  last two thirds: {kept:,.0f} a second; memory of workers and driver "
-        f"{growth / sum(later[-1].resident[:2]):+.1%} a minute (asked: none)"
+        f"  at most {max(look.queued for look in looks):,} queued; last two thirds: {kept:,.0f} a "
+        f"second, workers and driver {growth:+,.1f} MiB a minute, "
+        f"{growth / sum(later[-1].resident[:2]):+.1%} (asked: none)"
     )
     return kept
