@@ -160,6 +160,14 @@ def run(
         typer.Option(help="Spark's master; local with a slot a worker where none is given."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="The name of the query.")] = None,
+    on_error: Annotated[
+        str,
+        typer.Option(
+            metavar="fail|divert",
+            help="What a function that raises, or malformed input, does: end the query, or go to "
+            "--sink errors=... while the query goes on.",
+        ),
+    ] = "fail",
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="KEY=VALUE", help="An option of the query."),
@@ -185,6 +193,7 @@ def run(
         workers=workers,
         master=master,
         name=name,
+        on_error=on_error,
         options=option or [],
         conf=conf or [],
         log=log,

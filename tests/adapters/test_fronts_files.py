@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from emberflow import GlobalTime, fronts, sinks
 from emberflow.errors import InputError
-from emberflow.fronts import Element
+from emberflow.fronts import Element, Malformed
 
 
 def append(path: Path, text: str) -> None:
@@ -134,28 +135,63 @@ def test_what_breaks_the_order_is_an_error(
     [
         ('{"a": 1}\n{oops}\n', {}, r"a\.jsonl, line 2, is not JSON \(.*\): '{oops}'"),
         ('\n\n{"a": \n', {}, r"a\.jsonl, line 3, is not JSON"),
-        ('{"a": 1}\n{"a": 2', {}, r"line 2, has no newline at its end, and it is read until"),
         ('{"b": 1}\n', {"time": "a"}, r"line 1, has no field 'a', which time= names: {'b': 1}"),
         ("[1]\n", {"time": "a"}, r"line 1, has no field 'a'"),
         ('{"a": 1.5}\n', {"time": "a"}, r"line 1,: the time \(field 'a'\) is 1\.5"),
         ('{"a": 2}\n{"a": 2}\n', {"time": "a"}, r"line 2,: the time \(field 'a'\) is 2, and that"),
         ("0\n", {"time": lambda n: 1 // n}, r"given by .*test_fronts_files.*: ZeroDivisionError"),
     ],
-    ids=["json", "lines are counted", "partial", "field", "list", "float", "equal", "function"],
+    ids=["json", "lines are counted", "field", "list", "float", "equal", "function"],
 )
-def test_malformed_input_says_where(
+def test_malformed_input_says_where_and_is_read_past(
     text: str, options: dict[str, object], complaint: str, tmp_path: Path
 ) -> None:
-    append(tmp_path / "a.jsonl", text)
+    append(tmp_path / "a.jsonl", f'{text}{{"a": 9}}\n')
+    options.setdefault("time", None)
+    if callable(options["time"]):
+        append(tmp_path / "a.jsonl", "9\n")
     front = fronts.Files(tmp_path, until_end=True, **options)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=complaint):
-        list(front.read(0, None))
+    found = [element for element in front.read(0, None) if element]
+    refused = next(element for element in found if isinstance(element.payload, Malformed))
+    assert re.search(complaint, refused.payload.problem)
+    assert refused.payload.raw == text.rstrip("\n").rpartition("\n")[2]
+    assert refused.payload.before_next == (options["time"] is not None)
+    assert refused.time is None
+    assert not isinstance(found[-1].payload, Malformed)
+    # And the rest of it from there on.
+    rest = [element for element in front.read(0, refused.position) if element]
+    assert rest == found[found.index(refused) + 1 :]
+
+
+def test_each_of_many_malformed_lines_is_numbered(tmp_path: Path) -> None:
+    """In two files, and with a reading that begins in the middle."""
+    for name in ("a", "b"):
+        append(tmp_path / name, "".join(f"{n}\n" if n % 3 else "oops\n\n" for n in range(12)))
+    front = fronts.Files(tmp_path, until_end=True)
+    found = [element for element in front.read(0, None) if element]
+    numbers = [
+        re.findall(r"(\w), line (\d+), is not JSON", element.payload.problem)[0]
+        for element in found
+        if isinstance(element.payload, Malformed)
+    ]
+    assert numbers == [(name, number) for name in "ab" for number in ("1", "5", "9", "13")]
+    rest = [element for element in front.read(0, found[6].position) if element]
+    assert rest == found[7:]
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"fine\n\xff\xfe\n")
-    with pytest.raises(InputError, match="line 2, is not UTF-8"):
-        list(fronts.Files(tmp_path, format="text", until_end=True).read(0, None))
+    (tmp_path / "a").write_bytes(b"fine\n\xff\xfe\ngood\n")
+    front = fronts.Files(tmp_path, format="text", until_end=True)
+    fine, bad, good = (element.payload for element in front.read(0, None) if element)
+    assert (fine, bad.raw, good) == ("fine", "\\xff\\xfe", "good")
+    assert "line 2, is not UTF-8" in bad.problem
+
+
+def test_a_last_line_without_a_newline_is_an_error(tmp_path: Path) -> None:
+    append(tmp_path / "a.jsonl", '{"a": 1}\n{"a": 2')
+    complaint = r"line 2, has no newline at its end, and it is read until"
+    with pytest.raises(InputError, match=complaint):
+        list(fronts.Files(tmp_path, until_end=True).read(0, None))
 
 
 def test_a_file_that_is_done_ends_in_a_newline(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import json
 import pathlib
 import uuid
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emberflow import GlobalTime, PersistentList, sinks
+from emberflow import Diverted, GlobalTime, PersistentList, sinks
 from emberflow.errors import InputError
 from emberflow.item import TIME_MAX, TIME_MIN
 from emberflow.sinks import PayloadError, StoredBundle
@@ -185,3 +186,29 @@ def test_parquet_without_pyarrow_says_which_extra(
     without("pyarrow")
     with pytest.raises(Exception, match=r"emberflow\[spark\]"):
         sinks.Files(tmp_path, format="parquet").check()
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+def test_what_was_diverted_is_stored_whatever_its_payload_is(format: str, tmp_path: Path) -> None:
+    """A payload may be the very thing that is wrong. It must not fail the sink that shows it."""
+    payloads = [3, "x", {"a": (1, None)}, {2}, b"bytes", float("nan"), object, None]
+    records = [
+        Diverted(number, 0, "map 'm'", "f", "raised", payload)
+        for number, payload in enumerate(payloads)
+    ]
+    kept = sinks.Files(tmp_path, format=format)
+    kept.open(0).store(StoredBundle("errors", 0, GlobalTime(7, 0), list(records)))
+    stored = kept.payloads()
+    assert [record["time"] for record in stored] == list(range(8))
+    # A column has one type, so a row has them as text.
+    read = json.loads if format == "parquet" else lambda payload: payload
+    assert [read(record["payload"]) for record in stored] == [
+        3,
+        "x",
+        {"a": [1, None]},
+        "{2}",
+        "b'bytes'",
+        "nan",
+        "<class 'object'>",
+        None,
+    ]

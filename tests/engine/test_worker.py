@@ -315,3 +315,21 @@ def test_what_a_cycle_holds_back_is_in_flight_and_goes_on_with_the_minimal_time(
     assert not any(worker.held() for worker in link.workers)
     assert link.acker.entries == 0
     assert link.released_to("out") == ef.run(flow, **{"in": [5 * n for n in range(10)]})["out"]
+
+
+def test_malformed_records_come_ahead_of_what_their_element_fails_with() -> None:
+    """From a front on another worker than the barrier, acked as all that is bound for a sink."""
+    flow = ef.Flow("malformed")
+    flow.front("in").map(lambda number: 1 // number).sink("out")
+    layout = Layout(flow.graph(), on_error="divert")
+    barrier, front = (Worker(layout, index, 2) for index in range(2))
+    record = ef.Diverted(5, 0, "front 'in'", "-", "line 1 is not JSON", "{oops")
+    entered = front.enter(0, [((5, 0), 0)], {0: (6, 0)}, [((5, 0, -1), record)])
+    ((destination, frame),) = [sent for sent in entered.frames if sent[0] == 0]
+    assert destination == 0
+    assert entered.ack.ranges[0][5, 0] == frame.id
+    barrier.deliver([frame])
+    assert barrier.progress(Progress((5, 0), ((5, 0), (5, 0)))).bundles == []
+    (bundle,) = barrier.progress(Progress((6, 0), ((6, 0), (6, 0)))).bundles
+    assert (bundle.sink, bundle.partition, bundle.last) == ("errors", 0, (5, 0))
+    assert [payload.payload for _, _, payload in bundle.items] == ["{oops", 0]

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from emberflow import fronts, sinks
-from emberflow.errors import InputError
+from emberflow.errors import InputError, OnError
 from emberflow.fronts import Front
 from emberflow.graph import Graph
+from emberflow.runners.diverting import known_sinks
 from emberflow.sinks.plain import to_json
 
 FRONT_FORMS = "files:FOLDER (JSON Lines), text:FOLDER or socket:HOST:PORT"
@@ -71,15 +72,19 @@ def given_fronts(
     return _made("front", graph, list(graph.fronts), specs, kinds, FRONT_FORMS)
 
 
-def given_sinks(graph: Graph, specs: Sequence[str]) -> dict[str, Any]:
+def given_sinks(graph: Graph, specs: Sequence[str], on_error: OnError = "fail") -> dict[str, Any]:
     """Where each sink of the flow puts its output, from one ``NAME=KIND:PLACE`` each."""
+    names = [spec.partition("=")[0] for spec in specs]
+    known = known_sinks(
+        graph, on_error, names, give="--sink errors=...", divert="--on-error divert"
+    )
     kinds: dict[str, Callable[[_Given], Any]] = {
         "files": lambda given: sinks.Files(_folder(given), format="jsonl"),
         "parquet": lambda given: sinks.Files(_folder(given), format="parquet"),
         "postgres": _postgres_sink,
         "console": _console_sink,
     }
-    return _made("sink", graph, list(graph.sinks), specs, kinds, SINK_FORMS)
+    return _made("sink", graph, known, specs, kinds, SINK_FORMS)
 
 
 def _made(

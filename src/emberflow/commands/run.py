@@ -18,6 +18,7 @@ from emberflow.commands.session import MISSING, SparkStartError, spark_session
 from emberflow.errors import InputError
 from emberflow.flow import Flow
 from emberflow.loading import load_flow
+from emberflow.runners.diverting import checked_on_error
 from emberflow.sinks import Callback
 
 if TYPE_CHECKING:
@@ -38,16 +39,19 @@ def run(
     workers: int,
     master: str | None = None,
     name: str | None = None,
+    on_error: str = "fail",
     options: Sequence[str] = (),
     conf: Sequence[str] = (),
     log: Path | None = None,
 ) -> None:
     """Run a flow between adapters that are given as text. Raises what the query does."""
     flow = load_flow(target)
-    reads = given_fronts(flow.graph(), fronts)
-    writes = given_sinks(flow.graph(), sinks)
+    graph = flow.graph()
     settings = _pairs("--conf", conf, "spark.executor.memory=4g")
     chosen = {"workers": str(workers), **_pairs("--option", options, "batch=500")}
+    chosen.setdefault("onError", on_error)
+    reads = given_fronts(graph, fronts)
+    writes = given_sinks(graph, sinks, checked_on_error(graph, chosen["onError"], "--on-error"))
     name = name or flow.name
     master = master or f"local[{workers}]"
     _builder(flow, None, chosen)

@@ -49,7 +49,7 @@ from emberflow.engine.routing import Route, barrier_host
 from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, InternalError, StepError
 from emberflow.graph import Sink
 from emberflow.hashing import owner, stable_id
-from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime
+from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
 
 _place_of = itemgetter(0)
 _order_of = itemgetter(0, 1)
@@ -155,15 +155,31 @@ class Worker:
     # Events.
 
     def enter(
-        self, node: int, elements: Sequence[tuple[Moment, Any]], reports: dict[int, Moment]
+        self,
+        node: int,
+        elements: Sequence[tuple[Moment, Any]],
+        reports: dict[int, Moment],
+        malformed: Sequence[tuple[Place, Diverted]] = (),
     ) -> Effects:
-        """Elements of a front, with their global times, and what the front promises after them."""
+        """Elements of a front, with their global times, and what the front promises after them.
+
+        ``malformed`` is what the front read and could not make elements of: it is for the errors
+        sink, at places of these global times.
+        """
         return self.enter_items(
-            node, [(moment, 0, payload) for moment, payload in elements], reports
+            node, [(moment, 0, payload) for moment, payload in elements], reports, malformed
         )
 
-    def enter_items(self, node: int, items: list[FlatItem], reports: dict[int, Moment]) -> Effects:
+    def enter_items(
+        self,
+        node: int,
+        items: list[FlatItem],
+        reports: dict[int, Moment],
+        malformed: Sequence[tuple[Place, Diverted]] = (),
+    ) -> Effects:
         """The same of elements that are items already: a global time is a place, and 0 its mark."""
+        if malformed:
+            self._send(self.layout.failures, [(place, 0, record) for place, record in malformed])
         if items:
             self._elements += len(items)
             self._wait(node, items)

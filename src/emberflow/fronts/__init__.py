@@ -26,18 +26,23 @@ will never be anything more.
 An element's time is given (``time=``, strictly increasing within a partition) or, left out, the
 time of its arrival in milliseconds.
 
+What cannot be read as an element is one all the same, with a `Malformed` for its payload: what was
+read, and an error message that says where. Then the query decides (``onError``) whether to end or to
+put it aside and go on. Raise only where reading cannot go on.
+
 Four members are optional. ``check()`` raises `InputError` before anything starts if the source
 cannot be reached. ``replayable = False`` says that what was read cannot be read again.
 ``arrival = True`` says that its elements take the time of their arrival, so that it need not have
-given one before it can promise the present while it is idle. ``read_batches`` is as ``read`` and may also give a `Batch` where several elements come together; it
-is preferred where it is there, because an object for each element is most of what reading costs.
+given one before it can promise the present while it is idle. ``read_batches`` is as ``read`` and may
+also give a `Batch` where several elements come together; it is preferred where it is there, because
+an object for each element is most of what reading costs.
 """
 
 from __future__ import annotations
 
 from emberflow.fronts.files import Files
 from emberflow.fronts.iterable import Iterable
-from emberflow.fronts.protocol import Batch, Element, Front
+from emberflow.fronts.protocol import Batch, Element, Front, Malformed
 from emberflow.fronts.socket import Socket
 
-__all__ = ["Batch", "Element", "Files", "Front", "Iterable", "Socket"]
+__all__ = ["Batch", "Element", "Files", "Front", "Iterable", "Malformed", "Socket"]

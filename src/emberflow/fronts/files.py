@@ -13,6 +13,8 @@ What is guaranteed:
    replaced, and a last line without a newline in a file that is done: each says what happened. Growth
    is looked for in the files left last, and only while there is nothing else to do.
 
+4. *A line that is no element is `Malformed`*, and the next one is read: see `lines`.
+
 So the writer's part is simple: append to the last file, begin a new one with a later name (a number
 or a time with leading zeros), and never touch the earlier ones again.
 """
@@ -107,6 +109,7 @@ class _Reading:
         self._name = ""
         self._offset = 0  # behind the last whole line
         self._rest = b""  # what was read behind it
+        self._counted = (0, 0)  # an offset in this file, and how many lines are before it
         self._previous: int | None = None  # the time of the element before
 
     def close(self) -> None:
@@ -154,9 +157,13 @@ class _Reading:
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             for line in lines:
                 if lines_of.is_element(line):
-                    payload = lines_of.payload(line, self._where)
-                    time = lines_of.time(payload, self._previous, self._where)
-                    self._previous = time
+                    try:
+                        payload = lines_of.payload(line, self._where)
+                        time = lines_of.time(payload, self._previous, self._where)
+                    except InputError as error:
+                        payload, time = lines_of.malformed(line, error), None
+                    else:
+                        self._previous = time
                     self._offset += len(line) + 1
                     yield Element((name, self._offset), payload, time)
                 else:
@@ -202,6 +209,7 @@ class _Reading:
     def _open(self, name: str) -> None:
         self._file = FileIO(self._path(name))
         self._name, self._offset, self._rest = name, 0, b""
+        self._counted = 0, 0
 
     def _check_whole(self, why: str) -> None:
         if self._rest:
@@ -246,11 +254,23 @@ class _Reading:
         return self._front.folder / name
 
     def _where(self) -> str:
-        """The line that is being read. Counted only now: a position knows bytes, not lines."""
+        """The line that is being read. Counted only now: a position knows bytes, not lines.
+
+        Counted on from where it was asked last, so that a file of malformed lines is read twice and
+        not once for each of them.
+        """
         path = self._path(self._name)
+        offset, number = self._counted
         try:
             with open(path, "rb") as file:
-                number = file.read(self._offset).count(b"\n") + 1
+                file.seek(offset)
+                while offset < self._offset:
+                    chunk = file.read(min(_CHUNK_BYTES, self._offset - offset))
+                    if not chunk:
+                        break
+                    offset += len(chunk)
+                    number += chunk.count(b"\n")
         except OSError:
             return f"fronts.Files: {path}, byte {self._offset},"
-        return f"fronts.Files: {path}, line {number},"
+        self._counted = offset, number
+        return f"fronts.Files: {path}, line {number + 1},"

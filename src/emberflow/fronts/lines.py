@@ -7,6 +7,9 @@ What is guaranteed:
 2. *Strict.* Bytes that are not UTF-8, JSON that is malformed, a time that is missing, is no int or
    does not increase: each is an error that names the place and shows what was found. To guess would
    give another output on another day.
+
+Such a line is `Malformed`. It takes its place among the others, because where it stands is known;
+whether that ends the query is not for a front to say.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from emberflow.errors import InputError, shortened
+from emberflow.fronts.protocol import Malformed
 from emberflow.functions import described
 from emberflow.item import is_time
 
@@ -96,6 +100,15 @@ class LineFormat:
                 "leave time= out to order elements by their arrival."
             )
         return time
+
+    def malformed(self, line: bytes, error: InputError) -> Malformed:
+        """What stands in for the payload of a line that one of these refused.
+
+        >>> LineFormat("Files", "jsonl", "at").malformed(b"{oops", InputError("line 1 is not JSON"))
+        Malformed(raw='{oops', problem='line 1 is not JSON', before_next=True)
+        """
+        raw = line.removesuffix(b"\r").decode("utf-8", "backslashreplace")
+        return Malformed(raw, str(error), self._time is not None)
 
     def _computed(self, payload: Any, where: Callable[[], str]) -> Any:
         try:

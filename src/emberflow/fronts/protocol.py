@@ -33,6 +33,22 @@ class Batch(NamedTuple):
         return Batch(self.positions[begin:end], self.payloads[begin:end], times)
 
 
+class Malformed(NamedTuple):
+    """In place of a payload: what was read at a position is no element, and why.
+
+    A front does not decide what becomes of it. The query ends with ``problem``, or, with
+    ``onError`` set to ``"divert"``, what was read goes to the errors sink and reading goes on.
+
+    Where elements have the time of their arrival, so has this. Where they have times of their own,
+    this has none that could be trusted: ``before_next`` says that it goes with the element that
+    follows in the source, and is placed ahead of all that comes of it.
+    """
+
+    raw: str
+    problem: str
+    before_next: bool = False
+
+
 class Front(Protocol):
     """Gives elements from a position on. See `emberflow.fronts`."""
 

@@ -94,9 +94,12 @@ class Socket:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 if lines_of.is_element(line):
-                    payload = lines_of.payload(line, where)
-                    previous = lines_of.time(payload, previous, where)
-                    yield Element(number, payload, previous)
+                    try:
+                        payload = lines_of.payload(line, where)
+                        previous = time = lines_of.time(payload, previous, where)
+                    except InputError as error:
+                        payload, time = lines_of.malformed(line, error), None
+                    yield Element(number, payload, time)
                 number += 1
             if len(rest) > LINE_BYTES_MAX:
                 raise InputError(f"{where()} is longer than {LINE_BYTES_MAX} bytes.")

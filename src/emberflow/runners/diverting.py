@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import cast, get_args
 
 from emberflow.errors import ERRORS_SINK, InputError, OnError, shortened
@@ -22,6 +23,26 @@ def checked_on_error(graph: Graph, on_error: object, named: str) -> OnError:
             f"what {named} diverts. Give {graph.sinks[ERRORS_SINK]} another name."
         )
     return cast("OnError", on_error)
+
+
+def known_sinks(
+    graph: Graph, on_error: OnError, given: Container[str], *, give: str, divert: str
+) -> list[str]:
+    """The sinks that a live query writes to: those of the flow, and the errors sink.
+
+    ``give`` and ``divert`` are how the user gives an errors sink, and how they ask for one.
+    """
+    if on_error == "divert" and ERRORS_SINK not in given:
+        raise InputError(
+            f"flow {graph.flow!r}: what fails is to be diverted, and it is not said where to. "
+            f"Add {give}."
+        )
+    if on_error == "fail" and ERRORS_SINK in given and ERRORS_SINK not in graph.sinks:
+        raise InputError(
+            f"flow {graph.flow!r} has no sink {ERRORS_SINK!r}, and nothing is diverted to one: an "
+            f"error ends the query. Add {divert}, or leave out {give}."
+        )
+    return [*graph.sinks, *([ERRORS_SINK] if on_error == "divert" else [])]
 
 
 def check_parameters(graph: Graph, method: str, *parameters: str) -> None:

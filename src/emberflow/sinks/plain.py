@@ -18,6 +18,11 @@ list, tuple, `PersistentList`                         array
 ``Decimal``, ``UUID``, ``Path``                       text
 ``Enum``                                              its value
 ====================================================  ============================================
+
+3. *A record of the errors sink is always written.* It shows a payload with which something went
+   wrong; that payload may be anything. If it has no JSON, its shortened ``repr`` is written. As a
+   row, the record has its payload as text in either case, because payloads of several steps fit no
+   one column.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ import pathlib
 import uuid
 from typing import Any
 
-from emberflow.errors import EmberflowError, shortened
+from emberflow.errors import Diverted, EmberflowError, shortened
 from emberflow.persistent import PersistentList
 
 _AS_TEXT = (decimal.Decimal, uuid.UUID, pathlib.PurePath)
@@ -82,6 +87,8 @@ def _plain(value: Any) -> Any:
         return int(value)
     if isinstance(value, dict):
         return {_key(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, Diverted):
+        return {**value._asdict(), "payload": _shown(value.payload)}
     fields = fields_of(value)
     if fields is not None:
         return {name: _plain(entry) for name, entry in fields.items()}
@@ -92,6 +99,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, _AS_TEXT):
         return str(value)
     raise _RefusedError(f"it holds a {kind.__qualname__}, {shortened(value)}")
+
+
+def _shown(payload: Any) -> Any:
+    """The payload of a diverted record: as it is if it can be, in words if not."""
+    try:
+        return _plain(payload)
+    except (_RefusedError, RecursionError):
+        return shortened(payload)
 
 
 def _key(key: Any) -> str:
@@ -108,6 +123,9 @@ def fields_of(payload: Any) -> dict[str, Any] | None:
     >>> fields_of({"word": "ash"}), fields_of("ash")
     ({'word': 'ash'}, None)
     """
+    if isinstance(payload, Diverted):
+        text = json.dumps(_shown(payload.payload), ensure_ascii=False, separators=(",", ":"))
+        return {**payload._asdict(), "payload": text}
     if isinstance(payload, dict):
         return payload
     if isinstance(payload, tuple) and hasattr(payload, "_fields"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from emberflow.errors import InputError
 from emberflow.flow import Flow
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
+from emberflow.runners.diverting import checked_on_error, known_sinks
 from emberflow.runners.live.cluster import check_cluster, coordinator_place
 from emberflow.runners.live.listening import check_listener
 from emberflow.runners.live.plan import Guarantee
@@ -38,7 +39,7 @@ class LiveBuilder:
         return self
 
     def write(self, **sinks: Any) -> LiveBuilder:
-        """Where each sink of the flow puts its output."""
+        """Where each sink of the flow puts its output; ``errors=``, where what is diverted goes."""
         self._sinks.update(sinks)
         return self
 
@@ -50,11 +51,15 @@ class LiveBuilder:
         ``checkpointsKept`` how many of them stay. ``guarantee`` is ``exactly-once``, or
         ``at-least-once`` or ``at-most-once``. ``coordinatorHost`` is where workers reach this
         process, if the session's idea is wrong.
+
+        ``onError`` is ``"fail"``, or ``"divert"``: then what a step or a front cannot process goes
+        to ``.write(errors=...)``, and the query goes on.
         """
         if key not in _OPTIONS:
             raise InputError(f"a live query has no option {key!r}; it has {', '.join(_OPTIONS)}.")
         _, made_of = _OPTIONS[key]
         self._options[key] = made_of(key, value)
+        checked_on_error(self._graph, self._options["onError"], "option 'onError'")
         return self
 
     def queryName(self, name: str) -> LiveBuilder:  # noqa: N802
@@ -70,7 +75,14 @@ class LiveBuilder:
     def start(self) -> LiveQuery:
         """Start the workers and return the handle of the query."""
         _check_names(self._graph, "front", self._graph.fronts, self._fronts, "read")
-        _check_names(self._graph, "sink", self._graph.sinks, self._sinks, "write")
+        sinks = known_sinks(
+            self._graph,
+            self._options["onError"],
+            self._sinks,
+            give=".write(errors=...)",
+            divert=".option('onError', 'divert')",
+        )
+        _check_names(self._graph, "sink", sinks, self._sinks, "write")
         _check_protocol("front", self._fronts, ("partitions", "read"))
         _check_protocol("sink", self._sinks, ("open",))
         for adapter in (*self._fronts.values(), *self._sinks.values()):
@@ -87,6 +99,7 @@ class LiveBuilder:
             workers=workers,
             credit=self._options["credit"],
             batch=self._options["batch"],
+            on_error=self._options["onError"],
             place=place,
             guarantee=self._options["guarantee"],
             checkpoint=self._options["checkpointLocation"],
@@ -130,6 +143,7 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "workers": (2, _number),
     "credit": (10_000, _number),
     "batch": (1_000, _number),
+    "onError": ("fail", lambda key, value: value),  # checked with the flow
     "coordinatorHost": (None, _text),
     "checkpointLocation": (None, _location),
     "checkpointInterval": (1_000, _number),
@@ -139,7 +153,7 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
 
 
 def _check_names(
-    graph: Graph, kind: str, known: Mapping[str, Any], given: Mapping[str, Any], method: str
+    graph: Graph, kind: str, known: Collection[str], given: Collection[str], method: str
 ) -> None:
     names = ", ".join(map(repr, known))
     for name in given:

@@ -28,13 +28,13 @@ import zmq
 
 from emberflow.engine.acker import Acker
 from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
-from emberflow.errors import EmberflowError
+from emberflow.errors import EmberflowError, OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.cluster import ClusterError, Place
 from emberflow.runners.live.committing import Committing
-from emberflow.runners.live.plan import WorkerNews, front_index
+from emberflow.runners.live.plan import WorkerNews, front_index, sink_partitions
 from emberflow.runners.live.progress import Latencies
 from emberflow.runners.live.storing import WriterThread
 from emberflow.runners.live.wire import RunKeys, Wire
@@ -68,6 +68,7 @@ class Coordinator:
         place: Place,
         fronts: Mapping[str, Front],
         sinks: Mapping[str, Any],
+        on_error: OnError = "fail",
         committing: Committing | None = None,
     ) -> None:
         self._graph = graph
@@ -76,12 +77,9 @@ class Coordinator:
         self._acker = Acker(workers=workers, fronts=_front_indices(graph, fronts))
         self._writers: dict[tuple[str, int], WriterThread] = {}
         try:
-            for sink in graph.sinks.values():
-                if getattr(sinks[sink.name], "on_driver", False):
-                    for partition in range(sink.partitions):
-                        self._writers[sink.name, partition] = WriterThread(
-                            sinks[sink.name], sink.name, partition
-                        )
+            for name, partition in sink_partitions(graph, on_error):
+                if getattr(sinks[name], "on_driver", False):
+                    self._writers[name, partition] = WriterThread(sinks[name], name, partition)
         except BaseException:
             for writer in self._writers.values():
                 writer.close(_JOIN_SECONDS)

@@ -10,6 +10,9 @@ then items; there is no object for each.
 of the query chose for this front (times of arrival; all of it, if the source cannot be read again)
 is in its `journal` and comes first, under the times it had. What is chosen now is noted there, and
 the report is held back until it is durable (`report`).
+
+What a front could not make an element of is seen to here, in its turn: it ends the query, or is put
+aside (`malformed`).
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ from emberflow.checkpoint.segments import Entry
 from emberflow.engine.gate import Gate
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError
-from emberflow.fronts.protocol import Batch, Element, Front
+from emberflow.fronts.protocol import Batch, Element, Front, Malformed
 from emberflow.item import TIME_MAX, TIME_MIN, FlatItem
 from emberflow.runners.live.journal import Journal
+from emberflow.runners.live.malformed import Aside
 
 #: Elements between the thread and the loop.
 QUEUE_MAX = 4_096
@@ -82,6 +86,8 @@ class Feed:
         index: int,
         credit: int,
         *,
+        step: str = "",
+        diverts: bool = False,
         journal: Journal | None = None,
     ) -> None:
         self.name = name
@@ -89,6 +95,8 @@ class Feed:
         self.node = node
         self.index = index
         self.gate = Gate(front=index, credit=credit)
+        self.aside = Aside(index, step or f"front {name!r}")
+        self._diverts = diverts
         #: The position of the last element below the minimal time.
         self.position: Any = None
         self._positions: deque[tuple[Sequence[int], Sequence[Any]]] = deque()
@@ -165,12 +173,16 @@ class Feed:
                 if given is not None and not self._put(given):
                     return
         except Exception as error:
-            last = FrontFailedError(
-                f"front {self.name!r} partition {self.partition} failed: "
-                f"{type(error).__qualname__}: {error}"
-            )
-            last.__cause__ = error
+            last = self._failed(error)
         self._put(last)
+
+    def _failed(self, error: Exception) -> FrontFailedError:
+        failure = FrontFailedError(
+            f"front {self.name!r} partition {self.partition} failed: "
+            f"{type(error).__qualname__}: {error}"
+        )
+        failure.__cause__ = error
+        return failure
 
     def _given(self) -> Iterator[Element | Batch | Replayed | None]:
         """What the journal has, under the times that it had, and then what the source has."""
@@ -264,26 +276,81 @@ class Feed:
             if batch is None:
                 self._ended = True
                 break
-            taken = len(batch.payloads)
-            if taken:
-                times = self._times(batch, now)
-                if self._journal is not None and not is_replayed:
-                    self._note(self._journal, batch, times)
-                items += zip(zip(times, repeat(self.index)), repeat(0), batch.payloads)
-                gate.emitted_all(times)
-                self._positions.append((times, batch.positions))
-                most -= taken
+            most -= max(1, len(batch.payloads))
+            batch, times = self._checked(batch, now)
+            if not times:
+                continue
+            if self._journal is not None and not is_replayed:
+                self._note(self._journal, batch, times)
+            items += self._entering(batch, times)
+            gate.emitted_all(times)
+            self._positions.append((times, batch.positions))
         if self._put_count - self._taken_count < QUEUE_MAX // 2:
             self._space.set()
         if items:
             self._note_taken((gate.promise[0] - 1, self.index), len(items))
         if self._ended:
+            for at in self.aside.end(gate.promise[0]):
+                gate.emitted(at)
             gate.finished()
         elif self._arrival and caught_up and not self._queue and not items and not self._halted:
             gate.idle_until(now)
             if self._journal is not None:
                 self._journal.reserve(now)
         return items
+
+    def _checked(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int]]:
+        """What enters of a batch, and its times. What has no time is put aside, or ends the query."""
+        if not batch.payloads:
+            return batch, ()
+        if Malformed not in set(map(type, batch.payloads)):
+            try:
+                times = self._times(batch, now)
+            except InputError:
+                if not self._diverts:
+                    raise
+            else:
+                if self.aside.held:
+                    self.aside.enter_with(times[0])
+                return batch, times
+        return self._sorted_out(batch, now)
+
+    def _sorted_out(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int]]:
+        """The same, element by element."""
+        positions, payloads, times = [], [], []
+        least = self.gate.promise[0]
+        given = repeat(None) if batch.times is None else batch.times
+        for position, payload, at in zip(batch.positions, batch.payloads, given, strict=False):
+            if payload.__class__ is Malformed:
+                if not self._diverts:
+                    raise self._failed(InputError(payload.problem))
+                if payload.before_next:
+                    self.aside.hold(payload.problem, payload.raw)
+                    continue
+            if at is None:
+                self._arrival = True
+                at = max(now, least, self._least_of_arrival)
+            elif at.__class__ is not int or not least <= at <= TIME_MAX:
+                bad_time = self._bad_time(Batch((position,), (payload,), (at,)), least)
+                self.aside.hold(str(bad_time), payload)
+                continue
+            if self.aside.held:
+                self.aside.enter_with(at)
+            least = at + 1
+            positions.append(position)
+            payloads.append(payload)
+            times.append(at)
+        return Batch(positions, payloads, None if batch.times is None else times), times
+
+    def _entering(self, batch: Batch, times: Sequence[int]) -> Iterator[FlatItem]:
+        """The elements of a batch as items; what is malformed and has a time enters aside."""
+        items = zip(zip(times, repeat(self.index)), repeat(0), batch.payloads)
+        if Malformed not in set(map(type, batch.payloads)):
+            return items
+        for at, payload in zip(times, batch.payloads, strict=True):
+            if payload.__class__ is Malformed:
+                self.aside.enter(at, payload.problem, payload.raw)
+        return (item for item in items if item[2].__class__ is not Malformed)
 
     def _note(self, journal: Journal, batch: Batch, times: Sequence[int]) -> None:
         if not self._replayable:

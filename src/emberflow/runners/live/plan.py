@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from emberflow.checkpoint.manifest import Manifest
+from emberflow.errors import ERRORS_SINK, OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live.wire import RunKeys
@@ -50,6 +51,7 @@ class Plan(NamedTuple):
     sinks: dict[str, Any]  # None for those that live in the driver
     credit: int
     batch: int
+    on_error: OnError = "fail"
     guarantee: Guarantee = "exactly-once"
     #: Where cuts and logs are stored, and the cut to begin from.
     checkpoint: str | None = None
@@ -73,6 +75,16 @@ class WorkerNews(NamedTuple):
     lag_ms: float  # since when the oldest element that is not final has been in
     cpu_seconds: float  # that its process has used
     chose: bool  # whether a front here chose times, or cannot be read again
+
+
+def sink_partitions(graph: Graph, on_error: OnError) -> list[tuple[str, int]]:
+    """All partitions of all sinks, by the name of the sink; the errors sink is one of them."""
+    own = [
+        (sink.name, partition)
+        for sink in graph.sinks.values()
+        for partition in range(sink.partitions)
+    ]
+    return [*own, (ERRORS_SINK, 0)] if on_error == "divert" else own
 
 
 def front_index(ordinal: int, fronts: int, partition: int) -> int:

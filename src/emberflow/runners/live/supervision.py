@@ -27,7 +27,7 @@ from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.manifest import check_fits
 from emberflow.checkpoint.store import CheckpointStore, Life
 from emberflow.engine.messages import BEFORE_ALL, Moment
-from emberflow.errors import EmberflowError
+from emberflow.errors import EmberflowError, OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live.committing import Committing
@@ -78,6 +78,7 @@ class Settings(NamedTuple):
     workers: int
     credit: int
     batch: int
+    on_error: OnError
     place: Place
     guarantee: Guarantee
     checkpoint: str | None
@@ -170,6 +171,7 @@ class Supervision:
             place=settings.place,
             fronts=settings.fronts,
             sinks=settings.sinks,
+            on_error=settings.on_error,
             committing=committing,
         )
         plan = Plan(
@@ -185,6 +187,7 @@ class Supervision:
             },
             credit=settings.credit,
             batch=settings.batch,
+            on_error=settings.on_error,
             guarantee=settings.guarantee,
             checkpoint=settings.checkpoint,
             restored=life.restored,

@@ -37,11 +37,11 @@ from emberflow.engine.messages import (
 from emberflow.engine.program import Layout
 from emberflow.engine.routing import barrier_host
 from emberflow.engine.worker import Worker
-from emberflow.errors import EmberflowError, StepError, shortened
-from emberflow.graph import Sink
+from emberflow.errors import ERRORS_SINK, EmberflowError, StepError, shortened
 from emberflow.hashing import hash_ranges
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.capturing import Capturing, CutOrder
+from emberflow.runners.live.diverting import fit_to_travel
 from emberflow.runners.live.feeding import Beginning, Feed
 from emberflow.runners.live.heartbeat import Heartbeat
 from emberflow.runners.live.journal import Journal
@@ -133,10 +133,8 @@ class WorkerLoop:
         """Listen first, then say where, then hear where the others are."""
         plan = self.plan
         for sink, partition in self._own_partitions():
-            if plan.sinks[sink.name] is not None:
-                self._writers[sink.name, partition] = WriterThread(
-                    plan.sinks[sink.name], sink.name, partition
-                )
+            if plan.sinks[sink] is not None:
+                self._writers[sink, partition] = WriterThread(plan.sinks[sink], sink, partition)
         self._tell(said.HELLO, (self.index, plan.graph.fingerprint, self._address))
         kind, body = self._expect()
         if kind != said.PEERS:
@@ -147,14 +145,14 @@ class WorkerLoop:
             if index != self.index:
                 self._peers[index] = self._wire.connected(zmq.PUSH, address)
         self._worker = Worker(
-            Layout(plan.graph),
+            Layout(plan.graph, on_error=plan.on_error),
             self.index,
             plan.workers,
             incarnation=plan.incarnation,
             delivered=delivered,
         )
         for sink, partition in self._own_partitions():
-            self._stores[sink.name, partition] = Store(sink.name, partition)
+            self._stores[sink, partition] = Store(sink, partition)
         self._feeds = list(self._made_feeds())
 
     def _last_of_writers(self) -> dict[tuple[str, int], Moment]:
@@ -162,9 +160,10 @@ class WorkerLoop:
         lasts = {key: writer.last() for key, writer in self._writers.items()}
         return {key: last for key, last in lasts.items() if last is not None}
 
-    def _own_partitions(self) -> list[tuple[Sink, int]]:
-        return [
-            (sink, partition)
+    def _own_partitions(self) -> list[tuple[str, int]]:
+        errors = self.plan.on_error == "divert" and self.index == 0
+        return ([(ERRORS_SINK, 0)] if errors else []) + [
+            (sink.name, partition)
             for sink in self.plan.graph.sinks.values()
             for partition in range(sink.partitions)
             if barrier_host(sink, partition, self.plan.workers) == self.index
@@ -181,6 +180,8 @@ class WorkerLoop:
                 partition,
                 index,
                 plan.credit,
+                step=str(node),
+                diverts=plan.on_error == "divert",
                 journal=self._journal(name, partition, index),
             )
             for name, node in fronts.items()
@@ -354,15 +355,16 @@ class WorkerLoop:
         effects = []
         for feed in self._feeds:
             items = feed.take(self.plan.batch)
+            malformed = feed.aside.take()
             report = feed.report()
-            if items or report:
-                effects.append(self._worker.enter_items(feed.node, items, report))
+            if items or report or malformed:
+                effects.append(self._worker.enter_items(feed.node, items, report, malformed))
         return effects
 
     def _send_frames(self, effects: Effects) -> None:
         for destination, frame in effects.frames:
             try:
-                self._peers[destination].send(self._wire.encode(said.FRAME, frame))
+                self._peers[destination].send(self._encoded(said.FRAME, frame))
             except zmq.Again:
                 raise WireError(
                     f"worker {destination} has taken no frame of worker {self.index} for too long"
@@ -379,7 +381,7 @@ class WorkerLoop:
                 if writer is not None:
                     writer.store(bundle)
                 else:
-                    self._tell(said.BUNDLE, bundle)
+                    self._coordinator.send(self._encoded(said.BUNDLE, bundle))
             unstored = unstored or store.unstored > 0
         self._tell_settled()
         # Once all have settled, so that the last latencies are told too.
@@ -389,6 +391,14 @@ class WorkerLoop:
             self._tell(said.DONE, (self.index, self._news()))
 
     # Telling.
+
+    def _encoded(self, kind: bytes, body: Any) -> bytes:
+        try:
+            return self._wire.encode(kind, body)
+        except Exception:
+            if self.plan.on_error == "fail":
+                raise
+            return self._wire.encode(kind, fit_to_travel(body))
 
     def _tell(self, kind: bytes, body: Any) -> None:
         self._coordinator.send(self._wire.encode(kind, body))

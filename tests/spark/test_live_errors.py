@@ -1,0 +1,248 @@
+"""Live with errors diverted: the stream goes on, and the records are those of the reference."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+import emberflow as ef
+from emberflow import fronts, sinks
+from emberflow.cli import app
+from tests.strategies import random_flow
+
+SECONDS = 60
+
+
+def live(
+    spark: SparkSession, flow: ef.Flow, workers: int, reads: dict[str, Any], **options: Any
+) -> dict[str, list[Any]]:
+    """What a flow gives live, and what was diverted. Its sinks have one partition."""
+    kept = {name: sinks.Memory() for name in [*flow.graph().sinks, "errors"]}
+    builder = flow.live(spark).read(**reads).write(**kept).option("workers", workers)
+    for key, value in options.items():
+        builder.option(key, value)
+    query = builder.option("onError", "divert").start()
+    try:
+        assert query.awaitTermination(SECONDS), query.status
+    finally:
+        query.stop()
+    return {name: memory.payloads() for name, memory in kept.items()}
+
+
+def orders() -> ef.Flow:
+    """A flow in which every kind of function fails for some orders."""
+    flow = ef.Flow("orders")
+    # The first front is beside the barrier of the errors sink; the second one is not.
+    flow.front("notes").map(lambda note: note / 2).sink("notes")
+    parsed = flow.front("orders").filter(lambda order: 100 // (order["id"] % 17) > 0)
+    lines = parsed.flat_map(lambda order: [(order["who"], n) for n in order["amounts"]])
+    keyed = lines.key_by(lambda line: line[0][0])
+
+    def add(total: int, line: tuple[str, int]) -> int:
+        if (total + line[1]) % 7 == 3:
+            raise ValueError(f"{total} and {line[1]}")
+        return total + line[1]
+
+    totals = keyed.reduce(first=lambda line: 12 // line[1], combine=add, with_key=True)
+    totals.sink("totals")
+    keyed.window(ef.Tumbling(50), emit="close").reduce(
+        first=lambda line: line[1], combine=lambda best, line: best // line[1]
+    ).map(lambda result: (result.key, result.window.end, result.value)).sink("windows")
+    return flow
+
+
+def order(number: int) -> dict[str, Any]:
+    who = ["ada", "bob", "", "cyd"][number % 4]
+    amounts = [number * 5 % 11 - 2, number % 3, "x"][: 1 + number % 3]
+    return {"id": number, "at": 3 * number, "who": who, "amounts": amounts}
+
+
+ORDERS = [order(number) for number in range(1, 200)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_fails_is_diverted_as_by_the_reference(spark: SparkSession, workers: int) -> None:
+    flow = orders()
+    given = [ef.At(order["at"], order) for order in ORDERS]
+    notes = [1, "note", 3]
+    expected = ef.run(flow, on_error="divert", orders=given, notes=notes)
+    assert len({error.step for error in expected["errors"]}) >= 4
+    assert len(expected["errors"]) > 50
+    reads = {"orders": fronts.Iterable(given), "notes": fronts.Iterable(notes)}
+    output = live(spark, flow, workers, reads, batch=13)
+    assert output == expected
+    assert repr(output) == repr(expected)
+
+
+MALFORMED = {
+    3: ["{oops", '{"at": "soon"}'],
+    40: ["[1, 2]"],
+    41: ["caf\udce9"],
+    100: [json.dumps(order(2)), "nonsense", "{}"],
+    199: ["the", "end"],
+}
+
+
+def written(folder: Path) -> list[tuple[int, str]]:
+    """Orders in two files, and malformed lines before some of them. The lines, by order."""
+    ahead: list[tuple[int, str]] = []
+    for name, numbers in (("1.jsonl", range(1, 90)), ("2.jsonl", range(90, 200))):
+        with open(folder / name, "w", encoding="utf-8", errors="surrogateescape") as file:
+            for number in numbers:
+                for line in MALFORMED.get(number, ()):
+                    file.write(f"{line}\n")
+                    ahead.append((number, line))
+                if number < 199:
+                    file.write(f"{json.dumps(order(number))}\n")
+    return ahead
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_malformed_lines_go_to_the_errors_sink_in_their_places(
+    spark: SparkSession, workers: int, tmp_path: Path
+) -> None:
+    ahead = written(tmp_path)
+    flow = orders()
+    given = [ef.At(3 * number, order(number)) for number in range(1, 199)]
+    expected = ef.run(flow, on_error="divert", orders=given, notes=[])
+    front = fronts.Files(tmp_path, time="at", until_end=True)
+    output = live(spark, flow, workers, {"orders": front, "notes": fronts.Iterable([])}, batch=7)
+    assert {name: output[name] for name in flow.graph().sinks} == {
+        name: expected[name] for name in flow.graph().sinks
+    }
+    malformed = [error for error in output["errors"] if error.function == "-"]
+    assert [error for error in output["errors"] if error.function != "-"] == expected["errors"]
+    # At the time of the order behind them; the last ones after the last.
+    times = [3 * number if number < 199 else 3 * 198 + 1 for number, _ in ahead]
+    assert [error.time for error in malformed] == times
+    assert [error.payload for error in malformed] == [
+        line.replace("\udce9", "\\xe9") for _, line in ahead
+    ]
+    assert all(error.step.startswith("front 'orders' (") for error in malformed)
+    assert "1.jsonl, line 3, is not JSON" in malformed[0].problem
+    # In one order with all others, and ahead of whatever the order itself failed with.
+    assert [error.time for error in output["errors"]] == sorted(e.time for e in output["errors"])
+    for before, after in zip(output["errors"], output["errors"][1:], strict=False):
+        assert before.time < after.time or not (before.function != "-" == after.function)
+
+
+def test_malformed_lines_end_the_query_if_they_are_not_diverted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    written(tmp_path)
+    flow = orders()
+    front = fronts.Files(tmp_path, time="at", until_end=True)
+    kept = {name: sinks.Memory() for name in flow.graph().sinks}
+    query = flow.live(spark).read(orders=front, notes=fronts.Iterable([])).write(**kept).start()
+    with pytest.raises(ef.EmberflowError, match=r"front 'orders' .*1\.jsonl, line 3, is not JSON"):
+        query.awaitTermination(SECONDS)
+
+
+@pytest.mark.parametrize("seed", [703, 706, 707, 710])
+def test_random_flows_live_equal_the_reference(spark: SparkSession, seed: int) -> None:
+    """Their functions take ints, and a third of the elements are none."""
+    flow, elements = random_flow(Random(seed))
+    random = Random(seed)
+    elements = {
+        name: [random.choice([None, *range(-9, 9, 9)]) for _ in given]
+        for name, given in elements.items()
+    }
+    expected = ef.run(flow, on_error="divert", **elements)
+    assert expected["errors"]
+    reads = {name: fronts.Iterable(given) for name, given in elements.items()}
+    output = live(spark, flow, 1 + seed % 2, reads)
+    for name in expected:
+        if name == "errors" or flow.graph().sinks[name].partitions == 1:
+            assert repr(output[name]) == repr(expected[name])
+
+
+def test_a_payload_that_does_not_travel_is_shown(spark: SparkSession) -> None:
+    flow = ef.Flow("does not travel")
+    made = flow.front("numbers").map(lambda number: (number for _ in range(3)))
+    made.map(lambda generator: generator + 1).sink("out")
+    for workers in (1, 2):
+        output = live(spark, flow, workers, {"numbers": fronts.Iterable([1, 2])})
+        assert [error.time for error in output["errors"]] == [0, 1]
+        assert all("generator object" in error.payload for error in output["errors"])
+
+
+def test_a_second_start_diverts_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
+    flow = ef.Flow("inverse")
+    flow.front("numbers").map(lambda n: 60 // n).sink("out")
+    numbers = [n % 5 for n in range(100)]
+
+    def run(given: list[int]) -> None:
+        reads = fronts.Iterable(given)
+        writes = {name: sinks.Files(tmp_path / name) for name in ("out", "errors")}
+        builder = flow.live(spark).read(numbers=reads).write(**writes)
+        assert builder.option("onError", "divert").start().awaitTermination(SECONDS)
+
+    run(numbers[:47])
+    run(numbers)
+    expected = ef.run(flow, on_error="divert", numbers=numbers)
+    assert sinks.read_files(tmp_path / "out") == expected["out"]
+    assert sinks.read_files(tmp_path / "errors") == [e._asdict() for e in expected["errors"]]
+
+
+def test_it_says_what_is_missing(spark: SparkSession) -> None:
+    flow = orders()
+    kept = {name: sinks.Memory() for name in flow.graph().sinks}
+    ready = (
+        flow.live(spark).read(orders=fronts.Iterable([]), notes=fronts.Iterable([])).write(**kept)
+    )
+    with pytest.raises(ef.InputError, match=r"not said where to\. Add \.write\(errors=\.\.\.\)"):
+        ready.option("onError", "divert").start()
+    with pytest.raises(ef.InputError, match=r"takes 'fail' or 'divert', got 'ignore'"):
+        ready.option("onError", "ignore")
+    ready.option("onError", "fail").write(errors=sinks.Memory())
+    with pytest.raises(ef.InputError, match=r"nothing is diverted .*Add \.option\('onError', 'div"):
+        ready.start()
+    clash = ef.Flow("clash")
+    clash.front("numbers").sink("errors")
+    with pytest.raises(ef.InputError, match=r"has a sink 'errors'.*another name"):
+        clash.live(spark).option("onError", "divert")
+
+
+FLOW = """
+import emberflow as ef
+
+flow = ef.Flow("inverse")
+flow.front("numbers").map(lambda n: 60 // n).sink("out")
+"""
+
+
+def test_the_command_line_diverts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own: Spark allows one session in one."""
+    (tmp_path / "inverse.py").write_text(FLOW)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.jsonl").write_text("3\n0\n{oops\n4\n")
+    command = [
+        *(sys.executable, "-m", "emberflow", "run", "inverse.py:flow"),
+        *("--front", "numbers=files:in/?until_end=true", "--sink", "out=files:out/"),
+        *("--on-error", "divert", "--sink", "errors=files:bad/"),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sinks.read_files(tmp_path / "out") == [20, 15]
+    inverse, oops = sinks.read_files(tmp_path / "bad")
+    assert inverse["payload"] == 0
+    assert "raised ZeroDivisionError" in inverse["problem"]
+    assert oops["payload"] == "{oops"
+    assert "1.jsonl, line 3, is not JSON" in oops["problem"]
+    # And what is wrong is told before Spark is started.
+    monkeypatch.chdir(tmp_path)
+    for arguments, complaint in [
+        (command[4:-2], "not said where to. Add --sink errors=..."),
+        (command[4:-4] + command[-2:], "Add --on-error divert, or leave out"),
+        ([*command[4:-3], "ignore"], "takes 'fail' or 'divert', got 'ignore'"),
+    ]:
+        result = CliRunner().invoke(app, ["run", *arguments])
+        assert complaint in str(result.exception)
