@@ -129,3 +129,34 @@ def test_a_listener_may_stop_the_query(spark: SparkSession) -> None:
     assert listener.has_stopped.wait(SECONDS)
     assert listener.ended.wait(SECONDS)
     assert not [t.name for t in threading.enumerate() if t.name.startswith("emberflow listener")]
+
+
+class Broken:
+    """Raises at the start, and then hangs until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        raise LookupError("no dashboard")
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self.let_go.wait(SECONDS)
+
+
+def test_a_listener_that_raises_and_hangs_leaves_the_query_and_the_others_alone(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, listener, out = Broken(), OfPySpark(), sinks.Memory()
+    builder = dividing().live(spark).read(numbers=fronts.Iterable([1, 2, 3])).write(out=out)
+    query = builder.listener(broken).listener(listener).start()
+    try:
+        assert query.awaitTermination(SECONDS)
+        assert not query.isActive
+        assert query.exception() is None
+        assert out.payloads() == [12, 6, 4]
+        assert listener.heard[-1] == ("terminated", (None, None))
+        assert "listener Broken raised in onQueryStarted: LookupError: no dashboard" in caplog.text
+        assert "listener Broken is still in onQueryProgress" in caplog.text
+    finally:
+        broken.let_go.set()

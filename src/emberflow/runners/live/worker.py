@@ -415,8 +415,9 @@ class WorkerLoop:
                 self._tell(said.FAILED, EmberflowError(f"{type(error).__qualname__}: {error}"))
 
     def _tell_settled(self) -> None:
-        """Tell up to where all output of the barriers here is stored."""
-        settled = min([self._passed, *[store.settled for store in self._stores.values()]])
+        """Tell up to where all output of the barriers here is stored; once, if there are none."""
+        stores = self._stores.values()
+        settled = min([self._passed, *[store.settled for store in stores]]) if stores else AFTER_ALL
         if settled > self._settled_told:
             now = time.monotonic()
             if now - self._settled_told_at >= _SETTLED_SECONDS:
