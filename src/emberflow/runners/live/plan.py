@@ -69,9 +69,7 @@ class WorkerNews(NamedTuple):
     held: int  # items at barriers, not yet final
     bucket_items: int | None  # in the buckets of all keys; None when there are too many to look at
     settled: int  # elements whose output is all stored
-    latencies_ms: list[
-        tuple[float, int]
-    ]  # from taken in to stored, since the last news; of how many
+    latencies_ms: list[tuple[float, int]]  # from taken in to stored, and of how many elements
     lag_ms: float  # since when the oldest element that is not final has been in
     cpu_seconds: float  # that its process has used
     chose: bool  # whether a front here chose times, or cannot be read again
