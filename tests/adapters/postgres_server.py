@@ -74,6 +74,23 @@ class PostgresServer:
         )
         if made.returncode != 0:
             raise RuntimeError(f"initdb failed:\n{made.stdout}{made.stderr}")
+        self._run()
+
+    def kill(self) -> None:
+        """As a machine that loses its power: every process of the server at once."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(_STOP_SECONDS_MAX)
+        self._process = None
+
+    def start_again(self) -> None:
+        """After a kill: the server recovers by its own log."""
+        with contextlib.suppress(FileNotFoundError):
+            (self._home / "data" / "postmaster.pid").unlink()
+        self._run()
+
+    def _run(self) -> None:
+        data = self._home / "data"
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -94,6 +111,7 @@ class PostgresServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # a group of its own, to be killed as a whole
             )
         self._wait_until_ready()
 

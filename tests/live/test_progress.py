@@ -87,6 +87,7 @@ def news(worker: int, **changed: Any) -> WorkerNews:
         latencies_ms=[],
         lag_ms=6.0 + worker,
         cpu_seconds=1.0,
+        pid=1,
         chose=False,
     )
     return plain._replace(**changed)

@@ -72,6 +72,7 @@ class WorkerNews(NamedTuple):
     latencies_ms: list[tuple[float, int]]  # from taken in to stored, and of how many elements
     lag_ms: float  # since when the oldest element that is not final has been in
     cpu_seconds: float  # that its process has used
+    pid: int  # of its process, on its executor's machine
     chose: bool  # whether a front here chose times, or cannot be read again
 
 

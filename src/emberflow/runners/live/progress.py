@@ -150,6 +150,7 @@ class Gauge:
             heldAtBarriers=sum(told.held for told in news),
             waiting=sum(told.waiting for told in news),
             unstored=sum(told.unstored for told in news),
+            pids=[told.pid for told in news],
             recoveries=recoveries,
             cuts=_cuts(coordinator),
         )

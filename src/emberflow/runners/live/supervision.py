@@ -30,6 +30,7 @@ from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
+from emberflow.runners.live.cluster import ClusterError, check_cluster
 from emberflow.runners.live.committing import Committing
 from emberflow.runners.live.coordinator import Coordinator, WorkersMissingError
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
@@ -59,6 +60,7 @@ _LOST = (
     CoordinatorGoneError,
     WireError,
     SinkMovedError,
+    ClusterError,
     OSError,
 )
 
@@ -134,10 +136,12 @@ class Supervision:
                 failure = self._live()
                 if failure is None or self._stop_asked.is_set() or not self._may_live_on(failure):
                     break
-                self.losses.append(failure)
                 _log.warning("life %d was lost, the next one begins: %s", self._number, failure)
                 time.sleep(_PAUSE_SECONDS)
+                # An executor that was lost takes a moment to be replaced.
+                check_cluster(self._spark, self.settings.workers)
                 self._plan, self.coordinator = self._begun()
+                self.losses.append(failure)
                 if self._stop_asked.is_set():
                     self.coordinator.stop()
             if self.failure is None:
@@ -244,6 +248,8 @@ class Supervision:
 
     def _may_live_on(self, failure: BaseException) -> bool:
         """Whether another life may do better, and would give the same output."""
+        if isinstance(failure, ClusterError) and not self.losses:
+            return False  # it has never had the slots; later on one may just have been lost
         if not isinstance(failure, _LOST) or isinstance(failure, FencedError):
             return False
         settings = self.settings

@@ -12,6 +12,7 @@ their moment let go has been handed to the stores (see `engine.cut`, `capturing`
 from __future__ import annotations
 
 import gc
+import os
 import time
 from itertools import islice
 from typing import Any
@@ -449,6 +450,7 @@ class WorkerLoop:
             latencies_ms=latencies,
             lag_ms=max((feed.lag_ms for feed in self._feeds), default=0.0),
             cpu_seconds=time.process_time(),
+            pid=os.getpid(),
             chose=any(feed.chose for feed in self._feeds),
         )
 
