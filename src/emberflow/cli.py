@@ -168,6 +168,13 @@ def run(
             "--sink errors=... while the query goes on.",
         ),
     ] = "fail",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOCATION",
+            help="Where cuts and logs are kept; the same command goes on from there.",
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="KEY=VALUE", help="An option of the query."),
@@ -194,7 +201,7 @@ def run(
         master=master,
         name=name,
         on_error=on_error,
-        options=option or [],
+        options=[*(option or []), *([f"checkpointLocation={checkpoint}"] if checkpoint else [])],
         conf=conf or [],
         log=log,
     )

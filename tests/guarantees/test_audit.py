@@ -181,10 +181,10 @@ def test_a_log_is_one_more_reader(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (front, place) == ("words", "somewhere")
         return [(ef.GlobalTime(70, 0), front, "b"), (ef.GlobalTime(50, 0), front, "a")]
 
-    monkeypatch.setitem(command.LOGS, "log", read)
+    monkeypatch.setitem(command.LOGS, "notes", read)
     rows = [{"at": 50, "word": "a", "half": 25.0, "none": None}]
     stored([*rows, {"at": 70, "word": "b", "half": 35.0, "none": None}])
-    assert audit_of("timed", "words=log:somewhere", "timed=files:out").exactly_once
+    assert audit_of("timed", "words=notes:somewhere", "timed=files:out").exactly_once
 
 
 def test_what_cannot_be_read_again() -> None:

@@ -49,10 +49,12 @@ def given_fronts(
     specs: Sequence[str],
     *,
     more: Mapping[str, Callable[[str, str], Any]] | None = None,
+    only: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Where each front of the flow reads, from one ``NAME=KIND:PLACE`` each.
 
-    ``more`` are further kinds: functions of the front's name and of the place.
+    ``more`` are further kinds: functions of the front's name and of the place. ``only`` are the
+    fronts that are asked for, if not all.
 
     >>> import emberflow as ef
     >>> flow = ef.Flow("shout")
@@ -69,7 +71,8 @@ def given_fronts(
     }
     for kind, make in (more or {}).items():
         kinds[kind] = lambda given, make=make: make(given.name, given.place)  # type: ignore[misc]
-    return _made("front", graph, list(graph.fronts), specs, kinds, FRONT_FORMS)
+    known = list(graph.fronts if only is None else only)
+    return _made("front", graph, known, specs, kinds, FRONT_FORMS)
 
 
 def given_sinks(graph: Graph, specs: Sequence[str], on_error: OnError = "fail") -> dict[str, Any]:

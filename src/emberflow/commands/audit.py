@@ -26,6 +26,7 @@ from emberflow import fronts as front_kinds
 from emberflow import guarantees
 from emberflow import sinks as sink_kinds
 from emberflow.commands.adapters import given_fronts, given_sinks
+from emberflow.commands.logs import logged_elements
 from emberflow.errors import InputError
 from emberflow.graph import Graph, Sink
 from emberflow.guarantees import LoggedElements, Verdict
@@ -34,8 +35,8 @@ from emberflow.loading import load_flow
 from emberflow.sinks.formats import decoded, encoded
 from emberflow.sinks.plain import to_json
 
-#: Readers of logs by kind, as in ``--front NAME=KIND:PLACE``: functions of the front's name and of
-#: the place.
+#: Readers of other logs by kind, as in ``--front NAME=KIND:PLACE``: functions of the front's name and
+#: of the place. Those of live queries are ``log``: see `logs`.
 LOGS: dict[str, Callable[[str, str], LoggedElements]] = {}
 
 _PARTITION = re.compile(r"partition-(\d{4,})")
@@ -60,7 +61,8 @@ def audit(
     """The verdict on adapters that are given as text."""
     flow = load_flow(target)
     graph = flow.graph()
-    sources = given_fronts(graph, fronts, more={kind: _log_of(kind) for kind in LOGS})
+    more = {"log": _log_of_checkpoint(graph), **{kind: _log_of(kind) for kind in LOGS}}
+    sources = given_fronts(graph, fronts, more=more)
     written = given_sinks(graph, sinks)
     held = {
         name: held_by(graph.sinks[name], sink)
@@ -87,6 +89,19 @@ class _Log(NamedTuple):
 
 def _log_of(kind: str) -> Callable[[str, str], _Log]:
     return lambda front, place: _Log(LOGS[kind](front, place))
+
+
+def _log_of_checkpoint(graph: Graph) -> Callable[[str, str], _Log]:
+    def log(front: str, place: str) -> _Log:
+        def source_of(spec: str) -> front_kinds.Front:
+            found: front_kinds.Front = given_fronts(graph, [f"{front}={spec}"], only=(front,))[
+                front
+            ]
+            return found
+
+        return _Log(logged_elements(graph, front, place, source_of))
+
+    return log
 
 
 def entered(graph: Graph, sources: Mapping[str, Any]) -> Iterator[tuple[GlobalTime, str, Any]]:

@@ -48,7 +48,8 @@ class LiveBuilder:
 
         ``checkpointLocation`` is where cuts and logs are kept, and what the query goes on from when
         it is started again; ``checkpointInterval`` is the milliseconds between cuts,
-        ``checkpointsKept`` how many of them stay. ``guarantee`` is ``exactly-once``, or
+        ``checkpointsKept`` how many of them stay; ``keepFrontLogs`` keeps the logs of fronts, which
+        are else removed with the cuts that need them. ``guarantee`` is ``exactly-once``, or
         ``at-least-once`` or ``at-most-once``. ``coordinatorHost`` is where workers reach this
         process, if the session's idea is wrong.
 
@@ -105,6 +106,7 @@ class LiveBuilder:
             checkpoint=self._options["checkpointLocation"],
             interval_ms=self._options["checkpointInterval"],
             kept=self._options["checkpointsKept"],
+            keep_logs=self._options["keepFrontLogs"],
         )
         return LiveQuery(self._spark, settings, self._name, self._listeners)
 
@@ -123,6 +125,12 @@ def _text(key: str, value: object) -> str:
     if not isinstance(value, str | os.PathLike) or not str(value):
         raise InputError(f"option {key!r} takes a text, got {value!r}.")
     return str(value)
+
+
+def _yes_or_no(key: str, value: object) -> bool:
+    if str(value).lower() not in ("true", "false"):
+        raise InputError(f"option {key!r} takes true or false, got {value!r}.")
+    return str(value).lower() == "true"
 
 
 def _location(key: str, value: object) -> str:
@@ -148,6 +156,7 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "checkpointLocation": (None, _location),
     "checkpointInterval": (1_000, _number),
     "checkpointsKept": (3, _number),
+    "keepFrontLogs": (False, _yes_or_no),
     "guarantee": ("exactly-once", _guarantee),
 }
 

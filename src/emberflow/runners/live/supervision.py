@@ -86,6 +86,7 @@ class Settings(NamedTuple):
     checkpoint: str | None
     interval_ms: int
     kept: int
+    keep_logs: bool
 
 
 class Supervision:
@@ -165,7 +166,10 @@ class Supervision:
                 workers=settings.workers,
                 interval_ms=settings.interval_ms,
                 keep=settings.kept,
-                logged={name: front.partitions for name, front in settings.fronts.items()},
+                logged={
+                    name: 0 if settings.keep_logs else front.partitions
+                    for name, front in settings.fronts.items()
+                },
             )
         coordinator = Coordinator(
             settings.graph,
