@@ -10,6 +10,7 @@ from typing import Any
 from emberflow.engine.messages import Bundle, Frame, Moment, Progress
 from emberflow.engine.worker import Worker
 from emberflow.graph import Graph
+from emberflow.hashing import key_hash, owner
 from emberflow.item import Place
 
 
@@ -21,10 +22,13 @@ class MinimalTimeChecker:
     """The minimal time never passes an item that is in flight or will ever enter."""
 
     def __init__(self, graph: Graph, workers: list[Worker]) -> None:
-        self._workers = workers
+        self._workers = list(workers)
         self._sinks = {sink.id for sink in graph.sinks.values()} | {len(graph.nodes)}
         self._flying: dict[int, tuple[int, Frame]] = {}
         self._entering: dict[int, list[Moment]] = {}
+
+    def watch(self, worker: Worker) -> None:
+        self._workers.append(worker)
 
     def will_enter(self, front: int, moments: list[Moment]) -> None:
         self._entering[front] = sorted(moments, reverse=True)
@@ -40,7 +44,8 @@ class MinimalTimeChecker:
         self._flying[frame.id] = (destination, frame)
 
     def processed(self, frame: Frame) -> None:
-        del self._flying[frame.id]
+        if self._flying.pop(frame.id, None) is None:
+            raise CheckError(f"a frame was processed that nobody here sent: {frame.id}")
 
     def progress(self, progress: Progress) -> None:
         for front, moments in self._entering.items():
@@ -120,6 +125,25 @@ def check_drained(workers: list[Worker], entries: int) -> None:
                 )
             if machine.touched:
                 raise CheckError(f"worker {worker.index}: trimmed buckets are noted as touched")
+
+
+def check_partitions(
+    graph: Graph, partitions: dict[tuple[str, int], list[Any]], expected: dict[str, list[Any]]
+) -> None:
+    """Every partition of every sink holds, to the byte, what the reference has for it."""
+    for sink in graph.sinks.values():
+        own: list[list[Any]] = [[] for _ in range(sink.partitions)]
+        for payload in expected[sink.name]:
+            key = sink.key
+            own[0 if key is None else owner(key_hash(key.function(payload)), len(own))].append(
+                payload
+            )
+        for partition, wanted in enumerate(own):
+            name = f"{sink.name}[{partition}]"
+            got = partitions[sink.name, partition]
+            check_outputs({name: got}, {name: wanted})
+            if repr(got) != repr(wanted):
+                raise CheckError(f"{name}: equal outputs that do not look alike")
 
 
 def check_outputs(outputs: dict[str, list[Any]], expected: dict[str, list[Any]]) -> None:

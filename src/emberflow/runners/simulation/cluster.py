@@ -2,23 +2,21 @@
 
 Everything that happens is an event of the network, in an order that the seed decides. A front lives
 beside the worker it feeds. Frames, acks and progress travel on links of their own, each FIFO.
-Failures (workers that crash) will be events like all others: they belong to `Options` and to
-`_Cluster`, and nothing else has to know of them.
+Nothing crashes here; `recovery` puts the same machines into processes that do.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from emberflow.engine.acker import Acker
 from emberflow.engine.gate import Gate
 from emberflow.engine.messages import Ack, Effects, Frame, Moment, Progress
 from emberflow.engine.program import Layout
-from emberflow.engine.worker import Statistics, Worker
-from emberflow.errors import ERRORS_SINK, EmberflowError, InputError, OnError
+from emberflow.engine.worker import Worker
+from emberflow.errors import ERRORS_SINK, InputError, OnError
 from emberflow.flow import Flow
 from emberflow.graph import Front, Graph
 from emberflow.item import FlatItem
@@ -31,40 +29,9 @@ from emberflow.runners.simulation.checkers import (
     check_drained,
 )
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
-from emberflow.runners.simulation.options import Options
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationResult:
-    """What came out, what it took, and under which circumstances."""
-
-    outputs: dict[str, list[Any]]
-    statistics: list[Statistics]
-    options: Options
-    trace: str
-
-    @property
-    def overhead(self) -> float:
-        """Items that arrived at barriers for each one released: 1.0 when nothing was replayed."""
-        released = sum(worker.released for worker in self.statistics)
-        return sum(worker.arrived for worker in self.statistics) / released if released else 1.0
-
-    @property
-    def waited(self) -> float:
-        """How many ticks an item of the output was at its barrier, on average."""
-        released = sum(worker.released for worker in self.statistics)
-        return sum(worker.waited for worker in self.statistics) / released if released else 0.0
-
-
-class SimulationError(EmberflowError):
-    """The engine broke an invariant in a simulated run. Carries all that is needed to see it again."""
-
-    def __init__(self, problem: str, options: Options) -> None:
-        self.options = options
-        super().__init__(
-            f"{problem}\n  {options}\n"
-            f"  again: emberflow.simulate(flow, ..., seed={options.seed}, workers={options.workers})"
-        )
+from emberflow.runners.simulation.options import Faults, Options
+from emberflow.runners.simulation.recovery import CrashSimulation
+from emberflow.runners.simulation.results import SimulationError, SimulationResult
 
 
 def simulate(
@@ -73,16 +40,22 @@ def simulate(
     *,
     seed: int = 0,
     workers: int | None = None,
+    crashes: int = 0,
     on_error: OnError = "fail",
     **elements: Iterable[Any],
 ) -> SimulationResult:
     """Run a flow on several workers over a network with delays, all drawn from the seed.
+
+    With ``crashes``, so often a worker or the driver dies, at moments that the seed draws too; the
+    run is restored from its last cut each time, and the output is the same.
 
     >>> import emberflow as ef
     >>> flow = ef.Flow("word count")
     >>> flow.front("lines").flat_map(str.split).key_by(lambda word: word).count().sink("counts")
     >>> result = ef.simulate(flow, lines=["the dog", "the cat"], seed=7, workers=3)
     >>> result.outputs == ef.run(flow, lines=["the dog", "the cat"])
+    True
+    >>> ef.simulate(flow, lines=["the dog", "the cat"], crashes=2).outputs == result.outputs
     True
 
     ``on_error="divert"`` is as for `emberflow.run`: what a function cannot process goes to an
@@ -96,11 +69,19 @@ def simulate(
     True
     """
     graph = flow.graph()
-    check_parameters(graph, "simulate", "seed", "workers", "on_error")
+    check_parameters(graph, "simulate", "seed", "workers", "crashes", "on_error")
     on_error = checked_on_error(graph, on_error, "simulate(on_error=)")
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise InputError(f"simulate(workers=) takes an int of at least 1, got {workers!r}.")
-    simulation = Simulation(graph, Options.drawn(seed, workers=workers), on_error=on_error)
+    if not isinstance(crashes, int) or crashes < 0:
+        raise InputError(f"simulate(crashes=) takes an int of at least 0, got {crashes!r}.")
+    options = Options.drawn(seed, workers=workers)
+    simulation: Simulation | CrashSimulation
+    if crashes:
+        faults = Faults.drawn(seed, crashes=crashes)
+        simulation = CrashSimulation(graph, options, faults)
+    else:
+        simulation = Simulation(graph, options, on_error=on_error)
     return simulation.run(timed_elements(graph, elements))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from operator import itemgetter
 from random import Random
 
 from xxhash import xxh3_64
@@ -30,6 +31,7 @@ class Network:
         self._number = 0
         self._arrival_last: dict[tuple[str, str], int] = {}
         self._slow: dict[object, bool] = {}
+        self._interruptions: list[tuple[int, Callable[[], None]]] = []
         self._digest = xxh3_64()
 
     @property
@@ -66,6 +68,14 @@ class Network:
     def count(self, most: int) -> int:
         return self._random.randint(1, most)
 
+    def chance(self, likely: float) -> bool:
+        return self._random.random() < likely
+
+    def interrupt(self, events: int, action: Callable[[], None]) -> None:
+        """Do something after so many more events; sooner if there are no more."""
+        self._interruptions.append((self.events + events, action))
+        self._interruptions.sort(key=itemgetter(0), reverse=True)
+
     def is_slow(self, what: object, share: float) -> bool:
         """Whether this link or worker is one of the slow ones. Decided when first asked."""
         if what not in self._slow:
@@ -74,7 +84,11 @@ class Network:
 
     def run(self) -> None:
         """Until nothing is on the agenda any more."""
-        while self._agenda:
+        interruptions = self._interruptions
+        while self._agenda or interruptions:
+            if interruptions and (not self._agenda or interruptions[-1][0] <= self.events):
+                interruptions.pop()[1]()
+                continue
             self.events += 1
             if self.events > EVENTS_MAX:
                 raise DoesNotDrainError(f"after {EVENTS_MAX:,} events there is still more to do")

@@ -55,3 +55,64 @@ class Options:
             takes_all=random.random() < 0.5,
             calm_after_ticks=random.choice((200, 2000, 20000)),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What goes wrong in a simulated run with crashes, and when. Chances are between 0 and 1."""
+
+    crashes: int
+    #: A crash comes up to this many events after the one before it, or after the beginning.
+    crash_events_max: int
+    #: How likely it is the driver that crashes, and not a worker.
+    driver: float
+    #: The driver hears of the death of a worker, or is started again itself, after up to so long.
+    restart_ticks_max: int
+    #: How likely the others live on for a while, up to so long, and believe they are needed.
+    lingers: float
+    linger_ticks_max: int
+    #: The next incarnation has as many workers as the one before it, or another number.
+    workers_change: bool
+    #: Between two cuts at least so long, and how likely one is given up half way.
+    cut_ticks: int
+    cuts_lost: float
+    #: Buckets that a capture looks at between two events, and how long it then pauses.
+    capture_limit: int
+    capture_ticks_max: int
+    #: A write is under way for up to this long. A crash may tear what was last written.
+    write_ticks_max: int
+    torn: float
+    #: How likely a sink stores a bundle and its answer is lost; and when it is asked again.
+    answers_lost: float
+    retry_ticks: int
+    #: Fronts that take arrival times, by index, and how far their clocks may be off, either way.
+    arrival: frozenset[int] = frozenset()
+    skew_ticks_max: int = 100
+
+    @classmethod
+    def drawn(cls, seed: int, *, crashes: int, arrival: frozenset[int] = frozenset()) -> Faults:
+        """The faults of a seed. The same in every process.
+
+        >>> Faults.drawn(7, crashes=2) == Faults.drawn(7, crashes=2)
+        True
+        """
+        random = Random(f"emberflow faults {seed}")
+        return cls(
+            crashes=crashes,
+            crash_events_max=random.choice((60, 200, 200, 600)),
+            driver=random.choice((0.0, 0.3, 0.3, 1.0)),
+            restart_ticks_max=random.choice((1, 20, 200)),
+            lingers=random.choice((0.0, 0.5, 1.0)),
+            linger_ticks_max=random.choice((10, 200, 2000)),
+            workers_change=random.random() < 0.6,
+            cut_ticks=random.choice((1, 1, 10, 100)),
+            cuts_lost=random.choice((0.0, 0.0, 0.3)),
+            capture_limit=random.choice((1, 3, 1000)),
+            capture_ticks_max=random.choice((1, 5, 40)),
+            write_ticks_max=random.choice((1, 5, 100)),
+            torn=random.choice((0.0, 0.0, 0.3)),
+            answers_lost=random.choice((0.0, 0.1, 0.5)),
+            retry_ticks=random.choice((50, 400)),
+            arrival=arrival,
+            skew_ticks_max=random.choice((0, 20, 500)),
+        )

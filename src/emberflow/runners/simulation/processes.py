@@ -1,0 +1,491 @@
+"""The processes that crash: workers, each with the fronts beside it and its ways to the sinks.
+
+A process that is killed does nothing any more; one that lingers does not know that others have
+taken its place. Both is decided from outside: nothing here behaves differently for it, but that
+every message says which incarnation it is of, and one of another incarnation is dropped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from emberflow.engine.cut import Row, Scheduled, owned
+from emberflow.engine.gate import Gate
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
+from emberflow.engine.routing import barrier_host
+from emberflow.engine.worker import Worker
+from emberflow.graph import Front
+from emberflow.item import TIME_MIN, FlatItem
+from emberflow.runners.simulation.checkers import CheckError
+from emberflow.runners.simulation.network import Network
+from emberflow.runners.simulation.storage import SinkPartition
+
+if TYPE_CHECKING:
+    from emberflow.runners.simulation.recovery import Life
+
+
+def is_of_another(incarnation: int, own: int) -> bool:
+    """Whether a message of this incarnation is not for one that belongs to another."""
+    return incarnation != own
+
+
+class Process:
+    """What can be killed."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.alive = True
+
+    def kill(self) -> None:
+        self.alive = False
+
+    def later(self, ticks: int, action: Callable[[], None]) -> None:
+        self.network.later(ticks, lambda: self.if_alive(action))
+
+    def if_alive(self, action: Callable[[], None]) -> None:
+        if self.alive:
+            action()
+
+
+class WorkerProcess(Process):
+    """Asks its sinks, restores, works."""
+
+    def __init__(self, life: Life, index: int) -> None:
+        super().__init__(life.network)
+        self.life = life
+        self.index = index
+        self.name = f"worker {life.number}.{index}"
+        self.worker: Worker | None = None
+        self.fronts = [
+            FrontOfProcess(self, front)
+            for front in life.graph.fronts.values()
+            if front.index % life.workers == index
+        ]
+        self._outlets = {
+            (sink.name, partition): Outlet(self, sink.name, partition)
+            for sink in life.graph.sinks.values()
+            for partition in range(sink.partitions)
+            if barrier_host(sink, partition, life.workers) == index
+        }
+        self._unanswered = len(self._outlets)
+        self._waiting: deque[Frame] = deque()
+        self._busy = False
+        self._told_at = life.network.now
+        self._cut: CutOfProcess | None = None
+
+    def hear(self, incarnation: int, message: Callable[[WorkerProcess], None]) -> None:
+        if self.alive and not is_of_another(incarnation, self.life.number):
+            message(self)
+
+    # From the start to the first frame.
+
+    def start(self) -> None:
+        self.ask_sinks()
+
+    def ask_sinks(self) -> None:
+        """Nothing may be released before every sink has said what it has."""
+        for outlet in self._outlets.values():
+            outlet.ask(self._answered)
+        if not self._outlets:
+            self._restore()
+
+    def _answered(self) -> None:
+        self._unanswered -= 1
+        if not self._unanswered:
+            self._restore()
+
+    def _restore(self) -> None:
+        life = self.life
+        self.worker = life.new_worker(
+            self.index,
+            {partition: outlet.last for partition, outlet in self._outlets.items()},
+        )
+        cut = life.cut
+        if cut is not None:
+            rows = owned(cut.rows, self.index, life.workers)
+            scheduled = owned(cut.scheduled, self.index, life.workers)
+            self._effects(self.worker.restore(cut.manifest.moment, rows, scheduled))
+        life.tell_driver(self.name, lambda driver: driver.restored(self.index))
+        self._work_later()
+
+    def go(self) -> None:
+        """Every worker has restored, and the acker knows what that caused: fronts may report."""
+        for front in self.fronts:
+            front.begin()
+
+    # Work.
+
+    def receive(self, frame: Frame) -> None:
+        self._waiting.append(frame)
+        self._work_later()
+
+    def _work_later(self) -> None:
+        if self._busy or not self._waiting or self.worker is None:
+            return
+        self._busy = True
+        network, options = self.life.network, self.life.options
+        most = options.work_ticks_max
+        if network.is_slow(("worker", self.index), options.slow_workers):
+            most *= options.slowness
+        self.later(network.ticks(most), self._work)
+
+    def _work(self) -> None:
+        assert self.worker is not None
+        self._busy = False
+        count = len(self._waiting) if self.life.options.takes_all else 1
+        frames = [self._waiting.popleft() for _ in range(count)]
+        self.tell_time()
+        self._effects(self.worker.deliver(frames))
+        for frame in frames:
+            self.life.minimal_time_checker.processed(frame)
+        self._work_later()
+
+    def enter(
+        self, node: int, elements: list[tuple[Moment, Any]], reports: dict[int, Moment]
+    ) -> None:
+        assert self.worker is not None
+        self.tell_time()
+        self._effects(self.worker.enter(node, elements, reports))
+
+    def progress(self, progress: Progress) -> None:
+        assert self.worker is not None
+        self.tell_time()
+        self._effects(self.worker.progress(progress))
+        for front in self.fronts:
+            front.progress(progress)
+
+    def tell_time(self) -> None:
+        assert self.worker is not None
+        now = self.life.network.now
+        self.worker.pass_time(now - self._told_at)
+        self._told_at = now
+
+    def _effects(self, effects: Effects) -> None:
+        life = self.life
+        for destination, frame in effects.frames:
+            life.network.note("frame", self.name, destination, frame.id, len(frame.parts))
+            life.minimal_time_checker.sent(destination, frame)
+            life.tell_worker(self.name, destination, _receives(frame))
+        if effects.ack:
+            ack = effects.ack
+            life.tell_driver(self.name, lambda driver: driver.receive(ack))
+        for bundle in effects.bundles:
+            life.network.note("bundle", self.name, bundle.sink, bundle.partition, bundle.last)
+            life.release_checker.released(bundle)
+            self._outlets[bundle.sink, bundle.partition].add(bundle.items)
+        failure = effects.failure
+        if failure is not None:
+            life.tell_driver(self.name, lambda driver: driver.failed(failure))
+
+    # Cuts.
+
+    def begin_cut(self, number: int, moment: Moment, since: Moment) -> None:
+        assert self.worker is not None
+        self._cut = CutOfProcess(self, number, moment, since)
+
+    def cut_committed(self, moment: Moment) -> None:
+        assert self.worker is not None
+        self.worker.cut_committed(moment)
+
+    def has_stored_below(self, moment: Moment) -> bool:
+        """Whether nothing below a moment waits for a sink."""
+        return all(outlet.has_stored_below(moment) for outlet in self._outlets.values())
+
+    def stored(self) -> None:
+        if self._cut is not None:
+            self._cut.tell_if_done()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting and self.has_stored_below(AFTER_ALL)
+
+
+def _receives(frame: Frame) -> Callable[[WorkerProcess], None]:
+    return lambda process: process.receive(frame)
+
+
+class CutOfProcess:
+    """A cut under way in one process: captured a little at a time, written, told of."""
+
+    def __init__(self, process: WorkerProcess, number: int, moment: Moment, since: Moment) -> None:
+        assert process.worker is not None
+        self._process = process
+        self._number = number
+        self._moment = moment
+        self._capture = process.worker.begin_cut(moment, since)
+        self._rows: list[Row | Scheduled] = []
+        self._part = f"{process.name} cut {number}"
+        self._written = False
+        self._told = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        life = self._process.life
+        ticks = life.network.ticks(life.faults.capture_ticks_max)
+        self._process.later(ticks, self._step)
+
+    def _step(self) -> None:
+        if self._process._cut is not self:
+            return  # given up for a later one
+        life = self._process.life
+        rows = self._capture.next(life.faults.capture_limit)
+        if rows is not None:
+            self._rows += rows
+            self._go_on()
+            return
+        life.storage.cuts.write(self._part, self._rows)
+        life.written_last = self._part
+        self._process.later(life.network.ticks(life.faults.write_ticks_max), self._is_written)
+
+    def _is_written(self) -> None:
+        self._written = True
+        self.tell_if_done()
+
+    def tell_if_done(self) -> None:
+        """The part is stored, and so is every bundle that was released at the cut's moment."""
+        process = self._process
+        if not self._written or self._told or not process.has_stored_below(self._moment):
+            return
+        self._told = True
+        part = (self._part, len(self._rows))
+        positions = {front.index: front.position_at(self._moment) for front in process.fronts}
+        number, index = self._number, process.index
+        process.life.tell_driver(
+            process.name, lambda driver: driver.part_is_stored(number, index, part, positions)
+        )
+
+
+def _moment_of(item: FlatItem) -> Moment:
+    return item[0][0], item[0][1]
+
+
+class Outlet:
+    """The way of one partition to its sink: one bundle at a time, asked about until it is answered."""
+
+    def __init__(self, process: WorkerProcess, sink: str, partition: int) -> None:
+        self._process = process
+        self._name = f"sink {sink} {partition}"
+        self._sink: SinkPartition = process.life.storage.sinks[sink, partition]
+        #: What the sink has, as far as is known.
+        self.last: Moment = BEFORE_ALL
+        self._items: list[FlatItem] = []
+        self._under_way = 0
+        self._attempt = 0
+
+    def ask(self, then: Callable[[], None]) -> None:
+        """Ask the sink for its last global time."""
+
+        def asked() -> None:
+            last = self._sink.last
+            self._back(lambda: answered(last))
+
+        def answered(last: Moment) -> None:
+            self.last = last
+            then()
+
+        self._there(asked)
+
+    def _there(self, action: Callable[[], None]) -> None:
+        self._process.life.network.send(self._process.name, self._name, action)
+
+    def _back(self, action: Callable[[], None]) -> None:
+        process = self._process
+        process.life.network.send(self._name, process.name, lambda: process.if_alive(action))
+
+    def add(self, items: list[FlatItem]) -> None:
+        # The sink may have more than it had when it was asked: from a process that lingers.
+        self._items += items[bisect_right(items, self.last, key=_moment_of) :]
+        self._store()
+
+    def has_stored_below(self, moment: Moment) -> bool:
+        return not self._items or self._items[0][0] >= moment
+
+    def _store(self) -> None:
+        """Send all that waits as one bundle, if none is under way."""
+        if self._under_way or not self._items:
+            return
+        self._under_way = len(self._items)
+        self._try()
+
+    def _try(self) -> None:
+        self._attempt += 1
+        attempt, after = self._attempt, self.last
+        items = self._items[: self._under_way]
+        last = _moment_of(items[-1])
+        life, sink = self._process.life, self._sink
+        network, faults = life.network, life.faults
+
+        def begin() -> None:
+            sink.begin(items)
+            network.later(network.ticks(faults.write_ticks_max), commit)
+
+        def commit() -> None:
+            if not self._process.alive and network.chance(0.5):
+                return  # it was killed in the middle of the write
+            is_stored = sink.commit(after, items, last)
+            network.note("stored", self._name, is_stored, last)
+            life.fenced += not is_stored
+            if network.calm or not network.chance(faults.answers_lost):
+                now_last = sink.last
+                self._back(lambda: self._answered(attempt, now_last))
+
+        self._there(begin)
+        self._process.later(
+            faults.retry_ticks + 2 * faults.write_ticks_max, lambda: self._retry(attempt)
+        )
+
+    def _retry(self, attempt: int) -> None:
+        if attempt == self._attempt and self._under_way:
+            self._try()
+
+    def _answered(self, attempt: int, last: Moment) -> None:
+        """What is at or below the sink's last time is stored, whoever stored it."""
+        if attempt != self._attempt or not self._under_way:
+            return
+        self.last = last
+        stored = bisect_right(self._items, last, key=_moment_of)
+        del self._items[:stored]
+        self._under_way = 0
+        self._process.stored()
+        self._store()
+
+
+class FrontOfProcess:
+    """A front beside the worker it feeds: it replays from the cut, and goes on.
+
+    One that takes arrival times gives the elements in its log the times that the log says. It writes
+    new ones, and promises while idle, to the log, and reports them when they are durable.
+    """
+
+    def __init__(self, process: WorkerProcess, node: Front) -> None:
+        life = process.life
+        self._process = process
+        self._node = node
+        self.index = node.index
+        self._arrival = node.index in life.faults.arrival
+        self._gate = Gate(front=node.index, credit=life.options.credit)
+        self._source = life.sources[node.index]
+        self._log = life.storage.logs[node.index]
+        self._begun_at = 0 if life.cut is None else life.cut.manifest.positions[node.index]
+        self._position = self._begun_at
+        #: The global times of all elements from the cut on.
+        self._given: list[Moment] = []
+        self._waiting_for_credit = False
+        self._skew = 0
+        self._logged: list[int] = []
+        #: What was promised before: no new element may be below it.
+        self._floor = TIME_MIN
+
+    def begin(self) -> None:
+        life = self._process.life
+        if self._arrival:
+            most = life.faults.skew_ticks_max
+            self._skew = life.network.count(2 * most + 1) - most - 1
+            self._log.open(life.number)
+            self._logged = list(self._log.times)
+            self._floor = self._log.promise
+        else:
+            ahead = [moment for moment, _ in self._source[self._position :]]
+            life.minimal_time_checker.will_enter(self.index, ahead)
+        self._pause()
+
+    def position_at(self, moment: Moment) -> int:
+        """How many elements are below a moment that is not below the cut this began with."""
+        return self._begun_at + bisect_left(self._given, moment)
+
+    def progress(self, progress: Progress) -> None:
+        self._gate.minimal_time(progress.of_all())
+        if self._waiting_for_credit and self._gate.credits:
+            self._waiting_for_credit = False
+            self._pause()
+
+    def _pause(self) -> None:
+        network, options = self._process.life.network, self._process.life.options
+        most = options.pause_ticks_max
+        if network.is_slow(("front", self.index), 0.5):
+            most *= options.skew
+        ticks = network.ticks(most)
+        self._process.later(ticks, self._emit)
+        if self._arrival and ticks > 2 and self._position >= len(self._logged):
+            self._process.later(ticks // 2, self._idle)
+
+    def _idle(self) -> None:
+        if self._position < len(self._source):
+            self._gate.idle_until(self._clock())
+            self._report([])
+
+    def _clock(self) -> int:
+        return max(self._process.life.network.now + self._skew, self._floor)
+
+    def _emit(self) -> None:
+        network, gate = self._process.life.network, self._gate
+        if gate.credits == 0:
+            self._waiting_for_credit = True
+            return
+        count = min(
+            network.count(self._process.life.options.burst_max),
+            gate.credits,
+            len(self._source) - self._position,
+        )
+        elements: list[tuple[Moment, Any]] = []
+        new_times: list[int] = []
+        for position in range(self._position, self._position + count):
+            moment, payload = self._source[position]
+            if self._arrival:
+                moment = (self._time(position, new_times), self.index)
+            else:
+                self._process.life.minimal_time_checker.entered(self.index, moment)
+            if moment < self._process.life.acker_progress().anywhere:
+                raise CheckError(f"front {self.index} emits {moment} below the minimal time")
+            gate.emitted(moment[0])
+            self._given.append(moment)
+            elements.append((moment, payload))
+        self._position += count
+        if self._position == len(self._source):
+            gate.finished()
+        if self._arrival:
+            self._process.enter(self._node.id, elements, {})
+            self._report(new_times)
+        else:
+            self._process.enter(self._node.id, elements, {self.index: gate.promise})
+        if self._position < len(self._source):
+            self._pause()
+
+    def _time(self, position: int, new_times: list[int]) -> int:
+        if position < len(self._logged):
+            return self._logged[position]
+        time = max(self._clock(), self._gate.promise[0])
+        new_times.append(time)
+        return time
+
+    def _report(self, new_times: list[int]) -> None:
+        """Write to the log, and report when that is durable."""
+        process, log, promise = self._process, self._log, self._gate.promise
+        life = process.life
+        # That there are no more elements the source knows again: it is no time that was chosen.
+        chosen = promise[0] if promise != AFTER_ALL else TIME_MIN
+
+        def durable() -> None:
+            times = new_times
+            if not process.alive and life.network.chance(0.7):
+                # Killed in the middle: the first few may be there, and what follows them is not.
+                times = times[: life.network.count(len(times) + 1) - 1]
+                log.append(life.number, times, TIME_MIN)
+                log.close(life.number)
+            elif log.append(life.number, times, chosen):
+                process.if_alive(lambda: process.enter(self._node.id, [], {self.index: promise}))
+
+        life.network.send(process.name, f"log {self.index}", durable)
+
+
+def sources_of(
+    fronts: list[Front], elements: list[tuple[Moment, Front, Any]]
+) -> dict[int, list[tuple[Moment, Any]]]:
+    """By front index, its elements in order."""
+    own: dict[int, list[tuple[Moment, Any]]] = {front.index: [] for front in fronts}
+    for moment, front, payload in elements:
+        own[front.index].append(((moment[0], moment[1]), payload))
+    return own

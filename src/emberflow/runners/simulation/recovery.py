@@ -1,0 +1,358 @@
+"""The simulation with crashes: incarnations, one after another, over storage that outlives them.
+
+A *life* is one incarnation: its number, its workers, what it was restored from, and its checkers.
+The driver starts it, holds its acker, takes its cuts and hears of its deaths; when the driver dies
+too, another one is started, which knows nothing but what is stored. Then everything goes on: all
+sinks must end up with what the reference says, whoever died when.
+
+What must hold is checked where it can break: while a life lasts by its checkers, at the end by the
+content of the sinks. Crashes are limited in number, and the network becomes calm; from then on the
+run has to drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from emberflow.engine.acker import Acker
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Moment, Progress
+from emberflow.engine.program import Layout
+from emberflow.engine.worker import Worker
+from emberflow.graph import Front, Graph
+from emberflow.runners.simulation.checkers import (
+    CheckError,
+    MinimalTimeChecker,
+    ReleaseChecker,
+    check_drained,
+)
+from emberflow.runners.simulation.network import DoesNotDrainError, Network
+from emberflow.runners.simulation.options import Faults, Options
+from emberflow.runners.simulation.processes import (
+    Process,
+    WorkerProcess,
+    is_of_another,
+    sources_of,
+)
+from emberflow.runners.simulation.results import SimulationError, SimulationResult
+from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
+
+
+class CrashSimulation:
+    """One run of a graph under given options and faults."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        faults: Faults,
+        *,
+        worker: type[Worker] = Worker,
+        acker: type[Acker] = Acker,
+    ) -> None:
+        self.graph = graph
+        self.options = options
+        self.faults = faults
+        self.network = Network(options)
+        self.layout = Layout(graph)
+        self.storage = Storage(graph)
+        self.worker = worker
+        self.acker = acker
+        self.sources: dict[int, list[tuple[Moment, Any]]] = {}
+        self.lives: list[Life] = []
+        self.driver: Driver | None = None
+        self.failure: Exception | None = None
+        self._crashes_left = faults.crashes
+
+    def run(self, elements: Iterable[tuple[Moment, Front, Any]]) -> SimulationResult:
+        self.sources = sources_of(list(self.graph.fronts.values()), list(elements))
+        self._plan_a_crash()
+        self.start_driver()
+        try:
+            self.network.run()
+            if self.failure is None:
+                self._check_drained()
+        except (CheckError, DoesNotDrainError) as error:
+            raise SimulationError(str(error), self.options, self.faults) from error
+        if self.failure is not None:
+            raise self.failure
+        sinks = self.storage.sinks
+        items = {
+            name: [item for key, sink in sinks.items() if key[0] == name for item in sink.items]
+            for name in self.graph.sinks
+        }
+        return SimulationResult(
+            outputs={
+                name: [payload for _, _, payload in sorted(own, key=lambda item: item[0])]
+                for name, own in items.items()
+            },
+            statistics=[worker.statistics() for worker in self.lives[-1].engines()],
+            options=self.options,
+            trace=self.network.trace,
+            faults=self.faults,
+            incarnations=len(self.lives),
+            cuts=len(self.storage.cuts.manifests),
+        )
+
+    def _check_drained(self) -> None:
+        life = self.lives[-1]
+        if life.acker.progress.of_all() != AFTER_ALL:
+            raise CheckError(f"the minimal time stays at {life.acker.progress}")
+        for process in life.processes:
+            if not process.alive or not process.is_idle:
+                raise CheckError(f"{process.name} has not ended its work")
+        life.minimal_time_checker.finished()
+        check_drained(life.engines(), life.acker.entries)
+
+    # What goes wrong.
+
+    def _plan_a_crash(self) -> None:
+        if self._crashes_left:
+            self._crashes_left -= 1
+            self.network.interrupt(self.network.count(self.faults.crash_events_max), self._crash)
+
+    def _crash(self) -> None:
+        network, faults = self.network, self.faults
+        if self.failure is not None:
+            return
+        if self.driver is not None and network.chance(faults.driver):
+            self.driver.alive = False
+            self.driver = None
+            network.note("the driver crashes")
+            self.lives[-1].leave_alone()
+            network.later(network.ticks(faults.restart_ticks_max), self.start_driver)
+        elif self.driver is not None:
+            life = self.lives[-1]
+            process = life.processes[network.count(len(life.processes)) - 1]
+            network.note("a worker crashes", process.name)
+            process.alive = False
+            network.later(network.ticks(faults.restart_ticks_max), self.driver.hears_of_death(life))
+        self._tear()
+        self._plan_a_crash()
+
+    def _tear(self) -> None:
+        """What was written last may turn out not to be on the disk, whatever was said."""
+        life = self.lives[-1]
+        if life.written_last is not None and self.network.chance(self.faults.torn):
+            self.storage.cuts.tear(life.written_last)
+
+    def start_driver(self) -> None:
+        self.driver = Driver(self)
+        self.driver.start_workers()
+
+    def end(self, failure: Exception) -> None:
+        """The run ends with an error of the user's: nothing goes on."""
+        self.failure = failure
+        for life in self.lives:
+            for process in life.processes:
+                process.alive = False
+        if self.driver is not None:
+            self.driver.alive = False
+
+
+class Life:
+    """One incarnation, as its processes know it."""
+
+    def __init__(
+        self, simulation: CrashSimulation, number: int, workers: int, cut: Restorable | None
+    ) -> None:
+        self.simulation = simulation
+        self.network = simulation.network
+        self.options = simulation.options
+        self.faults = simulation.faults
+        self.storage = simulation.storage
+        self.graph = simulation.graph
+        self.sources = simulation.sources
+        self.number = number
+        self.workers = workers
+        self.cut = cut
+        self.acker = simulation.acker(
+            workers=workers, fronts=[front.index for front in self.graph.fronts.values()]
+        )
+        self.minimal_time_checker = MinimalTimeChecker(self.graph, [])
+        self.release_checker = ReleaseChecker()
+        #: The part of a cut that was written last.
+        self.written_last: str | None = None
+        #: Bundles that a sink refused, because it had another last one than their writer thought.
+        self.fenced = 0
+        self.processes = [WorkerProcess(self, index) for index in range(workers)]
+
+    def new_worker(self, index: int, delivered: dict[tuple[str, int], Moment]) -> Worker:
+        simulation = self.simulation
+        worker = simulation.worker(
+            simulation.layout, index, self.workers, incarnation=self.number, delivered=delivered
+        )
+        self.minimal_time_checker.watch(worker)
+        return worker
+
+    def engines(self) -> list[Worker]:
+        return [process.worker for process in self.processes if process.worker is not None]
+
+    def acker_progress(self) -> Progress:
+        return self.acker.progress
+
+    def leave_alone(self) -> None:
+        """Nobody needs these processes any more. Some do not hear of it at once."""
+        network, faults = self.network, self.faults
+        for process in self.processes:
+            if process.alive and network.chance(faults.lingers):
+                network.later(network.count(faults.linger_ticks_max), process.kill)
+            else:
+                process.kill()
+
+    def tell_driver(self, source: str, message: Callable[[Driver], None]) -> None:
+        number = self.number
+
+        def arrives() -> None:
+            driver = self.simulation.driver
+            if driver is not None:
+                driver.hear(number, message)
+
+        self.network.send(source, f"driver for {number}", arrives)
+
+    def tell_worker(
+        self, source: str, index: int, message: Callable[[WorkerProcess], None]
+    ) -> None:
+        number = self.number
+
+        def arrives() -> None:
+            process = self.processes[index]
+            newest = self.simulation.lives[-1].processes
+            if not process.alive and index < len(newest):
+                process = newest[index]  # its address is another's by now
+            process.hear(number, message)
+
+        self.network.send(source, self.processes[index].name, arrives)
+
+
+class Driver(Process):
+    """Starts lives. What it knows of one dies with it: the acker, and the cut under way."""
+
+    def __init__(self, simulation: CrashSimulation) -> None:
+        super().__init__(simulation.network)
+        self.simulation = simulation
+        self.faults = simulation.faults
+        self.storage = simulation.storage
+        self.life: Life  # from the first start on
+        self._unrestored: set[int] = set()
+        self._cut: _CutUnderWay | None = None
+        self._committed: Manifest | None = None
+        self._cuts_begun = 0
+        self._cut_at = 0
+
+    def start_workers(self) -> None:
+        """The next incarnation, from the newest cut that is whole."""
+        storage = self.storage
+        storage.incarnation += 1
+        cut = storage.cuts.newest()
+        self._committed = None if cut is None else cut.manifest
+        self._cut = None
+        life = Life(self.simulation, storage.incarnation, self._workers(), cut)
+        self.life = life
+        self.simulation.lives.append(life)
+        self._unrestored = set(range(life.workers))
+        self.network.note("incarnation", life.number, life.workers, self._committed)
+        for process in life.processes:
+            process.later(self.network.ticks(self.faults.restart_ticks_max), process.start)
+
+    def _workers(self) -> int:
+        lives = self.simulation.lives
+        if not lives:
+            return self.simulation.options.workers
+        if self.faults.workers_change:
+            return self.network.count(5)
+        return lives[-1].workers
+
+    def hears_of_death(self, life: Life) -> Callable[[], None]:
+        def heard() -> None:
+            if self.alive and self.life is life:
+                life.leave_alone()
+                self.start_workers()
+
+        return heard
+
+    def hear(self, incarnation: int, message: Callable[[Driver], None]) -> None:
+        if self.alive and not is_of_another(incarnation, self.life.number):
+            message(self)
+
+    # Restoring.
+
+    def restored(self, index: int) -> None:
+        """Its ack of what it restored has come before, on the same link."""
+        self._unrestored.discard(index)
+        if not self._unrestored:
+            for process in self.life.processes:
+                self._tell(process, WorkerProcess.go)
+
+    def _tell(self, process: WorkerProcess, message: Callable[[WorkerProcess], None]) -> None:
+        self.life.tell_worker(f"driver for {self.life.number}", process.index, message)
+
+    # Progress.
+
+    def receive(self, ack: Ack) -> None:
+        acker = self.life.acker
+        before = acker.progress
+        progress = acker.receive(ack)
+        self.life.minimal_time_checker.progress(progress)
+        if progress == before or self._unrestored:
+            return
+        self.network.note("progress", progress)
+        for process in self.life.processes:
+            self._tell(process, lambda process: process.progress(progress))
+        self._cut_if_due(progress.of_all())
+
+    def failed(self, failure: Exception) -> None:
+        self.simulation.end(failure)
+
+    # Cuts.
+
+    def _cut_if_due(self, moment: Moment) -> None:
+        since = BEFORE_ALL if self._committed is None else self._committed.moment
+        network = self.network
+        if self._cut is not None and network.chance(self.faults.cuts_lost):
+            self._cut = None  # given up half way, and another begun
+        if self._cut is not None or network.now < self._cut_at or moment <= since:
+            return
+        self._cut_at = network.now + self.faults.cut_ticks
+        self._cuts_begun += 1
+        number = 1_000 * self.life.number + self._cuts_begun
+        self._cut = _CutUnderWay(number, moment, set(range(self.life.workers)))
+        network.note("cut", number, moment, since)
+        for process in self.life.processes:
+            self._tell(process, lambda process: process.begin_cut(number, moment, since))
+
+    def part_is_stored(
+        self, number: int, index: int, part: tuple[str, int], positions: dict[int, int]
+    ) -> None:
+        cut = self._cut
+        if cut is None or cut.number != number:
+            return
+        cut.missing.discard(index)
+        cut.parts.append(part)
+        cut.positions.update(positions)
+        if not cut.missing:
+            ticks = self.network.ticks(self.faults.write_ticks_max)
+            self.later(ticks, lambda: self._commit(cut))
+
+    def _commit(self, cut: _CutUnderWay) -> None:
+        if self._cut is not cut:
+            return
+        self._cut = None
+        parent = None if self._committed is None else self._committed.number
+        manifest = Manifest(cut.number, parent, cut.moment, tuple(cut.parts), cut.positions)
+        self._committed = manifest
+        self.storage.cuts.commit(manifest)
+        self.network.note("committed", manifest)
+        for process in self.life.processes:
+            self._tell(process, lambda process: process.cut_committed(cut.moment))
+
+
+class _CutUnderWay:
+    """What the driver knows of the cut that it has begun."""
+
+    def __init__(self, number: int, moment: Moment, missing: set[int]) -> None:
+        self.number = number
+        self.moment = moment
+        self.missing = missing
+        self.parts: list[tuple[str, int]] = []
+        self.positions: dict[int, int] = {}

@@ -1,0 +1,51 @@
+"""What a simulated run gives back, or raises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from emberflow.engine.worker import Statistics
+from emberflow.errors import EmberflowError
+from emberflow.runners.simulation.options import Faults, Options
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """What came out, what it took, and under which circumstances."""
+
+    outputs: dict[str, list[Any]]
+    statistics: list[Statistics]
+    options: Options
+    trace: str
+    #: Of a run with crashes: what went wrong, how many lives it took, how many cuts were committed.
+    faults: Faults | None = None
+    incarnations: int = 1
+    cuts: int = 0
+
+    @property
+    def overhead(self) -> float:
+        """Items that arrived at barriers for each one released: 1.0 when nothing was replayed."""
+        released = sum(worker.released for worker in self.statistics)
+        return sum(worker.arrived for worker in self.statistics) / released if released else 1.0
+
+    @property
+    def waited(self) -> float:
+        """How many ticks an item of the output was at its barrier, on average."""
+        released = sum(worker.released for worker in self.statistics)
+        return sum(worker.waited for worker in self.statistics) / released if released else 0.0
+
+
+class SimulationError(EmberflowError):
+    """The engine broke an invariant in a simulated run. Carries all that is needed to see it again."""
+
+    def __init__(self, problem: str, options: Options, faults: Faults | None = None) -> None:
+        self.options = options
+        self.faults = faults
+        told = "" if faults is None else f"  {faults}\n"
+        crashes = "" if faults is None else f", crashes={faults.crashes}"
+        super().__init__(
+            f"{problem}\n  {options}\n{told}"
+            f"  again: emberflow.simulate(flow, ..., seed={options.seed}, "
+            f"workers={options.workers}{crashes})"
+        )

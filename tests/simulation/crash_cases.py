@@ -1,0 +1,114 @@
+"""One seed, one case with crashes: a random flow, and everything that goes wrong while it runs.
+
+`judged_with_crashes` runs a case and holds what the sinks have in the end against the reference. For
+fronts that take arrival times the reference gets the times that their logs say were given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from emberflow.engine.acker import Acker
+from emberflow.engine.messages import Moment
+from emberflow.engine.worker import Worker
+from emberflow.graph import Front, Graph
+from emberflow.runners.elements import timed_elements
+from emberflow.runners.reference import Reference
+from emberflow.runners.simulation import CrashSimulation, Faults, Options, SimulationResult
+from emberflow.runners.simulation.checkers import CheckError, check_partitions
+from tests.simulation.cases import Case, WrongError, always_trimming
+from tests.strategies import Elements
+
+
+@dataclass(frozen=True)
+class CrashCase:
+    """A graph, what enters it, what the run is like and what goes wrong."""
+
+    name: str
+    graph: Graph
+    elements: Elements
+    options: Options
+    faults: Faults
+    trims_always: bool = False
+    again: str = ""
+
+    @classmethod
+    def of(cls, seed: int) -> CrashCase:
+        """The case of a seed: the same in every process."""
+        return cls.from_case(Case.of(seed), seed)
+
+    @classmethod
+    def from_case(cls, case: Case, seed: int) -> CrashCase:
+        random = Random(f"crash case {seed}")
+        fronts = [front.index for front in case.graph.fronts.values()]
+        arrival = frozenset(index for index in fronts if random.random() < 0.3)
+        return cls(
+            name=case.name,
+            graph=case.graph,
+            elements=case.elements,
+            options=case.options,
+            faults=Faults.drawn(seed, crashes=random.randint(1, 4), arrival=arrival),
+            trims_always=case.trims_always,
+            again=f"python -m tests.simulation.soak --crashes --from {seed} --seeds 1",
+        )
+
+    def simulation(
+        self,
+        *,
+        worker: type[Worker] = Worker,
+        acker: type[Acker] = Acker,
+        kind: type[CrashSimulation] = CrashSimulation,
+    ) -> CrashSimulation:
+        worker = always_trimming(worker) if self.trims_always else worker
+        return kind(self.graph, self.options, self.faults, worker=worker, acker=acker)
+
+    def entering(self) -> list[tuple[Moment, Front, Any]]:
+        return list(timed_elements(self.graph, self.elements))
+
+    def expected(self, simulation: CrashSimulation) -> dict[str, list[Any]]:
+        """The reference, on the elements with the times that they were given."""
+        given = []
+        positions = dict.fromkeys(simulation.storage.logs, 0)
+        for moment, front, payload in self.entering():
+            if front.index in self.faults.arrival:
+                times = simulation.storage.logs[front.index].times
+                moment = (times[positions[front.index]], front.index)
+                positions[front.index] += 1
+            given.append((moment, front, payload))
+        for index in self.faults.arrival:
+            if len(simulation.storage.logs[index].times) != positions[index]:
+                raise CheckError(f"the log of front {index} is not that of its elements")
+        reference = Reference(self.graph)
+        for moment, front, payload in sorted(given, key=lambda element: element[0]):
+            reference.enter(moment, front, payload)  # type: ignore[arg-type]
+        reference.finish()
+        return reference.outputs
+
+    def with_faults(self, **changed: Any) -> CrashCase:
+        return replace(self, faults=replace(self.faults, **changed))
+
+    def __str__(self) -> str:
+        return (
+            f"  flow: {self.name}\n"
+            f"  fused: {bool(self.graph.reductions)}, trims always: {self.trims_always}\n"
+            f"  {self.options}\n"
+            f"  {self.faults}\n"
+            f"  again: {self.again}"
+        )
+
+
+def judged_with_crashes(
+    case: CrashCase, **machines: Any
+) -> tuple[SimulationResult, CrashSimulation]:
+    """Run a case; raise `WrongError` unless every sink has what it must have, to the byte."""
+    simulation = case.simulation(**machines)
+    try:
+        result = simulation.run(case.entering())
+        partitions = {name: sink.payloads for name, sink in simulation.storage.sinks.items()}
+        # `guarantees.judge(flow, inputs, outputs, failures)` belongs here once there is one.
+        check_partitions(case.graph, partitions, case.expected(simulation))
+    except Exception as error:
+        raise WrongError(f"{type(error).__name__}: {error}\n{case}") from error
+    return result, simulation
