@@ -39,8 +39,9 @@ format: $(STAMP) ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: setup ## simulate many seeds: make soak SEEDS=100000 FROM=0
+soak: setup ## simulate many seeds, without and with crashes: make soak SEEDS=100000 FROM=0
 	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
+	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --crashes
 
 bench: setup ## run the benchmarks
 	@scripts/ensure-bytewax build/bench-bytewax

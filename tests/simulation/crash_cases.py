@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+import emberflow as ef
 from emberflow.engine.acker import Acker
 from emberflow.engine.messages import Moment
 from emberflow.engine.worker import Worker
@@ -36,8 +37,12 @@ class CrashCase:
 
     @classmethod
     def of(cls, seed: int) -> CrashCase:
-        """The case of a seed: the same in every process."""
-        return cls.from_case(Case.of(seed), seed)
+        """The case of a seed: the same in every process. Some have few operators and much state."""
+        case = Case.of(seed)
+        if Random(f"dense {seed}").random() < 0.4:
+            flow, elements = dense_flow(Random(seed))
+            case = replace(case, name=flow.name, graph=flow.graph(), elements=elements)
+        return cls.from_case(case, seed)
 
     @classmethod
     def from_case(cls, case: Case, seed: int) -> CrashCase:
@@ -71,15 +76,15 @@ class CrashCase:
         """The reference, on the elements with the times that they were given."""
         given = []
         positions = dict.fromkeys(simulation.storage.logs, 0)
+        for index in self.faults.arrival:
+            if len(simulation.storage.logs[index].times) != len(simulation.sources[index]):
+                raise CheckError(f"the log of front {index} is not that of its elements")
         for moment, front, payload in self.entering():
             if front.index in self.faults.arrival:
                 times = simulation.storage.logs[front.index].times
                 moment = (times[positions[front.index]], front.index)
                 positions[front.index] += 1
             given.append((moment, front, payload))
-        for index in self.faults.arrival:
-            if len(simulation.storage.logs[index].times) != positions[index]:
-                raise CheckError(f"the log of front {index} is not that of its elements")
         reference = Reference(self.graph)
         for moment, front, payload in sorted(given, key=lambda element: element[0]):
             reference.enter(moment, front, payload)  # type: ignore[arg-type]
@@ -97,6 +102,26 @@ class CrashCase:
             f"  {self.faults}\n"
             f"  again: {self.again}"
         )
+
+
+def dense_flow(random: Random) -> tuple[ef.Flow, Elements]:
+    """Every kind of state, by many keys, so that hardly anything that is lost is lost unseen."""
+    flow = ef.Flow("dense")
+    numbers = ef.merge(flow.front("one"), flow.front("two"))
+    keys = random.choice((2, 5, 9))
+    window = random.choice((2, 3, 5))
+    keyed = numbers.key_by(lambda n: n % keys)
+    folded = keyed.fold(initial=0, combine=lambda total, n: (3 * total + n) % 1009)
+    folded.key_by(lambda n: n).sink("folded", partitions=2)
+    keyed.group(window=window).map(lambda numbers: (len(numbers), sum(numbers))).sink("grouped")
+    keyed.window(ef.Tumbling(random.choice((4, 15)))).collect().sink("windows")
+    later = numbers.with_time().map(lambda timed: ef.At(timed.time + 30, timed.payload % 4))
+    later.key_by(lambda n: n).count().sink("later")
+    elements: Elements = {}
+    for number, name in enumerate(("one", "two")):
+        times = sorted(random.sample(range(90), 30))
+        elements[name] = [ef.At(time, 7 * time + number) for time in times]
+    return flow, elements
 
 
 def judged_with_crashes(

@@ -16,7 +16,7 @@ import pytest
 
 import emberflow as ef
 from emberflow.engine.changes import Changes
-from emberflow.engine.cut import Scheduled, combined
+from emberflow.engine.cut import Scheduled, combined, owned
 from emberflow.engine.grouping import Grouping
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.engine.pending import Pending
@@ -85,6 +85,13 @@ def mutation(
 # --- Cases of their own ----------------------------------------------------------------------------
 
 
+def dense() -> Iterable[CrashCase]:
+    """Those with much state, and crashes in the middle of it."""
+    for case in seeds():
+        if case.name == "dense":
+            yield case.with_faults(crash_events_max=500, crashes=4)
+
+
 def arriving() -> Iterable[CrashCase]:
     """All fronts take arrival times, from clocks that are off by more than a pause lasts."""
     for case in seeds():
@@ -92,21 +99,40 @@ def arriving() -> Iterable[CrashCase]:
         yield case.with_faults(arrival=everywhere, skew_ticks_max=500)
 
 
+def idling() -> Iterable[CrashCase]:
+    """Fronts that have nothing for most of the time, and say so at once."""
+    for case in arriving():
+        calm = replace(
+            case.options, pause_ticks_max=40, skew=10, burst_max=1, delay_ticks_max=5, slowness=1
+        )
+        yield replace(case, options=calm).with_faults(log_ticks_max=1, sink_ticks_max=1)
+
+
 def trimming() -> Iterable[CrashCase]:
     """Captures that take long, while everything is trimmed at once."""
-    for case in seeds():
-        slow = case.with_faults(capture_limit=1, capture_ticks_max=40, cut_ticks=1)
+    for case in dense():
+        slow = case.with_faults(capture_limit=1, capture_ticks_max=10, cut_ticks=1)
         yield replace(slow, trims_always=True)
 
 
 def torn() -> Iterable[CrashCase]:
-    for case in seeds():
+    for case in dense():
         yield case.with_faults(torn=1.0, cut_ticks=1)
 
 
 def losing() -> Iterable[CrashCase]:
-    for case in seeds():
-        yield case.with_faults(cuts_lost=0.6, cut_ticks=1, torn=0.0)
+    """Every other cut is given up, just before it would have been committed."""
+    for case in dense():
+        yield case.with_faults(
+            cuts_lost=0.1, cut_ticks=1, torn=0.0, capture_ticks_max=1, sink_ticks_max=10
+        )
+
+
+def storing_slowly() -> Iterable[CrashCase]:
+    for case in dense():
+        yield case.with_faults(
+            sink_ticks_max=300, write_ticks_max=1, capture_ticks_max=1, cut_ticks=1, lingers=0.0
+        )
 
 
 def lingering() -> Iterable[CrashCase]:
@@ -114,6 +140,14 @@ def lingering() -> Iterable[CrashCase]:
     for case in seeds():
         slow = case.with_faults(lingers=1.0, linger_ticks_max=2000, restart_ticks_max=1)
         yield replace(slow, options=replace(case.options, slow_links=0.5, slowness=50))
+
+
+def overtaken() -> Iterable[CrashCase]:
+    """Sinks take long to store, and those that were replaced have more for them."""
+    for case in lingering():
+        slow = case.with_faults(sink_ticks_max=100, cut_ticks=100, arrival=frozenset())
+        quick = replace(case.options, slow_links=0.0, delay_ticks_max=5, credit=20)
+        yield replace(slow, options=quick)
 
 
 def reminders() -> Iterable[CrashCase]:
@@ -150,7 +184,7 @@ def release_before_asking_the_sink(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Outlet, "_try", try_)
 
 
-@mutation()
+@mutation(cases=overtaken)
 def believe_an_answer_only_once(patch: pytest.MonkeyPatch) -> None:
     """A refused bundle loses what the sink has; what is released after it does not (seed 243 once)."""
 
@@ -239,7 +273,7 @@ def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FrontLog, "append", silently)
 
 
-@mutation(rf"{CONTENT}|{WITHIN}", cases=arriving)
+@mutation(rf"{CONTENT}|{WITHIN}", cases=idling)
 def log_no_promises(patch: pytest.MonkeyPatch) -> None:
     """Only the times of elements, and not what was promised while there were none."""
     append = FrontLog.append
@@ -271,7 +305,7 @@ def forget_what_is_scheduled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(storage_module, "combined", lambda cuts, moment: (combined(cuts, moment)[0], []))
 
 
-@mutation(cases=reminders)
+@mutation(rf"{CONTENT}|{WITHIN}", cases=reminders)
 def save_what_is_scheduled_by_its_own_time_alone(patch: pytest.MonkeyPatch) -> None:
     """Also what was scheduled from at or above the cut, which the replay schedules again."""
     capture = Pending.capture
@@ -289,7 +323,7 @@ def save_what_is_scheduled_by_its_own_time_alone(patch: pytest.MonkeyPatch) -> N
     patch.setattr(Pending, "capture", more)
 
 
-@mutation()
+@mutation(rf"{CONTENT}|{WITHIN}")
 def save_the_speculated_future(patch: pytest.MonkeyPatch) -> None:
     for machine in (Grouping, Reducing):
         rows_of = machine.rows_of
@@ -311,7 +345,7 @@ def trim_past_a_cut_under_way(_: pytest.MonkeyPatch) -> Machines:
     return {"worker": Mutant}
 
 
-@mutation(cases=trimming, most=300)
+@mutation(cases=trimming)
 def trim_by_the_own_range(_: pytest.MonkeyPatch) -> Machines:
     """Which may be ahead of the minimal time of all, where the next cut will be."""
 
@@ -336,12 +370,12 @@ def count_changes_from_the_last_cut_begun(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Changes, "begin", forgetful)
 
 
-@mutation()
+@mutation(cases=dense)
 def note_no_bucket_that_a_trim_is_done_with(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Changes, "note_all", lambda self, buckets: None)
 
 
-@mutation()
+@mutation(cases=dense)
 def note_no_bucket_that_is_begun(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Changes, "note", lambda self, bucket: None)
 
@@ -378,7 +412,7 @@ def restore_a_torn_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CutStorage, "is_whole", lambda self, name, rows: True)
 
 
-@mutation()
+@mutation(cases=storing_slowly)
 def commit_before_the_sinks_have_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerProcess, "has_stored_below", lambda self, moment: True)
 
@@ -404,7 +438,7 @@ def commit_without_all_parts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Driver, "part_is_stored", hasty)
 
 
-@mutation(rf"{CONTENT}|{WITHIN}")
+@mutation(rf"{CONTENT}|{WITHIN}|_Restored")
 def replay_from_one_too_early(patch: pytest.MonkeyPatch) -> None:
     position_at = FrontOfProcess.position_at
     patch.setattr(
@@ -422,24 +456,23 @@ def replay_from_one_too_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FrontOfProcess, "position_at", too_late)
 
 
-@mutation(rf"{CONTENT}|{WITHIN}", cases=reminders, most=300)
-def report_before_all_have_restored(patch: pytest.MonkeyPatch) -> None:
-    """A front may begin when its own worker has."""
+@mutation(rf"{CONTENT}|{WITHIN}", cases=reminders)
+def report_before_what_was_restored_is_acked(patch: pytest.MonkeyPatch) -> None:
+    """A worker says that it is ready, and emits what was scheduled a little later."""
+    restore = Worker.restore
 
-    def restored(self: Driver, index: int) -> None:
-        self._unrestored.clear()
-        process = self.life.processes[index]
-        self._tell(process, WorkerProcess.go)
-        self._tell(process, lambda process: process.progress(self.life.acker.progress))
+    def in_two_steps(self: WorkerProcess) -> None:
+        cut = self.life.cut
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(
+                Worker, "restore", lambda self, moment, rows, _: restore(self, moment, rows, [])
+            )
+            original(self)
+        if cut is not None:
+            scheduled = owned(cut.scheduled, self.index, self.life.workers)
+            self.later(
+                20, lambda: self._effects(self.worker.restore(cut.manifest.moment, [], scheduled))
+            )
 
-    def receive_when_ready(self: WorkerProcess, progress: Any, original: Any) -> None:
-        if self.worker is not None:
-            original(self, progress)
-
-    original = WorkerProcess.progress
-    patch.setattr(
-        WorkerProcess,
-        "progress",
-        lambda self, progress: receive_when_ready(self, progress, original),
-    )
-    patch.setattr(Driver, "restored", restored)
+    original = WorkerProcess._restore
+    patch.setattr(WorkerProcess, "_restore", in_two_steps)

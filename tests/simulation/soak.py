@@ -1,5 +1,7 @@
 """As many seeds as wanted: ``python -m tests.simulation.soak --seeds 10000 [--from 0] [--jobs 2]``.
 
+With ``--crashes`` everything that can go wrong does; without, nothing crashes.
+
 Every seed that fails is told with its options and the command that shows it again; the exit code is
 1 then. ``--traces`` prints the digest of each run instead, to be compared between processes.
 """
@@ -13,6 +15,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.simulation.cases import Case, WrongError, judged
+from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 
 CHUNK = 25
 
@@ -21,13 +24,16 @@ def traces(seeds: range) -> list[str]:
     return [f"{seed} {Case.of(seed).run().trace}" for seed in seeds]
 
 
-def problems(seeds: range) -> tuple[list[str], tuple[float, int]]:
+def problems(seeds: range, crashes: bool) -> tuple[list[str], tuple[float, int]]:
     """What is wrong with these seeds, and how long the slowest of them took."""
     found, slowest = [], (0.0, -1)
     for seed in seeds:
         begin = time.perf_counter()
         try:
-            judged(Case.of(seed))
+            if crashes:
+                judged_with_crashes(CrashCase.of(seed))
+            else:
+                judged(Case.of(seed))
         except WrongError as error:
             found.append(f"seed {seed}: {error}")
         slowest = max(slowest, (time.perf_counter() - begin, seed))
@@ -40,6 +46,7 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first one")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--traces", action="store_true", help="print the digest of each run")
+    parser.add_argument("--crashes", action="store_true", help="with crashes and recovery")
     asked = parser.parse_args()
     end = asked.first + asked.seeds
     if asked.traces:
@@ -48,7 +55,7 @@ def main() -> int:
     chunks = [range(first, min(first + CHUNK, end)) for first in range(asked.first, end, CHUNK)]
     failures, done, slowest, begin = 0, 0, (0.0, -1), time.perf_counter()
     with ProcessPoolExecutor(max_workers=max(1, min(asked.jobs, len(chunks)))) as pool:
-        futures = {pool.submit(problems, chunk): chunk for chunk in chunks}
+        futures = {pool.submit(problems, chunk, asked.crashes): chunk for chunk in chunks}
         for future in as_completed(futures):
             found, slow = future.result()
             for problem in found:

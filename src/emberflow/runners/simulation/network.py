@@ -50,9 +50,11 @@ class Network:
         self._number += 1
         heappush(self._agenda, (self.now + ticks, self._number, action))
 
-    def send(self, source: str, target: str, action: Callable[[], None]) -> None:
+    def send(
+        self, source: str, target: str, action: Callable[[], None], *, most: int | None = None
+    ) -> None:
         """Have something arrive after a delay, and not before what was sent on this link earlier."""
-        delay = self.ticks(self.options.delay_ticks_max)
+        delay = self.ticks(self.options.delay_ticks_max if most is None else most)
         if self.is_slow(("link", source, target), self.options.slow_links):
             delay *= self.options.slowness
         if self.calm:

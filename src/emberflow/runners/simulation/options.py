@@ -79,8 +79,11 @@ class Faults:
     #: Buckets that a capture looks at between two events, and how long it then pauses.
     capture_limit: int
     capture_ticks_max: int
-    #: A write is under way for up to this long. A crash may tear what was last written.
+    #: A write of a cut, a bundle or an entry of a log takes up to this long. A crash may tear what
+    #: was last written of a cut.
     write_ticks_max: int
+    sink_ticks_max: int
+    log_ticks_max: int
     torn: float
     #: How likely a sink stores a bundle and its answer is lost; and when it is asked again.
     answers_lost: float
@@ -99,7 +102,7 @@ class Faults:
         random = Random(f"emberflow faults {seed}")
         return cls(
             crashes=crashes,
-            crash_events_max=random.choice((60, 200, 200, 600)),
+            crash_events_max=random.choice((60, 300, 300, 1500)),
             driver=random.choice((0.0, 0.3, 0.3, 1.0)),
             restart_ticks_max=random.choice((1, 20, 200)),
             lingers=random.choice((0.0, 0.5, 1.0)),
@@ -110,6 +113,8 @@ class Faults:
             capture_limit=random.choice((1, 3, 1000)),
             capture_ticks_max=random.choice((1, 5, 40)),
             write_ticks_max=random.choice((1, 5, 100)),
+            sink_ticks_max=random.choice((1, 10, 100)),
+            log_ticks_max=random.choice((1, 30, 300)),
             torn=random.choice((0.0, 0.0, 0.3)),
             answers_lost=random.choice((0.0, 0.1, 0.5)),
             retry_ticks=random.choice((50, 400)),

@@ -320,7 +320,7 @@ class Outlet:
 
         def begin() -> None:
             sink.begin(items)
-            network.later(network.ticks(faults.write_ticks_max), commit)
+            network.later(network.ticks(faults.sink_ticks_max), commit)
 
         def commit() -> None:
             if not self._process.alive and network.chance(0.5):
@@ -334,7 +334,7 @@ class Outlet:
 
         self._there(begin)
         self._process.later(
-            faults.retry_ticks + 2 * faults.write_ticks_max, lambda: self._retry(attempt)
+            faults.retry_ticks + 2 * faults.sink_ticks_max, lambda: self._retry(attempt)
         )
 
     def _retry(self, attempt: int) -> None:
@@ -478,7 +478,9 @@ class FrontOfProcess:
             elif log.append(life.number, times, chosen):
                 process.if_alive(lambda: process.enter(self._node.id, [], {self.index: promise}))
 
-        life.network.send(process.name, f"log {self.index}", durable)
+        life.network.send(
+            process.name, f"log {self.index}", durable, most=life.faults.log_ticks_max
+        )
 
 
 def sources_of(
