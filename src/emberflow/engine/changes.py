@@ -6,6 +6,11 @@ trim takes it off that list, it is noted here. So are buckets that are begun, th
 than they may keep and get another, or that change out of order. None of that is on the way of an
 item in order to a bucket that is full.
 
+A key that is met often is noted once a cut and not once a trim: a trim notes only buckets whose
+first item is below the last cut that has begun. Where it is not, the one below was dropped by an
+earlier trim, which noted the bucket, or the bucket was begun since, and noted then; or the capture
+found the bucket to go on beyond its moment, and noted it.
+
 Noted means 'may have changed': a capture looks at all that are touched or noted, and takes those
 that have. What it took is noted until the cut is committed, so a cut that is lost loses nothing;
 what still holds items at or above the cut is noted for the next one.
@@ -27,7 +32,7 @@ B = TypeVar("B")
 class Changes(Generic[B]):
     """Buckets by their identity; what is noted is also kept alive, so no identity comes again."""
 
-    __slots__ = ("_ahead", "_begun", "_captured", "_noted", "since")
+    __slots__ = ("_ahead", "_captured", "_noted", "begun", "since")
 
     def __init__(self, since: Moment) -> None:
         #: All buckets that changed at or after this are touched or noted.
@@ -36,17 +41,19 @@ class Changes(Generic[B]):
         self._captured: dict[int, B] = {}
         #: What the capture under way has still to look at.
         self._ahead: list[dict[int, B] | list[B]] = []
-        self._begun: Moment | None = None
+        #: The moment of the last cut that has begun, whether it is committed or not.
+        self.begun = since
 
     def note(self, bucket: B) -> None:
         self._noted[id(bucket)] = bucket
 
     def note_all(self, buckets: list[B]) -> None:
+        """What a trim touches and has a first item below the last cut that has begun."""
         self._noted.update(zip(map(id, buckets), buckets, strict=True))
 
     def begin(self, moment: Moment, more: list[B]) -> None:
         """Begin a capture: of all that is noted, and of more. One before it may be lost half way."""
-        self._begun = moment
+        self.begun = moment
         self._ahead += [more, self._noted, self._captured]
         self._noted, self._captured = {}, {}
 
@@ -67,6 +74,6 @@ class Changes(Generic[B]):
 
     def committed(self, moment: Moment) -> None:
         """The cut at this moment is committed. Counts only if none has begun after it."""
-        if moment == self._begun and not self._ahead:
+        if moment == self.begun and not self._ahead:
             self._captured = {}
             self.since = moment

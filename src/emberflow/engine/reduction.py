@@ -42,7 +42,7 @@ from emberflow.calls import Balance, function_error, scheduled_time
 from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.changes import Changes
 from emberflow.engine.cut import Row
-from emberflow.engine.messages import Moment
+from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.engine.net import NetOutput
 from emberflow.engine.trimming import Trimmed
 from emberflow.errors import OutputError, StepError
@@ -396,13 +396,19 @@ class Reducing(Trimmed[Versions]):
 
     def trim(self, minimal: Moment) -> None:
         still: list[Versions] = []
-        if self.changes is not None:
-            self.changes.note_all(self.touched)
+        changes = self.changes
+        begun = BEFORE_ALL if changes is None else changes.begun
+        unnoted: list[Versions] = []
         for versions in self.touched:
-            if versions and versions[-1][0] < minimal:
-                del versions[:-1]
-            elif self.trim_one(versions, minimal):
-                still.append(versions)
+            if versions:
+                if versions[0][0] < begun:
+                    unnoted.append(versions)
+                if versions[-1][0] < minimal:
+                    del versions[:-1]
+                elif self.trim_one(versions, minimal):
+                    still.append(versions)
+        if changes is not None:
+            changes.note_all(unnoted)
         self.touched = still
         self.trimmed_at()
 

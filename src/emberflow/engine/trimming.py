@@ -48,7 +48,7 @@ class Trimmed(Generic[B]):
         # A bucket that shrank by tombstones and grew again is noted twice.
         once = {id(bucket): bucket for bucket in self.touched}.values()
         if self.changes is not None:
-            self.changes.note_all(self.touched)
+            self.changes.note_all(self.touched_since(self.changes.begun))
         self.touched = [bucket for bucket in once if trim_one(bucket, minimal)]
         self.trimmed_at()
 
@@ -86,6 +86,10 @@ class Trimmed(Generic[B]):
             self.changes.committed(moment)
 
     def trim_one(self, bucket: B, minimal: Moment) -> bool:
+        raise AssertionError("each machine knows its buckets")
+
+    def touched_since(self, begun: Moment) -> list[B]:
+        """The touched buckets that hold anything below a moment."""
         raise AssertionError("each machine knows its buckets")
 
     def all_buckets(self) -> list[B]:

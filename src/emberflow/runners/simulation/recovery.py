@@ -116,7 +116,10 @@ class CrashSimulation:
         if self.failure is not None:
             return
         if self.driver is not None and network.chance(faults.driver):
-            self.driver.alive = False
+            if network.chance(faults.lingers):  # and may still commit the cut that it had in hand
+                network.later(network.count(faults.linger_ticks_max), self.driver.kill)
+            else:
+                self.driver.kill()
             self.driver = None
             network.note("the driver crashes")
             self.lives[-1].leave_alone()
@@ -125,7 +128,7 @@ class CrashSimulation:
             life = self.lives[-1]
             process = life.processes[network.count(len(life.processes)) - 1]
             network.note("a worker crashes", process.name)
-            process.alive = False
+            process.kill()
             network.later(network.ticks(faults.restart_ticks_max), self.driver.hears_of_death(life))
         self._tear()
         self._plan_a_crash()
@@ -265,7 +268,9 @@ class Driver(Process):
 
     def hears_of_death(self, life: Life) -> Callable[[], None]:
         def heard() -> None:
-            if self.alive and self.life is life:
+            # A driver that was replaced finds that the count has gone on without it.
+            is_newest = self.storage.incarnation == life.number
+            if self.alive and self.life is life and is_newest:
                 life.leave_alone()
                 self.start_workers()
 
