@@ -44,6 +44,7 @@ CONTENT = r"the reference has|the log of front"
 #: What a life of its own can see already.
 WITHIN = (
     r"nobody here sent|released .* after|the minimal time|found no item|emits .* below|promised"
+    r"|was restored as of"
 )
 STUCK = r"has not ended its work|the minimal time stays|never entered"
 
@@ -438,7 +439,7 @@ def commit_without_all_parts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Driver, "part_is_stored", hasty)
 
 
-@mutation(rf"{CONTENT}|{WITHIN}|_Restored")
+@mutation(rf"{CONTENT}|{WITHIN}")
 def replay_from_one_too_early(patch: pytest.MonkeyPatch) -> None:
     position_at = FrontOfProcess.position_at
     patch.setattr(

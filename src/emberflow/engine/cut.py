@@ -52,6 +52,10 @@ known without a look at every key (see `changes`).
    another number than before (`owned`), and the barriers ask their sinks for their last global
    times. Restored scheduled items are in flight at once: before any front may report, the acker
    must have the ack that `restore` returns from *every* worker.
+5. Who was replaced may linger. Every message says its incarnation, and one of another is dropped; a
+   log takes entries only from who opened it last; a bundle is stored only behind the one that its
+   writer believes to be the last. A worker whose bundle is refused asks the sink again: what is at
+   or below the answer is stored, by whomever, and is dropped, *also of all that is released later*.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from emberflow.engine.cut import Row
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.engine.net import NetOutput
 from emberflow.engine.trimming import Trimmed
-from emberflow.errors import OutputError, StepError
+from emberflow.errors import InternalError, OutputError, StepError
 from emberflow.functions import itself
 from emberflow.graph import Graph, Map, Reduction
 from emberflow.hashing import key_hash
@@ -267,6 +267,12 @@ class Reducing(Trimmed[Versions]):
         if change is None:
             change = changed[id(versions)] = _Change(key, versions)
         position = bisect_left(versions, (place, mark & ~1))
+        if position < len(versions) and versions[position][2].__class__ is _Restored:
+            raise InternalError(
+                f"{self._node}: an item at {place} came after the state of its key was restored as "
+                f"of {versions[position][0]}: a front replays from below the cut, or the cut holds "
+                f"what is at or above it"
+            )
         if mark & 1:
             if position == len(versions) or versions[position][:2] != (place, mark & ~1):
                 raise lost_tombstone(place, str(self._node))
