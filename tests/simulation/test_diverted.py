@@ -13,6 +13,9 @@ import pytest
 import emberflow as ef
 from emberflow.engine import worker as worker_module
 from emberflow.runners import reference as reference_module
+from emberflow.runners.elements import timed_elements
+from emberflow.runners.simulation.options import Faults
+from emberflow.runners.simulation.recovery import CrashSimulation
 from tests.simulation.cases import judged
 from tests.simulation.failing import diverting
 
@@ -141,3 +144,17 @@ def test_fused_or_not_it_is_the_same() -> None:
         unfused = replace(case, graph=replace(case.graph, reductions=()))
         assert unfused.expected == case.expected
         judged(unfused)
+
+
+def test_what_was_diverted_survives_crashes_with_all_else() -> None:
+    """A key whose element was skipped goes on from its accumulator behind a cut as well."""
+    for seed in range(60):
+        case = diverting(seed)
+        elements = list(timed_elements(case.graph, case.elements))
+        reference = reference_module.Reference(case.graph, on_error="divert")
+        for global_time, front, payload in elements:
+            reference.enter(global_time, front, payload)
+        reference.finish()
+        faults = Faults.drawn(seed, crashes=3)
+        simulation = CrashSimulation(case.graph, case.options, faults, on_error="divert")
+        assert simulation.run(elements).outputs == reference.outputs, case.again

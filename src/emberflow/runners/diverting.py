@@ -53,3 +53,13 @@ def check_parameters(graph: Graph, method: str, *parameters: str) -> None:
                 f"flow {graph.flow!r} has a front {name!r}, which is a parameter of {method}(). "
                 f"Give the front another name."
             )
+
+
+def sink_partitions(graph: Graph, on_error: OnError) -> list[tuple[str, int]]:
+    """All partitions of all sinks, by the name of the sink; the errors sink is one of them."""
+    own = [
+        (sink.name, partition)
+        for sink in graph.sinks.values()
+        for partition in range(sink.partitions)
+    ]
+    return [*own, (ERRORS_SINK, 0)] if on_error == "divert" else own

@@ -31,10 +31,11 @@ from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
 from emberflow.errors import EmberflowError, OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
+from emberflow.runners.diverting import sink_partitions
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.cluster import ClusterError, Place
 from emberflow.runners.live.committing import Committing
-from emberflow.runners.live.plan import WorkerNews, front_index, sink_partitions
+from emberflow.runners.live.plan import WorkerNews, front_index
 from emberflow.runners.live.progress import Latencies
 from emberflow.runners.live.storing import WriterThread
 from emberflow.runners.live.wire import RunKeys, Wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from emberflow.checkpoint.manifest import Manifest
-from emberflow.errors import ERRORS_SINK, OnError
+from emberflow.errors import OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live.wire import RunKeys
@@ -74,16 +74,6 @@ class WorkerNews(NamedTuple):
     cpu_seconds: float  # that its process has used
     pid: int  # of its process, on its executor's machine
     chose: bool  # whether a front here chose times, or cannot be read again
-
-
-def sink_partitions(graph: Graph, on_error: OnError) -> list[tuple[str, int]]:
-    """All partitions of all sinks, by the name of the sink; the errors sink is one of them."""
-    own = [
-        (sink.name, partition)
-        for sink in graph.sinks.values()
-        for partition in range(sink.partitions)
-    ]
-    return [*own, (ERRORS_SINK, 0)] if on_error == "divert" else own
 
 
 def front_index(ordinal: int, fronts: int, partition: int) -> int:

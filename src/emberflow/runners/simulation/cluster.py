@@ -79,7 +79,7 @@ def simulate(
     simulation: Simulation | CrashSimulation
     if crashes:
         faults = Faults.drawn(seed, crashes=crashes)
-        simulation = CrashSimulation(graph, options, faults)
+        simulation = CrashSimulation(graph, options, faults, on_error=on_error)
     else:
         simulation = Simulation(graph, options, on_error=on_error)
     return simulation.run(timed_elements(graph, elements))

@@ -17,6 +17,7 @@ from emberflow.engine.gate import Gate
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
 from emberflow.engine.routing import barrier_host
 from emberflow.engine.worker import Worker
+from emberflow.errors import ERRORS_SINK
 from emberflow.graph import Front
 from emberflow.item import TIME_MIN, FlatItem
 from emberflow.runners.simulation.checkers import CheckError
@@ -70,6 +71,8 @@ class WorkerProcess(Process):
             for partition in range(sink.partitions)
             if barrier_host(sink, partition, life.workers) == index
         }
+        if index == 0 and life.simulation.layout.diverts:
+            self._outlets[ERRORS_SINK, 0] = Outlet(self, ERRORS_SINK, 0)
         self._unanswered = len(self._outlets)
         self._waiting: deque[Frame] = deque()
         self._busy = False

@@ -19,6 +19,7 @@ from emberflow.engine.acker import Acker
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Moment, Progress
 from emberflow.engine.program import Layout
 from emberflow.engine.worker import Worker
+from emberflow.errors import OnError
 from emberflow.graph import Front, Graph
 from emberflow.runners.simulation.checkers import (
     CheckError,
@@ -49,13 +50,14 @@ class CrashSimulation:
         *,
         worker: type[Worker] = Worker,
         acker: type[Acker] = Acker,
+        on_error: OnError = "fail",
     ) -> None:
         self.graph = graph
         self.options = options
         self.faults = faults
         self.network = Network(options)
-        self.layout = Layout(graph)
-        self.storage = Storage(graph)
+        self.layout = Layout(graph, on_error=on_error)
+        self.storage = Storage(graph, on_error)
         self.worker = worker
         self.acker = acker
         self.sources: dict[int, list[tuple[Moment, Any]]] = {}
@@ -79,7 +81,7 @@ class CrashSimulation:
         sinks = self.storage.sinks
         items = {
             name: [item for key, sink in sinks.items() if key[0] == name for item in sink.items]
-            for name in self.graph.sinks
+            for name in dict.fromkeys(name for name, _ in sinks)
         }
         return SimulationResult(
             outputs={

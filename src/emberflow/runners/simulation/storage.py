@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 from emberflow.engine.cut import Row, Scheduled, combined
 from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.errors import OnError
 from emberflow.graph import Graph
 from emberflow.item import TIME_MIN, FlatItem
+from emberflow.runners.diverting import sink_partitions
 
 
 class Manifest(NamedTuple):
@@ -133,12 +135,8 @@ class SinkPartition:
 class Storage:
     """All of it. ``incarnation`` counts up, also over crashes of the driver."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, on_error: OnError = "fail") -> None:
         self.incarnation = 0
         self.cuts = CutStorage()
         self.logs = {front.index: FrontLog() for front in graph.fronts.values()}
-        self.sinks = {
-            (sink.name, partition): SinkPartition()
-            for sink in graph.sinks.values()
-            for partition in range(sink.partitions)
-        }
+        self.sinks = {key: SinkPartition() for key in sink_partitions(graph, on_error)}
