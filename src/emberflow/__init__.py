@@ -27,6 +27,7 @@ from emberflow.operators.windows import (
     WindowResult,
 )
 from emberflow.persistent import PersistentList
+from emberflow.runners.batch import failure_of, payloads, rows
 from emberflow.runners.reference import run
 from emberflow.runners.simulation import SimulationResult, simulate
 from emberflow.runners.verify import Verification, verify
@@ -66,8 +67,11 @@ __all__ = [
     "Window",
     "WindowResult",
     "WindowedStream",
+    "failure_of",
     "fronts",
     "merge",
+    "payloads",
+    "rows",
     "run",
     "simulate",
     "sinks",

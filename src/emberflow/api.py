@@ -5,12 +5,12 @@ The builder knows nothing of runners; they know the builder. This is the one pla
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from emberflow import flow as builder
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from emberflow.runners.live import LiveBuilder
 
@@ -27,3 +27,24 @@ class Flow(builder.Flow):
         from emberflow.runners.live import LiveBuilder
 
         return LiveBuilder(self, spark)
+
+    def batch(
+        self,
+        spark: SparkSession,
+        /,
+        *,
+        schema: Any = None,
+        partitions: int | None = None,
+        raw: bool = False,
+        **fronts: Any,
+    ) -> dict[str, DataFrame]:
+        """Run the flow on DataFrames: one for each front in, one for each sink out, lazily.
+
+        A front takes a DataFrame, or `ef.rows(df, time=..., payload=...)`. ``schema`` gives the
+        columns of the sinks (a dict by sink, or that of the only one); without it they are found out
+        with the first rows of each front. ``partitions`` is the number of partitions of each shuffle,
+        else Spark's own setting. ``raw=True`` gives payloads as bytes, for `ef.payloads`.
+        """
+        from emberflow.runners.batch import batch
+
+        return batch(self, spark, schema=schema, partitions=partitions, raw=raw, fronts=fronts)

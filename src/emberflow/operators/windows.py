@@ -283,6 +283,10 @@ def _ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
     return [At(end, (key, False, (end, True, None))) for end in ends]
 
 
+#: Maps that bring items back into the bucket they come from: such a cycle stays within one key.
+KEEPS_KEY = frozenset({_ticks})
+
+
 class _Results:
     """Accumulator to the results that the last payload or tick gave."""
 

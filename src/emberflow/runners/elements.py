@@ -20,7 +20,7 @@ def timed_elements(
     The times are the order, so the elements of a list may be listed in any. An iterator is taken as
     it comes, one element at a time, and has to be in order itself.
     """
-    _check_names(graph, elements)
+    check_names(graph, elements)
     return merge(
         *(_timed(front, elements[name]) for name, front in graph.fronts.items()),
         key=itemgetter(0),
@@ -68,7 +68,8 @@ def _increasing(
         yield GlobalTime(time, front.index), front, payload
 
 
-def _check_names(graph: Graph, elements: Mapping[str, Iterable[Any]]) -> None:
+def check_names(graph: Graph, elements: Mapping[str, Any]) -> None:
+    """Every front has elements, and every name is that of a front."""
     fronts = ", ".join(map(repr, graph.fronts))
     for name in elements:
         if name not in graph.fronts:

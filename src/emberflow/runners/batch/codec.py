@@ -1,0 +1,181 @@
+"""Payloads as bytes, for the way through Spark's shuffle.
+
+A payload has to come out as it went in: the same types (``1`` is not ``True``), the same classes, to
+the last bit. Spark's own types can't promise that for any value that a user's function may return,
+so a payload travels as bytes that only Python reads. Four ways, told apart by the first byte:
+
+- marshal, for what is made of Python's plain types: several times as fast as pickle. It would take
+  a numpy number or a bytearray for bytes, so all types within are looked at first, a batch at once;
+- a named tuple of plain values: the name of its class, and its values by marshal;
+- pickle, for everything else;
+- pickle with class ids. A class that cannot be imported by its name (one of a script, say) reaches
+  the workers by value, with the flow. By value again with each payload it would cost kilobytes an
+  item, so it goes by the id under which cloudpickle knows it, on the driver and on every worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import marshal
+import pickle
+from collections.abc import Iterable
+from itertools import chain, repeat
+from typing import Any, Final
+
+import cloudpickle
+from cloudpickle import cloudpickle as _tracker
+
+# No type code of marshal is one of these, and a pickle begins with 0x80.
+_NAMED: Final = b"\x01"
+_CLASS_IDS: Final = b"\x02"
+_PICKLE_HEAD: Final = 0x80
+
+#: Without back references, which cost more than they save in values as small as payloads.
+_MARSHAL_VERSION: Final = 2
+
+_ATOMS: Final = frozenset((str, int, float, bool, bytes, type(None)))
+_CONTAINERS: Final = frozenset((tuple, list, dict))
+_DEPTH_MAX: Final = 16
+
+
+def encode_all(payloads: list[Any]) -> list[bytes]:
+    """The bytes of each payload.
+
+    >>> decode_all(encode_all(["a", ("b", True, 1), None]))
+    ['a', ('b', True, 1), None]
+    """
+    kinds = set(map(type, payloads))
+    if _are_plain(payloads, kinds):
+        return list(map(marshal.dumps, payloads, repeat(_MARSHAL_VERSION)))
+    if len(kinds) == 1:
+        name = _name_of(next(iter(kinds)))
+        if name and _are_plain(list(chain.from_iterable(payloads))):
+            return [
+                _NAMED + marshal.dumps((name, tuple(payload)), _MARSHAL_VERSION)
+                for payload in payloads
+            ]
+    return list(map(_encode, payloads))
+
+
+def encode(payload: Any) -> bytes:
+    """The bytes of one payload."""
+    return encode_all([payload])[0]
+
+
+def decode_all(data: list[bytes]) -> list[Any]:
+    """The payloads of such bytes."""
+    try:
+        return list(map(marshal.loads, data))
+    except ValueError:  # the first that is not marshal's
+        return list(map(decode, data))
+
+
+def decode(data: bytes) -> Any:
+    """The payload of such bytes."""
+    head = data[0]
+    if head == _PICKLE_HEAD:
+        return pickle.loads(data)
+    if head == _NAMED[0]:
+        name, values = marshal.loads(memoryview(data)[1:])
+        return tuple.__new__(_class_of(name), values)
+    if head == _CLASS_IDS[0]:
+        return _Unpickler(io.BytesIO(memoryview(data)[1:])).load()
+    return marshal.loads(data)
+
+
+def _are_plain(values: Iterable[Any], kinds: set[type] | None = None, depth: int = 0) -> bool:
+    """Whether marshal gives back the very same: all that is in these values has a plain type."""
+    values = values if isinstance(values, list) else list(values)
+    kinds = set(map(type, values)) if kinds is None else kinds
+    if kinds <= _ATOMS:
+        return True
+    if depth > _DEPTH_MAX or not kinds <= _ATOMS | _CONTAINERS:
+        return False
+    held: list[Any] = []
+    for value in values:
+        kind = value.__class__
+        if kind is tuple or kind is list:
+            held += value
+        elif kind is dict:
+            held += value.keys()
+            held += value.values()
+    return _are_plain(held, None, depth + 1)
+
+
+def _encode(payload: Any) -> bytes:
+    if _are_plain([payload]):
+        return marshal.dumps(payload, _MARSHAL_VERSION)
+    name = _name_of(payload.__class__)
+    if name and _are_plain(list(payload)):
+        return _NAMED + marshal.dumps((name, tuple(payload)), _MARSHAL_VERSION)
+    try:
+        return pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # a class or a function that cannot be imported by its name
+        file = io.BytesIO()
+        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(payload)
+        return _CLASS_IDS + file.getvalue()
+
+
+#: The name of a class of named tuples that any worker can import; empty for all other classes.
+_names: dict[type, str] = {}
+_classes: dict[str, type] = {}
+_CLASSES_MAX: Final = 4096
+
+
+def _name_of(kind: type) -> str:
+    name = _names.get(kind)
+    if name is None:
+        if len(_names) >= _CLASSES_MAX:
+            _names.clear()
+        name = _names[kind] = _importable_named_tuple(kind)
+    return name
+
+
+def _importable_named_tuple(kind: type) -> str:
+    # A `__reduce__` or attributes of its own are more than the values tell.
+    if (
+        not issubclass(kind, tuple)
+        or not hasattr(kind, "_fields")
+        or kind.__reduce_ex__ is not object.__reduce_ex__
+        or kind.__reduce__ is not object.__reduce__
+        or kind.__dictoffset__
+    ):
+        return ""
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    try:
+        return name if _found(name) is kind else ""
+    except Exception:
+        return ""
+
+
+def _class_of(name: str) -> type:
+    kind = _classes.get(name)
+    if kind is None:
+        if len(_classes) >= _CLASSES_MAX:
+            _classes.clear()
+        kind = _classes[name] = _found(name)
+    return kind
+
+
+def _found(name: str) -> Any:
+    module, _, qualified = name.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in qualified.split("."):
+        found = getattr(found, part)
+    return found
+
+
+# What cloudpickle knows of the classes that it has sent or received by value.
+_id_of_class = _tracker._DYNAMIC_CLASS_TRACKER_BY_CLASS
+_class_of_id = _tracker._DYNAMIC_CLASS_TRACKER_BY_ID
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def persistent_id(self, value: Any) -> Any:
+        return _id_of_class.get(value) if isinstance(value, type) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, class_id: Any) -> Any:
+        return _class_of_id[class_id]

@@ -1,0 +1,69 @@
+"""Errors of a batch: from what Spark raises back to what Emberflow meant.
+
+A task that fails ends the job, and Spark raises a `PythonException` in the driver whose text holds
+the task's traceback. The last part of it is our own error, word for word. `failure_of` takes it out
+again. Of the payload there is only what was shown of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from emberflow import errors
+from emberflow.errors import EmberflowError, StepError
+
+_KINDS = "|".join(
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, EmberflowError)
+)
+_FOUND = re.compile(rf"^emberflow\.errors\.({_KINDS}): (.*)", re.MULTILINE | re.DOTALL)
+_STEP = re.compile(
+    r"(?P<problem>.*?)\n  step:        (?P<step>.*?)\n  function:    (?P<function>.*?)\n"
+    r"  global time: time=(?P<time>-?\d+) front=(?P<front>-?\d+)\n  payload:     (?P<payload>[^\n]*)",
+    re.DOTALL,
+)
+_END = re.compile(r"\n\n|\n\s+at \w|\nSQLSTATE|\n== ")
+
+
+class Shown:
+    """Stands for a payload of which only its ``repr`` came over."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def failure_of(raised: BaseException) -> EmberflowError | None:
+    """The error of Emberflow's behind one of Spark's; None if there is none.
+
+    >>> failure_of(ValueError("something else")) is None
+    True
+    """
+    if isinstance(raised, EmberflowError):
+        return raised
+    # The first is the cause; what follows it happened on the way out.
+    found = _FOUND.search(str(raised))
+    if found is None:
+        return None
+    kind: Any = getattr(errors, found[1])
+    if issubclass(kind, StepError):
+        parts = _STEP.match(found[2])
+        if parts is None:
+            return None
+        error: EmberflowError = StepError.__new__(kind)
+        StepError.__init__(
+            error,  # type: ignore[arg-type]
+            parts["problem"],
+            step=parts["step"],
+            function=parts["function"],
+            global_time=(int(parts["time"]), int(parts["front"])),
+            payload=Shown(parts["payload"]),
+        )
+        return error
+    message = _END.split(found[2], maxsplit=1)[0].strip()
+    made: EmberflowError = kind(message)
+    return made

@@ -1,0 +1,199 @@
+"""Grouping and reduction over the sorted items of one key hash at a time.
+
+A pass gets items sorted by (key hash, place). So when the hash changes, no item of it will ever
+follow, and all that was kept for it is dropped: a grouping holds ``window - 1`` payloads of a key, a
+reduction its accumulator, whatever the number of keys and the length of their histories. Different
+keys of one hash are told apart by a dict, as everywhere.
+
+``ended`` is told what was left of each key, if anybody wants to know: that is the state of the step
+after the last element, which a backfill hands on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from emberflow.calls import function_error, scheduled_time
+from emberflow.engine.program import Fused
+from emberflow.errors import InternalError
+from emberflow.functions import itself
+from emberflow.graph import Graph, Group, Map
+from emberflow.item import At
+from emberflow.runners.batch.places import encoded_path, front_of
+from emberflow.runners.batch.steps import Step
+
+#: An item of a key that ended: time, path, payload, and the accumulator of a reduction.
+Kept: TypeAlias = tuple[int, bytes, Any, Any]
+#: ``(key, what is left of it)``
+Ended: TypeAlias = Callable[[Any, list[Kept]], None]
+
+_ABSENT: Any = object()
+
+
+class GroupMachine:
+    """The last ``window`` payloads of the key, for each item."""
+
+    def __init__(self, node: Group, send: Step, ended: Ended | None = None) -> None:
+        self._key = node.key.function
+        self._window = node.window
+        self._send = send
+        self._ended = ended
+        self._bucket: int | None = None
+        self._held: dict[Any, deque[Any]] = {}
+        self._places: dict[Any, deque[tuple[int, bytes]]] = {}
+
+    def feed(
+        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+    ) -> None:
+        key_of, window, held, keeping = self._key, self._window, self._held, self._ended
+        current = self._bucket
+        tuples: list[tuple[Any, ...]] = []
+        append = tuples.append
+        for number, (bucket, payload) in enumerate(zip(buckets, payloads, strict=True)):
+            if bucket != current:
+                self.end()
+                current = bucket
+            key = key_of(payload)
+            last = held.get(key)
+            if last is None:
+                last = held[key] = deque(maxlen=window)
+            last.append(payload)
+            append(tuple(last))
+            if keeping is not None:
+                places = self._places.setdefault(key, deque(maxlen=window - 1))
+                places.append((times[number], paths[number]))
+        self._bucket = current
+        self._send(times, paths, tuples)
+
+    def end(self) -> None:
+        """No item of this hash will follow."""
+        if self._ended is not None:
+            for key, places in self._places.items():
+                payloads = list(self._held[key])[len(self._held[key]) - len(places) :]
+                self._ended(
+                    key,
+                    [
+                        (time, path, payload, None)
+                        for (time, path), payload in zip(places, payloads, strict=True)
+                    ],
+                )
+            self._places.clear()
+        self._held.clear()
+
+    finish = end
+
+
+class Reducer:
+    """What a fused reduction makes of one item: the functions, the places and the errors."""
+
+    def __init__(self, graph: Graph, fused: Fused) -> None:
+        reduction = fused.reduction
+        self.keyed, self.with_key = fused.keyed, reduction.with_key
+        self.first, self.combine = reduction.first, reduction.combine_function
+        self._shown = reduction.shown
+        self._combine_node = graph.nodes[reduction.combine]
+        self._value_node = None if reduction.value is None else graph.nodes[reduction.value]
+        # First image of the pair map and of the combine map, port 1 of the broadcast, value map.
+        self.out = encoded_path((0, 0, 1, 0) if fused.keyed else (0, 1))
+        self.key_of: Callable[[Any], Any]
+        self.value_of: Callable[[Any], Any]
+        if fused.keyed:
+            assert reduction.key is not None
+            self.key_of, self.value_of = reduction.key, itself
+        else:
+            self.key_of, self.value_of = _first, _third
+
+    def sent(self, key: Any, accumulator: Any) -> Any:
+        if not self.keyed:
+            return key, True, accumulator
+        return (key, accumulator) if self.with_key else accumulator
+
+    def failure(self, error: Exception, payload: Any, time: int, path: bytes) -> Exception:
+        """What to raise when ``first`` or ``combine`` did."""
+        assert isinstance(self._combine_node, Map)
+        shown = self._shown(self.value_of(payload))
+        return function_error(self._combine_node, error, shown, (time, front_of(path)))
+
+    def refuse(self, accumulator: At[Any], time: int, path: bytes) -> None:
+        """An accumulator cannot be scheduled; where triples go on, the map behind them says so."""
+        if self.keyed:
+            assert isinstance(self._value_node, Map)
+            scheduled_time(self._value_node, accumulator, (time, front_of(path)))
+            raise InternalError(f"{self._value_node} scheduled an accumulator")
+
+
+class ReduceMachine:
+    """The accumulator of the key after each item."""
+
+    def __init__(self, reducer: Reducer, send: Step, ended: Ended | None = None) -> None:
+        self._reducer = reducer
+        self._send = send
+        self._ended = ended
+        self._bucket: int | None = None
+        self._held: dict[Any, Any] = {}
+        self._last: dict[Any, tuple[int, bytes, Any]] = {}
+
+    def feed(
+        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+    ) -> None:
+        reducer, held, keeping = self._reducer, self._held, self._ended
+        first, combine, key_of = reducer.first, reducer.combine, reducer.key_of
+        values = payloads if reducer.keyed else [payload[2] for payload in payloads]
+        current = self._bucket
+        keys: list[Any] = []
+        accumulators: list[Any] = []
+        note, append, get = keys.append, accumulators.append, held.get
+        for number, bucket in enumerate(buckets):
+            if bucket != current:
+                self.end()
+                current = bucket
+            key = key_of(payloads[number])
+            before = get(key, _ABSENT)
+            try:
+                if before is _ABSENT:
+                    accumulator = first(values[number])
+                else:
+                    accumulator = combine(before, values[number])
+            except Exception as error:
+                raise reducer.failure(
+                    error, payloads[number], times[number], paths[number]
+                ) from error
+            held[key] = accumulator
+            note(key)
+            append(accumulator)
+            if keeping is not None:
+                self._last[key] = (times[number], paths[number], payloads[number])
+        self._bucket = current
+        if At in set(map(type, accumulators)):
+            for accumulator, time, path in zip(accumulators, times, paths, strict=True):
+                if isinstance(accumulator, At):
+                    reducer.refuse(accumulator, time, path)
+        out = reducer.out
+        if not reducer.keyed:
+            sent: list[Any] = [
+                (key, True, accumulator)
+                for key, accumulator in zip(keys, accumulators, strict=True)
+            ]
+        else:
+            sent = list(zip(keys, accumulators, strict=True)) if reducer.with_key else accumulators
+        self._send(times, [path + out for path in paths], sent)
+
+    def end(self) -> None:
+        """No item of this hash will follow."""
+        if self._ended is not None:
+            for key, (time, path, payload) in self._last.items():
+                self._ended(key, [(time, path, payload, self._held[key])])
+            self._last.clear()
+        self._held.clear()
+
+    finish = end
+
+
+def _first(triple: tuple[Any, bool, Any]) -> Any:
+    return triple[0]
+
+
+def _third(triple: tuple[Any, bool, Any]) -> Any:
+    return triple[2]

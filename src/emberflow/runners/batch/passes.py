@@ -1,0 +1,410 @@
+"""What runs in a Spark task: one pass over sorted rows, from Arrow to Arrow.
+
+Rows between passes have four columns::
+
+    bucket    the unit that the item is for, and the 32-bit hash of its key: what is hashed and sorted
+    time      the time of the item
+    path      the rest of its place (`places`)
+    payload   its payload (`codec`)
+
+They come sorted by the first three, which is checked as they go by: were two items at one place,
+their order would be Spark's whim, and the output with it.
+
+A pass takes slices of a batch, small enough that what a slice turns into stays small, and yields a
+batch of rows whenever enough have come together.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from emberflow.calls import Balance, balance_of
+from emberflow.errors import InputError, InternalError
+from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Sink
+from emberflow.hashing import key_hash
+from emberflow.runners.batch.codec import decode_all, encode_all
+from emberflow.runners.batch.inputs import Checked
+from emberflow.runners.batch.machines import Ended, GroupMachine, ReduceMachine, Reducer
+from emberflow.runners.batch.outputs import ColumnWriter, SinkColumns
+from emberflow.runners.batch.places import decoded_path, encoded_int
+from emberflow.runners.batch.planning import Units
+from emberflow.runners.batch.regions import Region
+from emberflow.runners.batch.steps import Step, broadcast_step, map_step, placed_step
+
+#: Rows and bytes that leave as one Arrow batch.
+_ROWS_MAX = 10_000
+_BYTES_MAX = 16 << 20
+#: Items taken through the steps at once. An accumulator may be large, and each of them has one.
+_SLICE_MAX = 512
+#: What a slice should turn into, and the least and most elements that make one.
+_ITEMS_AIMED_AT = 8_192
+_ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
+
+_HASH_BITS = 32
+_HASH_MASK = (1 << _HASH_BITS) - 1
+
+#: Keys whose bucket is remembered. Past that it is forgotten and begun anew.
+_KNOWN_MAX = 200_000
+
+BUS_SCHEMA = "bucket long, time long, path binary, payload binary"
+_BUS = pa.schema(
+    [
+        pa.field("bucket", pa.int64()),
+        pa.field("time", pa.int64()),
+        pa.field("path", pa.binary()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """All that a task has to know; it travels in the closure that Spark ships."""
+
+    graph: Graph
+    sink: Sink
+    #: Units that run in this pass: rows for others go on as they are.
+    units: tuple[int, ...] = ()
+    #: Or the front whose elements begin here.
+    front: Checked | None = None
+    #: The columns of the sink, if all that leaves is for it.
+    columns: SinkColumns | None = None
+
+
+def run_pass(
+    shipped: bytes, path: list[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run a pass in a task. ``path`` is where the driver imports from."""
+    sys.path += [folder for folder in path if folder not in sys.path]
+    yield from passed(pickle.loads(shipped), batches)
+
+
+def passed(given: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a pass makes of its rows."""
+    runner = Runner(given)
+    if given.front is not None:
+        return runner.begun(given.front, batches)
+    return runner.gone_on(batches)
+
+
+def no_doubles(
+    shipped: bytes, path: list[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Fail on a time that is there twice: there is no row but for such."""
+    sys.path += [folder for folder in path if folder not in sys.path]
+    front: Checked = pickle.loads(shipped)
+    for batch in batches:
+        for time in batch.column(0).to_pylist():
+            raise front.double(time)
+    return iter(())
+
+
+class Runner:
+    """One pass under way."""
+
+    def __init__(self, given: Pass, ended: Callable[[int], Ended] | None = None) -> None:
+        self.given = given
+        self.units = Units(given.graph)
+        self._ended = ended
+        self._needed = self.units.leading_to(given.sink)
+        self._out: _SinkRows | _BusRows = (
+            _BusRows() if given.columns is None else _SinkRows(ColumnWriter(given.columns))
+        )
+        self._steps: dict[int, Step] = {}
+        self._machines = {number: self._machine(number) for number in given.units}
+        self._sorted = _Sorted(given.graph)
+
+    # Rows in, rows out.
+
+    def begun(self, front: Checked, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        send = self._step(self.units.layout.readers[front.front.id][0])
+        code = encoded_int(front.front.index)
+        size = 64
+        for batch in batches:
+            start = 0
+            while start < batch.num_rows:
+                times, payloads = front.elements(batch.slice(start, size))
+                start += size
+                before = self._out.taken
+                send(times, [code] * len(times), payloads)
+                made = self._out.taken - before
+                aimed = size * _ITEMS_AIMED_AT // max(1, made)
+                size = max(_ELEMENTS_MIN, min(_ELEMENTS_MAX, 2 * size, aimed))
+                yield from self._out.full()
+        yield from self._out.rest()
+
+    def gone_on(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            buckets = batch.column(0).to_numpy()
+            times = batch.column(1).to_numpy()
+            self._sorted.check(buckets, times, batch.column(2))
+            targets = buckets >> _HASH_BITS
+            start = 0
+            while start < len(buckets):
+                end = int(np.searchsorted(targets, targets[start], side="right"))
+                yield from self._target(int(targets[start]), batch.slice(start, end - start))
+                start = end
+        for machine in self._machines.values():
+            machine.finish()
+        yield from self._out.rest()
+
+    def _target(self, target: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        machine = self._machines.get(target)
+        if machine is None and self.given.columns is None:
+            yield batch
+            return
+        for start in range(0, batch.num_rows, _SLICE_MAX):
+            rows = batch.slice(start, _SLICE_MAX)
+            times: list[int] = rows.column(1).to_pylist()
+            paths: list[bytes] = rows.column(2).to_pylist()
+            payloads = decode_all(rows.column(3).to_pylist())
+            if machine is not None:
+                machine.feed(rows.column(0).to_pylist(), times, paths, payloads)
+            elif target == self.units.sink_target:
+                self._step(self.given.sink.id)(times, paths, payloads)
+            else:
+                raise InternalError(f"a row for unit {target} has come to the end of its batch")
+            yield from self._out.full()
+
+    # The steps between: made once a pass, from the graph.
+
+    def _machine(self, number: int) -> GroupMachine | ReduceMachine | Region:
+        layout, graph = self.units.layout, self.given.graph
+        unit = self.units.units[number]
+        if unit.is_region:
+            leaving = {
+                reader: self._step(reader)
+                for node in unit.nodes
+                for reader in layout.readers[node]
+                if reader not in unit.nodes and reader in self._needed
+            }
+            return Region(layout, unit, leaving)
+        ended = None if self._ended is None else self._ended(number)
+        (node,) = unit.nodes
+        send = self._step(layout.readers[node][0])
+        if node in layout.fused:
+            return ReduceMachine(Reducer(graph, layout.fused[node]), send, ended)
+        group = graph.nodes[node]
+        assert isinstance(group, Group)
+        return GroupMachine(group, send, ended)
+
+    def _step(self, number: int) -> Step:
+        step = self._steps.get(number)
+        if step is None:
+            step = self._steps[number] = self._made_step(number)
+        return step
+
+    def _made_step(self, number: int) -> Step:
+        if number in self.units.of_node:
+            return self._towards_unit(number)
+        node = self.given.graph.nodes[number]
+        readers = self.units.layout.readers[number]
+        if isinstance(node, Sink):
+            return self._towards_sink()
+        if isinstance(node, Front | Merge):
+            return self._step(readers[0])
+        if isinstance(node, Map):
+            step = map_step(node, self._step(readers[0]))
+        elif isinstance(node, Broadcast):
+            step = broadcast_step(
+                [
+                    (port, self._step(reader))
+                    for port, reader in enumerate(readers)
+                    if reader in self._needed
+                ]
+            )
+        else:
+            raise InternalError(f"a batch does not know {node}")
+        key = node.inputs[0].key
+        return step if key is None else placed_step(balance_of(node, key), step)
+
+    def _towards_sink(self) -> Step:
+        out = self._out
+        if isinstance(out, _SinkRows):
+            return out.add
+        target = self.units.sink_target << _HASH_BITS
+
+        def to_sink(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+            # Any partition will do. Elements are spread, so that none has to take them all.
+            out.add([target | hash(time) & _HASH_MASK for time in times], times, paths, payloads)
+
+        return to_sink
+
+    def _towards_unit(self, entry: int) -> Step:
+        """To the shuffle: every item gets the bucket of its key."""
+        out = self._out
+        if isinstance(out, _SinkRows):
+            raise InternalError("the last pass of a batch has rows that are not for the sink")
+        number = self.units.of_node[entry]
+        unit = self.units.units[number]
+        target = number << _HASH_BITS
+        keyed = self.units.keyed_node(unit, entry)
+        if keyed is None:
+
+            def to_region(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+                out.add([target] * len(times), times, paths, [(entry, p) for p in payloads])
+
+            return to_region
+
+        found = self.units.layout.balance_of(keyed)
+        assert found is not None
+        buckets_of = _buckets(*found, target)
+        if unit.is_region:
+
+            def to_keyed_region(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+                buckets = buckets_of(times, paths, payloads)
+                out.add(buckets, times, paths, [(entry, payload) for payload in payloads])
+
+            return to_keyed_region
+
+        def to_unit(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+            out.add(buckets_of(times, paths, payloads), times, paths, payloads)
+
+        return to_unit
+
+
+_Buckets: TypeAlias = Callable[[list[int], list[bytes], list[Any]], list[int]]
+
+
+def _buckets(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Buckets:
+    known = _Known(target)
+
+    def buckets_of(times: list[int], paths: list[bytes], payloads: list[Any]) -> list[int]:
+        try:
+            return [known[key_of(payload)] for payload in payloads]
+        except Exception:  # the key function raised, or a key has no stable hash: told item by item
+            return [
+                target | balance(payload, (time, decoded_path(path)[0]))[1] & _HASH_MASK
+                for time, path, payload in zip(times, paths, payloads, strict=True)
+            ]
+
+    return buckets_of
+
+
+class _Known(dict[Any, int]):
+    """The bucket of each key met so far: keys repeat, and a lookup is cheaper than a hash."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+
+    def __missing__(self, key: Any) -> int:
+        if len(self) >= _KNOWN_MAX:
+            self.clear()
+        bucket = self[key] = self._target | key_hash(key) & _HASH_MASK
+        return bucket
+
+
+class _BusRows:
+    """Rows for the next shuffle."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._buckets: list[int] = []
+        self._times: list[int] = []
+        self._paths: list[bytes] = []
+        self._payloads: list[bytes] = []
+        self._bytes = 0
+
+    def add(
+        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+    ) -> None:
+        data = encode_all(payloads)
+        self.taken += len(data)
+        self._buckets += buckets
+        self._times += times
+        self._paths += paths
+        self._payloads += data
+        self._bytes += sum(map(len, data))
+
+    def full(self) -> Iterator[pa.RecordBatch]:
+        if len(self._times) >= _ROWS_MAX or self._bytes >= _BYTES_MAX:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self._times:
+            arrays = [
+                pa.array(self._buckets, pa.int64()),
+                pa.array(self._times, pa.int64()),
+                pa.array(self._paths, pa.binary()),
+                pa.array(self._payloads, pa.binary()),
+            ]
+            self._clear()
+            yield pa.RecordBatch.from_arrays(arrays, schema=_BUS)
+
+
+class _SinkRows:
+    """Rows of the sink: each slice becomes columns at once, so that no payload is held for long."""
+
+    def __init__(self, writer: ColumnWriter) -> None:
+        self.taken = 0
+        self._writer = writer
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+
+    def add(self, times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+        if times:
+            batch = self._writer.batch(times, paths, payloads)
+            self._batches.append(batch)
+            self.taken += batch.num_rows
+            self._rows += batch.num_rows
+            self._bytes += batch.nbytes
+
+    def full(self) -> Iterator[pa.RecordBatch]:
+        if self._rows >= _ROWS_MAX or self._bytes >= _BYTES_MAX:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self._batches:
+            batches, self._batches = self._batches, []
+            self._rows = self._bytes = 0
+            yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+class _Sorted:
+    """Watches that rows come in order, and that no two stand at one place."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._last: tuple[int, int, bytes] | None = None
+
+    def check(self, buckets: Any, times: Any, paths: pa.Array) -> None:
+        count = len(buckets)
+        if not count:
+            return
+        if self._last is not None:
+            self._compare(self._last, (int(buckets[0]), int(times[0]), paths[0].as_py()))
+        same_bucket = buckets[1:] == buckets[:-1]
+        same_time = times[1:] == times[:-1]
+        if not ((buckets[1:] >= buckets[:-1]) & (~same_bucket | (times[1:] >= times[:-1]))).all():
+            raise InternalError("the rows of a pass are not sorted")
+        for number in np.flatnonzero(same_bucket & same_time).tolist():
+            bucket, time = int(buckets[number]), int(times[number])
+            here, there = paths[number].as_py(), paths[number + 1].as_py()
+            self._compare((bucket, time, here), (bucket, time, there))
+        self._last = (int(buckets[-1]), int(times[-1]), paths[count - 1].as_py())
+
+    def _compare(self, one: tuple[int, int, bytes], other: tuple[int, int, bytes]) -> None:
+        if one < other:
+            return
+        if one > other:
+            raise InternalError(f"the row at {other} came after the one at {one}")
+        _, time, path = one
+        front, *ids = decoded_path(path)
+        if front < 0:  # scheduled: the element that it comes from
+            time, front = ids[0], ids[1]
+        names = [name for name, known in self._graph.fronts.items() if known.index == front]
+        raise InputError(
+            f"front {names[0] if names else front!r}: more than one row has the time {time}. Times "
+            f"within a front are the order, so they are unique."
+        )

@@ -1,0 +1,108 @@
+"""Paths: what of a place comes after its time, as bytes that sort as the order says.
+
+Spark sorts the items of a key, so their places have to be columns that Spark can compare. A place is
+``(time, front, *child ids)``. The time is a column of its own, a long, because that decides nearly
+every comparison; the rest is the *path*, a binary column. Guarantees:
+
+- paths compare, byte by byte and unsigned, exactly as the tuples ``(front, *child ids)`` do;
+- the path of a child is its parent's path and the code of its child id behind it, so a map makes
+  a place by one concatenation, and nothing is ever decoded on the way.
+
+The code of an int is one byte where it is small, else its length and then its bytes; none is the
+beginning of another, and a longer one is further from zero::
+
+    -2**64 ... -113    0x08..0x0F, then the bytes of -1 - n, turned over
+       -112 ... -1     0x10..0x7F
+          0 ... 111    0x80..0xEF
+        112 ... 2**64  0xF0..0xF7, then the bytes of n
+
+A tuple that another begins with is the smaller one, and so are its bytes. That is why the codes
+need no end mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+_SMALL: Final = 112
+_BYTES_MAX: Final = 8
+
+
+def encoded_int(number: int) -> bytes:
+    """The code of one int.
+
+    >>> encoded_int(0), encoded_int(-1), encoded_int(300)
+    (b'\\x80', b'\\x7f', b'\\xf1\\x01,')
+    """
+    if number >= 0:
+        if number < _SMALL:
+            return _CODES[number]
+        length = (number.bit_length() + 7) // 8
+        if length <= _BYTES_MAX:
+            return bytes((0xF0 + length - 1,)) + number.to_bytes(length, "big")
+    else:
+        below = -1 - number
+        if below < _SMALL:
+            return bytes((0x7F - below,))
+        length = (below.bit_length() + 7) // 8
+        if length <= _BYTES_MAX:
+            turned = (1 << 8 * length) - 1 - below
+            return bytes((0x0F - length + 1,)) + turned.to_bytes(length, "big")
+    raise OverflowError(f"{number} has more than 64 bits, and no part of a place has")
+
+
+_CODES: Final = tuple(bytes((0x80 + number,)) for number in range(_SMALL))
+
+#: The codes of the first child ids, so that the commonest cost no call.
+CHILDREN: Final = tuple(encoded_int(number) for number in range(1024))
+
+
+def child_codes(count: int) -> tuple[bytes, ...]:
+    """The codes of the child ids below ``count``."""
+    if count <= len(CHILDREN):
+        return CHILDREN[:count]
+    return (*CHILDREN, *map(encoded_int, range(len(CHILDREN), count)))
+
+
+def encoded_path(numbers: Iterable[int]) -> bytes:
+    """The path ``(front, *child ids)`` as bytes.
+
+    >>> encoded_path((0, 1)) < encoded_path((0, 1, 0)) < encoded_path((0, 2))
+    True
+    """
+    return b"".join(map(encoded_int, numbers))
+
+
+def decoded_path(path: bytes) -> tuple[int, ...]:
+    """The numbers of a path.
+
+    >>> decoded_path(encoded_path((-(2**33), 5, 2**62, 0)))
+    (-8589934592, 5, 4611686018427387904, 0)
+    """
+    numbers: list[int] = []
+    position, end = 0, len(path)
+    while position < end:
+        head = path[position]
+        position += 1
+        if head >= 0xF0:
+            length = head - 0xF0 + 1
+            numbers.append(int.from_bytes(path[position : position + length], "big"))
+            position += length
+        elif head >= 0x10:
+            numbers.append(head - 0x80)
+        else:
+            length = 0x0F - head + 1
+            turned = int.from_bytes(path[position : position + length], "big")
+            numbers.append(turned - (1 << 8 * length))
+            position += length
+    return tuple(numbers)
+
+
+def front_of(path: bytes) -> int:
+    """The first number of a path."""
+    head = path[0]
+    if 0x10 <= head < 0xF0:
+        return head - 0x80
+    length = head - 0xEF if head >= 0xF0 else 0x10 - head
+    return decoded_path(path[: 1 + length])[0]
