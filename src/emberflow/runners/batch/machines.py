@@ -12,7 +12,7 @@ after the last element, which a backfill hands on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from emberflow.calls import function_error, scheduled_time
@@ -132,63 +132,99 @@ class ReduceMachine:
         self._send = send
         self._ended = ended
         self._bucket: int | None = None
+        #: The key at hand and its accumulator; and those of other keys of the same hash.
+        self._key: Any = _ABSENT
+        self._accumulator: Any = None
         self._held: dict[Any, Any] = {}
         self._last: dict[Any, tuple[int, bytes, Any]] = {}
 
     def feed(
         self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
     ) -> None:
-        reducer, held, keeping = self._reducer, self._held, self._ended
-        first, combine, key_of = reducer.first, reducer.combine, reducer.key_of
-        values = payloads if reducer.keyed else [payload[2] for payload in payloads]
-        current = self._bucket
+        reducer = self._reducer
         keys: list[Any] = []
         accumulators: list[Any] = []
-        note, append, get = keys.append, accumulators.append, held.get
-        for number, bucket in enumerate(buckets):
-            if bucket != current:
-                self.end()
-                current = bucket
-            key = key_of(payloads[number])
-            before = get(key, _ABSENT)
-            try:
-                if before is _ABSENT:
-                    accumulator = first(values[number])
-                else:
-                    accumulator = combine(before, values[number])
-            except Exception as error:
-                raise reducer.failure(
-                    error, payloads[number], times[number], paths[number]
-                ) from error
-            held[key] = accumulator
-            note(key)
-            append(accumulator)
-            if keeping is not None:
-                self._last[key] = (times[number], paths[number], payloads[number])
-        self._bucket = current
+        if self._ended is None:
+            self._reduce(buckets, payloads, times, paths, keys, accumulators)
+        else:
+            for part in _runs(buckets):
+                at, where, given = times[part], paths[part], payloads[part]
+                self._reduce(buckets[part], given, at, where, keys, accumulators)
+                last = zip(at, where, given, strict=True)
+                self._last.update(zip(keys[part], last, strict=True))
         if At in set(map(type, accumulators)):
             for accumulator, time, path in zip(accumulators, times, paths, strict=True):
                 if isinstance(accumulator, At):
                     reducer.refuse(accumulator, time, path)
-        out = reducer.out
+        sent: list[Any] = accumulators
         if not reducer.keyed:
-            sent: list[Any] = [
-                (key, True, accumulator)
-                for key, accumulator in zip(keys, accumulators, strict=True)
-            ]
-        else:
-            sent = list(zip(keys, accumulators, strict=True)) if reducer.with_key else accumulators
+            sent = [(key, True, held) for key, held in zip(keys, accumulators, strict=True)]
+        elif reducer.with_key:
+            sent = list(zip(keys, accumulators, strict=True))
+        out = reducer.out
         self._send(times, [path + out for path in paths], sent)
+
+    def _reduce(
+        self,
+        buckets: list[int],
+        payloads: list[Any],
+        times: list[int],
+        paths: list[bytes],
+        keys: list[Any],
+        accumulators: list[Any],
+    ) -> None:
+        """Append the key and the accumulator of each item."""
+        reducer = self._reducer
+        first, combine, key_of = reducer.first, reducer.combine, reducer.key_of
+        values = payloads if reducer.keyed else [payload[2] for payload in payloads]
+        bucket_now, key_now, accumulator = self._bucket, self._key, self._accumulator
+        note, append, done = keys.append, accumulators.append, len(keys)
+        try:
+            for bucket, payload, value in zip(buckets, payloads, values, strict=True):
+                key = key_of(payload)
+                if bucket == bucket_now and key == key_now:
+                    accumulator = combine(accumulator, value)
+                else:
+                    self._key, self._accumulator = key_now, accumulator
+                    before = self._turn_to(bucket, key)
+                    bucket_now, key_now = bucket, key
+                    accumulator = first(value) if before is _ABSENT else combine(before, value)
+                note(key)
+                append(accumulator)
+        except Exception as error:
+            number = len(keys) - done
+            raise reducer.failure(error, payloads[number], times[number], paths[number]) from error
+        self._bucket, self._key, self._accumulator = bucket_now, key_now, accumulator
+
+    def _turn_to(self, bucket: int, key: Any) -> Any:
+        """Put the key at hand aside, or all of its hash if that has ended; the other one's state."""
+        if bucket != self._bucket:
+            self.end()
+            self._bucket = bucket
+            return _ABSENT
+        self._held[self._key] = self._accumulator
+        return self._held.pop(key, _ABSENT)
 
     def end(self) -> None:
         """No item of this hash will follow."""
-        if self._ended is not None:
+        if self._ended is not None and self._key is not _ABSENT:
+            self._held[self._key] = self._accumulator
             for key, (time, path, payload) in self._last.items():
                 self._ended(key, [(time, path, payload, self._held[key])])
             self._last.clear()
+        self._key, self._accumulator = _ABSENT, None
         self._held.clear()
 
     finish = end
+
+
+def _runs(buckets: list[int]) -> Iterator[slice]:
+    """The stretches of equal buckets."""
+    start = 0
+    for number in range(1, len(buckets) + 1):
+        if number == len(buckets) or buckets[number] != buckets[start]:
+            yield slice(start, number)
+            start = number
 
 
 def _first(triple: tuple[Any, bool, Any]) -> Any:

@@ -16,6 +16,7 @@ batch of rows whenever enough have come together.
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +43,7 @@ from emberflow.runners.batch.steps import Step, broadcast_step, map_step, placed
 _ROWS_MAX = 10_000
 _BYTES_MAX = 16 << 20
 #: Items taken through the steps at once. An accumulator may be large, and each of them has one.
-_SLICE_MAX = 512
+_SLICE_MAX = 1_024
 #: What a slice should turn into, and the least and most elements that make one.
 _ITEMS_AIMED_AT = 8_192
 _ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
@@ -52,6 +53,9 @@ _HASH_MASK = (1 << _HASH_BITS) - 1
 
 #: Keys whose bucket is remembered. Past that it is forgotten and begun anew.
 _KNOWN_MAX = 200_000
+
+#: Items die young, and a look at all of them now and then finds nothing.
+_COLLECTIONS = (100_000, 20, 100)
 
 BUS_SCHEMA = "bucket long, time long, path binary, payload binary"
 _BUS = pa.schema(
@@ -83,7 +87,12 @@ def run_pass(
 ) -> Iterator[pa.RecordBatch]:
     """Run a pass in a task. ``path`` is where the driver imports from."""
     sys.path += [folder for folder in path if folder not in sys.path]
-    yield from passed(pickle.loads(shipped), batches)
+    before = gc.get_threshold()
+    gc.set_threshold(*_COLLECTIONS)
+    try:
+        yield from passed(pickle.loads(shipped), batches)
+    finally:
+        gc.set_threshold(*before)  # the process may serve other tasks
 
 
 def passed(given: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,32 +152,35 @@ class Runner:
     def gone_on(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             buckets = batch.column(0).to_numpy()
-            times = batch.column(1).to_numpy()
-            self._sorted.check(buckets, times, batch.column(2))
+            paths: list[bytes] = batch.column(2).to_pylist()
+            self._sorted.check(buckets, batch.column(1).to_numpy(), paths)
             targets = buckets >> _HASH_BITS
             start = 0
             while start < len(buckets):
                 end = int(np.searchsorted(targets, targets[start], side="right"))
-                yield from self._target(int(targets[start]), batch.slice(start, end - start))
+                rows = batch.slice(start, end - start)
+                yield from self._target(int(targets[start]), rows, paths[start:end])
                 start = end
         for machine in self._machines.values():
             machine.finish()
         yield from self._out.rest()
 
-    def _target(self, target: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _target(
+        self, target: int, batch: pa.RecordBatch, paths: list[bytes]
+    ) -> Iterator[pa.RecordBatch]:
         machine = self._machines.get(target)
         if machine is None and self.given.columns is None:
             yield batch
             return
         for start in range(0, batch.num_rows, _SLICE_MAX):
             rows = batch.slice(start, _SLICE_MAX)
+            here = paths[start : start + _SLICE_MAX]
             times: list[int] = rows.column(1).to_pylist()
-            paths: list[bytes] = rows.column(2).to_pylist()
             payloads = decode_all(rows.column(3).to_pylist())
             if machine is not None:
-                machine.feed(rows.column(0).to_pylist(), times, paths, payloads)
+                machine.feed(rows.column(0).to_pylist(), times, here, payloads)
             elif target == self.units.sink_target:
-                self._step(self.given.sink.id)(times, paths, payloads)
+                self._step(self.given.sink.id)(times, here, payloads)
             else:
                 raise InternalError(f"a row for unit {target} has come to the end of its batch")
             yield from self._out.full()
@@ -378,21 +390,21 @@ class _Sorted:
         self._graph = graph
         self._last: tuple[int, int, bytes] | None = None
 
-    def check(self, buckets: Any, times: Any, paths: pa.Array) -> None:
-        count = len(buckets)
-        if not count:
+    def check(self, buckets: Any, times: Any, paths: list[bytes]) -> None:
+        if not paths:
             return
         if self._last is not None:
-            self._compare(self._last, (int(buckets[0]), int(times[0]), paths[0].as_py()))
+            self._compare(self._last, (int(buckets[0]), int(times[0]), paths[0]))
         same_bucket = buckets[1:] == buckets[:-1]
         same_time = times[1:] == times[:-1]
         if not ((buckets[1:] >= buckets[:-1]) & (~same_bucket | (times[1:] >= times[:-1]))).all():
             raise InternalError("the rows of a pass are not sorted")
+        # Nearly all are told apart by their times; paths are looked at where they are not.
         for number in np.flatnonzero(same_bucket & same_time).tolist():
-            bucket, time = int(buckets[number]), int(times[number])
-            here, there = paths[number].as_py(), paths[number + 1].as_py()
-            self._compare((bucket, time, here), (bucket, time, there))
-        self._last = (int(buckets[-1]), int(times[-1]), paths[count - 1].as_py())
+            if not paths[number] < paths[number + 1]:
+                bucket, time = int(buckets[number]), int(times[number])
+                self._compare((bucket, time, paths[number]), (bucket, time, paths[number + 1]))
+        self._last = (int(buckets[-1]), int(times[-1]), paths[-1])
 
     def _compare(self, one: tuple[int, int, bytes], other: tuple[int, int, bytes]) -> None:
         if one < other:

@@ -1,0 +1,115 @@
+"""A batch without Spark: the real plan and the real passes, and a shuffle of a few lines.
+
+Spark does three things between passes: it spreads rows by a hash of their bucket, sorts them, and
+cuts them into Arrow batches. Done here by hand, a random flow costs milliseconds instead of jobs, so
+that hundreds of them can be tried. That Spark does the same three things is for `tests/spark`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+import emberflow as ef
+from emberflow.runners.batch.codec import decode
+from emberflow.runners.batch.inputs import Checked, Reader
+from emberflow.runners.batch.outputs import SinkColumns
+from emberflow.runners.batch.passes import Pass, passed
+from emberflow.runners.batch.planning import Units, plan_of
+
+BUS = ("bucket", "time", "path", "payload")
+
+
+def batch(
+    flow: ef.Flow, elements: dict[str, list[Any]], *, partitions: int, seed: int
+) -> dict[str, list[Any]]:
+    """What each sink gets, in order; elements are ints."""
+    random = Random(seed)
+    graph = flow.graph()
+    units = Units(graph)
+    outputs: dict[str, list[Any]] = {}
+    for name, sink in graph.sinks.items():
+        plan = plan_of(units, sink)
+        raw = SinkColumns(sink, None)
+
+        def columns(targets: frozenset[int], raw: SinkColumns = raw) -> SinkColumns | None:
+            return raw if targets == {units.sink_target} else None
+
+        frames: list[list[tuple[Any, ...]]] = []
+        for front, targets in zip(plan.fronts, plan.front_targets, strict=True):
+            checked = Checked(front, Reader(front, ("value",), (None,), "bare"), "time", (), "ms")
+            made = Pass(graph, sink, front=checked, columns=columns(targets))
+            frames.append(
+                [
+                    row
+                    for part in spread(input_rows(elements[front.name]), partitions, random, None)
+                    for row in ran(made, cut(part, random, ("_time", "_tied", "value")))
+                ]
+            )
+        for stage in plan.stages:
+            taken = [row for number in stage.frames for row in frames[number]]
+            made = Pass(graph, sink, units=stage.units, columns=columns(stage.targets))
+            frames.append(
+                [
+                    row
+                    for part in spread(taken, partitions, random, 0)
+                    for row in ran(made, cut(sorted(part, key=lambda row: row[:3]), random, BUS))
+                ]
+            )
+        last = [row for number in plan.last for row in frames[number]]
+        # payload, time, front, path, and the partition of a sink that has some
+        in_order = sorted(last, key=lambda row: (row[1], row[3]))
+        outputs[name] = [decode(row[0]) for row in in_order]
+    return outputs
+
+
+def input_rows(elements: list[Any]) -> list[tuple[Any, ...]]:
+    return [
+        (e.time, False, e.payload) if isinstance(e, ef.At) else (number, False, e)
+        for number, e in enumerate(elements)
+    ]
+
+
+def spread(
+    rows: list[tuple[Any, ...]], partitions: int, random: Random, by: int | None
+) -> list[list[tuple[Any, ...]]]:
+    """Into partitions by a column, or anywhere; in any order."""
+    rows = list(rows)
+    random.shuffle(rows)
+    parts: list[list[tuple[Any, ...]]] = [[] for _ in range(partitions)]
+    for row in rows:
+        where = random.randrange(partitions) if by is None else row[by] * 7919 % partitions
+        parts[where].append(row)
+    return parts
+
+
+TYPES = {
+    "bucket": pa.int64(),
+    "time": pa.int64(),
+    "path": pa.binary(),
+    "payload": pa.binary(),
+    "_time": pa.int64(),
+    "_tied": pa.bool_(),
+    "value": pa.int64(),
+}
+
+
+def cut(
+    rows: list[tuple[Any, ...]], random: Random, names: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of any size."""
+    start = 0
+    while start < len(rows):
+        size = random.choice((1, 3, 1_000))
+        part = list(zip(*rows[start : start + size], strict=True))
+        arrays = [pa.array(part[number], TYPES[name]) for number, name in enumerate(names)]
+        yield pa.RecordBatch.from_arrays(arrays, names=list(names))
+        start += size
+
+
+def ran(made: Pass, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    for out in passed(made, batches):
+        yield from zip(*(column.to_pylist() for column in out.columns), strict=True)
