@@ -7,7 +7,7 @@ that hundreds of them can be tried. That Spark does the same three things is for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 import emberflow as ef
 from emberflow.runners.batch.codec import decode
 from emberflow.runners.batch.inputs import Checked, Reader
+from emberflow.runners.batch.machines import Ended
 from emberflow.runners.batch.outputs import SinkColumns
 from emberflow.runners.batch.passes import Pass, passed
 from emberflow.runners.batch.planning import Units, plan_of
@@ -24,7 +25,12 @@ BUS = ("bucket", "time", "path", "payload")
 
 
 def batch(
-    flow: ef.Flow, elements: dict[str, list[Any]], *, partitions: int, seed: int
+    flow: ef.Flow,
+    elements: dict[str, list[Any]],
+    *,
+    partitions: int,
+    seed: int,
+    ended: Callable[[int], Ended] | None = None,
 ) -> dict[str, list[Any]]:
     """What each sink gets, in order; elements are ints."""
     random = Random(seed)
@@ -56,7 +62,9 @@ def batch(
                 [
                     row
                     for part in spread(taken, partitions, random, 0)
-                    for row in ran(made, cut(sorted(part, key=lambda row: row[:3]), random, BUS))
+                    for row in ran(
+                        made, cut(sorted(part, key=lambda row: row[:3]), random, BUS), ended
+                    )
                 ]
             )
         last = [row for number in plan.last for row in frames[number]]
@@ -110,6 +118,8 @@ def cut(
         start += size
 
 
-def ran(made: Pass, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    for out in passed(made, batches):
+def ran(
+    made: Pass, batches: Iterator[pa.RecordBatch], ended: Callable[[int], Ended] | None = None
+) -> Iterator[tuple[Any, ...]]:
+    for out in passed(made, batches, ended):
         yield from zip(*(column.to_pylist() for column in out.columns), strict=True)

@@ -11,7 +11,8 @@ They come sorted by the first three, which is checked as they go by: were two it
 their order would be Spark's whim, and the output with it.
 
 A pass takes slices of a batch, small enough that what a slice turns into stays small, and yields a
-batch of rows whenever enough have come together.
+batch of rows whenever enough have come together. A clock helps to choose how long a slice is; what
+comes out does not depend on it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from time import thread_time
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,8 +44,10 @@ from emberflow.runners.batch.steps import Step, broadcast_step, map_step, placed
 #: Rows and bytes that leave as one Arrow batch.
 _ROWS_MAX = 10_000
 _BYTES_MAX = 16 << 20
-#: Items taken through the steps at once. An accumulator may be large, and each of them has one.
-_SLICE_MAX = 1_024
+#: Items taken through the steps at once. Each of them may make an accumulator, and accumulators may
+#: be large; but large ones take long to make, so a slice is as long as what it costs.
+_SLICE_MIN, _SLICE_MAX = 16, 2_048
+_SLICE_SECONDS = 0.005
 #: What a slice should turn into, and the least and most elements that make one.
 _ITEMS_AIMED_AT = 8_192
 _ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
@@ -95,9 +99,13 @@ def run_pass(
         gc.set_threshold(*before)  # the process may serve other tasks
 
 
-def passed(given: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a pass makes of its rows."""
-    runner = Runner(given)
+def passed(
+    given: Pass,
+    batches: Iterable[pa.RecordBatch],
+    ended: Callable[[int], Ended] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """What a pass makes of its rows. ``ended(unit)`` is told what is left of each key of a unit."""
+    runner = Runner(given, ended)
     if given.front is not None:
         return runner.begun(given.front, batches)
     return runner.gone_on(batches)
@@ -129,6 +137,7 @@ class Runner:
         self._steps: dict[int, Step] = {}
         self._machines = {number: self._machine(number) for number in given.units}
         self._sorted = _Sorted(given.graph)
+        self._slice = _SLICE_MIN
 
     # Rows in, rows out.
 
@@ -172,9 +181,12 @@ class Runner:
         if machine is None and self.given.columns is None:
             yield batch
             return
-        for start in range(0, batch.num_rows, _SLICE_MAX):
-            rows = batch.slice(start, _SLICE_MAX)
-            here = paths[start : start + _SLICE_MAX]
+        start = 0
+        while start < batch.num_rows:
+            size, began = self._slice, thread_time()
+            rows = batch.slice(start, size)
+            here = paths[start : start + size]
+            start += size
             times: list[int] = rows.column(1).to_pylist()
             payloads = decode_all(rows.column(3).to_pylist())
             if machine is not None:
@@ -183,6 +195,8 @@ class Runner:
                 self._step(self.given.sink.id)(times, here, payloads)
             else:
                 raise InternalError(f"a row for unit {target} has come to the end of its batch")
+            slow = thread_time() - began > _SLICE_SECONDS
+            self._slice = max(_SLICE_MIN, size // 2) if slow else min(_SLICE_MAX, size * 2)
             yield from self._out.full()
 
     # The steps between: made once a pass, from the graph.
