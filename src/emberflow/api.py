@@ -36,6 +36,7 @@ class Flow(builder.Flow):
         schema: Any = None,
         partitions: int | None = None,
         raw: bool = False,
+        ordered: bool = True,
         **fronts: Any,
     ) -> dict[str, DataFrame]:
         """Run the flow on DataFrames: one for each front in, one for each sink out, lazily.
@@ -43,8 +44,17 @@ class Flow(builder.Flow):
         A front takes a DataFrame, or `ef.rows(df, time=..., payload=...)`. ``schema`` gives the
         columns of the sinks (a dict by sink, or that of the only one); without it they are found out
         with the first rows of each front. ``partitions`` is the number of partitions of each shuffle,
-        else Spark's own setting. ``raw=True`` gives payloads as bytes, for `ef.payloads`.
+        else Spark's own setting. ``raw=True`` gives payloads as bytes, for `ef.payloads`. Rows are in
+        order within each partition of the DataFrame; ``ordered=False`` spares that sort.
         """
         from emberflow.runners.batch import batch
 
-        return batch(self, spark, schema=schema, partitions=partitions, raw=raw, fronts=fronts)
+        return batch(
+            self,
+            spark,
+            schema=schema,
+            partitions=partitions,
+            raw=raw,
+            ordered=ordered,
+            fronts=fronts,
+        )

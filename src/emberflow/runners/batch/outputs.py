@@ -128,8 +128,6 @@ class ColumnWriter:
     ) -> Sequence[Sequence[Any]]:
         assert self._payload is not None
         count = len(self._payload.fields)
-        if not payloads:
-            return [[] for _ in range(count)]
         kinds = set(map(type, payloads))
         rows: list[Sequence[Any]]
         if all(issubclass(kind, tuple) for kind in kinds):
@@ -143,7 +141,7 @@ class ColumnWriter:
             for payload, row, time, path in zip(payloads, rows, times, paths, strict=True):
                 if len(row) != count:
                     raise self._misfit(f"a payload of {count} fields", payload, time, path)
-        return list(zip(*rows, strict=True))
+        return [[row[number] for row in rows] for number in range(count)]
 
     def _row(self, payload: Any, place: list[Any]) -> Sequence[Any]:
         assert self._payload is not None

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: Rows of each front that a schema is found out with.
 _SAMPLED_ROWS = 100
-_OPTIONS = ("schema", "partitions", "raw")
+_OPTIONS = ("schema", "partitions", "raw", "ordered")
 
 
 def batch(
@@ -52,6 +52,7 @@ def batch(
     schema: Any,
     partitions: int | None,
     raw: bool,
+    ordered: bool,
     fronts: Mapping[str, Any],
 ) -> dict[str, DataFrame]:
     """See `emberflow.Flow.batch`."""
@@ -71,7 +72,8 @@ def batch(
     units = Units(graph)
     columns = _columns(graph, inputs, schema, raw)
     return {
-        name: _SinkFrame(units, inputs, columns[name], partitions).rows() for name in graph.sinks
+        name: _SinkFrame(units, inputs, columns[name], partitions, ordered).rows()
+        for name in graph.sinks
     }
 
 
@@ -147,8 +149,10 @@ class _SinkFrame:
         inputs: Mapping[str, FrontRows],
         columns: SinkColumns,
         partitions: int | None,
+        ordered: bool,
     ) -> None:
         self._units = units
+        self._ordered = ordered
         self._inputs = inputs
         self._columns = columns
         self._partitions = partitions
@@ -170,7 +174,8 @@ class _SinkFrame:
             )
             in_order = spread.sortWithinPartitions("bucket", "time", "path")
             frames.append(self._passed(in_order, stage.targets, units=stage.units))
-        return _union([frames[number] for number in plan.last]).sortWithinPartitions(TIME, PATH)
+        last = _union([frames[number] for number in plan.last])
+        return last.sortWithinPartitions(TIME, PATH) if self._ordered else last
 
     def _front(self, rows: FrontRows, targets: frozenset[int]) -> DataFrame:
         frame = self._passed(rows.selected(), targets, front=rows.checked())
