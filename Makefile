@@ -14,7 +14,7 @@ unexport SPARK_HOME PYTHONPATH
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-engine bench-live soak lock clean
+.PHONY: help setup demo test lint format bench bench-engine bench-live bench-batch soak lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -53,6 +53,9 @@ bench-engine: setup ## only the engine, against plain Python loops
 bench-live: setup ## only live queries, against Spark's own and Bytewax (ONLY=throughput for a part)
 	@scripts/ensure-bytewax build/bench-bytewax
 	@scripts/ensure-java $(BIN)/python bench/run.py live $(addprefix --only ,$(ONLY))
+
+bench-batch: setup ## only batch on Spark, against PySpark written by hand (EMBERFLOW_DATA=folder)
+	@scripts/ensure-java $(BIN)/python bench/run.py batch
 
 lock: ## pin the newest dependencies in requirements.lock
 	scripts/lock

@@ -1,6 +1,6 @@
 """Run the benchmarks: all of them, or those that are named.
 
-python bench/run.py [hashing] [persistent] [engine] [live]
+python bench/run.py [hashing] [persistent] [engine] [live] [batch]
 python bench/run.py live --only throughput
 """
 
@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-BENCHMARKS = ("hashing", "persistent", "engine", "live")
+BENCHMARKS = ("hashing", "persistent", "engine", "live", "batch")
 LIVE_PARTS = ("latency", "throughput", "overload")
 
 

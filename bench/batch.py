@@ -1,0 +1,392 @@
+"""Batch on Spark, next to what one would write in PySpark by hand.
+
+    python bench/batch.py [--data FOLDER] [--documents 1000] [--scales 1,10] [--only count,index]
+
+- *Running count*: how often each word has come so far, for each word of each document in order.
+  By hand: `row_number` over a window by word, all of it inside the JVM; and `transformWithState`,
+  with a trigger of available-now, which cannot even promise the order.
+- *Inverted index*: the change records of versions of documents, as in `examples/inverted_index.py`.
+  By hand: `applyInPandas` twice, by document and by word.
+
+The corpus is `articles.jsonl.gz` of ``--data`` (or of the variable EMBERFLOW_DATA), which is not part
+of the project; without it only made-up text is measured. Scale 1 is that many documents of the
+corpus, 10 and 100 are so many times as many made-up ones. Each measurement has a process and a Spark
+of its own, warmed up on a few documents first, so that peak memory is its own too. Compare within one
+run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import itertools
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
+WARM_UP = 20
+SLOTS = 2
+PARTITIONS = 8
+JVM_MEMORY = "2g"
+TOKEN = r"[a-z0-9]+"
+#: transformWithState is slow enough that a part of the documents tells all.
+STATEFUL_SHARE = 10
+
+
+def session() -> Any:
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return (
+        SparkSession.builder.master(f"local[{SLOTS}]")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", JVM_MEMORY)
+        .config("spark.log.level", "FATAL")
+        .config("spark.sql.shuffle.partitions", str(PARTITIONS))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+
+
+# --- Emberflow ------------------------------------------------------------------------------------
+
+
+def count_flow() -> Any:
+    import emberflow as ef
+
+    flow = ef.Flow("count")
+    words = flow.front("docs").flat_map(re.compile(TOKEN).findall)
+    words.key_by(lambda word: word).count().sink("counts")
+    return flow
+
+
+def differences(versions: tuple[Any, ...]) -> list[tuple[str, int, int, int, int]]:
+    """``(word, document, version, before, after)`` for each word whose count is another one now."""
+    tokens = re.compile(TOKEN).findall
+    *previous, current = versions
+    before = Counter(tokens(previous[0][2]) if previous else ())
+    after = Counter(tokens(current[2]))
+    return [
+        (word, current[0], current[1], before[word], after[word])
+        for word in sorted(before.keys() | after.keys())
+        if before[word] != after[word]
+    ]
+
+
+def index_flow() -> Any:
+    import emberflow as ef
+
+    def changed(held: tuple[Any, int], change: tuple[Any, ...]) -> tuple[Any, int]:
+        return change, held[1] + bool(change[4]) - bool(change[3])
+
+    flow = ef.Flow("index")
+    changes = flow.front("docs").key_by(lambda doc: doc[0]).group(window=2).flat_map(differences)
+    held = changes.key_by(lambda change: change[0]).fold(initial=(None, 0), combine=changed)
+    held.map(lambda pair: (*pair[0], pair[1])).sink("changes")
+    return flow
+
+
+def emberflow_count(spark: Any, docs: Any) -> Any:
+    import emberflow as ef
+
+    rows = ef.rows(docs, payload="text")
+    return count_flow().batch(spark, docs=rows, schema="word string, n long")["counts"]
+
+
+def emberflow_count_unordered(spark: Any, docs: Any) -> Any:
+    import emberflow as ef
+
+    rows = ef.rows(docs, payload="text", unique=True)
+    schema = "word string, n long"
+    return count_flow().batch(spark, docs=rows, schema=schema, ordered=False)["counts"]
+
+
+def emberflow_index(spark: Any, docs: Any) -> Any:
+    import emberflow as ef
+
+    rows = ef.rows(docs, payload=lambda row: (row.id, row.version, row.text))
+    schema = "word string, id long, version long, before long, after long, documents long"
+    return index_flow().batch(spark, docs=rows, schema=schema)["changes"]
+
+
+# --- By hand --------------------------------------------------------------------------------------
+
+
+def words_of(docs: Any) -> Any:
+    from pyspark.sql import functions as sql
+
+    found = sql.regexp_extract_all("text", sql.lit(f"({TOKEN})"))
+    return docs.select("time", sql.posexplode(found).alias("position", "word"))
+
+
+def window_count(spark: Any, docs: Any) -> Any:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sql
+
+    by_word = Window.partitionBy("word").orderBy("time", "position")
+    return words_of(docs).select(
+        "word", sql.row_number().over(by_word).alias("n"), "time", "position"
+    )
+
+
+def pandas_index(spark: Any, docs: Any) -> Any:
+    import pandas as pd
+
+    def by_document(frame: Any) -> Any:
+        versions = frame.sort_values("time")
+        previous: tuple[Any, ...] = ()
+        made = []
+        for row in versions.itertuples():
+            current = (row.id, row.version, row.text)
+            made += [(row.time, *change) for change in differences((*previous, current))]
+            previous = (current,)
+        return pd.DataFrame(made, columns=["time", "word", "id", "version", "before", "after"])
+
+    def by_word(frame: Any) -> Any:
+        changes = frame.sort_values("time")
+        present = (changes["after"] > 0).astype("int64") - (changes["before"] > 0).astype("int64")
+        return changes.assign(documents=present.cumsum())
+
+    schema = "time long, word string, id long, version long, before long, after long"
+    changes = docs.groupBy("id").applyInPandas(by_document, schema)
+    return changes.groupBy("word").applyInPandas(by_word, f"{schema}, documents long")
+
+
+def stateful_count(spark: Any, folder: str) -> int:
+    """Runs a streaming query to its end; how many rows it gave."""
+    from pyspark.sql import Row
+    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    class Counting(StatefulProcessor):  # type: ignore[misc]
+        def init(self, handle: Any) -> None:
+            self._count = handle.getValueState("count", StructType([StructField("n", LongType())]))
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+            n = self._count.get()[0] if self._count.exists() else 0
+            for _ in rows:
+                n += 1
+                yield Row(word=key[0], n=n)
+            self._count.update((n,))
+
+        def close(self) -> None:
+            pass
+
+    spark.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
+    docs = spark.readStream.schema("time long, id long, version long, text string").parquet(folder)
+    out = StructType([StructField("word", StringType()), StructField("n", LongType())])
+    counted = words_of(docs).groupBy("word").transformWithState(Counting(), out, "append", "none")
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = (
+            counted.writeStream.format("noop")
+            .outputMode("append")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+CONTENDERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "count": ("running count", "Emberflow", emberflow_count),
+    "count-unordered": (
+        "running count",
+        "Emberflow, times known unique, rows unordered",
+        emberflow_count_unordered,
+    ),
+    "count-window": ("running count", "window function, JVM only", window_count),
+    "count-stateful": ("running count", "transformWithState, available-now", stateful_count),
+    "index": ("inverted index", "Emberflow", emberflow_index),
+    "index-pandas": ("inverted index", "applyInPandas, twice", pandas_index),
+}
+
+
+# --- One measurement, in a process of its own -----------------------------------------------------
+
+
+class Memory(threading.Thread):
+    """The most that the JVM, and all Python workers together, had resident."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.jvm = self.workers = 0.0
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(0.2):
+            jvm, workers = resident()
+            self.jvm, self.workers = max(self.jvm, jvm), max(self.workers, workers)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def resident() -> tuple[float, float]:
+    """Megabytes of the JVM and of its Python workers, which are its descendants."""
+    parents: dict[int, int] = {}
+    sizes: dict[int, tuple[bool, float]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+                )
+                is_jvm = (entry / "comm").read_text().strip() == "java"
+                pages = int((entry / "statm").read_text().split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+            sizes[int(entry.name)] = (is_jvm, pages * 4096 / 1e6)
+    jvm = workers = 0.0
+    for process, (is_jvm, size) in sizes.items():
+        above = parents.get(process, 0)
+        while above and above != os.getpid():
+            above = parents.get(above, 0)
+        if above:
+            jvm, workers = (jvm + size, workers) if is_jvm else (jvm, workers + size)
+    return jvm, workers
+
+
+def measure(name: str, folder: str, warm_up: str) -> dict[str, float]:
+    spark = session()
+    _, _, contender = CONTENDERS[name]
+
+    def run(where: str) -> None:
+        if contender is stateful_count:
+            contender(spark, where)
+        else:
+            made = contender(spark, spark.read.parquet(where))
+            made.write.format("noop").mode("overwrite").save()
+
+    run(warm_up)
+    memory = Memory()
+    memory.start()
+    began = time.perf_counter()
+    run(folder)
+    seconds = time.perf_counter() - began
+    memory.stop()
+    spark.stop()
+    return {"seconds": seconds, "jvm": memory.jvm, "workers": memory.workers}
+
+
+# --- Data -----------------------------------------------------------------------------------------
+
+
+def corpus(path: Path, count: int) -> Iterator[tuple[int, int, int, str]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(itertools.islice(lines, count)):
+            document = json.loads(line)
+            yield number, document["id"], document["version"], document["text"].lower()
+
+
+def made_up(count: int) -> Iterator[tuple[int, int, int, str]]:
+    """Documents of 700 words by Zipf's law, every tenth a new version of an earlier one."""
+    draw = random.Random(7)
+    words = [f"word{rank}" for rank in range(200_000)]
+    weights = list(itertools.accumulate(1 / (rank + 1) ** 1.05 for rank in range(len(words))))
+    versions: Counter[int] = Counter()
+    for number in range(count):
+        document = draw.randrange(number) if number and number % 10 == 0 else number
+        versions[document] += 1
+        text = " ".join(draw.choices(words, cum_weights=weights, k=700))
+        yield number, document, versions[document], text
+
+
+def store(rows: Iterator[tuple[int, int, int, str]], folder: str) -> tuple[int, int]:
+    """Documents as Parquet files, in no order; how many documents and words."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    os.makedirs(folder)
+    documents = words = 0
+    tokens = re.compile(TOKEN)
+    for part in itertools.count():
+        chunk = list(itertools.islice(rows, 1_000))
+        if not chunk:
+            return documents, words
+        random.Random(part).shuffle(chunk)
+        documents += len(chunk)
+        words += sum(len(tokens.findall(row[3])) for row in chunk)
+        names = ["time", "id", "version", "text"]
+        columns = [list(column) for column in zip(*chunk, strict=True)]
+        for half in range(2):  # several files, so that both cores read
+            halves = [column[half::2] for column in columns]
+            parquet.write_table(
+                pa.table(dict(zip(names, halves, strict=True))), f"{folder}/{part}-{half}.parquet"
+            )
+    raise AssertionError("unreachable")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Batch next to PySpark by hand.")
+    parser.add_argument("--data", default=os.environ.get("EMBERFLOW_DATA", str(DEFAULT_DATA)))
+    parser.add_argument("--documents", type=int, default=1_000)
+    parser.add_argument("--scales", default="1,10")
+    parser.add_argument("--only", default=",".join(CONTENDERS))
+    parser.add_argument("--one", nargs=3, metavar=("NAME", "FOLDER", "WARM_UP"))
+    options = parser.parse_args([] if arguments is None else arguments)
+    if options.one:
+        print(json.dumps(measure(*options.one)))
+        return
+    articles = Path(options.data) / "articles.jsonl.gz"
+    names = [name for name in CONTENDERS if name in options.only.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        store(made_up(WARM_UP), f"{folder}/warm-up")
+        print("| | documents | words | by | words a second | JVM MB | Python MB |")
+        print("| --- | --- | --- | --- | --- | --- | --- |")
+        for scale in map(int, options.scales.split(",")):
+            count = scale * options.documents
+            if scale > 1:
+                rows = made_up(count)
+            elif articles.exists():
+                rows = corpus(articles, count)
+            else:
+                print(f"skipped: {articles} is not there; pass --data or set EMBERFLOW_DATA")
+                continue
+            documents, words = store(rows, f"{folder}/{scale}")
+            small = f"{folder}/{scale}-small"
+            less, fewer = store(
+                corpus(articles, count // STATEFUL_SHARE)
+                if scale == 1
+                else made_up(count // STATEFUL_SHARE),
+                small,
+            )
+            for name in names:
+                partly = name == "count-stateful"
+                label, by, _ = CONTENDERS[name]
+                found = apart(name, small if partly else f"{folder}/{scale}", f"{folder}/warm-up")
+                done = (less, fewer) if partly else (documents, words)
+                print(
+                    f"| {label} | {done[0]:,} | {done[1]:,} | {by} | "
+                    f"{done[1] / found['seconds']:,.0f} | {found['jvm']:,.0f} | "
+                    f"{found['workers']:,.0f} |",
+                    flush=True,
+                )
+
+
+def apart(name: str, folder: str, warm_up: str) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", name, folder, warm_up]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=3_600)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
