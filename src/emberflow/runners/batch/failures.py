@@ -24,7 +24,7 @@ _STEP = re.compile(
     r"  global time: time=(?P<time>-?\d+) front=(?P<front>-?\d+)\n  payload:     (?P<payload>[^\n]*)",
     re.DOTALL,
 )
-_END = re.compile(r"\n\n|\n\s+at \w|\nSQLSTATE|\n== ")
+_END = re.compile(r"\n\n|\n\s+at \w|\n\s*SQLSTATE|\n== ")
 
 
 class Shown:
