@@ -17,6 +17,7 @@ from emberflow.errors import (
 )
 from emberflow.item import At, GlobalTime, Item, Meta, Timed
 from emberflow.listener import LiveQueryListener
+from emberflow.operators.transaction import State, Transaction, TransactionStream
 from emberflow.operators.windows import (
     CountWindow,
     Session,
@@ -32,6 +33,7 @@ from emberflow.runners.reference import run
 from emberflow.runners.simulation import SimulationResult, simulate
 from emberflow.runners.verify import Verification, verify
 from emberflow.streams import KeyedStream, Loop, Stream, merge
+from emberflow.transactional import Rejected, Values
 
 __version__ = "0.1.0"
 
@@ -55,14 +57,19 @@ __all__ = [
     "NondeterminismError",
     "OutputError",
     "PersistentList",
+    "Rejected",
     "Session",
     "SimulationResult",
     "Sliding",
+    "State",
     "StepError",
     "Stream",
     "Timed",
+    "Transaction",
+    "TransactionStream",
     "Tumbling",
     "UnstableKeyError",
+    "Values",
     "Verification",
     "Window",
     "WindowResult",

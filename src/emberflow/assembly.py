@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from emberflow.errors import FlowError
 from emberflow.graph import Broadcast, Front, Graph, Input, Node, Reduction
+from emberflow.transactional import with_transactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,11 @@ def assembled(
         replace(draft, id=number[draft.id], inputs=tuple(map(renumbered, draft.inputs)))
         for draft in kept
     ]
+    nodes, again = with_transactions(flow, nodes)
     return Graph(
         flow,
         tuple(_with_broadcasts(nodes)),
-        tuple(reduction.renumbered(number) for reduction in reductions),
+        tuple(reduction.renumbered(number).renumbered(again) for reduction in reductions),
     )
 
 

@@ -9,7 +9,7 @@ tells the same mistake in the same words, and the happy path costs one closure a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from emberflow.errors import FunctionError, OutputError, UnstableKeyError, shortened
 from emberflow.functions import UserFunction, blamed, itself
@@ -22,6 +22,16 @@ Images: TypeAlias = Callable[[Any, tuple[int, int]], "list[Any] | tuple[Any, ...
 
 #: ``(payload, global time) -> (key, its 32-bit hash)``
 Balance: TypeAlias = Callable[[Any, tuple[int, int]], tuple[Any, int]]
+
+
+class Calling(Protocol):
+    """A node that calls functions of the user."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def given(self) -> tuple[UserFunction, ...]: ...
+
 
 _NOT_PAYLOADS = (str, bytes, bytearray, set, frozenset, dict)
 
@@ -77,7 +87,8 @@ def scheduled_time(node: Map, at: At[Any], global_time: tuple[int, int]) -> int:
     """The time that a scheduled item asks for, if it may: later than the item it comes from."""
     if not node.schedules:
         raise OutputError(
-            f"{shortened(at)} cannot be scheduled from here: only map and flat_map schedule. "
+            f"{shortened(at)} cannot be scheduled from here: only map and flat_map schedule, "
+            f"and not within a transaction. "
             f"Return the plain value, and add .map(lambda value: At(time, value)) behind it.",
             step=str(node),
             function=_named(node.given),
@@ -158,9 +169,9 @@ def _hash(
 
 
 def function_error(
-    node: Map, error: Exception, payload: Any, global_time: tuple[int, int]
+    node: Calling, error: Exception, payload: Any, global_time: tuple[int, int]
 ) -> FunctionError:
-    """What a function of a map raised, told in full. The payload is the user's own."""
+    """What a function of a step raised, told in full. The payload is the user's own."""
     return FunctionError(
         f"a function of {node.name!r} raised {type(error).__qualname__}: {error}",
         step=str(node),

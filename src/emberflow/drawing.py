@@ -27,7 +27,8 @@ from typing import TypeAlias
 
 from emberflow.errors import EmberflowError
 from emberflow.functions import UserFunction, Where, described, name_of
-from emberflow.graph import Broadcast, Front, Graph, Group, Input, Map, Node, Sink
+from emberflow.graph import Broadcast, Front, Graph, Group, Input, Key, Map, Node, Sink
+from emberflow.transactional import OUR_KEYS, Access, Close
 
 
 class DrawingError(EmberflowError):
@@ -47,7 +48,7 @@ def text(graph: Graph) -> str:
 
     def read(node: Node, number: int, source: Input) -> str:
         origin = graph.nodes[source.node]
-        key = f" by {_printable(described(source.key.given.given))}" if source.key else ""
+        key = f" by {_printable(_key_name(source.key, described))}" if source.key else ""
         if (node.id, number) in back_edges:
             return f"  <~ {reference(origin)}{key} (cycle)"
         return f"  <- {reference(origin)}{key}{'' if origin.id in printed else ' (below)'}"
@@ -87,7 +88,11 @@ def mermaid(graph: Graph) -> str:
     lines = [
         *_nested(outline, step, opening, closing="end"),
         *(f"  {edge(*found)}" for found in _edges(graph, outline)),
-        *(f"  classDef {kind} {_mermaid_style(colours)}" for kind, colours in _COLOURS.items()),
+        *(
+            f"  classDef {kind} {_mermaid_style(colours)}"
+            for kind, colours in _COLOURS.items()
+            if kind in _CORE_KINDS or any(node.kind == kind for node in graph.nodes)
+        ),
     ]
     # JSON's strings are YAML's too.
     title = json.dumps(_printable(graph.flow), ensure_ascii=False)
@@ -182,6 +187,8 @@ def _figures(node: Node, *, copies: bool) -> list[str]:
         return [f"{node.copies} copies"]
     if isinstance(node, Map) and node.timed:
         return ["with time"]
+    if isinstance(node, Access):
+        return [f"state {node.state}"]
     return []
 
 
@@ -195,14 +202,16 @@ def _functions(graph: Graph) -> list[list[UserFunction]]:
     shown: list[list[UserFunction]] = []
     seen: set[tuple[str, str, int]] = set()
     for node in graph.nodes:
-        given = node.given if isinstance(node, Map) else ()
+        given = node.given if isinstance(node, Map | Access | Close) else ()
+        if isinstance(node, Access):
+            given = (node.by.given, *given)
         scope = "/".join(_scope_path(graph, node)[:1]) or node.name
         marks = [(scope, function.role, id(function.given)) for function in given]
         shown.append(
             [
                 function
                 for function, mark in zip(given, marks, strict=True)
-                if function.role in ("", "key") or mark not in seen
+                if function.role in ("", "key") or not isinstance(node, Map) or mark not in seen
             ]
         )
         seen.update(marks)
@@ -229,8 +238,13 @@ def _edges(graph: Graph, outline: _Scope) -> Iterator[tuple[Node, Input, list[st
             back = (node.id, number) in back_edges
             label = ["cycle"] if back else []
             if source.key:
-                label.append(f"by {name_of(source.key.given.given)}")
+                label.append(f"by {_key_name(source.key, name_of)}")
             yield node, source, label, back
+
+
+def _key_name(key: Key, told: Callable[[Callable[..., object]], str]) -> str:
+    """A key as the user knows it: their function, or what it stands for where it is ours."""
+    return key.given.role if key.given.role in OUR_KEYS else told(key.given.given)
 
 
 def _printable(words: str) -> str:
@@ -414,7 +428,14 @@ _COLOURS = {
     "merge": ("#f0f1f4", "#8b929c"),
     "broadcast": ("#f0f1f4", "#8b929c"),
     "sink": ("#e5f3e8", "#55935f"),
+    "open": ("#f0f1f4", "#8b929c"),
+    "read": ("#f5ecf7", "#94679c"),
+    "update": ("#f5ecf7", "#94679c"),
+    "report": ("#ffffff", "#8b929c"),
+    "state": ("#f5ecf7", "#94679c"),
+    "close": ("#f0f1f4", "#8b929c"),
 }
+_CORE_KINDS = ("front", "map", "group", "merge", "broadcast", "sink")
 _TEXT = "#23272e"
 _MUTED = "#59616c"
 _CYCLE = "#b4552d"
@@ -426,6 +447,12 @@ _MERMAID_SHAPES = {
     "merge": ("[\\", "/]"),
     "broadcast": ("[/", "\\]"),
     "sink": ("[(", ")]"),
+    "open": ("[/", "\\]"),
+    "read": ("(", ")"),
+    "update": ("(", ")"),
+    "report": ("(", ")"),
+    "state": ("[(", ")]"),
+    "close": ("[\\", "/]"),
 }
 
 
@@ -472,6 +499,12 @@ _DOT_SHAPES = {
     "merge": "shape=invtrapezium margin=0 height=0.3 width=0.5",
     "broadcast": "shape=trapezium margin=0 height=0.3 width=0.5",
     "sink": "shape=cylinder",
+    "open": "shape=trapezium margin=0 height=0.3 width=0.5",
+    "read": "shape=box",
+    "update": "shape=box",
+    "report": "shape=box",
+    "state": "shape=cylinder",
+    "close": "shape=invtrapezium margin=0 height=0.3 width=0.5",
 }
 
 

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from emberflow.assembly import LoopDraft, assembled
 from emberflow.drawing import text
 from emberflow.errors import FlowError
 from emberflow.functions import Where, caller
 from emberflow.graph import Front, Graph, Input, Key, Node, Reduction, Sink, two_of_one_name
+from emberflow.operators.transaction import State, Transaction
 from emberflow.streams import Loop, Stream
+
+V = TypeVar("V")
 
 
 class _Scope(NamedTuple):
@@ -44,6 +47,7 @@ class Flow:
         self._drafts: list[Node] = []
         self._feedback: dict[int, Input] = {}
         self._reductions: list[Reduction] = []
+        self._transactions: list[Transaction[Any]] = []
         self._scopes: list[_Scope] = []
         self._counts: dict[str, int] = {}
         self._names: dict[tuple[str, str], Node] = {}
@@ -86,9 +90,27 @@ class Flow:
         node = self._draft(LoopDraft, name, label="loop")
         return Loop(self, node.id)
 
+    def state(self, name: str, *, default: V) -> State[V]:
+        """Values by key that transactions read and update; ``default`` for keys never updated.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("purses")
+        >>> purses = flow.state("purses", default=0)
+        >>> with flow.front("changes").transaction() as tx:
+        ...     change = tx.key_by(lambda c: c[0])
+        ...     added = change.update(purses, lambda n, c: n + c[1], check=lambda n: n >= 0)
+        >>> tx.committed.sink("done")
+        >>> tx.rejected.map(lambda r: (r.element, r.values["purses", r.element[0]])).sink("refused")
+        >>> ef.run(flow, changes=[("ada", 5), ("bob", -1), ("ada", -3), ("ada", -3)])
+        {'done': [('ada', 5), ('ada', -3)], 'refused': [(('bob', -1), -1), (('ada', -3), -1)]}
+        """
+        return State(self, name, default)
+
     def graph(self) -> Graph:
         """The validated graph of this flow. Raises `FlowError` where the flow cannot run."""
         if self._graph is None:
+            for transaction in self._transactions:
+                transaction._check_closed()
             self._graph = assembled(self.name, self._drafts, self._feedback, self._reductions)
         return self._graph
 
@@ -160,6 +182,12 @@ class Flow:
     @contextmanager
     def _scope(self, kind: str, name: str | None) -> Iterator[str]:
         """Within it, steps belong to a composed operator: its name is their prefix."""
+        full = self._scope_name(kind, name)
+        with self._within(full, self._names["operation", full].where):
+            yield full
+
+    def _scope_name(self, kind: str, name: str | None) -> str:
+        """A name for a scope, that no step and no other scope can take."""
         where = self._scopes[-1].where if self._scopes else caller()
         full = self._qualified(kind, name)
         taken = self._names.get(("operation", full))
@@ -168,11 +196,15 @@ class Flow:
                 f"flow {self.name!r}: two operations have the name {full!r}: {taken} and {kind} "
                 f"({where}). Give one of them another name."
             )
-        # The scope itself holds the name, so that no step and no other scope can take it.
         self._names["operation", full] = Node(id=-1, name=full, inputs=(), where=where)
+        return full
+
+    @contextmanager
+    def _within(self, full: str, where: Where) -> Iterator[None]:
+        """Steps written here have this prefix, and are of this line."""
         self._scopes.append(_Scope(f"{full}/", where))
         try:
-            yield full
+            yield
         finally:
             self._scopes.pop()
 

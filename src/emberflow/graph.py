@@ -2,14 +2,14 @@
 
 A graph is plain frozen data. It is what every runner executes, what drawings show and what is
 compared when a stored state meets a flow. There are four operations (map, broadcast, merge,
-grouping) between fronts and sinks; whatever else the API offers has been composed of them before it
-gets here.
+grouping) between fronts and sinks, and those of transactions (`transactional`); whatever else the
+API offers has been composed of them before it gets here.
 
 Rules, checked by `Graph.__post_init__` (the builder checks what it can earlier, at the user's line):
 
 - every input names an output that exists, and every output is read by exactly one input: who wants
   to read a stream twice puts a broadcast there, and the builder does it for them;
-- every node can be reached from a front and leads to a sink;
+- every node can be reached from a front and leads to a sink or a state;
 - every cycle has a grouping, which is what gives a cycle its order, and a map, which is the only
   operation that can let a cycle end: grouping and merge make one item of one, broadcast makes more;
 - operations, fronts and sinks have names of their own.
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from emberflow.errors import FlowError
 from emberflow.functions import UserFunction, Where, itself, name_of
@@ -57,10 +57,20 @@ class Input:
 class Node:
     """What all nodes have: an id (its place in the graph), a name, inputs and a line of origin."""
 
+    #: Whether it puts the items of a cycle in order, can let a cycle end, and is an end of the flow.
+    orders: ClassVar[bool] = False
+    lets_end: ClassVar[bool] = False
+    ends: ClassVar[bool] = False
+
     id: int
     name: str
     inputs: tuple[Input, ...]
     where: Where
+
+    @property
+    def distinguishing(self) -> tuple[str | int, ...]:
+        """What else must agree between workers, or a state and its flow."""
+        return ()
 
     @property
     def kind(self) -> str:
@@ -93,6 +103,8 @@ class Map(Node):
     diverted, it says what goes round the cycle instead of the next accumulator: see
     `operators.reduce`.
     """
+
+    lets_end: ClassVar[bool] = True
 
     function: Callable[..., Any]
     given: tuple[UserFunction, ...]
@@ -127,6 +139,8 @@ class Merge(Node):
 class Group(Node):
     """The last ``window`` items of a key, in order, for each item that arrives."""
 
+    orders: ClassVar[bool] = True
+
     window: int
 
     @property
@@ -139,6 +153,8 @@ class Group(Node):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink(Node):
     """Where items leave, in order within each of its partitions."""
+
+    ends: ClassVar[bool] = True
 
     partitions: int = 1
 
@@ -250,12 +266,17 @@ class Graph:
         """The merges where a loop of the user comes in: who goes round without end passes one.
 
         A cycle is entered where two streams meet, so what a back edge leads to is a merge. That of a
-        reduction is none of these: its accumulator goes round once.
+        reduction is none of these: its accumulator goes round once. Nor is that of a state: the
+        decisions that come back to it end there.
         """
+        sources = {
+            (node, number): self.nodes[self.nodes[node].inputs[number].node]
+            for node, number in self.back_edges
+        }
         return frozenset(
             node
-            for node, number in self.back_edges
-            if not self.is_of_accumulators(self.nodes[self.nodes[node].inputs[number].node])
+            for (node, _), source in sources.items()
+            if not self.is_of_accumulators(source) and source.kind != "close"
         )
 
     def is_of_accumulators(self, node: Node) -> bool:
@@ -288,6 +309,7 @@ class Graph:
                 parts.append(node.window)
             elif isinstance(node, Sink):
                 parts.append(node.partitions)
+            parts += node.distinguishing
         return stable_id(*parts)
 
 
@@ -391,7 +413,7 @@ def _check_connected(graph: Graph) -> None:
     ahead = [{reader for reader, _ in graph.readers[node.id]} for node in graph.nodes]
     behind = [{source.node for source in node.inputs} for node in graph.nodes]
     reached = _reachable((front.id for front in graph.fronts.values()), ahead)
-    leading = _reachable((sink.id for sink in graph.sinks.values()), behind)
+    leading = _reachable((node.id for node in graph.nodes if node.ends), behind)
     for node in graph.nodes:
         if node.id not in reached:
             raise FlowError(
@@ -417,13 +439,13 @@ def _reachable(roots: Iterable[int], ahead: list[set[int]]) -> set[int]:
 
 
 def _check_cycles(graph: Graph) -> None:
-    cycle = _cycle_without(graph, Group)
+    cycle = _cycle_without(graph, lambda node: node.orders)
     if cycle:
         raise FlowError(
             f"flow {graph.flow!r}: a cycle has no grouping: {_drawn(cycle)}. "
             f"A cycle needs one, because grouping is what puts its items in order."
         )
-    cycle = _cycle_without(graph, Map)
+    cycle = _cycle_without(graph, lambda node: node.lets_end)
     if cycle:
         raise FlowError(
             f"flow {graph.flow!r}: a cycle has no map: {_drawn(cycle)}. Items could never leave "
@@ -435,11 +457,11 @@ def _drawn(cycle: list[Node]) -> str:
     return " -> ".join(str(node) for node in [*cycle, cycle[0]])
 
 
-def _cycle_without(graph: Graph, kind: type[Node]) -> list[Node]:
+def _cycle_without(graph: Graph, belongs: Callable[[Node], bool]) -> list[Node]:
     """A cycle that passes no node of this kind, or an empty list."""
     done: set[int] = set()
     for root in graph.nodes:
-        if root.id in done or isinstance(root, kind):
+        if root.id in done or belongs(root):
             continue
         path: list[int] = [root.id]
         open_nodes = {root.id}
@@ -448,7 +470,7 @@ def _cycle_without(graph: Graph, kind: type[Node]) -> list[Node]:
             for reader, _ in ahead[-1]:
                 if reader in open_nodes:
                     return [graph.nodes[node] for node in path[path.index(reader) :]]
-                if reader not in done and not isinstance(graph.nodes[reader], kind):
+                if reader not in done and not belongs(graph.nodes[reader]):
                     path.append(reader)
                     open_nodes.add(reader)
                     ahead.append(iter(graph.readers[reader]))

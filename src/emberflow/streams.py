@@ -15,6 +15,7 @@ from emberflow.errors import FlowError
 from emberflow.functions import UserFunction, caller, itself
 from emberflow.graph import Broadcast, Group, Input, Key, Map, MapMode, Merge, Sink
 from emberflow.item import At, Timed
+from emberflow.operators.transaction import Transaction
 
 if TYPE_CHECKING:
     from emberflow.flow import Flow
@@ -153,6 +154,26 @@ class Stream(Generic[T]):
         """
         return operators.distinct(self.key_by(itself), name=name)
 
+    def transaction(self, *, name: str | None = None) -> Transaction[T]:
+        """What each payload does to states, as a whole or not at all: ``with ... as tx:``.
+
+        Transactions take effect one after another, in the order of their payloads. See
+        docs/transactions.md.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("transfers")
+        >>> accounts = flow.state("accounts", default=10)
+        >>> with flow.front("transfers").transaction() as tx:
+        ...     taken = tx.key_by(lambda t: t[0]).update(
+        ...         accounts, lambda balance, t: balance - t[2], check=lambda balance: balance >= 0
+        ...     )
+        ...     given = tx.key_by(lambda t: t[1]).update(accounts, lambda b, t: b + t[2])
+        >>> tx.committed.sink("done")
+        >>> ef.run(flow, transfers=[("ada", "bob", 8), ("ada", "bob", 8), ("bob", "ada", 18)])
+        {'done': [('ada', 'bob', 8), ('bob', 'ada', 18)]}
+        """
+        return Transaction(self, name)
+
     def sink(self, name: str, *, partitions: int = 1) -> None:
         """Where the stream leaves the flow, in order.
 
@@ -170,6 +191,11 @@ class Stream(Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, attribute: str) -> Any:
+            if attribute in ("update", "read"):
+                raise AttributeError(
+                    f"{attribute}() works within a transaction, not at {caller()}. Write: "
+                    f"with stream.transaction() as tx: tx.key_by(function).{attribute}(state, ...)"
+                )
             # A teaching error: these are the methods people look for on a plain stream.
             if not attribute.startswith("_") and hasattr(KeyedStream, attribute):
                 raise AttributeError(

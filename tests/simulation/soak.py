@@ -3,7 +3,7 @@
 With ``--crashes`` everything that can go wrong does; without, nothing crashes.
 
 Every seed that fails is told with its options and the command that shows it again; the exit code is
-1 then. ``--traces`` prints the digest of each run instead, to be compared between processes.
+1 then. ``--transactions`` draws flows of transactions. ``--traces`` prints the digest of each run instead, to be compared between processes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.simulation.cases import Case, WrongError, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
+from tests.simulation.transactional import TransactionCase, judged_with_states
 
 CHUNK = 25
 
@@ -24,7 +25,9 @@ def traces(seeds: range) -> list[str]:
     return [f"{seed} {Case.of(seed).run().trace}" for seed in seeds]
 
 
-def problems(seeds: range, crashes: bool) -> tuple[list[str], tuple[float, int]]:
+def problems(
+    seeds: range, crashes: bool, transactions: bool
+) -> tuple[list[str], tuple[float, int]]:
     """What is wrong with these seeds, and how long the slowest of them took."""
     found, slowest = [], (0.0, -1)
     for seed in seeds:
@@ -32,6 +35,8 @@ def problems(seeds: range, crashes: bool) -> tuple[list[str], tuple[float, int]]
         try:
             if crashes:
                 judged_with_crashes(CrashCase.of(seed))
+            elif transactions:
+                judged_with_states(TransactionCase.of(seed))
             else:
                 judged(Case.of(seed))
         except WrongError as error:
@@ -47,6 +52,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--traces", action="store_true", help="print the digest of each run")
     parser.add_argument("--crashes", action="store_true", help="with crashes and recovery")
+    parser.add_argument("--transactions", action="store_true", help="flows of transactions")
     asked = parser.parse_args()
     end = asked.first + asked.seeds
     if asked.traces:
@@ -55,7 +61,10 @@ def main() -> int:
     chunks = [range(first, min(first + CHUNK, end)) for first in range(asked.first, end, CHUNK)]
     failures, done, slowest, begin = 0, 0, (0.0, -1), time.perf_counter()
     with ProcessPoolExecutor(max_workers=max(1, min(asked.jobs, len(chunks)))) as pool:
-        futures = {pool.submit(problems, chunk, asked.crashes): chunk for chunk in chunks}
+        futures = {
+            pool.submit(problems, chunk, asked.crashes, asked.transactions): chunk
+            for chunk in chunks
+        }
         for future in as_completed(futures):
             found, slow = future.result()
             for problem in found:

@@ -10,6 +10,10 @@ moves messages differs. Read `worker` for how they work together, then the machi
 `mapping`       map and broadcast, a batch at a time
 `grouping`      buckets, replay and tombstones
 `reduction`     the cycle of drifting state, run in one step
+`transaction`   transactions without locks: the protocol, and why it ends
+`versions`      the states: versions by key, votes
+`closing`       the closers: votes, decisions, aborts
+`slices`        how the cycle of states and closers is run
 `barrier`       holds output until the minimal time has passed it
 `acker`         the minimal time, from acks by xor and reports of fronts
 `gate`          credits: how far a front may run ahead

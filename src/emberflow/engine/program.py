@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from emberflow.calls import Balance, balance_of, pair_balance_of
+from emberflow.engine.closing import Closing
 from emberflow.engine.grouping import Grouping
 from emberflow.engine.mapping import (
     Process,
@@ -29,8 +30,14 @@ from emberflow.engine.mapping import (
 )
 from emberflow.engine.pending import Pending
 from emberflow.engine.reduction import Reducing
+from emberflow.engine.transaction import access_process, report_process
+from emberflow.engine.versions import Versions
 from emberflow.errors import InternalError, OnError
 from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Node, Reduction, Sink
+from emberflow.transactional import Access, Close, Open, Report, State
+
+#: A machine that keeps something between batches.
+Stateful: TypeAlias = Grouping | Reducing | Versions | Closing
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +194,7 @@ class Machines:
 
     def __init__(self, layout: Layout) -> None:
         self.process: dict[int, Process] = {}
-        self.stateful: dict[int, Grouping | Reducing] = {}
+        self.stateful: dict[int, Stateful] = {}
         self.pending: dict[int, Pending] = {}
         for node in layout.nodes:
             if node in layout.fused:
@@ -200,11 +207,12 @@ class Machines:
             elif not isinstance(layout.graph.nodes[node], Sink):
                 self._add_operation(layout, layout.graph.nodes[node])
 
-    def _add(self, node: int, machine: Grouping | Reducing) -> None:
+    def _add(self, node: int, machine: Stateful) -> None:
         self.stateful[node] = machine
         self.process[node] = machine.process
 
     def _add_operation(self, layout: Layout, node: Node) -> None:
+        graph = layout.graph
         if isinstance(node, Group):
             self._add(node.id, Grouping(node))
         elif isinstance(node, Map):
@@ -213,10 +221,18 @@ class Machines:
             if node.schedules:
                 self.pending[node.id] = pending
         elif isinstance(node, Broadcast):
-            keeps = layout.diverts and layout.graph.is_of_accumulators(node)
+            keeps = layout.diverts and graph.is_of_accumulators(node)
             made = keeping_broadcast_process if keeps else broadcast_process
             self.process[node.id] = made(node)
-        elif isinstance(node, Front | Merge):
+        elif isinstance(node, Front | Merge | Open):
             self.process[node.id] = merge_process
+        elif isinstance(node, Access):
+            self.process[node.id] = access_process(graph, node)
+        elif isinstance(node, Report):
+            self.process[node.id] = report_process(graph, node)
+        elif isinstance(node, State):
+            self._add(node.id, Versions(graph, node))
+        elif isinstance(node, Close):
+            self._add(node.id, Closing(graph, node))
         else:
             raise InternalError(f"the engine does not know {node}")

@@ -46,6 +46,7 @@ from emberflow.engine.messages import (
 )
 from emberflow.engine.program import Layout, Machines, Unit
 from emberflow.engine.routing import Route, barrier_host
+from emberflow.engine.slices import Slices, runs_in_slices
 from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, InternalError, StepError
 from emberflow.graph import Sink
 from emberflow.hashing import owner, stable_id
@@ -120,6 +121,12 @@ class Worker:
         #: By the rank of the region: the frame to itself that holds its items back.
         self._held: dict[int, Frame] = {}
         self._newly_held: list[Frame] = []
+        #: By the rank of the region: one that transactions made.
+        self._slices = {
+            rank: Slices(self, unit)
+            for rank, unit in enumerate(layout.units)
+            if unit.is_region and runs_in_slices(layout, unit)
+        }
         self._routes = {node: Route(layout, node, workers) for node in self._routed_nodes()}
         self._sink_balances = {
             sink.id: balance_of(sink, sink.key)
@@ -205,7 +212,8 @@ class Worker:
         if progress.anywhere > self._minimal_anywhere:
             self._minimal_anywhere = progress.anywhere
             self._replays_left = _REPLAYS_MAX
-            for rank in self._held:
+            held = [rank for rank, slices in self._slices.items() if slices.held()]
+            for rank in (*self._held, *held):
                 heappush(self._ready, rank)
             self._run()
         if minimal > self._minimal:
@@ -330,8 +338,11 @@ class Worker:
     def _run(self) -> None:
         ready, units = self._ready, self.layout.units
         while ready:
-            unit = units[heappop(ready)]
-            if unit.is_region:
+            rank = heappop(ready)
+            unit = units[rank]
+            if rank in self._slices:
+                self._slices[rank].run()
+            elif unit.is_region:
                 self._run_region(unit)
             else:
                 items = self._taken(unit.nodes[0])
@@ -420,7 +431,8 @@ class Worker:
 
     def held(self) -> list[Frame]:
         """What this worker holds back: in flight, though on no link."""
-        return list(self._held.values())
+        held = list(self._held.values())
+        return held + [frame for slices in self._slices.values() for frame in slices.held()]
 
     def _endless(self, node: int, item: FlatItem) -> EndlessLoopError:
         return EndlessLoopError.of(

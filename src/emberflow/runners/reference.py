@@ -18,6 +18,8 @@ The operations, straight from the papers:
   meta of the newest;
 - sink: the payload leaves.
 
+Transactions have a file of their own (`sequential`): one at a time, all or nothing.
+
 There is no replay, so global time and child ids identify an item, and the trace stays empty.
 
 **Diverted items.** With ``on_error="divert"`` an item that a step cannot process yields nothing
@@ -49,6 +51,7 @@ from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Node, Si
 from emberflow.item import CHILD_IDS_MAX, At, ChildIds, GlobalTime, scheduled_child_ids
 from emberflow.runners.diverting import check_parameters, checked_on_error
 from emberflow.runners.elements import timed_elements
+from emberflow.runners.sequential import Sequential
 
 #: The order of an item: all of a meta that matters where there is no replay.
 Place: TypeAlias = tuple[GlobalTime, ChildIds]
@@ -102,7 +105,13 @@ class Reference:
         self._scheduled: list[tuple[Place, int, int, Any]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
         self._processed_last: dict[int, Place] = {}
+        self._transactions = Sequential(graph)
         self._process = [self._processor(node) for node in graph.nodes]
+
+    @property
+    def states(self) -> dict[str, dict[Any, Any]]:
+        """Key to value, of each state, as of now."""
+        return self._transactions.states
 
     def enter(self, global_time: GlobalTime, front: Front, payload: Any) -> None:
         """Process an element, after all that was scheduled for a time before it."""
@@ -167,6 +176,9 @@ class Reference:
             return self._group(node)
         if isinstance(node, Sink):
             return self._sink(node)
+        transactional = self._transactions.processor(node)
+        if transactional is not None:
+            return transactional
         raise InternalError(f"the reference runner does not know {node}")
 
     def _pass_on(self, node: Node) -> Callable[[Place, Any], Iterator[Waiting]]:

@@ -31,7 +31,7 @@ from emberflow.runners.simulation.checkers import (
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
 from emberflow.runners.simulation.recovery import CrashSimulation
-from emberflow.runners.simulation.results import SimulationError, SimulationResult
+from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 
 
 def simulate(
@@ -142,6 +142,7 @@ class Simulation:
             statistics=[host.worker.statistics() for host in self.workers],
             options=self.options,
             trace=self.network.trace,
+            states=states_of([host.worker for host in self.workers]),
         )
 
     # What hosts tell.

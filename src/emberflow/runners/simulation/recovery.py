@@ -35,7 +35,7 @@ from emberflow.runners.simulation.processes import (
     is_of_another,
     sources_of,
 )
-from emberflow.runners.simulation.results import SimulationError, SimulationResult
+from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
 
 
@@ -94,6 +94,7 @@ class CrashSimulation:
             faults=self.faults,
             incarnations=len(self.lives),
             cuts=len(self.storage.cuts.manifests),
+            states=states_of(self.lives[-1].engines()),
         )
 
     def _check_drained(self) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from emberflow.engine.worker import Statistics
+from emberflow.engine.messages import AFTER_ALL
+from emberflow.engine.versions import Versions
+from emberflow.engine.worker import Statistics, Worker
 from emberflow.errors import EmberflowError
 from emberflow.runners.simulation.options import Faults, Options
 
@@ -22,6 +25,8 @@ class SimulationResult:
     faults: Faults | None = None
     incarnations: int = 1
     cuts: int = 0
+    #: Key to value, of each state, at the end.
+    states: dict[str, dict[Any, Any]] = field(default_factory=dict)
 
     @property
     def overhead(self) -> float:
@@ -49,3 +54,14 @@ class SimulationError(EmberflowError):
             f"  again: emberflow.simulate(flow, ..., seed={options.seed}, "
             f"workers={options.workers}{crashes})"
         )
+
+
+def states_of(workers: Iterable[Worker]) -> dict[str, dict[Any, Any]]:
+    """The committed values of all states, when all is decided."""
+    states: dict[str, dict[Any, Any]] = {}
+    for worker in workers:
+        for machine in worker.machines.stateful.values():
+            if isinstance(machine, Versions):
+                state = states.setdefault(machine.node.name, {})
+                state.update((row.key, row.payload) for row in machine.committed(AFTER_ALL))
+    return states

@@ -25,6 +25,7 @@ import cloudpickle
 
 from emberflow.functions import UserFunction, code_of
 from emberflow.graph import Graph, Input, Map, Node, Reduction
+from emberflow.transactional import Access, Check, Close
 
 _PACKAGE = str(Path(__file__).parents[2])
 _JOINS = "emberflow.operators.join"
@@ -139,9 +140,21 @@ def _watched_node(node: Node, transplant: _Transplant) -> Node:
         key = replace(source.key, function=transplant.of(source.key.function))
         return replace(source, key=key)
 
+    def watched_check(check: Check) -> Check:
+        return replace(check, function=transplant.of(check.function))
+
     node = replace(node, inputs=tuple(map(watched_input, node.inputs)))
     if isinstance(node, Map):
         node = replace(node, function=transplant.of(node.function))
+    elif isinstance(node, Access):
+        node = replace(
+            node,
+            by=replace(node.by, function=transplant.of(node.by.function)),
+            function=node.function and transplant.of(node.function),
+            check=node.check and watched_check(node.check),
+        )
+    elif isinstance(node, Close):
+        node = replace(node, requires=tuple(map(watched_check, node.requires)))
     return node
 
 
@@ -165,12 +178,19 @@ def _holders(node: Node) -> Iterator[tuple[Callable[..., Any], tuple[UserFunctio
             yield source.key.function, (source.key.given,), "key"
     if isinstance(node, Map):
         yield node.function, node.given, node.mode
+    elif isinstance(node, Access):
+        yield node.by.function, (node.by.given,), "key"
+        for function in node.given:
+            yield function.given, (function,), "part"
+    elif isinstance(node, Close):
+        for function in node.given:
+            yield function.given, (function,), "part"
 
 
 def _accumulates(node: Node, given: UserFunction) -> bool:
     # A join has a combine too, of two payloads.
     step = getattr(getattr(node, "function", None), "combine", None)
-    return given.role == "combine" and type(step).__module__ != _JOINS
+    return given.role == "update" or (given.role == "combine" and type(step).__module__ != _JOINS)
 
 
 def _is_ours(function: Callable[..., Any]) -> bool:

@@ -1,0 +1,238 @@
+"""The machine of a closer: the votes of each transaction, and what follows from them.
+
+See `transaction` for the protocol. What a closer has of one transaction is a *record*: its element,
+the votes, and what leaves by its outputs, each by place and mark, as they came. What it should have
+sent is a function of that:
+
+- all votes say yes and all constraints hold, or nothing is known to the contrary: the element to
+  ``committed``, what leaves to the outputs;
+- otherwise: a `Rejected` to ``rejected``, and an abort to every version that voted yes. (The one that
+  voted no knows.) The check that is told is the first that failed, in the order of accesses; only if
+  none did are the constraints looked at, in the order they were written.
+
+After each batch the records that it changed are compared with what was sent for them, and the
+difference goes out, tombstones first. A constraint that raises may have been shown a part of the
+values, so that is an item too (see `mapping`), and as long as it does the transaction is neither
+committed nor rejected.
+
+**Trimming.** Below the minimal time a record is decided and all it has to say is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from emberflow.engine.barrier import lost_tombstone
+from emberflow.engine.cut import Row
+from emberflow.engine.messages import Moment
+from emberflow.engine.trimming import Trimmed
+from emberflow.engine.versions import same_value
+from emberflow.errors import StepError
+from emberflow.graph import Graph
+from emberflow.item import FlatItem, Place
+from emberflow.outcomes import verdict_of
+from emberflow.transactional import (
+    ABORT,
+    ABORTED,
+    COMMITTED,
+    ELEMENT,
+    OUTPUT,
+    OUTPUTS,
+    REJECTED,
+    Access,
+    Close,
+    Rejected,
+    Values,
+)
+
+_place_of = itemgetter(0)
+
+#: By port, place and mark.
+Sent: TypeAlias = dict[tuple[int, Place, int], Any]
+
+#: A port for failures, which no graph has.
+_FAILURES = -1
+
+
+class Record:
+    """What a closer has of one transaction, by place and mark, and what it has sent for it."""
+
+    __slots__ = ("elements", "identity", "outputs", "sent", "votes")
+
+    def __init__(self, identity: Place) -> None:
+        self.identity = identity
+        self.elements: dict[tuple[Place, int], Any] = {}
+        #: ``(number, key, failed, value)``
+        self.votes: dict[tuple[Place, int], tuple[int, Any, str | None, Any]] = {}
+        #: By the number of the output, too.
+        self.outputs: dict[tuple[int, Place, int], Any] = {}
+        self.sent: Sent = {}
+
+
+class Closing(Trimmed[Record]):
+    """The machine of a closer."""
+
+    def __init__(self, graph: Graph, node: Close) -> None:
+        super().__init__(node.name, kept=0)
+        self.node = node
+        self.buckets: dict[Place, Record] = {}
+        self.replays = 0
+        self._verdict = verdict_of(node)
+        self._requires = bool(node.requires)
+        ports = {what: port for port, what in enumerate(node.outputs)}
+        self._committed = ports.get(("committed", 0), -1)
+        self._rejected = ports.get(("rejected", 0), -1)
+        self._outputs = {number: port for (what, number), port in ports.items() if what == "output"}
+        voters = [graph.nodes[voter] for voter in node.voters]
+        accesses = [access for access in voters if isinstance(access, Access)]
+        #: By vote: the state, and the port of its aborts; a read has none to hear.
+        self._states = [access.state for access in accesses]
+        self._aborts = [
+            ports["abort", access.state] if access.function else -1 for access in accesses
+        ]
+
+    def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+        buckets, changed = self.buckets, {}
+        for place, mark, report in items:
+            identity, number = report[0], report[1]
+            record = buckets.get(identity)
+            if record is None:
+                record = buckets[identity] = Record(identity)
+                self.touched.append(record)
+            changed[identity] = record
+            there: Any
+            key: Any
+            if number >= 0:
+                there, key, payload = record.votes, (place, mark & ~1), report[1:]
+            elif number == ELEMENT:
+                there, key, payload = record.elements, (place, mark & ~1), report[2]
+            else:
+                there, payload = record.outputs, report[2]
+                key = (OUTPUTS - number, place, mark & ~1)
+            if not mark & 1:
+                there[key] = payload
+            elif there.pop(key, self) is self:
+                raise lost_tombstone(place, str(self.node))
+        tombstones: list[list[FlatItem]] = [[] for _ in self.node.outputs]
+        outputs: list[list[FlatItem]] = [[] for _ in self.node.outputs]
+        failures_back: list[FlatItem] = []
+        failures: list[FlatItem] = []
+        tombstones.append(failures_back)  # the port of failures is the last
+        outputs.append(failures)
+        for record in changed.values():
+            self._put_right(record, tombstones, outputs)
+        failed += failures_back
+        failed += failures
+        for back, sent in zip(tombstones[:-1], outputs[:-1], strict=True):
+            sent.sort(key=_place_of)
+            sent[:0] = back
+        return outputs[:-1]
+
+    def _put_right(
+        self, record: Record, tombstones: list[list[FlatItem]], outputs: list[list[FlatItem]]
+    ) -> None:
+        """Send the difference between what was sent and what should have been."""
+        was, now = record.sent, self._due_now(record)
+        for (port, place, mark), payload in was.items():
+            where = (port, place, mark)
+            if where in now and _same_sent(payload, now[where]):
+                now[where] = payload  # what was sent is what would be taken back
+            else:
+                self.replays += 1
+                tombstones[port].append((place, mark | 1, payload))
+        for where, payload in now.items():
+            if where not in was or was[where] is not payload:
+                port, place, mark = where
+                outputs[port].append((place, mark, payload))
+        record.sent = now
+        if not (record.elements or record.votes or record.outputs):
+            # The list of touched records forgets it at the next trim.
+            self.buckets.pop(record.identity, None)
+
+    def _due_now(self, record: Record) -> Sent:
+        """What should have been sent, given what is there."""
+        identity, sent = record.identity, Sent()
+        failed = self._failed(record)
+        if isinstance(failed, StepError):
+            for _, mark in record.elements:
+                sent[_FAILURES, (*identity, COMMITTED), mark] = failed
+        elif failed is None:
+            if self._committed >= 0:
+                for (_, mark), element in record.elements.items():
+                    sent[self._committed, (*identity, COMMITTED), mark] = element
+            if record.outputs:
+                length = len(identity)
+                for (number, place, mark), payload in record.outputs.items():
+                    port = self._outputs[number]
+                    sent[port, (*identity, OUTPUT + number, *place[length:]), mark] = payload
+        else:
+            if self._rejected >= 0:
+                for (_, mark), element in record.elements.items():
+                    rejected = Rejected(element, *failed)
+                    sent[self._rejected, (*identity, REJECTED), mark] = rejected
+            for (place, mark), (number, key, no, _) in record.votes.items():
+                if no is None and self._aborts[number] >= 0:
+                    sent[self._aborts[number], (*place, ABORTED), mark] = (key, ABORT, 0, None)
+        return sent
+
+    def _failed(self, record: Record) -> tuple[str, Values] | StepError | None:
+        """The first check or constraint that does not hold, and what it saw."""
+        first: Any = None
+        votes = record.votes
+        for identity, vote in votes.items():
+            if vote[2] is not None and (first is None or identity < first):
+                first = identity
+        if first is not None:
+            number, key, name, value = votes[first]
+            assert name is not None
+            return name, Values({(self._states[number], key): value})
+        if not self._requires or not votes:
+            return None
+        values = Values()
+        for identity in sorted(votes):
+            number, key, _, value = votes[identity]
+            values[self._states[number], key] = value
+        element = next(iter(record.elements.values()), None)
+        try:
+            name = self._verdict(values, element, (record.identity[0], record.identity[1]))
+        except StepError as error:
+            return error
+        return None if name is None else (name, values)
+
+    def trim(self, minimal: Moment) -> None:
+        self.buckets = {
+            identity: record for identity, record in self.buckets.items() if identity >= minimal
+        }
+        self.touched = list(self.buckets.values())
+        self.trimmed_at()
+
+    def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
+        """Below a cut all is decided: there is nothing to take over."""
+
+    def sizes(self) -> list[int]:
+        return [
+            len(record.elements) + len(record.votes) + len(record.outputs)
+            for record in self.buckets.values()
+        ]
+
+
+def _same_sent(one: Any, other: Any) -> bool:
+    """Whether what was sent is what should be. If in doubt it is not, and is sent again."""
+    if one is other:
+        return True
+    if one.__class__ is Rejected and other.__class__ is Rejected:
+        return (
+            one.element is other.element
+            and one.check == other.check
+            and list(one.values) == list(other.values)
+            and all(map(same_value, one.values.values(), other.values.values()))
+        )
+    # An abort. Equal keys are one key, at one worker.
+    return (
+        one.__class__ is tuple
+        and other.__class__ is tuple
+        and one[1:2] == (ABORT,) == other[1:2]
+        and one[0] == other[0]
+    )

@@ -1,0 +1,370 @@
+"""How the cycle of transactions is run: a slice of global times at once, in order.
+
+State and closer form a cycle, votes one way and aborts the other. Item by item, the least place
+first, is the order in which nothing is ever presumed wrongly on one worker; but most transactions
+commit, and then a whole batch at a time is many times cheaper. So a region with transactions in it
+is run in *slices*: the items of the next so many global times, node by node, until nothing is
+left of them; then the next slice. A slice in which more was replayed than came in makes the next
+ones smaller, down to one global time; one without a replay makes them larger. Within one global time
+accesses of a transaction depend on each other, so there it is the least place first after all.
+
+The worker's budget bounds speculation here too. When it is spent, what is above the minimal time is
+held back. What is held may be much (all that the fronts' credits let in), and the minimal time moves
+often: so it is held in chunks, each a frame of its own that the worker sends to itself, and a run
+takes up only the chunks it comes to.
+
+FIFO: an entry keeps the number it got when it came; of one place, the smaller number goes first. All
+that is held of one place is in one chunk, and what waits beside it is newer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from heapq import heappop, heappush
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeAlias
+
+from emberflow.engine.messages import Frame, Moment
+from emberflow.engine.program import Layout, Unit
+from emberflow.item import CHILD_IDS_MAX, FlatItem, Place
+from emberflow.transactional import Close, State
+
+if TYPE_CHECKING:
+    from emberflow.engine.worker import Worker
+
+#: Place, number, node, item.
+Entry: TypeAlias = tuple[Place, int, int, FlatItem]
+
+#: Items in a slice, and in a chunk of what is held.
+_SLICE_MAX = 1024
+_SLICE_FIRST = 64
+_CHUNK = 64
+
+
+def runs_in_slices(layout: Layout, unit: Unit) -> bool:
+    """Whether a region is one of transactions."""
+    return any(isinstance(layout.graph.nodes[node], Close) for node in unit.nodes)
+
+
+class Slices:
+    """A region of transactions on one worker."""
+
+    def __init__(self, worker: Worker, unit: Unit) -> None:
+        self._worker = worker
+        self._unit = unit
+        self._rank = {node: rank for rank, node in enumerate(_order(worker.layout, unit))}
+        self._number = 0
+        self._size = _SLICE_FIRST
+        self._held: list[_Chunk] = []
+
+    def held(self) -> list[Frame]:
+        return [chunk.frame for chunk in self._held]
+
+    def run(self) -> None:
+        pending = self._arrived()
+        while True:
+            limit = self._limit(pending)
+            # Chunks that begin within the slice belong to it, and make it longer or shorter.
+            while self._held and (limit is None or self._held[0].first[:2] <= limit):
+                pending = self._with_held(pending)
+                limit = self._limit(pending)
+            if limit is None:
+                return
+            end = bisect_right(pending, limit, key=_moment_of)
+            if not end:
+                self._hold(pending)
+                return
+            entries, pending = pending[:end], pending[end:]
+            if _moment_of(entries[0]) == _moment_of(entries[-1]):
+                later = self._run_in_order(entries, limit)
+            else:
+                later = self._run_slice(entries, limit)
+            if later:
+                pending = sorted(pending + later, key=_order_of)
+
+    def _limit(self, pending: list[Entry]) -> Moment | None:
+        """How far the next slice goes; None if nothing waits."""
+        if not pending:
+            return None
+        if self._worker._replays_left <= 0:
+            return self._worker._minimal_anywhere
+        return _moment_of(pending[min(self._size, len(pending)) - 1])
+
+    def _arrived(self) -> list[Entry]:
+        """What waits for the nodes of the region, in order."""
+        found: list[Entry] = []
+        number = self._number
+        for node in self._unit.nodes:
+            for item in self._worker._taken(node):
+                number += 1
+                found.append((item[0], number, node, item))
+        self._number = number
+        found.sort(key=_order_of)
+        return found
+
+    def _with_held(self, pending: list[Entry]) -> list[Entry]:
+        """Take up the first chunk."""
+        chunk = self._held.pop(0)
+        self._worker._finished.append(chunk.frame)
+        return _cancelled(sorted(chunk.entries + pending, key=_order_of))
+
+    def _run_slice(self, entries: list[Entry], limit: Moment) -> list[Entry]:
+        """Run these items, and all they cause within the limit; what is beyond it is returned."""
+        worker, rank = self._worker, self._rank
+        active: dict[int, list[FlatItem]] = {}
+        unsorted: set[int] = set()
+        later: list[Entry] = []
+        for _, _, node, item in entries:
+            active.setdefault(node, []).append(item)
+
+        def file(node: int, items: list[FlatItem]) -> None:
+            if max(map(_place_of, items)) >= _behind(limit):
+                # A replay reaches as far as versions go. What waits there already goes first.
+                items = self._within(node, items, limit, later)
+                if not items:
+                    return
+            waiting = active.get(node)
+            if waiting is None:
+                active[node] = items
+            else:
+                active[node] = waiting + items
+                unsorted.add(node)
+
+        def send(reader: int, output: list[FlatItem]) -> None:
+            here, elsewhere = worker._split(reader, output)
+            if here and reader in rank:
+                file(reader, here)
+            elif here:
+                worker._wait(reader, here)
+            for destination, items in elsewhere.items():
+                worker._post(destination, reader, items)
+
+        replays = begun = worker._replays_in(self._unit)
+        while active:
+            if worker._replays_left <= 0 and limit > worker._minimal_anywhere:
+                limit = worker._minimal_anywhere
+                for node, items in list(active.items()):
+                    active[node] = self._within(node, items, limit, later)
+                    if not active[node]:
+                        del active[node]
+                continue
+            node = min(active, key=rank.__getitem__)
+            items = active.pop(node)
+            if node in unsorted:
+                unsorted.remove(node)
+                items.sort(key=_place_of)
+            self._run_node(node, items, send)
+            before, replays = replays, worker._replays_in(self._unit)
+            worker._replays_left -= replays - before
+        self._adapt(replays - begun, len(entries))
+        return later
+
+    def _run_in_order(self, entries: list[Entry], limit: Moment) -> list[Entry]:
+        """The same for one global time: the least place first, all of one place at once."""
+        worker, heap = self._worker, list(entries)  # what is sorted is a heap
+        later: list[Entry] = []
+        behind = _behind(limit)
+
+        def send(reader: int, output: list[FlatItem]) -> None:
+            here, elsewhere = worker._split(reader, output)
+            if here and reader in self._rank:
+                for item in here:
+                    self._number += 1
+                    entry = (item[0], self._number, reader, item)
+                    if item[0] < behind:
+                        heappush(heap, entry)
+                    else:
+                        later.append(entry)
+            elif here:
+                worker._wait(reader, here)
+            for destination, items in elsewhere.items():
+                worker._post(destination, reader, items)
+
+        replays = begun = worker._replays_in(self._unit)
+        while heap:
+            if worker._replays_left <= 0 and limit > worker._minimal_anywhere:
+                later += heap
+                break
+            place = heap[0][0]
+            batches: dict[int, list[FlatItem]] = {}
+            while heap and heap[0][0] == place:
+                _, _, node, item = heappop(heap)
+                batches.setdefault(node, []).append(item)
+            for node, items in batches.items():
+                self._run_node(node, items, send)
+            before, replays = replays, worker._replays_in(self._unit)
+            worker._replays_left -= replays - before
+        self._adapt(replays - begun, len(entries))
+        return later
+
+    def _run_node(
+        self, node: int, items: list[FlatItem], send: Callable[[int, list[FlatItem]], None]
+    ) -> None:
+        worker = self._worker
+        if (
+            node in worker.layout.graph.loop_entries
+            and max(len(item[0]) for item in items) - 2 > CHILD_IDS_MAX
+        ):
+            endless = [item for item in items if len(item[0]) - 2 > CHILD_IDS_MAX]
+            items = [item for item in items if len(item[0]) - 2 <= CHILD_IDS_MAX]
+            worker._send(
+                worker.layout.failures,
+                [(item[0], item[1], worker._endless(node, item)) for item in endless],
+            )
+        if items:
+            worker._run_node(node, items, send)
+
+    def _adapt(self, replays: int, entries: int) -> None:
+        if not replays:
+            self._size = min(2 * self._size, _SLICE_MAX)
+        elif replays > entries:
+            self._size = max(self._size // 2, 1)
+
+    def _within(
+        self, node: int, items: list[FlatItem], limit: Moment, later: list[Entry]
+    ) -> list[FlatItem]:
+        """The items up to the limit; the others are filed for later."""
+        within: list[FlatItem] = []
+        behind = _behind(limit)
+        for item in items:
+            if item[0] < behind:
+                within.append(item)
+            else:
+                self._number += 1
+                later.append((item[0], self._number, node, item))
+        return within
+
+    def _hold(self, pending: list[Entry]) -> None:
+        """Hold items back, each in the chunk that its place belongs to."""
+        chunks = self._held
+        start = bisect_left(pending, (chunks[0].first,)) if chunks else len(pending)
+        held = self._chunks(pending[:start])
+        for number, chunk in enumerate(chunks, 1):
+            last = number == len(chunks)
+            end = len(pending) if last else bisect_left(pending, (chunks[number].first,), start)
+            if end > start:
+                self._worker._finished.append(chunk.frame)
+                held += self._chunks(sorted(chunk.entries + pending[start:end], key=_order_of))
+            else:
+                held.append(chunk)
+            start = end
+        self._held = held
+
+    def _chunks(self, entries: list[Entry]) -> list[_Chunk]:
+        """Chunks of these entries, none of which ends amid a place."""
+        found: list[_Chunk] = []
+        entries = _cancelled(entries)
+        start = 0
+        while start < len(entries):
+            end = min(start + _CHUNK, len(entries))
+            while end < len(entries) and entries[end][0] == entries[end - 1][0]:
+                end += 1
+            chunk = _Chunk(self._worker, entries[start:end])
+            self._worker._newly_held.append(chunk.frame)
+            found.append(chunk)
+            start = end
+        return found
+
+
+class _Chunk:
+    """Items held back, in order, as a frame that the worker sends to itself."""
+
+    __slots__ = ("entries", "first", "frame")
+
+    def __init__(self, worker: Worker, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.first = entries[0][0]
+        by_node: dict[int, list[FlatItem]] = {}
+        for _, _, node, item in entries:
+            by_node.setdefault(node, []).append(item)
+        self.frame = worker._frame(list(by_node.items()))
+
+
+_place_of = itemgetter(0)
+
+
+def _behind(moment: Moment) -> Place:
+    """All places of this global time and before are below it."""
+    return moment[0], moment[1] + 1
+
+
+def _order_of(entry: Entry) -> tuple[Place, int]:
+    return entry[0], entry[1]
+
+
+def _moment_of(entry: Entry) -> Moment:
+    return entry[0][0], entry[0][1]
+
+
+def _cancelled(entries: list[Entry]) -> list[Entry]:
+    """Without items that are taken back before anyone has seen them. The entries are in order.
+
+    A state may correct what it sent many times while that is held back; so no more of it is held
+    than one tombstone and one item of each.
+    """
+    kept: list[Entry] = []
+    for entry in entries:
+        place, _, node, (_, mark, _) = entry
+        if mark & 1:
+            position = len(kept)
+            while position and kept[position - 1][0] == place:
+                position -= 1
+                other = kept[position]
+                if other[2] == node and other[3][1] == mark ^ 1:
+                    del kept[position]
+                    break
+                if other[2] == node and other[3][1] == mark:
+                    position = 0  # a tombstone like this one: what it is for was seen
+            else:
+                kept.append(entry)
+            continue
+        kept.append(entry)
+    return kept
+
+
+def _order(layout: Layout, unit: Unit) -> list[int]:
+    """The order in which the nodes of a region are run: each after what leads to it, but for aborts.
+
+    Closers come last: so they see the votes of a slice together.
+    """
+    order, _ = _depth_first(unit, lambda node: _ahead(layout, node))
+    nodes = layout.graph.nodes
+    closers = {node for node in unit.nodes if isinstance(nodes[node], Close)}
+    closers |= {node for node in unit.nodes if set(_ahead(layout, node)) & closers} - {
+        node for node in unit.nodes if isinstance(nodes[node], State)
+    }
+    return sorted(order, key=lambda node: node in closers)
+
+
+def _ahead(layout: Layout, node: int) -> list[int]:
+    """Where what a node sends may lead to. Aborts lead nowhere."""
+    found, readers = layout.graph.nodes[node], layout.readers[node]
+    if not isinstance(found, Close):
+        return list(readers)
+    ports = zip(readers, found.outputs, strict=True)
+    return [reader for reader, (what, _) in ports if what != "abort"]
+
+
+def _depth_first(unit: Unit, ahead: Callable[[int], list[int]]) -> tuple[list[int], bool]:
+    """The nodes of a region, each after what leads to it as far as that goes; whether it does not."""
+    inside, goes_round = set(unit.nodes), False
+    done: dict[int, None] = {}
+    opened: set[int] = set()
+    for root in unit.nodes:
+        if root in opened:
+            continue
+        opened.add(root)
+        stack = [(root, iter(ahead(root)))]
+        while stack:
+            node, readers = stack[-1]
+            for reader in readers:
+                goes_round |= reader in opened and reader not in done
+                if reader in inside and reader not in opened:
+                    opened.add(reader)
+                    stack.append((reader, iter(ahead(reader))))
+                    break
+            else:
+                done[node] = None
+                stack.pop()
+    return list(reversed(done)), goes_round

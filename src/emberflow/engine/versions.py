@@ -1,0 +1,570 @@
+"""The machine of a state: for each key its accesses in order, and the value after each.
+
+See `transaction` for the protocol. A bucket is a list of *entries*, sorted by place and mark,
+
+::
+
+    (place, mark, access, length, payload, before, value, failed)
+
+where ``place[:length]`` is the transaction's identity, ``before`` the value that the access saw,
+``value`` the one it left, and ``failed`` tells that it did not hold: the name of its check, or the
+error that a function raised; None if all is well. A read leaves the value it saw.
+
+The entries of one transaction are neighbours, a *group*. A group counts for those behind it if none
+of its entries failed and none is aborted. It need not hear from its closer that one of its own
+entries failed: the closer can only say the same. That alone is the fast path: a transaction of one
+access never votes, and its group counts or not by what is known here.
+
+``before`` of a group's first entry is what the groups ahead of it left. So what a group leaves is at
+hand without a look further back: its last value if it counts, its first ``before`` if not.
+
+**In order** an access costs one comparison, one call of the update and one of its check, and leaves
+in the bucket what the next one needs.
+
+**Replay.** A batch first puts all its items, tombstones and aborts in place, then computes each
+bucket anew from the first change on. An entry whose ``before`` is the same needs no call; behind the
+last change, a group whose ``before`` is the same ends the replay. What is sent is the net effect of
+the batch: all tombstones first, for the reasons told in `net`.
+
+**Trimming.** Below the minimal time all is decided: of what is there only the last version that
+counts is needed, and aborts are not. ``committed`` gives the last such version below any time that
+is not trimmed yet, which is what a cut saves and what a query reads. ``held`` is the hook for both:
+what is at or above it stays, though it is below the minimal time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from emberflow.engine.barrier import lost_tombstone
+from emberflow.engine.changes import Changes
+from emberflow.engine.cut import Row
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.engine.trimming import Trimmed
+from emberflow.errors import StepError
+from emberflow.graph import Graph
+from emberflow.hashing import key_hash
+from emberflow.item import At, FlatItem, Place
+from emberflow.outcomes import outcome_of
+from emberflow.transactional import (
+    COMMITTED,
+    OUTPUT,
+    REJECTED,
+    RESULT,
+    Access,
+    Close,
+    Rejected,
+    State,
+    Values,
+)
+
+Entry: TypeAlias = tuple[Place, int, int, int, Any, Any, Any, Any]
+
+_place_of = itemgetter(0)
+
+
+class _Unknown:
+    """Instead of what failed: it is not computed yet."""
+
+
+_UNKNOWN = _Unknown()
+
+#: Equal values of these types are the same value; what other types call equal is their business.
+_PLAIN = frozenset((int, str, bytes, bool, type(None)))
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two values cannot be told apart."""
+    return one is other or (
+        one.__class__ is other.__class__ and one.__class__ in _PLAIN and one == other
+    )
+
+
+class Bucket:
+    """The accesses of a key, and what the next one in order needs to know of the last group."""
+
+    __slots__ = ("aborts", "base", "counts", "entries", "identity", "key", "noted", "value")
+
+    def __init__(self, key: Any, default: Any) -> None:
+        self.key = key
+        self.entries: list[Entry] = []
+        #: How many aborts there are at a place: one, or for a moment two, of two histories.
+        self.aborts: dict[Place, int] = {}
+        #: Of the last group: who it is, what it began with, what it left, and whether it counts.
+        self.identity: Place = ()
+        self.base = default
+        self.value = default
+        self.counts = True
+        self.noted = False
+
+
+class _Use:
+    """An access as the machine uses it: its functions, and the ports that what it sends goes to."""
+
+    __slots__ = (
+        "alone",
+        "check",
+        "committed",
+        "function",
+        "name",
+        "number",
+        "outcome",
+        "output",
+        "rejected",
+        "result",
+        "tells_value",
+        "vote",
+        "writes",
+    )
+
+    def __init__(self, graph: Graph, node: State, number: int) -> None:
+        access = graph.nodes[node.accesses[number]]
+        assert isinstance(access, Access)
+        self.alone = access.alone
+        self.function = access.function
+        self.writes = access.function is not None
+        self.check = None if access.check is None else access.check.function
+        self.name = None if access.check is None else access.check.name
+        self.outcome = outcome_of(access)
+        ports = {what: port for port, (own, what) in enumerate(node.outputs) if own == number}
+        self.vote = ports.get("vote", -1)
+        self.result = ports.get("result", -1)
+        self.committed = ports.get("committed", -1)
+        self.rejected = ports.get("rejected", -1)
+        self.output = ports.get("output", -1)
+        close = next(
+            (
+                each
+                for each in graph.nodes
+                if isinstance(each, Close) and each.transaction == access.transaction
+            ),
+            None,
+        )
+        votes = self.vote >= 0 and close is not None
+        self.number = close.voters.index(access.id) if votes and close is not None else -1
+        #: Whether a vote for yes tells the value too: somebody has a constraint over it.
+        self.tells_value = close is not None and bool(close.requires)
+
+
+#: What an entry sends: port and place, and the payload.
+_Sent: TypeAlias = dict[tuple[int, Place], Any]
+
+
+class Versions(Trimmed[Bucket]):
+    """The machine of a state."""
+
+    def __init__(self, graph: Graph, node: State) -> None:
+        super().__init__(node.name, kept=1)
+        self.node = node
+        self.buckets: dict[Any, Bucket] = {}
+        self.replays = 0
+        #: Versions from here on stay, whatever the minimal time: for a cut under way, or history.
+        self.held: Moment = AFTER_ALL
+        self._default = node.default
+        self._ports = node.ports
+        self._uses = [_Use(graph, node, number) for number in range(len(node.accesses))]
+
+    def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+        outputs: list[list[FlatItem]] = [[] for _ in range(self._ports)]
+        buckets, uses, touched = self.buckets, self._uses, self.touched
+        for number, item in enumerate(items):
+            place, mark, (key, access, length, payload) = item
+            if mark & 1 or access < 0:
+                return self._process_slowly(items[number:], outputs, failed)
+            bucket = buckets.get(key)
+            if bucket is None:
+                bucket = buckets[key] = Bucket(key, self._default)
+                if self.changes is not None:
+                    self.changes.note(bucket)
+            entries = bucket.entries
+            if entries and entries[-1][0] >= place:
+                return self._process_slowly(items[number:], outputs, failed)
+            use = uses[access]
+            # In order: the value is that of the last group, or of this one so far.
+            identity = place[:length]
+            if identity == bucket.identity:
+                before, counts = bucket.value, bucket.counts
+            else:
+                before = bucket.value if bucket.counts else bucket.base
+                counts = True
+            try:
+                if use.function is None:
+                    value = before
+                else:
+                    value = use.function(before, payload[1] if use.alone else payload)
+                why = None if use.check is None or use.check(value) else use.name
+            except Exception:
+                return self._process_slowly(items[number:], outputs, failed)
+            if value.__class__ is At:
+                return self._process_slowly(items[number:], outputs, failed)
+            if identity != bucket.identity:
+                bucket.identity, bucket.base = identity, before
+            bucket.value = value
+            bucket.counts = counts and why is None and place not in bucket.aborts
+            entries.append((place, mark, access, length, payload, before, value, why))
+            if not bucket.noted and (len(entries) > 1 or why is not None or not use.writes):
+                bucket.noted = True
+                touched.append(bucket)
+            if use.vote >= 0:
+                told = value if why is not None or use.tells_value else None
+                outputs[use.vote].append((place, mark, (identity, use.number, key, why, told)))
+                if use.result >= 0 and why is None:
+                    outputs[use.result].append(((*place, RESULT), mark, (payload, value)))
+            elif not use.alone:
+                if use.result >= 0 and why is None:
+                    outputs[use.result].append(((*place, RESULT), mark, (payload, value)))
+            elif why is None:
+                if use.committed >= 0:
+                    outputs[use.committed].append(((*identity, COMMITTED), mark, payload[0]))
+                if use.output >= 0:
+                    outputs[use.output].append(((*identity, OUTPUT), mark, (payload[1], value)))
+            elif use.rejected >= 0:
+                rejected = self._rejected(payload[0], why, key, value)
+                outputs[use.rejected].append(((*identity, REJECTED), mark, rejected))
+        return outputs
+
+    def _rejected(self, element: Any, why: Any, key: Any, value: Any) -> Rejected[Any]:
+        return Rejected(element, why, Values({(self.node.name, key): value}))
+
+    # Out of order.
+
+    def _process_slowly(
+        self, items: list[FlatItem], outputs: list[list[FlatItem]], failed: list[FlatItem]
+    ) -> list[list[FlatItem]]:
+        """The rest of a batch, from the first item on that is not in order or goes wrong."""
+        changed: dict[int, _Change] = {}
+        for item in sorted(items, key=_place_of):
+            self._change(item, changed)
+        net = _Net(outputs)
+        failures_back: list[FlatItem] = []
+        failures: list[FlatItem] = []
+        for change in changed.values():
+            for entry in change.gone:
+                self._take_back(entry, change.bucket.key, net, failures_back)
+            self._replay(change, net, failures_back, failures)
+        failed += failures_back
+        failed += failures
+        return net.all()
+
+    def _change(self, item: FlatItem, changed: dict[int, _Change]) -> None:
+        """Put an access or an abort into its bucket, or take it out."""
+        place, mark, (key, access, length, payload) = item
+        bucket = self.buckets.get(key)
+        if bucket is None:
+            bucket = self.buckets[key] = Bucket(key, self._default)
+        change = changed.get(id(bucket))
+        if change is None:
+            change = changed[id(bucket)] = _Change(bucket)
+        entries = bucket.entries
+        if access < 0:
+            place = place[:-1]  # that of its version
+            position = bisect_left(entries, (place,))
+        else:
+            position = bisect_left(entries, (place, mark & ~1))
+        change.start = min(change.start, position)
+        change.last = max(change.last, place)
+        if not bucket.noted:
+            bucket.noted = True
+            self.touched.append(bucket)
+        if access < 0:
+            there = bucket.aborts.get(place, 0)
+            if mark & 1 and there == 1:
+                del bucket.aborts[place]
+            elif mark & 1 and not there:
+                raise lost_tombstone(place, str(self.node))
+            else:
+                bucket.aborts[place] = there + (-1 if mark & 1 else 1)
+        elif not mark & 1:
+            entries.insert(position, (place, mark, access, length, payload, None, None, _UNKNOWN))
+        elif position == len(entries) or entries[position][:2] != (place, mark ^ 1):
+            raise lost_tombstone(place, str(self.node))
+        else:
+            change.gone.append(entries.pop(position))
+
+    def _replay(
+        self,
+        change: _Change,
+        net: _Net,
+        failures_back: list[FlatItem],
+        failures: list[FlatItem],
+    ) -> None:
+        """Compute a bucket anew, from the group of the first change on."""
+        bucket, last = change.bucket, change.last
+        entries, aborts, uses = bucket.entries, bucket.aborts, self._uses
+        position = _group_start(entries, change.start)
+        base = self._left_ahead_of(bucket, position)
+        identity: Place = ()
+        counts, before = True, base
+        while position < len(entries):
+            place, mark, access, length, payload, saw, left, why = entries[position]
+            own = place[:length]
+            if own != identity:
+                if identity:
+                    base = before if counts else base
+                identity, counts, before = own, True, base
+                if (
+                    place > last
+                    and last[:length] != own  # what left this very group may have been aborted
+                    and why is not _UNKNOWN
+                    and same_value(saw, base)
+                ):
+                    break  # nothing changed further on, so neither does what follows from this
+            if why is _UNKNOWN or not same_value(saw, before):
+                use = uses[access]
+                try:
+                    value, failed = use.outcome(
+                        before, payload[1] if use.alone else payload, (place[0], place[1])
+                    )
+                except StepError as error:
+                    # No value: as if it had left what it saw, in a transaction that cannot commit.
+                    value, failed = before, error  # type: ignore[assignment]
+                old = entries[position]
+                new = (place, mark, access, length, payload, before, value, failed)
+                entries[position] = new
+                self._put_right(old, new, bucket.key, net, failures_back, failures)
+                left, why = value, failed
+            if why is not None or place in aborts:
+                counts = False
+            before = left
+            position += 1
+        self._settle(bucket)
+
+    def _put_right(
+        self,
+        old: Entry,
+        new: Entry,
+        key: Any,
+        net: _Net,
+        failures_back: list[FlatItem],
+        failures: list[FlatItem],
+    ) -> None:
+        """Send the difference between two versions of an entry."""
+        mark, was, now = new[1], old[7], new[7]
+        steady: tuple[int, ...] = ()
+        if was is not _UNKNOWN:
+            self.replays += 1
+            if same_value(was, now):
+                if same_value(old[6], new[6]):
+                    return
+                if now is None:
+                    # Of these only that it holds is told, not the value.
+                    use = self._uses[new[2]]
+                    steady = (use.committed, -1 if use.tells_value else use.vote)
+            if isinstance(was, StepError):
+                failures_back.append((old[0], mark | 1, was))
+        if isinstance(now, StepError):
+            failures.append((new[0], mark, now))
+        for (port, place), payload in self._sent(old, key).items():
+            if port not in steady:
+                net.take_back(port, place, mark, payload)
+        for (port, place), payload in self._sent(new, key).items():
+            if port not in steady:
+                net.send(port, place, mark, payload)
+
+    def _take_back(self, entry: Entry, key: Any, net: _Net, failures_back: list[FlatItem]) -> None:
+        for where, payload in self._sent(entry, key).items():
+            net.take_back(*where, entry[1], payload)
+        if isinstance(entry[7], StepError):
+            failures_back.append((entry[0], entry[1] | 1, entry[7]))
+
+    def _sent(self, entry: Entry, key: Any) -> _Sent:
+        """What an entry has sent, given what is known of it."""
+        place, _, access, length, payload, _, value, why = entry
+        if why is _UNKNOWN:
+            return {}
+        use, sent = self._uses[access], {}
+        if use.alone:
+            identity = place[:length]
+            if why is None:
+                sent[use.committed, (*identity, COMMITTED)] = payload[0]
+                sent[use.output, (*identity, OUTPUT)] = (payload[1], value)
+            elif not isinstance(why, StepError):
+                rejected = self._rejected(payload[0], why, key, value)
+                sent[use.rejected, (*identity, REJECTED)] = rejected
+        else:
+            told = value if why is not None or use.tells_value else None
+            name = "an error" if isinstance(why, StepError) else why
+            sent[use.vote, place] = (place[:length], use.number, key, name, told)
+            if why is None:
+                sent[use.result, (*place, RESULT)] = (payload, value)
+        return {where: payload for where, payload in sent.items() if where[0] >= 0}
+
+    def _left_ahead_of(self, bucket: Bucket, position: int) -> Any:
+        """What the groups ahead of this position leave; it is the first of its group."""
+        if position == 0:
+            return self._default
+        entries, aborts = bucket.entries, bucket.aborts
+        start = _group_start(entries, position - 1)
+        counts = all(
+            entry[7] is None and entry[0] not in aborts for entry in entries[start:position]
+        )
+        return entries[position - 1][6] if counts else entries[start][5]
+
+    def _settle(self, bucket: Bucket) -> None:
+        """Have at hand what the next access in order needs to know of the last group."""
+        entries = bucket.entries
+        if not entries:
+            bucket.identity = ()
+            bucket.base = bucket.value = self._default
+            bucket.counts = True
+            if not bucket.aborts and self.buckets.get(bucket.key) is bucket:
+                del self.buckets[bucket.key]
+            return
+        start, last = _group_start(entries, len(entries) - 1), entries[-1]
+        bucket.identity = last[0][: last[3]]
+        bucket.base, bucket.value = entries[start][5], last[6]
+        bucket.counts = all(
+            entry[7] is None and entry[0] not in bucket.aborts for entry in entries[start:]
+        )
+
+    # What is final.
+
+    def trim_one(self, bucket: Bucket, minimal: Moment) -> bool:
+        """Drop what is decided and superseded; whether there will be more to drop."""
+        minimal = min(minimal, self.held)
+        entries, aborts = bucket.entries, bucket.aborts
+        if entries and entries[-1][0] < minimal and bucket.counts and not aborts:
+            last = entries[-1]
+            if self._uses[last[2]].writes:
+                # All is final, and the last version counts: by far the commonest case.
+                entries[:] = [_settled(last)]
+                bucket.noted = False
+                return False
+        final = bisect_left(entries, (minimal,))
+        if final:
+            kept = self._last_counting(bucket, final)
+            entries[:final] = [] if kept is None else [_settled(kept)]
+        if aborts:
+            bucket.aborts = {place: n for place, n in aborts.items() if place >= minimal}
+        if not entries or (final and len(entries) == 1):
+            self._settle(bucket)
+        bucket.noted = (
+            len(entries) > 1
+            or bool(bucket.aborts)
+            or any(entry[7] is not None or not self._uses[entry[2]].writes for entry in entries)
+        )
+        return bucket.noted
+
+    def _last_counting(self, bucket: Bucket, final: int) -> Entry | None:
+        """The last version of a committed transaction among the first entries."""
+        entries, aborts = bucket.entries, bucket.aborts
+        end = final
+        while end:
+            start = _group_start(entries, end - 1)
+            group = entries[start:end]
+            if all(entry[7] is None and entry[0] not in aborts for entry in group):
+                for entry in reversed(group):
+                    if self._uses[entry[2]].writes:
+                        return entry
+            end = start
+        return None
+
+    def committed(self, below: Moment) -> Iterator[Row]:
+        """The last committed version of each key below a time, which the minimal time has reached.
+
+        It must not be above what was trimmed with: see ``held``.
+        """
+        for bucket in self.buckets.values():
+            yield from self.rows_of(bucket, below, BEFORE_ALL)
+
+    # Cuts: see `cut`. The rows of a state are its committed versions, one a key.
+
+    def all_buckets(self) -> list[Bucket]:
+        return list(self.buckets.values())
+
+    def goes_on(self, bucket: Bucket, moment: Moment) -> bool:
+        return bool(bucket.entries) and bucket.entries[-1][0] >= moment
+
+    def rows_of(self, bucket: Bucket, moment: Moment, since: Moment) -> list[Row]:
+        final = bisect_left(bucket.entries, (moment,))
+        entry = self._last_counting(bucket, final)
+        if entry is None or entry[0] < since:
+            return []
+        return [Row(self.operation, key_hash(bucket.key), bucket.key, entry[0], entry[6])]
+
+    def touched_since(self, moment: Moment) -> list[Bucket]:
+        return self.touched
+
+    def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
+        """Begin with what a cut saved of the keys of this worker."""
+        if self.changes is None:
+            self.changes = Changes(moment)
+        write = next((n for n, use in enumerate(self._uses) if use.writes), 0)
+        for row in rows:
+            bucket = self.buckets[row.key] = Bucket(row.key, self._default)
+            version = (row.place, 0, write, len(row.place), None, self._default, row.payload, None)
+            bucket.entries.append(version)
+            self._settle(bucket)
+
+    def sizes(self) -> list[int]:
+        return [len(bucket.entries) + len(bucket.aborts) for bucket in self.buckets.values()]
+
+
+def _group_start(entries: list[Entry], position: int) -> int:
+    """The first entry of the group that this entry is in."""
+    if position >= len(entries):
+        return position
+    place, length = entries[position][0], entries[position][3]
+    identity = place[:length]
+    while position:
+        ahead = entries[position - 1]
+        if ahead[0][: ahead[3]] != identity:
+            break
+        position -= 1
+    return position
+
+
+def _settled(entry: Entry) -> Entry:
+    """A version that nothing can change any more, without what it was made of."""
+    place, mark, access, length, _, _, value, _ = entry
+    return place, mark, access, length, None, None, value, None
+
+
+class _Change:
+    """What a batch changed in a bucket: from where to where, and what was removed."""
+
+    __slots__ = ("bucket", "gone", "last", "start")
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.start = len(bucket.entries)
+        self.last: Place = ()
+        self.gone: list[Entry] = []
+
+
+class _Net:
+    """What a batch sends and takes back in all, by port: see `net`.
+
+    ``early`` is what it sent in order before it came to a change. Were that taken back, it is not
+    sent at all.
+    """
+
+    __slots__ = ("early", "items", "tombstones")
+
+    def __init__(self, outputs: list[list[FlatItem]]) -> None:
+        self.early = [
+            {(place, mark): payload for place, mark, payload in output} for output in outputs
+        ]
+        self.items: list[list[FlatItem]] = [[] for _ in outputs]
+        self.tombstones: list[list[FlatItem]] = [[] for _ in outputs]
+
+    def send(self, port: int, place: Place, mark: int, payload: Any) -> None:
+        self.items[port].append((place, mark, payload))
+
+    def take_back(self, port: int, place: Place, mark: int, payload: Any) -> None:
+        if (place, mark) in self.early[port]:
+            del self.early[port][place, mark]
+        else:
+            self.tombstones[port].append((place, mark | 1, payload))
+
+    def all(self) -> list[list[FlatItem]]:
+        """By port: tombstones, then items in order."""
+        outputs: list[list[FlatItem]] = []
+        for early, items, tombstones in zip(self.early, self.items, self.tombstones, strict=True):
+            items += [(place, mark, payload) for (place, mark), payload in early.items()]
+            items.sort(key=_place_of)
+            outputs.append(tombstones + items)
+        return outputs

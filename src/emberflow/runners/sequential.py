@@ -1,0 +1,218 @@
+"""Transactions one at a time, in order: what the reference runner does, and so what is right.
+
+The reference follows everything an item causes before it looks at the next one, and what is within a
+transaction has smaller places than what comes out of it. So when an `Open` puts its transaction's
+closing on the stack, below the opening item, the closing is reached when all that belongs to the
+transaction is done, and before anything of another one. In between, updates go to a scratch copy:
+later accesses of the transaction see it, and nobody else is there to. The closing looks at what the
+checks said, in the order of accesses, then at the constraints over all values, and applies all of it
+or nothing.
+
+A transaction that touched nothing has nothing to constrain: it commits.
+
+All accesses of a transaction run, also behind one that failed, but for what would go on from the
+failed one itself: a step can rely on the check before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from emberflow.calls import balance_of
+from emberflow.errors import InternalError
+from emberflow.graph import Graph, Node
+from emberflow.item import ChildIds, GlobalTime
+from emberflow.outcomes import outcome_of, verdict_of
+from emberflow.transactional import (
+    CLOSED,
+    COMMITTED,
+    OUTPUT,
+    REJECTED,
+    RESULT,
+    Access,
+    Close,
+    Open,
+    Rejected,
+    Report,
+    State,
+    Values,
+    depth_of,
+)
+
+Place: TypeAlias = tuple[GlobalTime, ChildIds]
+Waiting: TypeAlias = tuple[Place, int, Any]
+Processor: TypeAlias = Callable[[Place, Any], Iterator[Waiting]]
+
+
+@dataclass(slots=True)
+class _Running:
+    """The transaction under way."""
+
+    element: Any
+    values: Values = field(default_factory=Values)
+    written: dict[tuple[str, Any], None] = field(default_factory=dict)
+    failed: tuple[str, Values] | None = None
+    outputs: dict[int, list[tuple[ChildIds, Any]]] = field(default_factory=dict)
+
+
+class Sequential:
+    """The states of a run, and the processors of the nodes of transactions."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        #: Key to value, of each state: what has been committed.
+        self.states: dict[str, dict[Any, Any]] = {
+            node.name: {} for node in graph.nodes if isinstance(node, State)
+        }
+        self._running: dict[str, _Running] = {}
+        self._closes = {node.transaction: node for node in graph.nodes if isinstance(node, Close)}
+
+    def processor(self, node: Node) -> Processor | None:
+        if isinstance(node, Open):
+            return self._open(node)
+        if isinstance(node, Access):
+            return self._access(node)
+        if isinstance(node, Report):
+            return self._report(node)
+        if isinstance(node, State):
+            return self._state(node)
+        if isinstance(node, Close):
+            return self._close(node)
+        return None
+
+    def _open(self, node: Open) -> Processor:
+        reader, _ = self.graph.readers[node.id][0]
+        close = self._closes.get(node.transaction)
+
+        def open_(place: Place, payload: Any) -> Iterator[Waiting]:
+            global_time, child_ids = place
+            self._running[node.transaction] = _Running(payload)
+            yield place, reader, payload
+            if close is not None:
+                yield (global_time, (*child_ids, CLOSED)), close.id, None
+
+        return open_
+
+    def _access(self, node: Access) -> Processor:
+        reader, _ = self.graph.readers[node.id][0]
+        balance = balance_of(node, node.by)
+
+        def access(place: Place, payload: Any) -> Iterator[Waiting]:
+            own = payload[1] if node.carried else payload
+            key, _ = balance(own, place[0])
+            yield place, reader, (key, node.id, payload[0] if node.carried else payload, own)
+
+        return access
+
+    def _report(self, node: Report) -> Processor:
+        depth = depth_of(self.graph, node)
+
+        def report(place: Place, payload: Any) -> Iterator[Waiting]:
+            if node.number >= 0:
+                suffix = place[1][len(place[1]) - depth :]
+                outputs = self._running[node.transaction].outputs
+                outputs.setdefault(node.number, []).append((suffix, payload))
+            return iter(())
+
+        return report
+
+    def _state(self, node: State) -> Processor:
+        accesses: dict[int, Access] = {}
+        for number in node.accesses:
+            access = self.graph.nodes[number]
+            assert isinstance(access, Access)
+            accesses[number] = access
+        outcomes = {number: outcome_of(access) for number, access in accesses.items()}
+        depths = {number: depth_of(self.graph, access) for number, access in accesses.items()}
+        committed = self.states[node.name]
+        readers = self._readers_of(node)
+
+        def alone(
+            access: Access, place: Place, key: Any, element: Any, payload: Any
+        ) -> Iterator[Waiting]:
+            global_time, child_ids = place
+            identity = child_ids[: len(child_ids) - depths[access.id]]
+            before = committed.get(key, node.default)
+            value, failed = outcomes[access.id](before, payload, global_time)
+            found = readers[access.id]
+            sent: list[tuple[int, str, Any]]
+            if failed is not None:
+                values = Values({(node.name, key): value})
+                sent = [(REJECTED, "rejected", Rejected(element, failed, values))]
+            else:
+                if access.function is not None:
+                    committed[key] = value
+                sent = [(COMMITTED, "committed", element), (OUTPUT, "output", (payload, value))]
+            for child, what, result in sent:
+                if what in found:
+                    yield (global_time, (*identity, child)), found[what], result
+
+        def together(access: Access, place: Place, key: Any, payload: Any) -> Iterator[Waiting]:
+            running = self._running[access.transaction]
+            touched = (node.name, key)
+            before = (
+                running.values[touched]
+                if touched in running.values
+                else committed.get(key, node.default)
+            )
+            value, failed = outcomes[access.id](before, payload, place[0])
+            running.values[touched] = value
+            if access.function is not None:
+                running.written[touched] = None
+            if failed is not None:
+                if running.failed is None:
+                    running.failed = failed, Values({touched: value})
+            elif "result" in readers[access.id]:
+                inner = (place[0], (*place[1], RESULT))
+                yield inner, readers[access.id]["result"], (payload, value)
+
+        def state(place: Place, item: tuple[Any, int, Any, Any]) -> Iterator[Waiting]:
+            key, number, element, payload = item
+            access = accesses[number]
+            if access.alone:
+                return alone(access, place, key, element, payload)
+            return together(access, place, key, payload)
+
+        return state
+
+    def _readers_of(self, node: State) -> dict[int, dict[str, int]]:
+        """By access: who reads what of it."""
+        found: dict[int, dict[str, int]] = {access: {} for access in node.accesses}
+        for (number, what), (reader, _) in zip(
+            node.outputs, self.graph.readers[node.id], strict=True
+        ):
+            found[node.accesses[number]][what] = reader
+        return found
+
+    def _close(self, node: Close) -> Processor:
+        verdict = verdict_of(node)
+        readers = [reader for reader, _ in self.graph.readers[node.id]]
+
+        def close(place: Place, _: Any) -> Iterator[Waiting]:
+            global_time, child_ids = place
+            if child_ids[-1] != CLOSED:
+                raise InternalError(f"{node} got an item of its transaction at {place}")
+            running = self._running[node.transaction]
+            failed = running.failed
+            if failed is None and running.values:
+                name = verdict(running.values, running.element, global_time)
+                failed = None if name is None else (name, running.values)
+            if failed is None:
+                for state, key in running.written:
+                    self.states[state][key] = running.values[state, key]
+            for (what, number), reader in zip(node.outputs, readers, strict=True):
+                identity = child_ids[:-1]
+                if what == "committed" and failed is None:
+                    yield (global_time, (*identity, COMMITTED)), reader, running.element
+                elif what == "rejected" and failed is not None:
+                    rejected = Rejected(running.element, *failed)
+                    yield (global_time, (*identity, REJECTED)), reader, rejected
+                elif what == "output" and failed is None:
+                    assert isinstance(number, int)
+                    for suffix, payload in running.outputs.get(number, ()):
+                        ids = (*identity, OUTPUT + number, *suffix)
+                        yield (global_time, ids), reader, payload
+
+        return close

@@ -1,0 +1,154 @@
+"""Transactions on many workers: decisions, outputs and states are those of one at a time.
+
+Six hundred seeds here; ``python -m tests.simulation.soak --transactions`` for as many as you want.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+import pytest
+
+import emberflow as ef
+from emberflow import transactional as transactional_module
+from emberflow.engine import slices as slices_module
+from emberflow.engine import worker as worker_module
+from emberflow.runners.elements import timed_elements
+from emberflow.runners.simulation.options import Faults
+from emberflow.runners.simulation.recovery import CrashSimulation
+from tests.simulation.cases import WrongError
+from tests.simulation.transaction_mutations import BREAKS, Break
+from tests.simulation.transactional import TransactionCase, judged_with_states
+
+SEEDS = 600
+CHUNK = 25
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_the_result_is_that_of_one_transaction_at_a_time(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        judged_with_states(TransactionCase.of(seed))
+
+
+@pytest.mark.parametrize(("replays_max", "slice_first", "chunk"), [(0, 1, 1), (1, 3, 2), (7, 5, 3)])
+def test_however_little_they_may_speculate(
+    monkeypatch: pytest.MonkeyPatch, replays_max: int, slice_first: int, chunk: int
+) -> None:
+    """What is held back, in ever so small chunks, is not lost and not overtaken."""
+    monkeypatch.setattr(worker_module, "_REPLAYS_MAX", replays_max)
+    monkeypatch.setattr(slices_module, "_SLICE_FIRST", slice_first)
+    monkeypatch.setattr(slices_module, "_CHUNK", chunk)
+    for seed in range(10_000 * (replays_max + 1), 10_000 * (replays_max + 1) + 40):
+        judged_with_states(TransactionCase.of(seed))
+
+
+def test_the_cases_are_worth_it() -> None:
+    """Many transactions fail, many are replayed, some are decided alone and some together."""
+    rejected = transactions = replays = alone = together = 0
+    for seed in range(60):
+        case = TransactionCase.of(seed)
+        result = judged_with_states(case)
+        rejected += sum(len(out) for name, out in result.outputs.items() if "rejected" in name)
+        transactions += sum(map(len, result.outputs.values()))
+        replays += sum(worker.replays for worker in result.statistics)
+        kinds = [node.kind for node in case.graph.nodes]
+        together += kinds.count("close")
+        alone += kinds.count("open") - kinds.count("close")
+    assert rejected > transactions / 10
+    assert replays > transactions
+    assert alone > 10
+    assert together > 40
+
+
+# --- Deciding alone --------------------------------------------------------------------------------
+
+
+def purses() -> ef.Flow:
+    flow = ef.Flow("purses")
+    purse = flow.state("purses", default=20)
+    with flow.front("changes").transaction() as tx:
+        keyed = tx.map(lambda n: (n % 5, n % 17 - 8)).key_by(lambda c: c[0])
+        updated = keyed.update(purse, lambda value, c: value + c[1], check=lambda value: value >= 0)
+        after = tx.output(updated.filter(lambda pair: pair[1] % 2 == 0).map(lambda pair: pair[1]))
+    after.sink("even")
+    ef.merge(tx.committed, tx.rejected, after).sink("all")
+    return flow
+
+
+def totals() -> ef.Flow:
+    flow = ef.Flow("totals")
+    keyed = flow.front("changes").map(lambda n: (n % 5, n % 17 - 8)).key_by(lambda c: c[0])
+    keyed.fold(initial=20, combine=lambda value, c: value + c[1]).sink("all")
+    return flow
+
+
+CHANGES = [Random(7).randint(0, 1000) for _ in range(400)]
+
+
+def test_one_access_is_decided_where_it_is_with_no_vote() -> None:
+    graph = purses().graph()
+    assert {node.kind for node in graph.nodes} & {"close", "report"} == set()
+    for workers in (1, 2, 5):
+        result = ef.simulate(purses(), changes=CHANGES, seed=workers, workers=workers)
+        assert result.outputs == ef.run(purses(), changes=CHANGES)
+
+
+def test_one_access_costs_as_many_messages_as_a_fold() -> None:
+    """Counted, on three workers: what crosses the network is the access, and what comes of it."""
+    flow = ef.Flow("purses")
+    purse = flow.state("purses", default=10**6)
+    with flow.front("changes").transaction() as tx:
+        keyed = tx.map(lambda n: (n % 5, n % 17 - 8)).key_by(lambda c: c[0])
+        keyed.update(purse, lambda value, c: value + c[1], check=lambda value: value >= 0)
+    tx.committed.sink("all")
+
+    def sent(flow: ef.Flow) -> int:
+        result = ef.simulate(flow, changes=CHANGES, seed=3, workers=3)
+        assert len(result.outputs["all"]) == len(CHANGES)
+        if sum(worker.replays for worker in result.statistics):
+            raise AssertionError("one front is in order: nothing is replayed")
+        return sum(worker.items_sent for worker in result.statistics)
+
+    assert sent(flow) == sent(totals())
+
+
+def test_to_decide_alone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = ef.run(purses(), changes=CHANGES)
+    monkeypatch.setattr(
+        transactional_module._Expansion, "_decides_alone", lambda self, drafted: False
+    )
+    together = purses()
+    assert "close" in {node.kind for node in together.graph().nodes}
+    assert ef.run(together, changes=CHANGES) == alone
+    assert ef.simulate(together, changes=CHANGES, seed=1).outputs == alone
+
+
+# --- The checkers bite -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
+def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    cases = map(TransactionCase.of, range(120))
+    assert any(map(partial(is_wrong), cases)), "nobody noticed in 120 cases"
+
+
+def is_wrong(case: TransactionCase) -> bool:
+    try:
+        judged_with_states(case)
+    except WrongError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("first", range(0, 150, CHUNK))
+def test_a_crash_leaves_all_of_a_transaction_or_nothing(first: int) -> None:
+    """Workers and drivers die, and states come back from cuts: decisions and values are the same."""
+    for seed in range(first, first + CHUNK):
+        case = TransactionCase.of(300_000 + seed)
+        elements = list(timed_elements(case.graph, case.elements))
+        faults = Faults.drawn(seed, crashes=3)
+        result = CrashSimulation(case.graph, case.options, faults).run(elements)
+        assert result.outputs == case.expected, case.again
+        assert result.states == case.expected_states, case.again

@@ -1,0 +1,243 @@
+"""Random flows of transactions, drawn from a seed, and how they are judged.
+
+Payloads are small ints, so that any step can follow any other. Few keys and tight checks make for
+contention and for violated constraints; keys that depend on values read make for accesses that move
+when something before them changes. What is drawn:
+
+- one to three states with 2 to 20 keys, one of which may hold the last few payloads instead of a sum;
+- one to four transactions: on a front, on all of them merged, behind a `flat_map` (several of one
+  element), on what an earlier transaction committed, rejected or put out, or beside it; some try
+  what was rejected again;
+- in each one to four branches of updates and reads, some of them one behind another;
+- checks, and constraints over all values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any
+
+import emberflow as ef
+from emberflow.runners.elements import timed_elements
+from emberflow.runners.reference import Reference
+from emberflow.runners.simulation import Options, SimulationResult
+from tests.simulation.cases import Case, WrongError, judged
+
+
+@dataclass(frozen=True)
+class TransactionCase(Case):
+    """A case whose states are held against the reference too."""
+
+    @classmethod
+    def of(cls, seed: int, *, workers: int | None = None) -> TransactionCase:
+        random = Random(f"transactions {seed}")
+        flow, elements = random_transactions(random)
+        return cls(
+            name=flow.name,
+            graph=flow.graph(),
+            elements=elements,
+            options=Options.drawn(seed, workers=workers),
+            trims_always=random.random() < 0.5,
+            again=f"TransactionCase.of({seed})",
+        )
+
+    @cached_property
+    def _reference(self) -> Reference:
+        reference = Reference(self.graph)
+        for global_time, front, payload in timed_elements(self.graph, self.elements):
+            reference.enter(global_time, front, payload)
+        reference.finish()
+        return reference
+
+    @cached_property
+    def expected(self) -> dict[str, list[Any]]:
+        return self._reference.outputs
+
+    @property
+    def expected_states(self) -> dict[str, dict[Any, Any]]:
+        return self._reference.states
+
+
+def judged_with_states(case: TransactionCase, **machines: Any) -> SimulationResult:
+    """Run a case; raise `WrongError` unless outputs and states are those of the reference."""
+    result = judged(case, **machines)
+    if result.states != case.expected_states:
+        raise WrongError(
+            f"the states are {result.states}, the reference has {case.expected_states}\n{case}"
+        )
+    return result
+
+
+def random_transactions(random: Random) -> tuple[ef.Flow, dict[str, list[Any]]]:
+    """A flow of transactions, and the elements of its fronts."""
+    flow = ef.Flow("transactions")
+    fronts = [f"front-{number}" for number in range(random.choice((1, 1, 2, 3)))]
+    draft = _Draft(random, flow, [flow.front(front) for front in fronts])
+    for number in range(random.choice((1, 1, 2, 2, 3, 4))):
+        draft.transaction(f"t{number}")
+    draft.end()
+    times = random.choice((12, 20, 40))
+    return flow, {
+        front: [
+            ef.At(time, random.randint(0, 99))
+            for time in sorted(random.sample(range(times * 2), random.randint(1, times)))
+        ]
+        for front in fronts
+    }
+
+
+def plain(payload: Any) -> int:
+    """An int of whatever a source has."""
+    if isinstance(payload, ef.Rejected):
+        return payload.element + len(payload.check)
+    if isinstance(payload, tuple):  # what an access gives: payload and value
+        return plain(payload[0]) * 3 + payload[1]
+    return payload
+
+
+class _Draft:
+    def __init__(self, random: Random, flow: ef.Flow, fronts: list[ef.Stream[int]]) -> None:
+        self.random = random
+        self.flow = flow
+        self.sinks = 0
+        self.outputs: list[ef.Stream[int]] = []
+        self.keys = random.choice((2, 2, 3, 5, 20))
+        self.sources: list[ef.Stream[Any]] = list(fronts)
+        if len(fronts) == 1:
+            self.sink(fronts[0])
+        else:
+            # Both ways: on its own, and in one stream.
+            merged = ef.merge(*(front.map(lambda n: n) for front in fronts))
+            self.sources.append(merged)
+            self.sink(merged)
+        self.states = [
+            flow.state(f"s{number}", default=random.choice((0, 5, 20)))
+            for number in range(random.choice((1, 1, 2, 3)))
+        ]
+        self.last_few = flow.state("last few", default=()) if random.random() < 0.3 else None
+        self.touched: set[str] = set()
+
+    def transaction(self, name: str) -> None:
+        random = self.random
+        source = random.choice(self.sources[-4:]).map(plain)
+        if random.random() < 0.2:
+            parts = random.randint(2, 3)
+            source = source.flat_map(lambda n: [n * 7 + part for part in range(parts)])
+        again = None
+        if random.random() < 0.1:
+            # What is rejected is tried again with less.
+            again = self.flow.loop()
+            source = ef.merge(source, again)
+        single = random.random() < 0.25
+        with source.transaction(name=name) as tx:
+            for _ in range(1 if single else random.choice((1, 1, 2, 2, 3, 4))):
+                self.branch(tx, single=single)
+            if not single and random.random() < 0.3:
+                tx.require(self.constraint())
+            if self.last_few is not None and not single and random.random() < 0.5:
+                self.touched.add("last few")
+                by = tx.key_by(self.key())
+                by.update(self.last_few, lambda few, n: (*few[-2:], n))
+        if again is not None:
+            less = tx.rejected.map(lambda rejected: rejected.element // 5)
+            again.close(less.filter(lambda n: n > 3))
+        outputs = self.outputs
+        self.outputs = []
+        self.sources.append(tx.committed)
+        if random.random() < 0.8:
+            self.sources.append(tx.rejected)
+            tx.rejected.sink(f"{name} rejected")
+        for output in outputs:
+            self.sources.append(output)
+            self.sink(output)
+        self.sink(tx.committed)
+
+    def branch(self, tx: ef.Transaction[int], *, single: bool) -> None:
+        """Accesses one behind another; a single one may well be decided alone."""
+        random = self.random
+        stream: Any = tx
+        if random.random() < 0.5:
+            stream = stream.map(lambda n: n + 1) if single else self.stateless(stream)
+        done = self.access(stream)
+        for _ in range(0 if single else random.choice((0, 0, 0, 1, 2))):
+            done = self.access(self.mixed(done) if random.random() < 0.7 else done)
+        if random.random() < 0.3:
+            self.outputs.append(tx.output(self.mixed(done) if random.random() < 0.7 else done))
+
+    def stateless(self, stream: Any) -> Any:
+        random, a = self.random, self.random.randint(1, 9)
+        kind = random.choice(("map", "map", "filter", "flat_map"))
+        if kind == "map":
+            return stream.map(lambda n: n + a)
+        if kind == "filter":
+            return stream.filter(lambda n: n % 3 != a % 3)
+        return stream.flat_map(lambda n: [n + a * i for i in range(n % 4)])
+
+    def access(self, stream: Any) -> Any:
+        random = self.random
+        state = random.choice(self.states)
+        self.touched.add(state.name)
+        by = stream.key_by(self.key())
+        check = self.check() if random.random() < 0.6 else None
+        if random.random() < 0.25:
+            return by.read(state, check=check)
+        return by.update(state, self.function(), check=check)
+
+    def mixed(self, done: Any) -> Any:
+        a = self.random.randint(1, 5)
+        return done.map(lambda pair: (plain(pair[0]) * a + pair[1]) % 100)
+
+    def key(self) -> Callable[[int], Any]:
+        a, keys = self.random.randint(1, 9), self.keys
+        if self.random.random() < 0.1:
+            return lambda n: 0
+        return lambda n: (plain(n) * a) % keys
+
+    def function(self) -> Callable[[int, int], int]:
+        kind, a = self.random.randint(0, 3), self.random.randint(2, 9)
+        if kind == 0:
+            return lambda value, n: value + plain(n) % a
+        if kind == 1:
+            return lambda value, n: value - plain(n) % a
+        if kind == 2:
+            return lambda value, n: plain(n) % a if plain(n) % 2 else value
+        return lambda value, n: (value * 3 + plain(n)) % 50 - a
+
+    def check(self) -> Callable[[int], bool]:
+        kind, a = self.random.randint(0, 2), self.random.randint(2, 5)
+        if kind == 0:
+
+            def not_negative(value: int) -> bool:
+                return value >= 0
+
+            return not_negative
+        if kind == 1:
+            return lambda value: value % a != 0
+        return lambda value: -30 < value < 30
+
+    def constraint(self) -> Callable[[ef.Values], bool]:
+        a = self.random.randint(2, 5)
+
+        def adds_up(values: ef.Values) -> bool:
+            numbers = [value for value in values.values() if isinstance(value, int)]
+            return sum(numbers) % a != 0
+
+        return adds_up
+
+    def sink(self, stream: ef.Stream[Any]) -> None:
+        self.sinks += 1
+        stream.sink(f"sink-{self.sinks}")
+
+    def end(self) -> None:
+        """Whatever was not drawn is used once."""
+        unused = [state for state in self.states if state.name not in self.touched]
+        if self.last_few is not None and "last few" not in self.touched:
+            unused.append(self.last_few)
+        if unused:
+            with self.sources[0].map(plain).transaction(name="rest") as tx:
+                for state in unused:
+                    tx.key_by(lambda n: n % 2).read(state)
+            self.sink(tx.committed)

@@ -1,0 +1,509 @@
+"""What transactions mean, by the reference, and what is told of those that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import emberflow as ef
+from emberflow.drawing import dot, mermaid
+from emberflow.transactional import Values
+
+Transfer = tuple[str, str, int]
+
+
+def not_negative(balance: int) -> bool:
+    return balance >= 0
+
+
+def minus(balance: int, transfer: Transfer) -> int:
+    return balance - transfer[2]
+
+
+def plus(balance: int, transfer: Transfer) -> int:
+    return balance + transfer[2]
+
+
+def source(transfer: Transfer) -> str:
+    return transfer[0]
+
+
+def target(transfer: Transfer) -> str:
+    return transfer[1]
+
+
+def bank(**names: Any) -> tuple[ef.Flow, ef.State[int], ef.Transaction[Transfer]]:
+    flow = ef.Flow("bank")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction(**names) as tx:
+        tx.key_by(source).update(accounts, minus, check=not_negative)
+        tx.key_by(target).update(accounts, plus)
+    return flow, accounts, tx
+
+
+def both(flow: ef.Flow, **elements: Any) -> dict[str, list[Any]]:
+    """What the reference says, and two clusters too."""
+    outputs = ef.run(flow, **elements)
+    for workers in (1, 3):
+        assert ef.simulate(flow, seed=5, workers=workers, **elements).outputs == outputs
+    return outputs
+
+
+def test_all_of_it_or_nothing() -> None:
+    flow, _, tx = bank()
+    tx.committed.sink("done")
+    tx.rejected.sink("refused")
+    outputs = both(flow, transfers=[("a", "b", 8), ("a", "c", 8), ("c", "a", 10), ("b", "a", 18)])
+    assert outputs["done"] == [("a", "b", 8), ("c", "a", 10), ("b", "a", 18)]
+    assert outputs["refused"] == [
+        ef.Rejected(("a", "c", 8), "not_negative", Values({("accounts", "a"): -6}))
+    ]
+
+
+def test_within_a_transaction_later_updates_see_earlier_ones() -> None:
+    flow, _, tx = bank()
+    tx.committed.sink("done")
+    # To oneself: 10 - 10 + 10, and 10 - 11 is refused although 10 - 11 + 11 would do.
+    assert both(flow, transfers=[("a", "a", 10), ("a", "a", 11)])["done"] == [("a", "a", 10)]
+
+
+def test_an_element_may_open_several_transactions_one_after_another() -> None:
+    """Behind a flat_map they have one global time; their order is that of their places."""
+    flow = ef.Flow("parts")
+    accounts = flow.state("accounts", default=10)
+    parts = flow.front("orders").flat_map(lambda n: [("a", "b", n)] * 3)
+    with parts.transaction() as tx:
+        tx.key_by(source).update(accounts, minus, check=not_negative)
+        after = tx.output(tx.key_by(target).update(accounts, plus))
+    after.map(lambda pair: pair[1]).sink("after")
+    tx.rejected.map(lambda rejected: rejected.values["accounts", "a"]).sink("refused")
+    assert both(flow, orders=[4, 1]) == {"after": [14, 18, 19, 20], "refused": [-2, -1]}
+
+
+def test_a_transaction_opened_by_another_comes_after_it_and_before_the_next() -> None:
+    flow, accounts, first = bank()
+    with first.committed.transaction() as second:
+        # What was received is passed on, if that leaves something.
+        onward = second.map(lambda t: (t[1], "z", t[2])).key_by(source)
+        onward.update(accounts, minus, check=lambda balance: balance > 5)
+        received = second.output(second.key_by(lambda t: "z").update(accounts, plus))
+    received.map(lambda pair: pair[1]).sink("z")
+    ef.merge(
+        first.rejected.map(lambda r: ("first", r.element)),
+        second.rejected.map(lambda r: ("second", r.element)),
+    ).sink("refused")
+    outputs = both(flow, transfers=[("a", "b", 4), ("b", "a", 3), ("a", "z", 9), ("b", "a", 8)])
+    assert outputs["z"] == [14, 17]
+    assert outputs["refused"] == [
+        ("first", ("a", "z", 9)),
+        ("first", ("b", "a", 8)),
+    ]
+
+
+def test_keys_may_depend_on_what_was_read() -> None:
+    flow = ef.Flow("links")
+    links = flow.state("links", default="end")
+    counts = flow.state("counts", default=0)
+    with flow.front("linked").transaction(name="set") as tx:
+        tx.key_by(lambda pair: pair[0]).update(links, lambda _, pair: pair[1])
+    tx.committed.sink("set")
+    with flow.front("visits").transaction(name="visit") as tx:
+        at = tx.key_by(lambda name: name).read(links)
+        visits = at.key_by(lambda pair: pair[1]).update(counts, lambda n, _: n + 1)
+        tx.output(visits.map(lambda pair: (pair[0][1], pair[1]))).sink("visits")
+    outputs = both(
+        flow,
+        linked=[ef.At(1, ("a", "x")), ef.At(4, ("a", "y"))],
+        visits=[ef.At(time, "a") for time in (0, 2, 3, 5)],
+    )
+    assert outputs["visits"] == [("end", 1), ("x", 1), ("x", 2), ("y", 1)]
+
+
+def test_a_constraint_over_several_states() -> None:
+    flow = ef.Flow("limits")
+    money, goods = flow.state("money", default=10), flow.state("goods", default=0)
+    with flow.front("orders").transaction() as tx:
+        tx.key_by(lambda o: o[0]).update(money, lambda m, o: m - o[1])
+        tx.key_by(lambda o: o[0]).update(goods, lambda g, o: g + o[1])
+        tx.require(lambda values: sum(values.of(goods).values()) < 9, name="room")
+        tx.require(lambda values: min(values.of("money").values()) >= 0)
+    tx.committed.sink("done")
+    tx.rejected.map(lambda r: (r.check, dict(r.values))).sink("refused")
+    outputs = both(flow, orders=[("a", 5), ("a", 6), ("b", 8), ("a", 4), ("b", -20)])
+    assert outputs["done"] == [("a", 5), ("b", 8), ("b", -20)]
+    assert outputs["refused"] == [
+        ("room", {("money", "a"): -1, ("goods", "a"): 11}),
+        ("room", {("money", "a"): 1, ("goods", "a"): 9}),
+    ]
+
+
+def test_nothing_goes_on_from_an_access_that_failed() -> None:
+    """A step can rely on the check before it, and so does not raise."""
+    flow = ef.Flow("roots")
+    accounts = flow.state("accounts", default=0)
+    seen = flow.state("seen", default=0)
+    with flow.front("numbers").transaction() as tx:
+        checked = tx.key_by(lambda n: 0).update(accounts, lambda a, n: a + n, check=not_negative)
+        roots = checked.map(lambda pair: pair[1] ** 0.5 if pair[1] >= 0 else 1 // 0)
+        tx.key_by(lambda n: 0).update(seen, lambda s, n: s + 1)
+        tx.output(roots).sink("roots")
+    assert both(flow, numbers=[4, -5, 5])["roots"] == [2.0, 3.0]
+
+
+def test_a_transaction_that_touches_nothing_commits() -> None:
+    flow = ef.Flow("some")
+    totals = flow.state("totals", default=0)
+    with flow.front("numbers").transaction() as tx:
+        even = tx.filter(lambda n: n % 2 == 0).key_by(lambda n: 0)
+        even.update(totals, lambda t, n: t + n, check=lambda t: t < 5)
+        tx.require(lambda values: len(values) > 0)
+    tx.committed.sink("done")
+    assert both(flow, numbers=[1, 2, 4, 3])["done"] == [1, 2, 3]
+
+
+def test_what_time_it_is() -> None:
+    flow = ef.Flow("times")
+    last = flow.state("last", default=-1)
+    with flow.front("beats").transaction() as tx:
+        timed = tx.with_time().key_by(lambda t: t.payload)
+        timed.update(last, lambda _, t: t.time)
+    tx.committed.sink("done")
+    with flow.front("asked").transaction() as query:
+        query.output(query.key_by(lambda name: name).read(last)).sink("answers")
+    outputs = both(flow, beats=[ef.At(3, "a"), ef.At(9, "a")], asked=[ef.At(5, "a"), ef.At(9, "b")])
+    assert outputs["answers"] == [("a", 3), ("b", -1)]
+
+
+# --- What goes wrong while it runs -----------------------------------------------------------------
+
+
+def told_alike(flow: ef.Flow, kind: type[ef.StepError], **elements: Any) -> ef.StepError:
+    """The error that the reference raises, which two workers raise as well."""
+    with pytest.raises(kind) as by_reference:
+        ef.run(flow, **elements)
+    for seed in range(3):
+        with pytest.raises(kind) as by_engine:
+            ef.simulate(flow, seed=seed, workers=2, **elements)
+        assert str(by_engine.value) == str(by_reference.value)
+    return by_reference.value
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_check_that_raises(others: int) -> None:
+    def fragile(balance: int) -> bool:
+        return 10 // (balance - 7) > 0
+
+    flow = ef.Flow("fragile")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction() as tx:
+        tx.key_by(source).update(accounts, minus, check=fragile, name="take")
+        for _ in range(others):
+            tx.key_by(target).update(accounts, plus)
+    tx.committed.sink("done")
+    error = told_alike(flow, ef.FunctionError, transfers=[("a", "b", 1), ("c", "d", 3)])
+    assert error.global_time == (1, 0)
+    assert error.payload == ("c", "d", 3)
+    assert "transaction/take" in error.step
+    assert error.function.startswith("check=")
+
+
+def test_an_update_that_raises() -> None:
+    flow, _, tx = bank()
+    tx.committed.sink("done")
+    error = told_alike(flow, ef.FunctionError, transfers=[("a", "b", 1), ("a", "b", "x")])
+    assert error.function.startswith("update=minus")
+
+
+def test_a_constraint_that_raises() -> None:
+    flow = ef.Flow("constraint")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction() as tx:
+        tx.key_by(source).update(accounts, minus)
+        tx.key_by(target).update(accounts, plus)
+        tx.require(lambda values: values["accounts", "a"] >= 0)
+    tx.committed.sink("done")
+    error = told_alike(flow, ef.FunctionError, transfers=[("a", "b", 1), ("b", "c", 1)])
+    assert error.function.startswith("require=")
+    assert error.payload == ("b", "c", 1)
+
+
+def test_speculation_may_show_a_constraint_a_part_of_the_values() -> None:
+    """It raises then; but that is taken back, as all else that never was."""
+    flow = ef.Flow("constraint")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction() as tx:
+        tx.key_by(source).update(accounts, minus)
+        tx.key_by(target).update(accounts, plus)
+        tx.require(lambda values: values["accounts", "a"] + values["accounts", "b"] == 20)
+    tx.committed.sink("done")
+    transfers = [("a", "b", 3), ("b", "a", 4)] * 10
+    for seed in range(10):
+        result = ef.simulate(flow, transfers=transfers, seed=seed, workers=4)
+        assert result.outputs["done"] == transfers
+
+
+def test_a_key_that_cannot_be_hashed() -> None:
+    flow = ef.Flow("lists")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction() as tx:
+        tx.key_by(lambda t: [t[0]]).update(accounts, minus)
+        tx.key_by(target).update(accounts, plus)
+    tx.committed.sink("done")
+    error = told_alike(flow, ef.UnstableKeyError, transfers=[("a", "b", 1)])
+    assert "transaction/update" in error.step
+
+
+def test_a_key_function_that_raises() -> None:
+    flow = ef.Flow("keys")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction() as tx:
+        tx.key_by(lambda t: t[5]).update(accounts, minus)
+    tx.committed.sink("done")
+    told_alike(flow, ef.FunctionError, transfers=[("a", "b", 1)])
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_map_that_raises_inside(others: int) -> None:
+    flow = ef.Flow("fragile")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction() as tx:
+        halves = tx.map(lambda t: (*t[:2], t[2] + 1)).map(lambda t: (*t[:2], 12 // t[2]))
+        halves.key_by(source).update(accounts, minus)
+        for _ in range(others):
+            tx.key_by(target).update(accounts, plus)
+    tx.committed.sink("done")
+    error = told_alike(flow, ef.FunctionError, transfers=[("a", "b", 1), ("a", "b", -1)])
+    assert error.payload == ("a", "b", 0)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_map_that_schedules_inside(others: int) -> None:
+    flow = ef.Flow("later")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction() as tx:
+        later: Any = tx.map(lambda t: ef.At(99, t))
+        later.key_by(source).update(accounts, minus)
+        for _ in range(others):
+            tx.key_by(target).update(accounts, plus)
+    tx.committed.sink("done")
+    error = told_alike(flow, ef.OutputError, transfers=[("a", "b", 1)])
+    assert "not within a transaction" in str(error)
+
+
+def test_a_value_that_is_scheduled() -> None:
+    flow = ef.Flow("later")
+    accounts: ef.State[Any] = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction() as tx:
+        tx.key_by(source).update(accounts, lambda b, t: ef.At(99, b))
+    tx.committed.sink("done")
+    error = told_alike(flow, ef.OutputError, transfers=[("a", "b", 1)])
+    assert "cannot be the value of a state" in str(error)
+
+
+# --- What goes wrong while it is built -------------------------------------------------------------
+
+
+def test_a_state_used_in_no_transaction() -> None:
+    flow, _, tx = bank()
+    tx.committed.sink("done")
+    flow.state("forgotten", default=0)
+    with pytest.raises(ef.FlowError, match=r"state 'forgotten' .* is used in no transaction"):
+        flow.graph()
+
+
+def test_a_state_of_another_flow() -> None:
+    _, accounts, _ = bank()
+    other = ef.Flow("other")
+    with (
+        pytest.raises(ef.FlowError, match=r"'accounts' of flow 'bank' into flow 'other'"),
+        other.front("transfers").transaction() as tx,
+    ):
+        tx.key_by(source).update(accounts, minus)
+
+
+def test_two_states_of_one_name() -> None:
+    flow, _, _ = bank()
+    with pytest.raises(ef.FlowError, match="have the name 'accounts'"):
+        flow.state("accounts", default=0)
+
+
+def test_a_transaction_that_is_never_entered() -> None:
+    flow, _, tx = bank()
+    tx.committed.sink("done")
+    flow.front("more").transaction(name="lost")
+    with pytest.raises(ef.FlowError, match=r"transaction 'lost' .* is never closed"):
+        flow.graph()
+
+
+def test_a_transaction_left_by_an_exception() -> None:
+    flow, accounts, tx = bank()
+    tx.committed.sink("done")
+    with (
+        pytest.raises(ZeroDivisionError),
+        flow.front("more").transaction(name="broken") as broken,
+    ):
+        broken.key_by(source).update(accounts, minus, name=f"half {1 // 0}")
+    with pytest.raises(ef.FlowError, match=r"transaction 'broken' .* was left by an exception"):
+        flow.graph()
+
+
+def test_a_step_on_a_closed_transaction() -> None:
+    flow, accounts, tx = bank()
+    with pytest.raises(ef.FlowError, match=r"is closed, and map\(\) is called on it at .*py:\d+"):
+        tx.map(lambda t: t)
+    with flow.front("more").transaction() as other:
+        kept = other.key_by(source)
+        kept.update(accounts, minus)
+    with pytest.raises(ef.FlowError, match=r"is closed, and update\(\) is called"):
+        kept.update(accounts, minus)
+    with pytest.raises(ef.FlowError, match=r"is closed, and require\(\) is called"):
+        other.require(lambda values: True)
+
+
+def test_a_step_on_a_transaction_that_is_not_open_yet() -> None:
+    flow, _, _ = bank()
+    made = flow.front("more").transaction()
+    with pytest.raises(ef.FlowError, match="is not open at"):
+        made.map(lambda t: t)
+
+
+def test_a_transaction_that_touches_no_state() -> None:
+    flow = ef.Flow("nothing")
+    with pytest.raises(ef.FlowError, match="touches no state"), flow.front("in").transaction():
+        pass
+
+
+@pytest.mark.parametrize("method", ["update", "read"])
+def test_an_access_outside_of_a_transaction(method: str) -> None:
+    flow, accounts, _ = bank()
+    with pytest.raises(AttributeError, match="works within a transaction"):
+        getattr(flow.front("more").key_by(source), method)(accounts)
+    with pytest.raises(AttributeError, match="works within a transaction"):
+        getattr(flow.front("some"), method)
+
+
+def test_an_access_without_a_key() -> None:
+    flow = ef.Flow("keyless")
+    with (
+        pytest.raises(AttributeError, match=r"update\(\) works on a keyed stream"),
+        flow.front("in").transaction() as tx,
+    ):
+        tx.map(lambda t: t).update  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_what_belongs_outside() -> None:
+    flow, accounts, _ = bank()
+    with (
+        pytest.raises(AttributeError, match=r"sink\(\) is not for streams within a transaction"),
+        flow.front("more").transaction() as tx,
+    ):
+        tx.key_by(source).read(accounts).sink("here")  # type: ignore[attr-defined]
+
+
+def test_an_output_that_nobody_reads() -> None:
+    flow, accounts, tx = bank()
+    tx.committed.sink("done")
+    with flow.front("more").transaction() as other:
+        other.output(other.key_by(source).read(accounts), name="lost")
+    with pytest.raises(ef.FlowError, match=r"lost' .* goes nowhere"):
+        flow.graph()
+
+
+def test_an_output_of_another_transaction() -> None:
+    flow, accounts, _ = bank()
+    with flow.front("more").transaction() as one:
+        read = one.key_by(source).read(accounts)
+    with (
+        pytest.raises(ef.FlowError, match="takes a stream of this transaction"),
+        flow.front("other").transaction() as two,
+    ):
+        two.output(read)
+
+
+def test_a_keyed_stream_opens_none() -> None:
+    flow = ef.Flow("keyed")
+    with pytest.raises(ef.FlowError, match="takes a stream without a key"):
+        flow.front("in").key_by(source).transaction()
+
+
+def test_not_a_state_and_not_a_check() -> None:
+    flow, accounts, _ = bank()
+    with flow.front("more").transaction() as tx:
+        with pytest.raises(ef.FlowError, match="takes a state"):
+            tx.key_by(source).read("accounts")  # type: ignore[arg-type]
+        with pytest.raises(ef.FlowError, match="takes check= as a function"):
+            tx.key_by(source).update(accounts, minus, check=5)  # type: ignore[arg-type]
+        with pytest.raises(ef.FlowError, match="takes a function"):
+            tx.key_by(source).update(accounts, 5)  # type: ignore[arg-type]
+        tx.key_by(source).read(accounts)
+
+
+def test_a_loop_through_a_transaction_that_never_ends() -> None:
+    flow = ef.Flow("round")
+    accounts = flow.state("accounts", default=0)
+    again = flow.loop()
+    with ef.merge(flow.front("in"), again).transaction() as tx:
+        tx.key_by(source).update(accounts, plus, check=lambda balance: balance < 5)
+        tx.key_by(target).update(accounts, plus)
+    again.close(tx.committed)
+    tx.rejected.sink("done")
+    with pytest.raises(ef.FlowError, match="a cycle has no map"):
+        flow.graph()
+
+
+def test_a_loop_that_tries_again() -> None:
+    """What is rejected is tried again with less, until it is little enough."""
+    flow = ef.Flow("less")
+    accounts = flow.state("accounts", default=10)
+    again = flow.loop()
+    with ef.merge(flow.front("in"), again).transaction() as tx:
+        tx.key_by(source).update(accounts, minus, check=not_negative)
+        tx.key_by(target).update(accounts, plus)
+    tx.committed.sink("done")
+    again.close(tx.rejected.map(lambda r: (*r.element[:2], r.element[2] // 2)))
+    outputs = both(flow, **{"in": [("a", "b", 9), ("a", "b", 9), ("b", "a", 99)]})
+    assert outputs["done"] == [("a", "b", 9), ("a", "b", 1), ("b", "a", 12)]
+
+
+def test_a_loop_that_goes_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("engine.slices", "engine.worker", "runners.reference"):
+        monkeypatch.setattr(f"emberflow.{module}.CHILD_IDS_MAX", 200)
+    flow = ef.Flow("for ever")
+    accounts = flow.state("accounts", default=10)
+    again = flow.loop()
+    with ef.merge(flow.front("in"), again).transaction() as tx:
+        tx.key_by(source).update(accounts, minus, check=not_negative)
+        tx.key_by(target).update(accounts, plus)
+    again.close(tx.committed.map(lambda t: (t[1], t[0], t[2])))
+    tx.rejected.sink("done")
+    told_alike(flow, ef.EndlessLoopError, **{"in": [("a", "b", 1)]})
+
+
+def test_a_drawing_shows_states_checks_and_the_way_of_votes() -> None:
+    flow, _, tx = bank(name="transfer")
+    tx.committed.sink("done")
+    text = flow.explain()
+    for line in (
+        "state accounts",
+        "<~ accounts/accesses by the key (cycle)",
+        "update: state accounts, key=source (tests/test_transactions.py",
+        "check=not_negative (tests/test_transactions.py",
+        "<- transfer/votes by the transaction",
+    ):
+        assert line in text
+    assert 'state_accounts[("state accounts")]:::state' in mermaid(flow.graph())
+    assert "shape=cylinder" in dot(flow.graph())
+
+
+def test_graphs_that_differ_have_different_fingerprints() -> None:
+    def made(check: Any, state: str = "accounts") -> int:
+        flow = ef.Flow("bank")
+        accounts = flow.state(state, default=10)
+        with flow.front("transfers").transaction() as tx:
+            tx.key_by(source).update(accounts, minus, check=check)
+        tx.committed.sink("done")
+        return flow.graph().fingerprint
+
+    assert made(not_negative) == made(not_negative)
+    assert len({made(not_negative), made(None), made(not_negative, "others")}) == 3
