@@ -6,6 +6,7 @@ import os
 import pickle
 import socket as plain_sockets
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import zmq
@@ -123,3 +124,18 @@ def test_a_garbled_message_of_a_peer_is_an_error_that_says_so(
 def test_keys_do_not_show_in_what_is_printed(keys: RunKeys) -> None:
     assert keys.client_secret.decode() not in repr(keys)
     assert keys.server_secret.decode() not in f"{keys}"
+
+
+def test_payloads_of_a_class_that_no_module_has_travel_by_value() -> None:
+    """As those of a script or a notebook: the worker that gets one knows the class by the flow."""
+    namespace: dict[str, Any] = {}
+    exec("class Word(str):\n    __module__ = '__main__'", namespace)
+    word = namespace["Word"]
+    wire = Wire(RunKeys.made(), 7)
+    try:
+        for payload in ("plain", word("own"), "plain again"):
+            decoded = wire.decode(wire.encode(b"F", [payload]))
+            assert decoded == (b"F", [payload])
+            assert type(decoded[1][0]) is type(payload)
+    finally:
+        wire.close()

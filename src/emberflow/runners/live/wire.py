@@ -20,6 +20,7 @@ import socket
 import struct
 from typing import Any, NamedTuple
 
+import cloudpickle
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
@@ -78,6 +79,7 @@ class Wire:
     def __init__(self, keys: RunKeys, incarnation: int) -> None:
         self.incarnation = incarnation
         self._keys = keys
+        self._by_value = False
         self._context = zmq.Context()
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
@@ -115,9 +117,21 @@ class Wire:
         return made
 
     def encode(self, kind: bytes, body: Any) -> bytes:
-        """A message: one byte for its kind, the incarnation, and the body."""
+        """A message: one byte for its kind, the incarnation, and the body.
+
+        Payloads of a class that a script or a notebook defines are found by name in no other
+        process. They travel by value, as the flow itself does, and become the class that came with
+        the flow. It costs more, so it is done from the first such payload on, and not before.
+        """
         header = _HEADER.pack(self.incarnation, kind)
-        return header + pickle.dumps(body, pickle.HIGHEST_PROTOCOL)
+        if not self._by_value:
+            try:
+                return header + pickle.dumps(body, pickle.HIGHEST_PROTOCOL)
+            except Exception:
+                by_value = cloudpickle.dumps(body, pickle.HIGHEST_PROTOCOL)  # or that fails, too
+                self._by_value = True
+                return header + bytes(by_value)
+        return header + bytes(cloudpickle.dumps(body, pickle.HIGHEST_PROTOCOL))
 
     def decode(self, message: bytes) -> tuple[bytes, Any] | None:
         """Kind and body of a message; None for one of another incarnation."""
