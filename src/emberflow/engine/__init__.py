@@ -17,5 +17,7 @@ moves messages differs. Read `worker` for how they work together, then the machi
 `barrier`       holds output until the minimal time has passed it
 `acker`         the minimal time, from acks by xor and reports of fronts
 `gate`          credits: how far a front may run ahead
+`markers`       the baseline: items by arrival, snapshots by markers; with `arrival`
+                (its stateful machines), `channels` and `snapshot`
 ==============  ====================================================================
 """

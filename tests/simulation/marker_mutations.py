@@ -1,0 +1,142 @@
+"""Ways to break the snapshots by markers, each of which has to be noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from emberflow.engine.channels import Channel, Edge
+from emberflow.engine.cut import Capture
+from emberflow.engine.markers import MarkerWorker
+from emberflow.engine.messages import Moment
+from emberflow.engine.snapshot import Snapshot
+from tests.simulation.marked import Case, Host
+
+
+class Mutation(NamedTuple):
+    name: str
+    hosts: type[Host]
+    cases: Callable[[int], Case] = Case.of
+
+
+def _with(kind: type[MarkerWorker]) -> type[Host]:
+    class Mutant(Host):
+        def made_worker(self, _: Any = None) -> MarkerWorker:
+            return super().made_worker(kind)
+
+    return Mutant
+
+
+class DoesNotBlock(MarkerWorker):
+    """What comes behind a marker is processed at once, and is then in the snapshot before it."""
+
+    def _block(self, channel: Channel) -> None:
+        pass
+
+
+class ForgetsTheLog(MarkerWorker):
+    def _begin_log(self, channel: Channel, snapshot: Snapshot) -> None:
+        self._logging[channel] = []
+
+
+class LogsTooLong(MarkerWorker):
+    """The log stays open until the next snapshot: what follows the marker is in it too."""
+
+    def _close_log(self, node: int, channel: Channel) -> None:
+        log = self._logging[channel]
+        super()._close_log(node, channel)
+        self._logging[channel] = log
+
+
+class PassesTheMarkerFirst(MarkerWorker):
+    """What was sent on an edge ahead of the marker, and what follows it, are one part."""
+
+    def _post_marker(self, destination: int, edge: Edge, snapshot: Snapshot) -> None:
+        part = self._open.get((destination, edge.number))
+        super()._post_marker(destination, edge, snapshot)
+        if part is not None:
+            self._open[destination, edge.number] = part
+
+
+class LeavesQueuesFull(MarkerWorker):
+    """A marker is dealt with before the items that came ahead of it."""
+
+    def _meet(self, number: int, full: bool, met: Any, *, fronts: bool = False) -> None:
+        waiting, ready = self._waiting, self._ready
+        self._waiting, self._ready = {}, []
+        super()._meet(number, full, met, fronts=fronts)
+        behind = self._waiting
+        self._waiting, self._ready = waiting, ready
+        for node, batches in behind.items():
+            for items in batches:
+                self._wait(node, items)
+
+
+class ForgetsOutput(MarkerWorker):
+    """The output of its epoch is not part of the snapshot."""
+
+    def begin_cut(self, moment: Moment, since: Moment) -> Capture:
+        assert self._snapshot is not None
+        self._snapshot.outputs = {}
+        return super().begin_cut(moment, since)
+
+
+class ForgetsChanges(MarkerWorker):
+    """An increment misses the states that changed while the snapshot before it was under way."""
+
+    def begin_cut(self, moment: Moment, since: Moment) -> Capture:
+        for machine in self.machines.stateful.values():
+            machine.captured(full=False)
+        return super().begin_cut(moment, since)
+
+
+class ReleasesEarly(Host):
+    """Output leaves when the snapshot is taken, not when it is committed."""
+
+    def go_on(self) -> None:
+        if self.order is not None and self.worker.complete_snapshot() is not None:
+            self.release(self.worker.committed(self.order))
+        super().go_on()
+
+
+class CommitsOverOutput(Host):
+    """A part counts as stored although sinks lack output of the epoch before."""
+
+    def may_tell_captured(self) -> bool:
+        return True
+
+
+class TellsLaterPositions(Host):
+    """Positions are those of when the snapshot is complete, not of when the marker was injected."""
+
+    def go_on(self) -> None:
+        if self.order is not None and self.capture is None:
+            self.positions = dict(self.next)
+        super().go_on()
+
+
+class StopsNobody(Host):
+    """Stop the world: fronts go on while the snapshot is taken."""
+
+    def pause(self) -> None:
+        super().pause()
+        self.is_paused = False
+
+
+MUTATIONS = [
+    Mutation("a channel is not blocked", _with(DoesNotBlock)),
+    Mutation("the back-edge log is forgotten", _with(ForgetsTheLog), lambda n: cyclic(n)),
+    Mutation("the back-edge log is not closed", _with(LogsTooLong), lambda n: cyclic(n)),
+    Mutation("items overtake a marker", _with(PassesTheMarkerFirst)),
+    Mutation("a marker overtakes items", _with(LeavesQueuesFull)),
+    Mutation("output is not saved", _with(ForgetsOutput)),
+    Mutation("changes are forgotten", _with(ForgetsChanges)),
+    Mutation("output is released before the commit", ReleasesEarly),
+    Mutation("output that is not stored is forgotten", CommitsOverOutput),
+    Mutation("positions are told too late", TellsLaterPositions),
+    Mutation("the world does not stop", StopsNobody, lambda n: Case.of(n, stops=True)),
+]
+
+
+def cyclic(number: int) -> Case:
+    return Case.of(number, cyclic=True, stops=False)

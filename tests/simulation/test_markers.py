@@ -1,0 +1,35 @@
+"""The baseline by arrival: whatever crashes, each element counts once, in the output and in states."""
+
+from __future__ import annotations
+
+import pytest
+
+from emberflow.engine.markers import SnapshotGoneError
+from tests.simulation.marked import Case, WrongError, judged
+from tests.simulation.marker_mutations import MUTATIONS, Mutation
+
+SEEDS = 600
+CASES_MOST = 400
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 100))
+def test_each_element_counts_once(first: int) -> None:
+    crashes = logged = snapshots = 0
+    for seed in range(first, first + 100):
+        disk = judged(Case.of(seed))
+        crashes += disk.crashes
+        logged += disk.logged
+        snapshots += len(disk.committed)
+    assert crashes > 50
+    assert logged > 20
+    assert snapshots > 200
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_broken_one_is_caught(mutation: Mutation) -> None:
+    for number in range(CASES_MOST):
+        try:
+            judged(mutation.cases(number), mutation.hosts)
+        except (WrongError, SnapshotGoneError):
+            return
+    pytest.fail(f"nobody noticed in {CASES_MOST} cases")
