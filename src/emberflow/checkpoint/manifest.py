@@ -83,6 +83,8 @@ class Manifest:
     parts: tuple[PartInfo, ...]
     positions: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
     sinks: Mapping[str, Any] = field(default_factory=dict)
+    #: ``time`` for a cut at a global time, ``arrival`` for a snapshot by markers.
+    ordering: str = "time"
 
     @classmethod
     def of(
@@ -117,6 +119,7 @@ class Manifest:
             "number": self.number,
             "incarnation": self.incarnation,
             "time": list(self.time),
+            "ordering": self.ordering,
             "flow": self.flow,
             "fingerprint": f"{self.fingerprint:016x}",
             "steps": [
@@ -158,6 +161,7 @@ class Manifest:
                 for front, partitions in body["positions"].items()
             },
             sinks={name: decoded(value) for name, value in body["sinks"].items()},
+            ordering=body.get("ordering", "time"),
         )
 
 
@@ -263,8 +267,14 @@ def _label(node: Node) -> str:
     return f"{node.kind} {node.name!r}"
 
 
-def check_fits(manifest: Manifest, graph: Graph) -> None:
+def check_fits(manifest: Manifest, graph: Graph, *, ordering: str = "time") -> None:
     """Raises `UnfitCutError`, which says what differs, unless the cut is of this flow."""
+    if manifest.ordering != ordering:
+        raise UnfitCutError(
+            f"cut {manifest.number} was taken with ordering={manifest.ordering!r}, and flow "
+            f"{graph.flow!r} is started with ordering={ordering!r}. Their states and their output "
+            f"differ: give this one a location, and sinks, of its own."
+        )
     if manifest.fingerprint == graph.fingerprint:
         return
     differences = list(_differences(manifest, graph))

@@ -111,7 +111,6 @@ class MarkerWorker:
         self._frames_made = 0
         self._elements = 0
         self._items_sent = 0
-        self._arrived = 0
         self._released = 0
         self._items_of = dict.fromkeys(layout.nodes, 0)
         self._waiting: dict[int, list[list[FlatItem]]] = {}
@@ -436,7 +435,6 @@ class MarkerWorker:
             self._run_node(node, [item], send)
 
     def _arrive(self, node: int, items: list[FlatItem]) -> None:
-        self._arrived += len(items)
         sink = self.layout.sinks[node]
         balance = self._sink_balances.get(node)
         if balance is None:
@@ -568,7 +566,7 @@ class MarkerWorker:
             elements=self._elements,
             frames_sent=self._frames_made,
             items_sent=self._items_sent,
-            arrived=self._arrived,
+            arrived=self._released,  # nothing is replayed: for each one released, one has come
             released=self._released,
             buckets=sum(len(machine.buckets) for machine in machines),
             bucket_items=sum(sizes),

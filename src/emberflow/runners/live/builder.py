@@ -13,7 +13,7 @@ from emberflow.graph import Graph
 from emberflow.runners.diverting import checked_on_error, known_sinks
 from emberflow.runners.live.cluster import check_cluster, coordinator_place
 from emberflow.runners.live.listening import check_listener
-from emberflow.runners.live.plan import Guarantee
+from emberflow.runners.live.plan import Guarantee, Ordering, Snapshots
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.supervision import Settings
 
@@ -55,6 +55,9 @@ class LiveBuilder:
 
         ``onError`` is ``"fail"``, or ``"divert"``: then what a step or a front cannot process goes
         to ``.write(errors=...)``, and the query goes on.
+
+        ``ordering`` is ``"time"``, or ``"arrival"``: then items are processed as they come, and
+        output waits for a snapshot, taken by ``snapshots``: ``"markers"``, or ``"stop"``.
         """
         if key not in _OPTIONS:
             raise InputError(f"a live query has no option {key!r}; it has {', '.join(_OPTIONS)}.")
@@ -86,6 +89,7 @@ class LiveBuilder:
         _check_names(self._graph, "sink", sinks, self._sinks, "write")
         _check_protocol("front", self._fronts, ("partitions", "read"))
         _check_protocol("sink", self._sinks, ("open",))
+        _check_ordering(self._options)
         for adapter in (*self._fronts.values(), *self._sinks.values()):
             # What cannot be reached is told before anything starts.
             if hasattr(adapter, "check"):
@@ -107,6 +111,8 @@ class LiveBuilder:
             interval_ms=self._options["checkpointInterval"],
             kept=self._options["checkpointsKept"],
             keep_logs=self._options["keepFrontLogs"],
+            ordering=self._options["ordering"],
+            snapshots=self._options["snapshots"],
         )
         return LiveQuery(self._spark, settings, self._name, self._listeners)
 
@@ -139,11 +145,14 @@ def _location(key: str, value: object) -> str:
     return text if "://" in text else os.path.abspath(text)
 
 
-def _guarantee(key: str, value: object) -> str:
-    if value not in get_args(Guarantee):
-        known = ", ".join(map(repr, get_args(Guarantee)))
-        raise InputError(f"option {key!r} takes one of {known}, got {value!r}.")
-    return str(value)
+def _one_of(kinds: Any) -> Callable[[str, object], str]:
+    def chosen(key: str, value: object) -> str:
+        if value not in get_args(kinds):
+            known = ", ".join(map(repr, get_args(kinds)))
+            raise InputError(f"option {key!r} takes one of {known}, got {value!r}.")
+        return str(value)
+
+    return chosen
 
 
 #: Each with what it is when it is not given, and what makes a value of what is given.
@@ -157,8 +166,28 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "checkpointInterval": (1_000, _number),
     "checkpointsKept": (3, _number),
     "keepFrontLogs": (False, _yes_or_no),
-    "guarantee": ("exactly-once", _guarantee),
+    "guarantee": ("exactly-once", _one_of(Guarantee)),
+    "ordering": ("time", _one_of(Ordering)),
+    "snapshots": ("markers", _one_of(Snapshots)),
 }
+
+
+def _check_ordering(options: Mapping[str, Any]) -> None:
+    """What items that are processed as they come cannot be combined with."""
+    if options["ordering"] != "arrival":
+        return
+    if options["guarantee"] == "exactly-once" and options["checkpointLocation"] is None:
+        raise InputError(
+            "ordering='arrival' is exactly-once only by snapshots: nothing can be computed again. "
+            "Set .option('checkpointLocation', ...), or .option('guarantee', 'at-least-once')."
+        )
+    if options["guarantee"] == "at-most-once":
+        raise InputError(
+            "ordering='arrival' does not offer guarantee='at-most-once': use 'exactly-once' or "
+            "'at-least-once'."
+        )
+    if options["onError"] != "fail":
+        raise InputError("ordering='arrival' does not divert errors: leave onError at 'fail'.")
 
 
 def _check_names(

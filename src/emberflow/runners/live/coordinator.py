@@ -272,7 +272,7 @@ class Coordinator:
             and self._last_cut_is_made()
         ):
             self._tell_progress()
-            self._tell_all(said.END, self._acker.progress.of_all())
+            self._tell_all(said.END, self._last_moment())
             self.phase = "ending"
         if self.phase == "ending" and len(self._done) == self._workers:
             self.phase = "over"
@@ -321,10 +321,18 @@ class Coordinator:
             self._tell_all(said.PROGRESS, self._told)
 
     def _tell_settled(self) -> None:
-        settled = min(self._acker.progress.of_all(), *self._settled_of.values())
+        settled = self._settled_now()
         if settled > self._settled:
             self._settled = settled
             self._tell_all(said.SETTLED, settled)
+
+    def _settled_now(self) -> Moment:
+        """All output below this is stored."""
+        return min(self._acker.progress.of_all(), *self._settled_of.values())
+
+    def _last_moment(self) -> Moment:
+        """What is settled when nothing is left."""
+        return self._acker.progress.of_all()
 
     def _tell_all(self, kind: bytes, body: Any) -> None:
         for identity in self._identities.values():

@@ -99,6 +99,8 @@ class Feed:
         self._diverts = diverts
         #: The position of the last element below the minimal time.
         self.position: Any = None
+        #: Position and time of the last element that was taken in; None before the first.
+        self.taken: tuple[Any, int] | None = None
         self._positions: deque[tuple[Sequence[int], Sequence[Any]]] = deque()
         self._reported: Moment = BEFORE_ALL
         self._journal = journal
@@ -285,6 +287,7 @@ class Feed:
             items += self._entering(batch, times)
             gate.emitted_all(times)
             self._positions.append((times, batch.positions))
+            self.taken = (batch.positions[-1], times[-1])
         if self._put_count - self._taken_count < QUEUE_MAX // 2:
             self._space.set()
         if items:

@@ -20,6 +20,7 @@ CAPTURED = b"C"  # a Captured: a part of a cut is stored
 NEWS = b"N"  # WorkerNews, a few times a second
 DONE = b"D"  # (worker, WorkerNews): all is stored
 FAILED = b"X"  # an exception
+PAUSED = b"W"  # the worker: behind the acks of all it took in
 BEAT = b"V"  # the worker: its process is alive, whatever its loop is busy with
 # The coordinator to workers:
 PEERS = b"P"  # ([address], {(sink, partition): last global time})
@@ -32,11 +33,17 @@ STORED = b"S"  # (sink, partition): the driver has stored the bundle
 HALT = b"L"  # take no more elements
 END = b"E"  # the last minimal time: store what is left and, when all have, say DONE
 QUIT = b"Q"  # leave at once
+PAUSE = b"U"  # take no elements until the next COMMITTED, and say PAUSED (stop the world)
 # Workers to workers:
 FRAME = b"F"  # a Frame
 
 
 Guarantee: TypeAlias = Literal["exactly-once", "at-least-once", "at-most-once"]
+
+#: In which order items are processed: that of their global times, or as they come.
+Ordering: TypeAlias = Literal["time", "arrival"]
+#: How snapshots are taken where items are processed as they come.
+Snapshots: TypeAlias = Literal["markers", "stop"]
 
 
 class Plan(NamedTuple):
@@ -56,6 +63,8 @@ class Plan(NamedTuple):
     #: Where cuts and logs are stored, and the cut to begin from.
     checkpoint: str | None = None
     restored: Manifest | None = None
+    ordering: Ordering = "time"
+    snapshots: Snapshots = "markers"
 
 
 class WorkerNews(NamedTuple):

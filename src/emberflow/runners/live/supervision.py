@@ -21,6 +21,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.errors import FencedError
@@ -34,7 +35,8 @@ from emberflow.runners.live.cluster import ClusterError, check_cluster
 from emberflow.runners.live.committing import Committing
 from emberflow.runners.live.coordinator import Coordinator, WorkersMissingError
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
-from emberflow.runners.live.plan import Guarantee, Plan
+from emberflow.runners.live.plan import Guarantee, Ordering, Plan, Snapshots
+from emberflow.runners.live.snapshotting import ArrivalCoordinator, Snapshotting
 from emberflow.runners.live.wire import RunKeys, WireError
 from emberflow.runners.live.worker import CoordinatorGoneError
 from emberflow.sinks.protocol import SinkMovedError
@@ -87,6 +89,8 @@ class Settings(NamedTuple):
     interval_ms: int
     kept: int
     keep_logs: bool
+    ordering: Ordering = "time"
+    snapshots: Snapshots = "markers"
 
 
 class Supervision:
@@ -159,7 +163,8 @@ class Supervision:
         self._number = life.incarnation
         committing = None
         if settings.checkpoint is not None:
-            committing = Committing(
+            made = Snapshotting if settings.ordering == "arrival" else Committing
+            committing = made(
                 settings.graph,
                 settings.checkpoint,
                 life,
@@ -171,7 +176,14 @@ class Supervision:
                     for name, front in settings.fronts.items()
                 },
             )
-        coordinator = Coordinator(
+        coordinating: Any = Coordinator
+        if settings.ordering == "arrival":
+            coordinating = partial(
+                ArrivalCoordinator,
+                holds_output=settings.guarantee == "exactly-once",
+                stops=settings.snapshots == "stop",
+            )
+        coordinator: Coordinator = coordinating(
             settings.graph,
             workers=settings.workers,
             incarnation=life.incarnation,
@@ -199,6 +211,8 @@ class Supervision:
             guarantee=settings.guarantee,
             checkpoint=settings.checkpoint,
             restored=life.restored,
+            ordering=settings.ordering,
+            snapshots=settings.snapshots,
         )
         return plan, coordinator
 
@@ -211,7 +225,7 @@ class Supervision:
         def fitting(store: CheckpointStore) -> Any:
             cut = store.latest()
             if cut is not None:
-                check_fits(cut, settings.graph)
+                check_fits(cut, settings.graph, ordering=settings.ordering)
             return cut
 
         return store.begin(fitting)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from emberflow.runners.live.arrival import ArrivalLoop
 from emberflow.runners.live.worker import WorkerLoop
 
 
@@ -18,7 +19,8 @@ def run_worker(shipped: bytes, path: list[str], batches: Iterator[Any]) -> Itera
     """
     sys.path += [folder for folder in path if folder not in sys.path]
     plan = pickle.loads(shipped)
+    loop = ArrivalLoop if plan.ordering == "arrival" else WorkerLoop
     for batch in batches:
         for index in batch.column(0).to_pylist():
-            WorkerLoop(plan, index).run()
+            loop(plan, index).run()
         yield batch.rename_columns(["worker"])

@@ -60,11 +60,11 @@ _MESSAGES_A_ROUND = 256
 _UNSTORED_MAX = 200_000
 _JOIN_SECONDS = 5.0
 #: Rows of a cut that are restored at once.
-_ROWS_AT_ONCE = 2_000
+ROWS_AT_ONCE = 2_000
 #: Of how many keys the sizes are looked at for the news: more would hold up the loop.
 _KEYS_LOOKED_AT = 10_000
 #: What is settled is told no more often than this.
-_SETTLED_SECONDS = 0.001
+SETTLED_SECONDS = 0.001
 
 
 class CoordinatorGoneError(EmberflowError):
@@ -145,16 +145,20 @@ class WorkerLoop:
         for index, address in enumerate(addresses):
             if index != self.index:
                 self._peers[index] = self._wire.connected(zmq.PUSH, address)
-        self._worker = Worker(
+        self._worker = self._made_worker(delivered)
+        for sink, partition in self._own_partitions():
+            self._stores[sink, partition] = Store(sink, partition)
+        self._feeds = list(self._made_feeds())
+
+    def _made_worker(self, delivered: dict[tuple[str, int], Moment]) -> Worker:
+        plan = self.plan
+        return Worker(
             Layout(plan.graph, on_error=plan.on_error),
             self.index,
             plan.workers,
             incarnation=plan.incarnation,
             delivered=delivered,
         )
-        for sink, partition in self._own_partitions():
-            self._stores[sink, partition] = Store(sink, partition)
-        self._feeds = list(self._made_feeds())
 
     def _last_of_writers(self) -> dict[tuple[str, int], Moment]:
         """What the sinks here have from earlier: the barriers will not give it again."""
@@ -221,10 +225,10 @@ class WorkerLoop:
     def _restore_from(self, store: CheckpointStore, cut: Manifest, lists: SavedLists) -> None:
         own = hash_ranges(self.plan.workers)[self.index]
         rows = store.rows(cut, own.low, own.high, lists=lists)
-        while chunk := [Row._make(row) for row in islice(rows, _ROWS_AT_ONCE)]:
+        while chunk := [Row._make(row) for row in islice(rows, ROWS_AT_ONCE)]:
             self._do([self._worker.restore(cut.time, chunk, [])])
         scheduled = store.rows(cut, own.low, own.high, kind=SCHEDULED)
-        while items := [Scheduled._make(row) for row in islice(scheduled, _ROWS_AT_ONCE)]:
+        while items := [Scheduled._make(row) for row in islice(scheduled, ROWS_AT_ONCE)]:
             self._do([self._worker.restore(cut.time, [], items)])
 
     def _begin_fronts(self, last: Moment | None) -> None:
@@ -421,7 +425,7 @@ class WorkerLoop:
         settled = min([self._passed, *[store.settled for store in stores]]) if stores else AFTER_ALL
         if settled > self._settled_told:
             now = time.monotonic()
-            if now - self._settled_told_at >= _SETTLED_SECONDS:
+            if now - self._settled_told_at >= SETTLED_SECONDS:
                 self._settled_told, self._settled_told_at = settled, now
                 self._tell(said.SETTLED, (self.index, settled))
 
