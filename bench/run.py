@@ -2,6 +2,7 @@
 
 python bench/run.py [hashing] [persistent] [engine] [live] [batch]
 python bench/run.py live --only throughput
+python bench/run.py exactly_once [--only latency] [--quick]
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from importlib import import_module
 from pathlib import Path
 
 BENCHMARKS = ("hashing", "persistent", "engine", "live", "batch")
-LIVE_PARTS = ("latency", "throughput", "overload")
+#: Not among those that run when none is named: it takes long.
+EXACTLY_ONCE = "exactly_once"
+PARTS = {
+    "live": ("latency", "throughput", "overload"),
+    EXACTLY_ONCE: ("latency", "kills", "runtime", "cuts"),
+}
 
 
 def main() -> None:
@@ -21,20 +27,26 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="benchmark", help=", ".join(BENCHMARKS))
     parser.add_argument(
-        "--only", action="append", choices=LIVE_PARTS, help="this part of 'live'; may be repeated"
+        "--only", action="append", help="this part of what is named; may be repeated"
     )
+    parser.add_argument("--quick", action="store_true", help="exactly_once: see that it runs")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.names) - set(BENCHMARKS))
+    unknown = sorted(set(arguments.names) - {*BENCHMARKS, EXACTLY_ONCE})
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     names = arguments.names or BENCHMARKS
-    if arguments.only and "live" not in names:
-        parser.error("--only chooses parts of 'live', which is not among the benchmarks named")
+    if arguments.only:
+        of = [name for name in names if name in PARTS]
+        if len(of) != 1 or not set(arguments.only) <= set(PARTS[of[0]]):
+            parts = "; ".join(f"{name}: {', '.join(own)}" for name, own in PARTS.items())
+            parser.error(f"--only chooses parts of one benchmark that is named: {parts}")
     sys.path.insert(0, str(Path(__file__).parent))
     for name in names:
         print(f"\n# {name}\n", flush=True)
         if name == "live":
-            import_module(name).main(arguments.only or LIVE_PARTS)
+            import_module(name).main(arguments.only or PARTS[name])
+        elif name == EXACTLY_ONCE:
+            import_module(name).main(arguments.only or PARTS[name], quick=arguments.quick)
         else:
             import_module(name).main()
 

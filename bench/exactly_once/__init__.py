@@ -1,0 +1,36 @@
+"""What exactly-once costs: cuts at a global time against snapshots by markers, in one engine.
+
+    python bench/run.py exactly_once [--only latency] [--only kills] [--only runtime] [--only cuts]
+
+One file a subject:
+
+===========  ====================================================================================
+`latency`    the inverted index at a steady rate, by guarantee, ordering and interval
+`kills`      the same through three kills of a worker: latency over time, seconds to recover
+`runtime`    a fixed input with cuts, markers and stop-the-world, against none (the snapshot
+             paper's Figure 6)
+`cuts`       bytes and milliseconds of a cut, by the size of the state and the share that changed
+`steady`     the documents, when they are due, and when their last record was stored
+`plots`      PNGs under bench/plots/
+===========  ====================================================================================
+
+All in one run, because machines are fast and slow by turns. ``--quick`` makes everything small: to
+see that it runs, not what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from live.session import spark_session
+
+PARTS = ("latency", "kills", "runtime", "cuts")
+
+
+def main(parts: Sequence[str], *, quick: bool) -> None:
+    with spark_session() as spark:
+        for number, part in enumerate(parts):
+            if number:
+                print()
+            import_module(f"exactly_once.{part}").main(spark, quick=quick)
