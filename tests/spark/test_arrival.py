@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.checkpoint import UnfitCutError
 from emberflow.engine.markers import SnapshotGoneError
+from emberflow.fronts import Element
 from emberflow.runners.live.builder import LiveBuilder
 
 SECONDS = 90
@@ -203,6 +205,55 @@ def test_at_least_once_with_snapshots_goes_on_from_them(
         query.stop()
     expected = multiset(ef.run(flow, numbers=NUMBERS)["counts"])
     assert not expected - stored(tmp_path)  # nothing is lost
+
+
+class Once:
+    """A source that gives each number once, whoever asks: the file says how many are gone."""
+
+    partitions = 1
+    replayable = False
+
+    def __init__(self, given: Path, count: int) -> None:
+        self._given = given
+        self._count = count
+
+    def read(self, partition: int, position: Any) -> Iterator[Element | None]:
+        position = -1 if position is None else position
+        while (number := self._given.stat().st_size) < self._count:
+            with self._given.open("ab") as file:
+                file.write(b".")
+            position += 1
+            yield Element(position, number)
+            time.sleep(0.005)
+
+
+def test_a_source_that_cannot_be_read_again_is_read_from_its_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flow = killing(lambda n: n.key_by(lambda n: n).count().map(list).sink("counts"), tmp_path)
+    given = tmp_path / "given"
+    given.touch()
+    query = (
+        arrival(spark, flow, tmp_path)
+        .read(numbers=Once(given, 600))
+        .option("checkpointInterval", 10**9)  # all of the first life is in the log only
+        .start()
+    )
+    try:
+        deadline = time.monotonic() + SECONDS
+        while given.stat().st_size < 300:
+            assert time.monotonic() < deadline, query.status
+            time.sleep(0.02)
+        os.kill(int(next((tmp_path / "pids").iterdir()).name), signal.SIGKILL)
+        assert query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
+    assert query.recoveries
+    found = stored(tmp_path)
+    assert set(found.values()) == {1}
+    assert {count for _, count in found} == {1}  # no number came in twice
+    # What was not logged yet is gone, and only that.
+    assert 600 - len(found) < 150
 
 
 def test_it_says_what_it_cannot_be_combined_with(spark: SparkSession, tmp_path: Path) -> None:
