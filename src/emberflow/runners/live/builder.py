@@ -89,7 +89,7 @@ class LiveBuilder:
         _check_names(self._graph, "sink", sinks, self._sinks, "write")
         _check_protocol("front", self._fronts, ("partitions", "read"))
         _check_protocol("sink", self._sinks, ("open",))
-        _check_ordering(self._options)
+        _check_ordering(self._graph, self._options)
         for adapter in (*self._fronts.values(), *self._sinks.values()):
             # What cannot be reached is told before anything starts.
             if hasattr(adapter, "check"):
@@ -172,7 +172,7 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
 }
 
 
-def _check_ordering(options: Mapping[str, Any]) -> None:
+def _check_ordering(graph: Graph, options: Mapping[str, Any]) -> None:
     """What items that are processed as they come cannot be combined with."""
     if options["ordering"] != "arrival":
         return
@@ -188,6 +188,11 @@ def _check_ordering(options: Mapping[str, Any]) -> None:
         )
     if options["onError"] != "fail":
         raise InputError("ordering='arrival' does not divert errors: leave onError at 'fail'.")
+    if any(node.kind == "state" for node in graph.nodes):
+        raise InputError(
+            f"flow {graph.flow!r} has transactions, and their order is that of time: leave out "
+            f"ordering='arrival'."
+        )
 
 
 def _check_names(
