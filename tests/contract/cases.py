@@ -65,11 +65,19 @@ def _word_count(example: Any) -> Elements:
 
 #: An example and the elements it gets.
 EXAMPLE_ELEMENTS: dict[str, Callable[[Any], Elements]] = {
+    "bank": lambda example: {"orders": list(example.ORDERS)},
     "click_sessions": _click_sessions,
     "grouping": lambda example: {"numbers": list(example.NUMBERS)},
     "inverted_index": _inverted_index,
+    "ledger": lambda example: {"deposits": example.DEPOSITS, "transfers": example.TRANSFERS},
     "moving_average": _moving_average,
     "orders": lambda example: example.elements(),
+    "seats": lambda example: {"requests": example.REQUESTS + example.crowd(40)},
+    "stock": lambda example: {
+        "moves": example.MOVES,
+        "deliveries": example.DELIVERIES,
+        "orders": example.ORDERS,
+    },
     "word_count": _word_count,
 }
 
