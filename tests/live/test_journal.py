@@ -1,0 +1,60 @@
+"""A front reports what a restart would give again, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from emberflow.checkpoint.frontlog import FrontLogWriter
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL
+from emberflow.runners.live.journal import Journal
+
+FRONT = 3
+
+
+def journal(folder: Path, incarnation: int = 1) -> Journal:
+    return Journal(FrontLogWriter(folder, "words", 0, incarnation), "words 0", FRONT)
+
+
+def until_reportable(log: Journal, promise: tuple[int, int]) -> None:
+    deadline = time.monotonic() + 30
+    while log.reportable(promise) != promise:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_an_element_is_reported_only_when_it_is_durable(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    assert log.reportable((5, FRONT)) == BEFORE_ALL
+    log.note([0, 1], [10, 12], None)
+    assert log.reportable((13, FRONT)) == (10, FRONT)  # nothing is synced: the thread is not up
+    log.start()
+    until_reportable(log, (13, FRONT))
+    log.close(5)
+
+
+def test_what_is_reserved_is_no_leave_to_report_beyond_an_element(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    log.reserve(100)
+    log.start()
+    until_reportable(log, (1_000, FRONT))  # a second ahead
+    log.close(5)
+    # The thread has ended: what is noted now never becomes durable.
+    later = journal(tmp_path, 2)
+    later.note([0], [2_000], None)
+    assert later.reportable((2_001, FRONT)) == (2_000, FRONT)
+    assert later.reportable(AFTER_ALL) == (2_000, FRONT)
+
+
+def test_the_next_life_begins_behind_what_may_have_been_promised(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    log.note(["a", "b"], [10, 12], None)
+    log.reserve(100)
+    log.start()
+    until_reportable(log, (500, FRONT))
+    log.close(5)
+    following = journal(tmp_path, 2)
+    assert following.least == 1_100
+    assert list(following.given_before((11, 0))) == [("b", 12)]
+    assert list(following.given_before((12, FRONT + 1))) == []
+    following.close(5)
