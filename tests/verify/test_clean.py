@@ -45,13 +45,21 @@ def timed(records: Any) -> list[ef.At[Any]]:
 
 
 ELEMENTS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "bank": lambda module: {"orders": module.ORDERS},
     "click_sessions": lambda module: {"clicks": timed(module.CLICKS)},
     "grouping": lambda module: {"numbers": module.NUMBERS},
     "inverted_index": lambda module: {
         "docs": list(module.generated_documents(4, words_per_document=6, seed=5))
     },
+    "ledger": lambda module: {"deposits": module.DEPOSITS, "transfers": module.TRANSFERS},
     "moving_average": lambda module: {"readings": timed(module.READINGS)},
     "orders": lambda module: module.elements(),
+    "seats": lambda module: {"requests": module.REQUESTS},
+    "stock": lambda module: {
+        "moves": module.MOVES,
+        "deliveries": module.DELIVERIES,
+        "orders": module.ORDERS,
+    },
     "word_count": lambda module: {"lines": ["to be or not to be", "", "be"]},
 }
 
