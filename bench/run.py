@@ -16,7 +16,7 @@ BENCHMARKS = ("hashing", "persistent", "engine", "live", "batch")
 #: Not among those that run when none is named: it takes long.
 EXACTLY_ONCE = "exactly_once"
 PARTS = {
-    "live": ("latency", "throughput", "overload"),
+    "live": ("latency", "throughput", "overload", "stages"),
     EXACTLY_ONCE: ("latency", "kills", "runtime", "cuts"),
 }
 

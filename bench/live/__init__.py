@@ -1,6 +1,6 @@
 """Live on Spark: latency, throughput and overload, next to what else there is.
 
-    python bench/run.py live [--only latency] [--only throughput] [--only overload]
+    python bench/run.py live [--only latency] [--only throughput] [--only overload] [--only stages]
 
 One file a subject:
 
@@ -11,6 +11,7 @@ One file a subject:
 `streaming_rates`     the same count in Structured Streaming
 `bytewax_rates`       the same count in Bytewax, which runs bench/bytewax_count
 `overload`            twice the sustainable rate: what throughput, memory and queues do
+`stages`              where the time of an element goes, part by part
 `memory`              resident memory of processes, by /proc
 `session`             the Spark session of all of them
 ====================  ===========================================================================

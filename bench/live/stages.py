@@ -1,0 +1,152 @@
+"""Where the time goes: the running count through the parts of two workers, each on the clock.
+
+The same machines and messages as in a live query, in one process and one thread, with nothing between
+them but bytes: what each part costs in processor time for an element. What is missing to a live query
+is the encryption and moving of bytes, the loop itself, and waiting.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import time
+from collections import defaultdict
+
+import engine
+from pyspark.sql import SparkSession
+
+from emberflow import fronts
+from emberflow.engine.acker import Acker
+from emberflow.engine.messages import Effects, Progress
+from emberflow.engine.program import Layout
+from emberflow.engine.worker import Worker
+from emberflow.runners.live.feeding import Beginning, Feed
+from emberflow.runners.live.storing import Store
+
+ELEMENTS = 300_000
+WORKERS = 2
+BATCH = 1_000
+
+
+class Stages:
+    """Two workers, an acker and a sink, and how long each was busy with what."""
+
+    def __init__(self, words: list[str]) -> None:
+        graph = engine.count_flow().graph()
+        layout = Layout(graph)
+        self.seconds: dict[tuple[str, str], float] = defaultdict(float)
+        self.workers = [Worker(layout, index, WORKERS) for index in range(WORKERS)]
+        self.acker = Acker(workers=WORKERS, fronts=[0])
+        self.stores = [Store("counts", 0) for _ in range(WORKERS)]
+        self.inboxes: list[list[bytes]] = [[] for _ in range(WORKERS)]
+        self.stored = 0
+        self.feed = Feed(
+            "words", graph.fronts["words"].id, fronts.Iterable(words), 0, 0, credit=10_000
+        )
+
+    def run(self) -> None:
+        told: Progress | None = None
+        self.feed.start(Beginning())
+        while True:
+            self._enter()
+            for index in range(WORKERS):
+                self._deliver(index)
+            if self.acker.progress != told:
+                told = self.acker.progress
+                self.feed.minimal_time(told.of_all())
+                for index in range(WORKERS):
+                    self._progress(index, told)
+            elif self.feed.over and not any(self.inboxes):
+                return
+
+    def _enter(self) -> None:
+        begin = time.thread_time()
+        items = self.feed.take(BATCH)
+        report = self.feed.report()
+        took = time.thread_time()
+        self.seconds["worker 0", "taking elements in"] += took - begin
+        if items or report:
+            effects = self.workers[0].enter_items(self.feed.node, items, report)
+            self._engine(0, took)
+            self._do(0, effects)
+
+    def _deliver(self, index: int) -> None:
+        messages, self.inboxes[index] = self.inboxes[index], []
+        if messages:
+            begin = time.thread_time()
+            frames = [pickle.loads(message) for message in messages]
+            decoded = time.thread_time()
+            self.seconds[f"worker {index}", "serialization"] += decoded - begin
+            effects = self.workers[index].deliver(frames)
+            self._engine(index, decoded)
+            self._do(index, effects)
+
+    def _progress(self, index: int, progress: Progress) -> None:
+        begin = time.thread_time()
+        effects = self.workers[index].progress(progress)
+        self.seconds[f"worker {index}", "barrier and trimming"] += time.thread_time() - begin
+        self._do(index, effects)
+
+    def _engine(self, index: int, begin: float) -> None:
+        self.seconds[f"worker {index}", "engine and user functions"] += time.thread_time() - begin
+
+    def _do(self, index: int, effects: Effects) -> None:
+        name = f"worker {index}"
+        begin = time.thread_time()
+        for destination, frame in effects.frames:
+            self.inboxes[destination].append(pickle.dumps(frame, 5))
+        ack = pickle.dumps(effects.ack, 5) if effects.ack else None
+        for bundle in effects.bundles:
+            self.stores[index].add(bundle)
+        bundle_ = self.stores[index].next()
+        stored = pickle.dumps(bundle_, 5) if bundle_ is not None else None
+        sent = time.thread_time()
+        self.seconds[name, "serialization"] += sent - begin
+        if ack is not None:
+            self.acker.receive(pickle.loads(ack))
+        acked = time.thread_time()
+        self.seconds["driver", "acks"] += acked - sent
+        if stored is not None:
+            self.stored += len(pickle.loads(stored).payloads)
+            self.stores[index].stored()
+            self.seconds["driver", "taking bundles"] += time.thread_time() - acked
+
+
+def user_functions(words: list[str]) -> float:
+    """What the key function and the combining of counts cost, when nothing else is done."""
+    reduction = engine.count_flow().graph().reductions[0]
+    key, combine = reduction.key, reduction.combine_function
+    assert key is not None
+    begin = time.thread_time()
+    for word in words:
+        key(word)
+        combine(1, word)
+    return time.thread_time() - begin
+
+
+def main(spark: SparkSession | None = None) -> None:
+    words = pickle.loads(pickle.dumps(engine.zipf_words(ELEMENTS)))
+    stages = Stages(words)
+    gc.collect()
+    gc.freeze()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 100)  # as workers do
+    try:
+        stages.run()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+    assert stages.stored == ELEMENTS
+    print(f"{f'where the time goes, {ELEMENTS:,} words':44}{'µs an element':>16}")
+    total: dict[str, float] = defaultdict(float)
+    for (where, what), seconds in sorted(stages.seconds.items()):
+        total[where] += seconds
+        print(f"{f'  {where}: {what}':44}{seconds / ELEMENTS * 1e6:>16.2f}")
+    own = user_functions(words) / ELEMENTS * 1e6
+    print(f"{'  of it user functions, called twice':44}{own:>16.2f}")
+    for where, seconds in total.items():
+        print(f"{f'  {where} in all':44}{seconds / ELEMENTS * 1e6:>16.2f}")
+
+
+if __name__ == "__main__":
+    main()
