@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SPARK_TESTS = Path(__file__).parent / "spark"
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in this very hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # A session takes seconds to start, and two of them would fight for the cores: with
     # `--dist loadgroup` all of these tests run in the same process. Others that
