@@ -28,6 +28,7 @@ demo: setup ## run the demonstration
 
 test: setup ## run all tests (PYTEST_ARGS=... for some of them)
 	@scripts/ensure-postgres
+	@scripts/ensure-kafka
 	scripts/ensure-java $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(STAMP) ## check style and types

@@ -1,4 +1,4 @@
-"""One local Spark session for all of Spark's tests."""
+"""One local Spark session for all of Spark's tests, and one Kafka broker for all of Kafka's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.adapters.kafka_broker import JARS, KafkaBroker, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +36,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # Inside, so that a broken set-up fails the tests rather than the collection of all tests.
     from pyspark.sql import SparkSession
 
+    # Where the connector is not there, what needs it is skipped.
+    connector = ",".join(map(str, (JARS / "spark").glob("*.jar")))
     session = (
         SparkSession.builder.master("local[4]")
         .appName("emberflow tests")
@@ -42,9 +46,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.jars", connector)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaBroker]:
+    problem = missing()
+    if problem is not None:
+        pytest.skip(problem)
+    broker = KafkaBroker()
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()

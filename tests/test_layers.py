@@ -20,7 +20,7 @@ LAYERS = [
     {"engine"},
     {"checkpoint"},
     {"operators", "streams", "flow", "loading"},
-    {"runners", "fronts", "sinks", "guarantees", "listener"},
+    {"runners", "fronts", "sinks", "kafka", "guarantees", "listener"},
     {"datasource", "testing"},
     {"api", "cli", "commands", "__init__", "__main__"},
 ]

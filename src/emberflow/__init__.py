@@ -1,6 +1,6 @@
 """Emberflow: stream processing on Spark whose output is a pure function of its input."""
 
-from emberflow import fronts, sinks
+from emberflow import fronts, kafka, sinks
 from emberflow.api import Flow
 from emberflow.errors import (
     Diverted,
@@ -76,6 +76,7 @@ __all__ = [
     "WindowedStream",
     "failure_of",
     "fronts",
+    "kafka",
     "merge",
     "payloads",
     "rows",

@@ -13,8 +13,9 @@ from tests.adapters.postgres_server import PostgresServer, binaries
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # With `--dist loadgroup` all of these run in one process, and so with one server.
     for item in items:
-        if "postgres" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("postgres"))
+        for server in ("postgres", "kafka"):
+            if server in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(server))
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,15 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from emberflow import fronts
 from emberflow.fronts import Front
+from tests.adapters.kafka_broker import KafkaBroker
 
 LINES = [f"line {number} äöü" if number % 3 else "" for number in range(25)]
 RECORDS = [{"at": number * 10 - 50, "word": f"word {number}"} for number in range(25)]
@@ -26,10 +30,10 @@ class Served(NamedTuple):
 
 class FrontCase(NamedTuple):
     name: str
-    served: Callable[[Path], AbstractContextManager[Served]]
+    served: Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Served]]
 
 
-def _iterable(folder: Path) -> AbstractContextManager[Served]:
+def _iterable(folder: Path, request: pytest.FixtureRequest) -> AbstractContextManager[Served]:
     slow = fronts.Iterable(LINES, rate=1_000)
     times: list[int | None] = list(range(25))
     return nullcontext(Served(fronts.Iterable(lambda: LINES), LINES, times, slow))
@@ -48,7 +52,7 @@ def written(folder: Path, lines: list[str], *, files: int = 4) -> None:
     (folder / "part-05").mkdir()
 
 
-def _text_files(folder: Path) -> AbstractContextManager[Served]:
+def _text_files(folder: Path, request: pytest.FixtureRequest) -> AbstractContextManager[Served]:
     written(folder, LINES)
     return nullcontext(
         Served(
@@ -60,7 +64,7 @@ def _text_files(folder: Path) -> AbstractContextManager[Served]:
     )
 
 
-def _json_files(folder: Path) -> AbstractContextManager[Served]:
+def _json_files(folder: Path, request: pytest.FixtureRequest) -> AbstractContextManager[Served]:
     written(folder, [json.dumps(record) for record in RECORDS])
     times: list[int | None] = [record["at"] for record in RECORDS]  # type: ignore[misc]
     return nullcontext(
@@ -99,7 +103,7 @@ def line_server(data: bytes, *, then_wait: bool = False) -> Iterator[int]:
 
 
 @contextmanager
-def _socket(folder: Path) -> Iterator[Served]:
+def _socket(folder: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
     data = "".join(f"{line}\n" for line in LINES).encode()
     with line_server(data) as finite, line_server(data, then_wait=True) as endless:
         yield Served(
@@ -110,7 +114,44 @@ def _socket(folder: Path) -> Iterator[Served]:
         )
 
 
+def _kafka(
+    **options: Any,
+) -> Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Served]]:
+    """Lines as text in a topic, with timestamps that stand still and go back."""
+
+    def served(folder: Path, request: pytest.FixtureRequest) -> AbstractContextManager[Served]:
+        broker: KafkaBroker = request.getfixturevalue("kafka")
+        topic = broker.topic()
+        lines = [line.encode() for line in LINES]
+        broker.produce(topic, lines, timestamp=lambda number: 1_000 + number // 4 * 3 - number % 5)
+        times: list[int | None] = [None] * len(lines)
+        if options["time"] == "timestamp":
+            last = 0
+            for number in range(len(lines)):
+                last = max(last + 1, 1_000 + number // 4 * 3 - number % 5)
+                times[number] = last
+        front = partial(fronts.Kafka, broker.servers, topic, value="text", **options)
+        return nullcontext(Served(front(until_end=True), LINES, times, front()))
+
+    return served
+
+
+def _kafka_fields(folder: Path, request: pytest.FixtureRequest) -> AbstractContextManager[Served]:
+    broker: KafkaBroker = request.getfixturevalue("kafka")
+    topic = broker.topic()
+    broker.produce(topic, [json.dumps(record).encode() for record in RECORDS])
+    times: list[int | None] = [record["at"] for record in RECORDS]  # type: ignore[misc]
+    front = partial(fronts.Kafka, broker.servers, topic, time="at")
+    return nullcontext(Served(front(until_end=True), RECORDS, times, front()))
+
+
+KAFKA = [
+    FrontCase("Kafka timestamp", _kafka(time="timestamp", idle_ms=None)),
+    FrontCase("Kafka arrival", _kafka(time="arrival")),
+    FrontCase("Kafka field", _kafka_fields),
+]
 REPLAYABLE = [
+    *KAFKA,
     FrontCase("Iterable", _iterable),
     FrontCase("Files text", _text_files),
     FrontCase("Files jsonl", _json_files),

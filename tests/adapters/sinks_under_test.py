@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from psycopg import sql
 
 from emberflow import GlobalTime, sinks
 from emberflow.sinks import Sink, StoredBundle
+from tests.adapters.kafka_broker import KafkaBroker
 from tests.adapters.postgres_server import PostgresServer
 
 COLUMNS = {"key": "integer", "word": "text"}
@@ -111,12 +113,30 @@ def _postgres_columns(upsert: list[str]) -> Callable[[Path, pytest.FixtureReques
     return made
 
 
+def _kafka(transactional: bool) -> Callable[[Path, pytest.FixtureRequest], Held]:
+    def made(folder: Path, request: pytest.FixtureRequest) -> Held:
+        broker: KafkaBroker = request.getfixturevalue("kafka")
+        topic = broker.topic(2)
+
+        def payloads(partition: int) -> list[Any]:
+            return [json.loads(value) for _, value in broker.committed(topic, partition)]
+
+        sink = sinks.Kafka(broker.servers, topic, transactional=transactional)
+        return Held(sink, payloads)
+
+    return made
+
+
 FILES = [SinkCase("Files jsonl", _files("jsonl")), SinkCase("Files parquet", _files("parquet"))]
 POSTGRES = [
     SinkCase("Postgres json", _postgres_json),
     SinkCase("Postgres columns", _postgres_columns([])),
     SinkCase("Postgres upsert", _postgres_columns(["key"])),
 ]
+KAFKA = [
+    SinkCase("Kafka transactional", _kafka(True)),
+    SinkCase("Kafka idempotent", _kafka(False)),
+]
 #: A writer opened later knows what was stored before.
-LASTING = [SinkCase("Memory", _memory), *FILES, *POSTGRES]
+LASTING = [SinkCase("Memory", _memory), *FILES, *POSTGRES, *KAFKA]
 ALL = [*LASTING, SinkCase("Callback", _callback)]

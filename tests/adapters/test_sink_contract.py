@@ -12,14 +12,16 @@ import cloudpickle
 import psycopg
 import pytest
 
-from emberflow import sinks
+from emberflow import GlobalTime, sinks
 from emberflow.errors import EmberflowError
 from emberflow.sinks import Sink, StoredBundle
 from emberflow.sinks.files import FilesWriter
+from emberflow.sinks.kafka import TransactionalWriter
 from emberflow.sinks.postgres import PostgresWriter
 from tests.adapters.sinks_under_test import (
     ALL,
     FILES,
+    KAFKA,
     LASTING,
     POSTGRES,
     Held,
@@ -34,16 +36,16 @@ def held(request: pytest.FixtureRequest, tmp_path: Path) -> Held:
     return case.made(tmp_path, request)
 
 
-def each(cases: list[SinkCase]) -> pytest.MarkDecorator:
+def marks_of(case: SinkCase) -> list[pytest.MarkDecorator]:
     # `held` asks for the server by name, which the conftest cannot see: these are marked here.
+    servers = {"postgres": POSTGRES, "kafka": KAFKA}
+    return [pytest.mark.xdist_group(name) for name, cases in servers.items() if case in cases]
+
+
+def each(cases: list[SinkCase]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "held",
-        [
-            pytest.param(
-                case, marks=[pytest.mark.xdist_group("postgres")] if case in POSTGRES else []
-            )
-            for case in cases
-        ],
+        [pytest.param(case, marks=marks_of(case)) for case in cases],
         ids=[case.name for case in cases],
         indirect=True,
     )
@@ -93,7 +95,7 @@ def test_partitions_are_apart(held: Held) -> None:
         writer.close()
 
 
-@each([*FILES, *POSTGRES])
+@each([*FILES, *POSTGRES, *KAFKA])
 def test_travels_to_a_worker(held: Held) -> None:
     there: Sink = cloudpickle.loads(cloudpickle.dumps(held.sink))
     writer = there.open(0)
@@ -102,7 +104,7 @@ def test_travels_to_a_worker(held: Held) -> None:
     assert held.payloads(0) == bundles()[0].payloads
 
 
-@each([*FILES, *POSTGRES])
+@each([*FILES, *POSTGRES, *KAFKA])
 def test_an_older_writer_can_store_nothing_more(held: Held) -> None:
     """A worker that is dying slowly must not store beside the one that has taken over."""
     first, second, third, *_ = bundles()
@@ -118,7 +120,7 @@ def test_an_older_writer_can_store_nothing_more(held: Held) -> None:
     new.close()
 
 
-@each([*FILES, *POSTGRES])
+@each([*FILES, *POSTGRES, *KAFKA])
 def test_a_bundle_is_stored_once(held: Held) -> None:
     first, second, *_ = bundles()
     writer = held.sink.open(0)
@@ -159,6 +161,14 @@ def on_a_lost_connection(
         other.execute("SELECT pg_terminate_backend(%s, 5000)", [process])
 
 
+def half_produced(
+    produce: Callable[..., None], writer: TransactionalWriter, records: list[Any], last: GlobalTime
+) -> None:
+    produce(writer, records[: len(records) // 2], last)
+    writer._producer.flush(10)
+    raise CrashError
+
+
 CRASHES: list[tuple[str, list[SinkCase], Callable[[pytest.MonkeyPatch], None]]] = [
     ("half written", FILES, lambda patch: patch.setattr(FilesWriter, "_write", half_written)),
     ("not synced", FILES, lambda patch: patch.setattr(os, "fsync", crash_instead)),
@@ -185,6 +195,17 @@ CRASHES: list[tuple[str, list[SinkCase], Callable[[pytest.MonkeyPatch], None]]] 
             ),
         ),
     ),
+    (
+        "half of the records",
+        KAFKA[:1],
+        lambda patch: patch.setattr(
+            TransactionalWriter,
+            "_produce",
+            lambda writer, records, last, produce=TransactionalWriter._produce: half_produced(
+                produce, writer, records, last
+            ),
+        ),
+    ),
 ]
 
 
@@ -195,7 +216,7 @@ CRASHES: list[tuple[str, list[SinkCase], Callable[[pytest.MonkeyPatch], None]]] 
             case,
             crash,
             id=f"{case.name}, {name}",
-            marks=[pytest.mark.xdist_group("postgres")] if case in POSTGRES else [],
+            marks=marks_of(case),
         )
         for name, cases, crash in CRASHES
         for case in cases

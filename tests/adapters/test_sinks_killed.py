@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 from emberflow.sinks import Sink
-from tests.adapters.sinks_under_test import FILES, POSTGRES, SinkCase
+from tests.adapters.sinks_under_test import FILES, KAFKA, POSTGRES, SinkCase
 
 KILLS = 6
 #: Stores bundles of 1 to 50 numbers behind the last one for ever; time n is that of payload n.
@@ -37,8 +37,11 @@ while True:
 
 @pytest.mark.parametrize(
     "case",
-    [FILES[0], pytest.param(POSTGRES[0], marks=pytest.mark.xdist_group("postgres"))],
-    ids=lambda case: case.name,
+    [
+        pytest.param(FILES[0], id=FILES[0].name),
+        pytest.param(POSTGRES[0], id=POSTGRES[0].name, marks=pytest.mark.xdist_group("postgres")),
+        pytest.param(KAFKA[0], id=KAFKA[0].name, marks=pytest.mark.xdist_group("kafka")),
+    ],
 )
 def test_killed_while_it_stores(
     case: SinkCase, tmp_path: Path, request: pytest.FixtureRequest
@@ -56,7 +59,7 @@ def test_killed_while_it_stores(
         assert process.stdout is not None
         begin = int(process.stdout.readline())
         assert begin >= stored_before
-        time.sleep(dice.uniform(0.01, 0.1))
+        time.sleep(dice.uniform(0.05, 0.3) if case in KAFKA else dice.uniform(0.01, 0.1))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()

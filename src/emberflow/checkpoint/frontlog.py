@@ -145,6 +145,11 @@ class FrontLogWriter:
         """What this incarnation, or one before, may have promised."""
         return self._reservation
 
+    @property
+    def is_first(self) -> bool:
+        """Whether no incarnation before this one had a log of this partition."""
+        return not self._before
+
     def entries(self, *, from_time: int | None = None) -> Iterator[Entry]:
         """What the incarnations before this one have given, from a time on: to be given again.
 

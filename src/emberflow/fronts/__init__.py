@@ -6,6 +6,7 @@ front          elements                                          position
 `Iterable`     of a Python iterable, with a rate                 number of the element
 `Files`        lines of the files of a folder that grows         file name and byte offset
 `Socket`       lines that a server sends over TCP                none that can be replayed
+`Kafka`        records of a topic, each partition by itself      offset
 =============  ================================================  ==========================
 
 A front is a description that travels to a worker and is read there, by a thread of its own. To make
@@ -30,19 +31,36 @@ What cannot be read as an element is one all the same, with a `Malformed` for it
 read, and an error message that says where. Then the query decides (``onError``) whether to end or to
 put it aside and go on. Raise only where reading cannot go on.
 
-Four members are optional. ``check()`` raises `InputError` before anything starts if the source
+Some members are optional. ``check()`` raises `InputError` before anything starts if the source
 cannot be reached. ``replayable = False`` says that what was read cannot be read again.
 ``arrival = True`` says that its elements take the time of their arrival, so that it need not have
 given one before it can promise the present while it is idle. ``read_batches`` is as ``read`` and may
 also give a `Batch` where several elements come together; it is preferred where it is there, because
 an object for each element is most of what reading costs.
+
+``promises = True`` says that the front may give an `Idle`: that nothing below a time will come,
+although nothing at it has. Then a partition that is silent holds back no other, at the price that
+times are noted. ``look_again()`` is called before each life of a query, and lets a source that has
+grown say how many partitions it has now; a reader that sees it grow raises `FrontGrewError`.
 """
 
 from __future__ import annotations
 
 from emberflow.fronts.files import Files
 from emberflow.fronts.iterable import Iterable
-from emberflow.fronts.protocol import Batch, Element, Front, Malformed
+from emberflow.fronts.kafka import Kafka
+from emberflow.fronts.protocol import Batch, Element, Front, FrontGrewError, Idle, Malformed
 from emberflow.fronts.socket import Socket
 
-__all__ = ["Batch", "Element", "Files", "Front", "Iterable", "Malformed", "Socket"]
+__all__ = [
+    "Batch",
+    "Element",
+    "Files",
+    "Front",
+    "FrontGrewError",
+    "Idle",
+    "Iterable",
+    "Kafka",
+    "Malformed",
+    "Socket",
+]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from emberflow.errors import EmberflowError
+
 
 class Element(NamedTuple):
     """A payload, the position it was read at, and its time; without one it is that of arrival."""
@@ -31,6 +33,25 @@ class Batch(NamedTuple):
     def part(self, begin: int, end: int) -> Batch:
         times = None if self.times is None else self.times[begin:end]
         return Batch(self.positions[begin:end], self.payloads[begin:end], times)
+
+
+class Idle(NamedTuple):
+    """There is nothing just now, and nothing that comes later gets a time below ``until``.
+
+    Only a front with ``promises = True`` may say so. Such a promise is a choice that its source
+    knows nothing of, so the query notes it, and the times of all its elements, before it relies on
+    them. An element that comes later with a time below is given ``until``, or the next free time.
+
+    ``ahead`` is how much later than this the next promises may be for a second or so: that is noted
+    with it, so that not each of them has to be written.
+    """
+
+    until: int
+    ahead: int = 1_000
+
+
+class FrontGrewError(EmberflowError):
+    """A source has more partitions than this life of the query knows: the next one will."""
 
 
 class Malformed(NamedTuple):

@@ -7,6 +7,7 @@ sink           output                                            last global tim
 `Callback`     a function in the driver                          in memory, while it runs
 `Files`        a file of JSON Lines or Parquet for each bundle   in the name of the last file
 `Postgres`     rows of a table                                   in the same transaction
+`Kafka`        records of a topic                                in a header of the last record
 =============  ================================================  =============================
 
 A sink is a description that travels to the workers that hold its partitions and is opened there. To
@@ -43,6 +44,7 @@ from __future__ import annotations
 
 from emberflow.sinks.callback import Callback
 from emberflow.sinks.files import Files, read_files
+from emberflow.sinks.kafka import Kafka
 from emberflow.sinks.memory import Memory
 from emberflow.sinks.plain import PayloadError
 from emberflow.sinks.postgres import Postgres
@@ -51,6 +53,7 @@ from emberflow.sinks.protocol import Sink, SinkMovedError, StoredBundle, Writer
 __all__ = [
     "Callback",
     "Files",
+    "Kafka",
     "Memory",
     "PayloadError",
     "Postgres",

@@ -11,6 +11,11 @@ of the query chose for this front (times of arrival; all of it, if the source ca
 is in its `journal` and comes first, under the times it had. What is chosen now is noted there, and
 the report is held back until it is durable (`report`).
 
+A front may have times of its own and still promise something while it is idle (`Idle`). Then its
+elements are noted like those that arrive, and one whose time is below what was promised, or not above
+that of the element before it, gets the least that is free. A partition that no earlier life has seen
+*joins*: its elements get times behind all that was let out before, and that, too, is noted.
+
 What a front could not make an element of is seen to here, in its turn: it ends the query, or is put
 aside (`malformed`).
 """
@@ -30,7 +35,7 @@ from emberflow.checkpoint.segments import Entry
 from emberflow.engine.gate import Gate
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError
-from emberflow.fronts.protocol import Batch, Element, Front, Malformed
+from emberflow.fronts.protocol import Batch, Element, Front, FrontGrewError, Idle, Malformed
 from emberflow.item import TIME_MAX, TIME_MIN, FlatItem
 from emberflow.runners.live.journal import Journal
 from emberflow.runners.live.malformed import Aside
@@ -52,18 +57,20 @@ class Replayed(NamedTuple):
 
 
 #: What the thread hands over; None when the source has ended.
-Read: TypeAlias = Element | Batch | Replayed | BaseException | None
+Read: TypeAlias = Element | Batch | Replayed | Idle | BaseException | None
 
 
 class Beginning(NamedTuple):
     """Where a feed begins: behind a position, with times not below a moment.
 
-    Of what the journal has above ``until`` nothing is given again (at most once).
+    Of what the journal has above ``until`` nothing is given again (at most once). A partition that
+    earlier lives did not know gives nothing up to ``joins_at``: sinks have output of that time.
     """
 
     position: Any = None
     moment: Moment = BEFORE_ALL
     until: Moment | None = None
+    joins_at: Moment = BEFORE_ALL
 
 
 class FrontFailedError(EmberflowError):
@@ -110,6 +117,7 @@ class Feed:
         self._halted = False
         self._front = front
         self._arrival = bool(getattr(front, "arrival", False))
+        self._promises = bool(getattr(front, "promises", False))
         self._least_of_arrival = TIME_MIN
         #: Whether all that the journal has is in the queue; until then the present is no promise.
         self._caught_up = journal is None
@@ -137,6 +145,10 @@ class Feed:
         if self._journal is not None:
             if self._journal.least is not None:
                 self._least_of_arrival = self._journal.least
+            if self._journal.is_first and beginning.joins_at != BEFORE_ALL:
+                self._least_of_arrival = beginning.joins_at[0] + 1
+                self._journal.reserve(self._least_of_arrival, ahead=0)
+                self.gate.idle_until(self._least_of_arrival)
             self._journal.start()
         self._thread.start()
 
@@ -160,7 +172,7 @@ class Feed:
     @property
     def chose(self) -> bool:
         """Whether only this life knows what it gave: a restart needs a journal to give it again."""
-        return self._arrival or not self._replayable
+        return self._arrival or self._promises or not self._replayable
 
     @property
     def waiting(self) -> int:
@@ -174,6 +186,8 @@ class Feed:
                     return
                 if given is not None and not self._put(given):
                     return
+        except FrontGrewError as grown:
+            last = grown
         except Exception as error:
             last = self._failed(error)
         self._put(last)
@@ -186,10 +200,10 @@ class Feed:
         failure.__cause__ = error
         return failure
 
-    def _given(self) -> Iterator[Element | Batch | Replayed | None]:
+    def _given(self) -> Iterator[Element | Batch | Replayed | Idle | None]:
         """What the journal has, under the times that it had, and then what the source has."""
         read = getattr(self._front, "read_batches", self._front.read)
-        position, moment, until = self._beginning
+        position, moment, until, _ = self._beginning
         if self._journal is None:
             yield from read(self.partition, position)
             return
@@ -212,14 +226,14 @@ class Feed:
     def _with_times_of(
         self,
         before: Iterator[Entry],
-        reading: Iterator[Element | Batch | None],
+        reading: Iterator[Element | Batch | Idle | None],
         until: Moment | None,
     ) -> Iterator[Element | Batch | Replayed | None]:
         """The source's elements with the times that the journal has, as many as it has."""
         entries = list(islice(before, _REPLAYED_AT_ONCE))
         while entries:
             given = next(reading, ...)
-            if given is None or given is ...:
+            if given is None or given is ... or isinstance(given, Idle):
                 if given is ...:
                     raise ReplayError(
                         f"front {self.name!r} partition {self.partition} has ended, and gave an "
@@ -274,11 +288,16 @@ class Feed:
         caught_up = self._caught_up  # asked first: then whatever it is about is in the queue
         items: list[FlatItem] = []
         while most > 0 and self._queue and not self._ended:
+            if self._queue[0].__class__ is Idle:
+                self._promise(self._queue.popleft())  # type: ignore[arg-type]
+                continue
             batch, is_replayed = self._next(most)
             if batch is None:
                 self._ended = True
                 break
             most -= max(1, len(batch.payloads))
+            if self._promises and not is_replayed:
+                batch = self._raised(batch)
             batch, times = self._checked(batch, now)
             if not times:
                 continue
@@ -301,6 +320,29 @@ class Feed:
             if self._journal is not None:
                 self._journal.reserve(now)
         return items
+
+    def _promise(self, idle: Idle) -> None:
+        self._taken_count += 1
+        if not self._promises:
+            raise self._failed(InputError("it gave an Idle, and does not say promises = True."))
+        self.gate.idle_until(min(idle.until, TIME_MAX))
+        if self._journal is not None:
+            self._journal.reserve(idle.until, idle.ahead)
+
+    def _raised(self, batch: Batch) -> Batch:
+        """A batch with times that are free: not below what was promised, and strictly increasing."""
+        times = batch.times
+        least = max(self.gate.promise[0], self._least_of_arrival)
+        if not times or set(map(type, times)) != {int}:
+            return batch  # what is no time is told by who checks them
+        if times[0] >= least and all(map(lt, times, times[1:])):
+            return batch
+        raised = []
+        for at in times:
+            least = at if at > least else least
+            raised.append(least)
+            least += 1
+        return batch._replace(times=raised)
 
     def _checked(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int]]:
         """What enters of a batch, and its times. What has no time is put aside, or ends the query."""
@@ -358,7 +400,7 @@ class Feed:
     def _note(self, journal: Journal, batch: Batch, times: Sequence[int]) -> None:
         if not self._replayable:
             journal.note(batch.positions, times, batch.payloads)
-        elif batch.times is None:
+        elif self._promises or batch.times is None:
             journal.note(batch.positions, times, None)
 
     def report(self) -> dict[int, Moment]:

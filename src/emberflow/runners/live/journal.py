@@ -9,6 +9,9 @@ An idle front promises the present, many times a second, and a promise is a choi
 a second ahead, once a second, and promises freely within what is reserved. Who restarts begins
 behind the reservation, since it cannot know how much of it was promised. A reservation is no leave
 to report beyond an element that is not durable yet.
+
+A front with times of its own that promises while it is idle (`fronts.Idle`) is no different: what it
+promised may raise the time of an element, so its times are choices like those of arrival.
 """
 
 from __future__ import annotations
@@ -21,11 +24,21 @@ from typing import Any
 from emberflow.checkpoint.frontlog import Durable, FrontLogWriter
 from emberflow.checkpoint.segments import Entry
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.fronts.protocol import Front
 
 #: How far ahead an idle front reserves, in the milliseconds of its times.
 _RESERVED_MS = 1_000
 #: How long the thread sleeps when nothing is noted: it is woken up when something is.
 _WAIT_SECONDS = 0.2
+
+
+def chooses(front: Front) -> bool:
+    """Whether a front may choose what its source does not know, so that it needs a journal."""
+    return (
+        not getattr(front, "replayable", True)
+        or getattr(front, "arrival", None) is not False
+        or bool(getattr(front, "promises", False))
+    )
 
 
 class Journal:
@@ -51,6 +64,11 @@ class Journal:
         """New elements take no time below this: what earlier lives have given or promised."""
         ends = [self._log.reservation, None if self._log.time is None else self._log.time + 1]
         return max((end for end in ends if end is not None), default=None)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no life before this one had this partition."""
+        return self._log.is_first
 
     def given_before(self, since: Moment) -> Iterator[Entry]:
         """What earlier lives gave at or above a global time, to be given again."""
@@ -78,10 +96,10 @@ class Journal:
         self._pending.append((self._noted, times[0]))
         self._wake.set()
 
-    def reserve(self, now: int) -> None:
+    def reserve(self, now: int, ahead: int = _RESERVED_MS) -> None:
         """The front is idle and would promise the present."""
-        if self._reserved is None or now + _RESERVED_MS // 2 > self._reserved:
-            self._reserved = now + _RESERVED_MS
+        if self._reserved is None or now + ahead // 2 > self._reserved:
+            self._reserved = now + ahead
             self._log.reserve(self._reserved)
             self._wake.set()
 

@@ -28,12 +28,13 @@ from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.manifest import check_fits
 from emberflow.checkpoint.store import CheckpointStore, Life
 from emberflow.engine.messages import BEFORE_ALL, Moment
-from emberflow.errors import EmberflowError, OnError
-from emberflow.fronts.protocol import Front
+from emberflow.errors import EmberflowError, InputError, OnError
+from emberflow.fronts.protocol import Front, FrontGrewError
 from emberflow.graph import Graph
 from emberflow.runners.live.cluster import ClusterError, check_cluster
 from emberflow.runners.live.committing import Committing
 from emberflow.runners.live.coordinator import Coordinator, WorkersMissingError
+from emberflow.runners.live.journal import chooses
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
 from emberflow.runners.live.plan import Guarantee, Ordering, Plan, Snapshots
 from emberflow.runners.live.snapshotting import ArrivalCoordinator, Snapshotting
@@ -63,6 +64,7 @@ _LOST = (
     WireError,
     SinkMovedError,
     ClusterError,
+    FrontGrewError,
     OSError,
 )
 
@@ -161,6 +163,11 @@ class Supervision:
         settings = self.settings
         life = self._claimed()
         self._number = life.incarnation
+        for name, front in settings.fronts.items():
+            if self.losses and hasattr(front, "look_again"):
+                front.look_again()
+            known = life.restored.positions.get(name) if life.restored is not None else None
+            _check_partitions(name, front, known)
         committing = None
         if settings.checkpoint is not None:
             made = Snapshotting if settings.ordering == "arrival" else Committing
@@ -295,3 +302,22 @@ class Supervision:
         poisoned.__cause__ = failure
         self.failure = poisoned
         return False
+
+
+def _check_partitions(name: str, front: Front, known: Mapping[int, Any] | None) -> None:
+    """Whether a front has the partitions that the cut to begin from knows, or may have more."""
+    if known is None or set(known) == set(range(front.partitions)):
+        return
+    before, now = len(known), front.partitions
+    if now < before:
+        raise InputError(
+            f"front {name!r} has {now} partitions, and had {before} when the last cut was made. A "
+            f"source keeps its partitions; for another source take another checkpointLocation."
+        )
+    if not chooses(front):
+        raise InputError(
+            f"front {name!r} has {now} partitions, and had {before} when the last cut was made. "
+            f"Output has passed the times of what the new ones hold, and nothing notes where they "
+            f"joined. Let it promise while it is idle (fronts.Kafka: idle_ms=), or take the times "
+            f"of arrival, or begin anew with another checkpointLocation."
+        )

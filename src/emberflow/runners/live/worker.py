@@ -45,7 +45,7 @@ from emberflow.runners.live.capturing import Capturing, CutOrder
 from emberflow.runners.live.diverting import fit_to_travel
 from emberflow.runners.live.feeding import Beginning, Feed
 from emberflow.runners.live.heartbeat import Heartbeat
-from emberflow.runners.live.journal import Journal
+from emberflow.runners.live.journal import Journal, chooses
 from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
 from emberflow.runners.live.storing import Store, WriterThread
 from emberflow.runners.live.wire import Wire, WireError, own_address
@@ -202,7 +202,7 @@ class WorkerLoop:
         replayable = getattr(given, "replayable", True)
         if plan.checkpoint is None or plan.guarantee == "at-least-once":
             return None
-        if replayable and getattr(given, "arrival", None) is False:
+        if not chooses(given):
             return None
         log = FrontLogWriter(
             plan.checkpoint, front, partition, plan.incarnation, payloads=not replayable
@@ -241,7 +241,10 @@ class WorkerLoop:
             until = None
             if self.plan.guarantee == "at-most-once":
                 until = BEFORE_ALL if last is None else last
-            feed.start(Beginning(position, moment, until))
+            joins_at = max(moment, BEFORE_ALL if last is None else last)
+            if self.plan.incarnation == 1:  # nobody was here before: there is nothing to join
+                joins_at = BEFORE_ALL
+            feed.start(Beginning(position, moment, until, joins_at))
 
     def _expect(self) -> tuple[bytes, Any]:
         deadline = time.monotonic() + _RENDEZVOUS_MS_MAX / 1_000

@@ -1,0 +1,415 @@
+"""`fronts.Kafka`: the records of a topic. A partition of the topic is a partition of the front.
+
+What is guaranteed:
+
+1. *Assigned, not balanced.* A reader is assigned its partition and keeps it; there is no consumer
+   group, and nothing is committed to the broker. Where to go on is in the query's cuts.
+2. *A global time is the same on every read.* Timestamps in a partition may be equal and may go back,
+   global times must not. So the record after one of time ``t`` has the greater of its own timestamp
+   and ``t + 1``. That is a function of what the partition holds from its beginning on, and to compute
+   it from the middle takes one number, the time of the record before. The position carries it:
+   *(offset, time)*.
+3. *A silent partition holds nothing back* (``idle_ms``). A partition that is at its end promises the
+   present less ``idle_ms``. This is a choice, and no function of the topic: the query notes it and
+   the times of all elements, as it does for times of arrival, and gives the same on replay. A record
+   that comes with a timestamp below what was promised gets the least time that is still free. Then
+   the position is the offset alone, because the note has the times. A promise is made only when the
+   broker has just said that the partition ends where the reader is.
+4. *Only what is committed is read* (``isolation.level``, unless it is set otherwise), so that the
+   output of another exactly-once system is taken once.
+5. *A record that is no element is `Malformed`* and has its place: the time of its timestamp, or, where
+   times are taken from payloads, the least that is free. What was removed from the topic before it
+   was read is an error, not a gap.
+6. *New partitions are noticed*, by whoever reads partition 0, and lead to the next life of the query:
+   the partitions of one life are fixed. The next life takes them in behind all that was let out, and
+   notes that. Where nothing is noted (``idle_ms=None`` with times of its own) there is no sound place
+   for what they hold, and the query ends with an error that says what to do.
+"""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from emberflow.errors import InputError, shortened
+from emberflow.fronts.protocol import Batch, Element, FrontGrewError, Idle, Malformed
+from emberflow.functions import described
+from emberflow.item import is_time
+from emberflow.kafka.client import Cluster, library
+from emberflow.kafka.codecs import CodecLike, codec_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: ``"timestamp"``, ``"arrival"``, a field of the payload, or a function of it.
+TimeOf: TypeAlias = str | Callable[[Any], int]
+
+_UNITS = {"ms": 1, "us": 1_000}
+_POLL_SECONDS = 0.1
+_ASK_SECONDS = 0.5
+_BATCH_MAX = 1_000
+#: How often the number of partitions is looked at.
+_GROWTH_SECONDS = 5.0
+#: The default of ``idle_ms`` where times are those of timestamps.
+_IDLE_MS = 1_000
+_DEFAULT = object()
+
+
+class Record(NamedTuple):
+    """The payload of a front that is asked for keys, too."""
+
+    key: Any
+    value: Any
+
+
+class Kafka:
+    """Reads a topic.
+
+    ``value`` is how records are written: ``"json"``, ``"text"``, ``"bytes"``, `kafka.Avro` or
+    `kafka.Protobuf`. With ``key`` (the same) a payload is a `Record` of key and value; without it,
+    the value. A record without a value, or without a key, has None.
+
+    ``time`` is ``"timestamp"`` (that of the record), ``"arrival"``, a field of the payload or a
+    function of it. ``unit="us"`` counts timestamps in microseconds, for partitions with more than a
+    thousand records a second: each needs a time of its own. ``idle_ms`` is how long records may take
+    from their timestamp until they can be read; None never promises, and notes nothing. It is None
+    for fields and functions unless it is given: then they must be milliseconds of the clock.
+
+    The topic is read from its beginning, or from the offsets in ``begin`` (``{partition: offset}``).
+    With ``until_end=True`` it is over where the topic ends when reading begins.
+
+    ``config`` is for librdkafka: ``{"security.protocol": "SASL_SSL", "sasl.username": ...}``. It
+    travels to the workers with what is in it.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        *,
+        value: CodecLike = "json",
+        key: CodecLike | None = None,
+        time: TimeOf = "timestamp",
+        unit: str = "ms",
+        idle_ms: float | None = _DEFAULT,  # type: ignore[assignment]
+        begin: Mapping[int, int] | None = None,
+        until_end: bool = False,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not topic:
+            raise InputError("fronts.Kafka takes the name of a topic, got none.")
+        if not isinstance(time, str) and not callable(time):
+            raise InputError(
+                f"fronts.Kafka(time=) takes 'timestamp', 'arrival', the name of a field or a "
+                f"function of the payload, got {time!r}."
+            )
+        if unit not in _UNITS:
+            raise InputError(f"fronts.Kafka(unit=) takes 'ms' or 'us', got {unit!r}.")
+        if idle_ms is _DEFAULT:
+            idle_ms = _IDLE_MS if time == "timestamp" else None
+        if idle_ms is not None and not idle_ms >= 0:
+            raise InputError(f"fronts.Kafka(idle_ms=) takes milliseconds or None, got {idle_ms!r}.")
+        self.cluster = Cluster(servers, config, "fronts.Kafka")
+        self.topic = topic
+        self.value = codec_of(value, "fronts.Kafka(value=)")
+        self.key = None if key is None else codec_of(key, "fronts.Kafka(key=)")
+        self.time = time
+        self.arrival = time == "arrival"
+        self.scale = _UNITS[unit]
+        self.idle_ms = None if self.arrival else idle_ms
+        self.promises = self.idle_ms is not None
+        self.begin = dict(begin or {})
+        self.until_end = until_end
+        self._partitions: int | None = None
+
+    def check(self) -> None:
+        """Raises `InputError` if no broker answers, refuses us, or has no such topic."""
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Ask how many partitions there are now."""
+        self._partitions = self.cluster.partitions_of(self.topic)
+
+    @property
+    def partitions(self) -> int:
+        if self._partitions is None:
+            self.look_again()
+        assert self._partitions is not None
+        return self._partitions
+
+    @property
+    def notes(self) -> bool:
+        """Whether the query notes the times of all elements."""
+        return self.arrival or self.promises
+
+    def read(self, partition: int, position: Any) -> Iterator[Element | None]:
+        for given in self.read_batches(partition, position):
+            if isinstance(given, Batch):
+                times: Iterable[int | None] = repeat(None) if given.times is None else given.times
+                yield from map(Element, given.positions, given.payloads, times)
+            else:
+                yield None
+
+    def read_batches(self, partition: int, position: Any) -> Iterator[Batch | Idle | None]:
+        reading = _Reading(self, partition, position)
+        try:
+            yield from reading.batches()
+        finally:
+            reading.close()
+
+    def payload(self, key: bytes | None, value: bytes | None) -> Any:
+        """The payload of a record. Raises `ValueError`."""
+        decoded = None if value is None else self.value.decode(value)
+        if self.key is None:
+            return decoded
+        return Record(None if key is None else self.key.decode(key), decoded)
+
+    def time_of(self, payload: Any) -> int:
+        """The time in a payload, where it is taken from there. Raises `ValueError`."""
+        source: Any = payload.value if isinstance(payload, Record) else payload
+        try:
+            at = self.time(payload) if callable(self.time) else _field(source, self.time)
+        except Exception as error:
+            raise ValueError(
+                f"has no time ({self.time_described()}: {type(error).__qualname__}: {error})"
+            ) from None
+        if not is_time(at):
+            raise ValueError(
+                f"has the time {shortened(at)} ({self.time_described()}); a time is an int of 64 bits"
+            )
+        time: int = at
+        return time
+
+    def malformed(
+        self, partition: int, offset: int, value: bytes | None, error: ValueError
+    ) -> Malformed:
+        """What stands in for a payload that one of these two refused."""
+        raw = b"" if value is None else value
+        where = f"fronts.Kafka: topic {self.topic!r} partition {partition}, offset {offset}"
+        return Malformed(
+            raw.decode("utf-8", "backslashreplace"), f"{where}: {error}: {shortened(raw)}"
+        )
+
+    def time_described(self) -> str:
+        return f"given by {described(self.time)}" if callable(self.time) else f"field {self.time!r}"
+
+    def position(self, offset: int, time: int | None) -> Any:
+        """The position of the record at an offset that has this time."""
+        return offset if self.notes else (offset, time)
+
+    def dataframe(self, spark: SparkSession, *, end: Mapping[int, int] | None = None) -> DataFrame:
+        """What this front gives, as a DataFrame: see `emberflow.kafka.dataframe`."""
+        from emberflow.kafka.dataframe import dataframe
+
+        return dataframe(spark, self, end=end)
+
+
+def _field(payload: Any, name: str) -> Any:
+    try:
+        return payload[name]
+    except TypeError:
+        return getattr(payload, name)  # a message of Protobuf
+
+
+class _Reading:
+    """One way through a partition."""
+
+    def __init__(self, front: Kafka, partition: int, position: Any) -> None:
+        self._front = front
+        self._partition = partition
+        self._last: int | None = None  # the time of the record before
+        if position is None:
+            begin = front.begin.get(partition)
+            self._next = library().OFFSET_BEGINNING if begin is None else begin
+        elif isinstance(position, tuple):
+            self._next = position[0] + 1
+            self._last = position[1]
+        elif front.notes:
+            self._next = position + 1
+        else:
+            raise InputError(
+                f"fronts.Kafka(idle_ms=None) cannot go on from offset {position} of topic "
+                f"{front.topic!r}: that was noted with idle_ms=, and does not tell the time of the "
+                f"record there. Set idle_ms= again, or begin with another checkpointLocation."
+            )
+        #: Where the partition ended when we were told so, and nothing has come since.
+        self._ends_at: int | None = None
+        self._stops_at: int | None = None
+        self._asked_at = 0.0
+        self._looked_at = clock.monotonic()
+        self._refusals: list[Any] = []
+        self._consumer = front.cluster.consumer(
+            isolation_level="read_committed",
+            # It fetches ahead of us; what it holds is bounded, and goes on soon after it was full.
+            queued_min_messages=20_000,
+            queued_max_messages_kbytes=16_384,
+            fetch_queue_backoff_ms=10,
+            fetch_wait_max_ms=100,
+            reconnect_backoff_max_ms=1_000,
+            error_cb=self._hear,
+        )
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _hear(self, error: Any) -> None:
+        errors = library().KafkaError
+        if error.fatal() or error.code() in (
+            errors._AUTHENTICATION,
+            errors.SASL_AUTHENTICATION_FAILED,
+            errors.TOPIC_AUTHORIZATION_FAILED,
+        ):
+            self._refusals.append(error)  # all else is tried again by the library
+
+    def batches(self) -> Iterator[Batch | Idle | None]:
+        front, consumer = self._front, self._consumer
+        place = library().TopicPartition(front.topic, self._partition, self._next)
+        while front.until_end and self._stops_at is None:
+            ends = self._ends()
+            if ends is None:
+                yield None
+                continue
+            self._stops_at = ends[1]
+            if max(ends[0], self._next) >= ends[1]:
+                return
+        consumer.assign([place])
+        while True:
+            first = consumer.poll(_POLL_SECONDS)
+            messages = [] if first is None else [first, *consumer.consume(_BATCH_MAX, 0)]
+            batch = self._batch(messages)
+            if batch is not None:
+                yield batch
+            if self._refusals:
+                raise InputError(f"{self._where(None)}: {self._refusals[0].str()}")
+            if self._stops_at is not None and self._passed() >= self._stops_at:
+                return
+            self._look_for_growth()
+            if batch is None:
+                yield self._promise()
+
+    def _passed(self) -> int:
+        return self._next if self._ends_at is None else max(self._next, self._ends_at)
+
+    def _ends(self) -> tuple[int, int] | None:
+        """The first offset and the one behind the last; None if nobody answers now."""
+        kafka = library()
+        place = kafka.TopicPartition(self._front.topic, self._partition)
+        try:
+            ends: tuple[int, int] | None = self._consumer.get_watermark_offsets(
+                place, timeout=_ASK_SECONDS
+            )
+        except kafka.KafkaException:
+            return None
+        return ends
+
+    def _batch(self, messages: list[Any]) -> Batch | None:
+        """Messages as a batch; None if none of them is a record."""
+        front = self._front
+        decode, with_key = front.value.decode, front.key is not None
+        is_timestamp, is_arrival, scale = front.time == "timestamp", front.arrival, front.scale
+        last, stops_at = self._last, self._stops_at
+        offsets: list[int] = []
+        payloads: list[Any] = []
+        times: list[int] = []
+        for message in messages:
+            if message.error() is not None:
+                self._hear_of(message)
+                continue
+            offset, value = message.offset(), message.value()
+            if stops_at is not None and offset >= stops_at:
+                break
+            try:
+                if with_key:
+                    payload = front.payload(message.key(), value)
+                else:
+                    payload = None if value is None else decode(value)
+                at = 0 if is_timestamp or is_arrival else front.time_of(payload)
+            except ValueError as error:
+                payload = front.malformed(self._partition, offset, value, error)
+                at = 0 if last is None else last + 1
+            if is_timestamp:
+                at = message.timestamp()[1] * scale
+            if not is_arrival:
+                if last is not None and at <= last:
+                    at = last + 1
+                last = at
+                times.append(at)
+            offsets.append(offset)
+            payloads.append(payload)
+        if not offsets:
+            return None
+        self._last, self._next = last, offsets[-1] + 1
+        if self._ends_at is not None and self._ends_at < self._next:
+            self._ends_at = None
+        positions = offsets if front.notes else list(zip(offsets, times, strict=True))
+        return Batch(positions, payloads, None if is_arrival else times)
+
+    def _hear_of(self, message: Any) -> None:
+        """Something that is no record: the end of the partition, or trouble."""
+        error, errors = message.error(), library().KafkaError
+        if error.code() == errors._PARTITION_EOF:
+            self._ends_at = message.offset()
+            return
+        if error.code() in (errors._AUTO_OFFSET_RESET, errors.OFFSET_OUT_OF_RANGE):
+            raise InputError(
+                f"{self._where(self._next)}: it is not there ({error.str()}). Was it removed by "
+                f"the topic's retention before it was read, or is this another topic of that name? "
+                f"Records are needed until what they led to is part of a cut."
+            )
+        if (
+            error.code()
+            in (
+                errors.UNKNOWN_TOPIC_OR_PART,
+                errors._UNKNOWN_TOPIC,
+                errors._UNKNOWN_PARTITION,
+                errors.TOPIC_AUTHORIZATION_FAILED,
+            )
+            or error.fatal()
+        ):
+            raise InputError(f"{self._where(None)}: {error.str()}")
+
+    def _promise(self) -> Idle | None:
+        """What can be promised, given that nothing has come for a moment."""
+        front = self._front
+        now = clock.monotonic()
+        if front.idle_ms is None or self._ends_at is None:
+            return None
+        if now - self._asked_at < _POLL_SECONDS / 2:
+            return None
+        self._asked_at = now
+        asked_ms = clock.time_ns() // 1_000_000
+        ends = self._ends()
+        if ends is None or ends[1] > self._ends_at:
+            return None
+        return Idle(int(asked_ms - front.idle_ms) * front.scale, 1_000 * front.scale)
+
+    def _look_for_growth(self) -> None:
+        front, now = self._front, clock.monotonic()
+        if self._partition != 0 or front.until_end or now - self._looked_at < _GROWTH_SECONDS:
+            return
+        self._looked_at = now
+        try:
+            found = self._consumer.list_topics(front.topic, timeout=_ASK_SECONDS).topics[
+                front.topic
+            ]
+        except library().KafkaException:
+            return  # the broker is away, and will be asked again
+        count = len(found.partitions)
+        if found.error is not None or count <= front.partitions:
+            return
+        grown = (
+            f"topic {front.topic!r} has {count} partitions now, and had {front.partitions} when "
+            f"this query began to read it."
+        )
+        if front.notes:
+            raise FrontGrewError(f"{grown} The next life reads them all.")
+        raise InputError(
+            f"{grown} With idle_ms=None nothing notes where the new ones join. Start the query "
+            f"again with idle_ms=, or anew with another checkpointLocation."
+        )
+
+    def _where(self, offset: int | None) -> str:
+        at = "" if offset is None else f", offset {'begin' if offset < 0 else offset}"
+        return f"fronts.Kafka: topic {self._front.topic!r} partition {self._partition}{at}"

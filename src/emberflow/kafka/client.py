@@ -1,0 +1,143 @@
+"""Asking a cluster: settings that both adapters begin with, and errors that say whose they are.
+
+librdkafka goes on trying whatever happens, in threads of its own. That is right for a query that
+runs, since a broker comes back; before it starts it would be a long silence. So `check` looks at what
+the library has heard meanwhile, and a refused credential or a missing topic is told at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from emberflow.errors import InputError
+
+#: How long a broker gets to answer before a query starts.
+CHECK_SECONDS_MAX = 8.0
+_LOOK_SECONDS = 0.4
+#: The group that is named because the library wants one. Nobody joins it.
+_NO_GROUP = "emberflow-no-group"
+
+
+class Cluster:
+    """Where the brokers are, and how to talk to them. It travels, with what is in its settings."""
+
+    def __init__(self, servers: str, config: Mapping[str, Any] | None, who: str) -> None:
+        if not servers or not all(
+            part.rpartition(":")[2].isdecimal() for part in servers.split(",")
+        ):
+            raise InputError(
+                f"{who} takes the brokers as 'host:port' or 'host:port,host:port', got {servers!r}."
+            )
+        self.servers = servers
+        self.who = who
+        #: As librdkafka has them, with or without the ``kafka.`` that Spark writes before them.
+        self.config = {
+            key.removeprefix("kafka."): value for key, value in dict(config or {}).items()
+        }
+
+    def settings(self, **own: Any) -> dict[str, Any]:
+        """Settings for a client: ours, where underscores stand for dots, under those of the user."""
+        ours = {
+            key if key.endswith("_cb") else key.replace("_", "."): value
+            for key, value in own.items()
+        }
+        # Its errors come by callbacks; what it would print besides says them twice.
+        return {"log_level": 0, **ours, **self.config, "bootstrap.servers": self.servers}
+
+    def consumer(self, **own: Any) -> Any:
+        """A consumer of assigned partitions: no group, no commits, nothing made on the broker."""
+        return self.made(
+            library().Consumer,
+            {
+                "group.id": _NO_GROUP,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "allow.auto.create.topics": False,
+                "enable.partition.eof": True,
+                **self.settings(**own),
+            },
+        )
+
+    def made(self, kind: Any, settings: dict[str, Any]) -> Any:
+        kafka = library()
+        try:
+            return kind(settings)
+        except (kafka.KafkaException, TypeError, ValueError) as error:
+            raise InputError(f"{self.who}: the settings are refused: {told(error)}") from None
+
+    def partitions_of(self, topic: str, seconds: float = CHECK_SECONDS_MAX) -> int:
+        """How many partitions a topic has; raises `InputError` that says what is wrong."""
+        kafka = library()
+        heard: list[Any] = []
+        consumer = self.consumer(error_cb=heard.append)
+        deadline = time.monotonic() + seconds
+        try:
+            while True:
+                try:
+                    found = consumer.list_topics(topic, timeout=_LOOK_SECONDS).topics.get(topic)
+                except kafka.KafkaException as error:
+                    heard.append(error.args[0])
+                    found = None
+                consumer.poll(0)  # which serves the callbacks
+                if found is not None and found.error is None and found.partitions:
+                    return len(found.partitions)
+                self._raise_if_final(topic, found, heard)
+                if time.monotonic() > deadline:
+                    raise InputError(
+                        f"{self.who}: no broker at {self.servers} has answered within "
+                        f"{seconds:.0f} s: {_last_words(heard)}. Is it running, and is "
+                        f"security.protocol the one that its listener speaks?"
+                    )
+        finally:
+            consumer.close()
+
+    def _raise_if_final(self, topic: str, found: Any, heard: list[Any]) -> None:
+        errors = library().KafkaError
+        for error in heard:
+            if error.code() in (errors._AUTHENTICATION, errors.SASL_AUTHENTICATION_FAILED):
+                raise InputError(
+                    f"{self.who}: the broker at {self.servers} refuses the credentials: "
+                    f"{error.str()}. Look at sasl.mechanism, sasl.username and sasl.password."
+                )
+            if error.code() == errors._SSL:
+                raise InputError(
+                    f"{self.who}: TLS with {self.servers} fails: {error.str()}. Look at "
+                    f"ssl.ca.location, and at security.protocol."
+                )
+        code = None if found is None or found.error is None else found.error.code()
+        if code in (errors.UNKNOWN_TOPIC_OR_PART, errors._UNKNOWN_TOPIC):
+            raise InputError(
+                f"{self.who}: there is no topic {topic!r} at {self.servers}. Make it first, with "
+                f"as many partitions as you want; none is made here."
+            )
+        if code in (errors.TOPIC_AUTHORIZATION_FAILED, errors.TOPIC_EXCEPTION):
+            raise InputError(f"{self.who}: topic {topic!r}: {found.error.str()}")
+
+
+def told(error: BaseException) -> str:
+    """The words of a `KafkaException`, without the names of classes around them."""
+    inner = error.args[0] if error.args else error
+    return str(inner.str()) if hasattr(inner, "str") else str(error)
+
+
+def _last_words(heard: list[Any]) -> str:
+    """The most telling error: one that names a broker rather than the lack of any."""
+    errors = library().KafkaError
+    vague = (errors._ALL_BROKERS_DOWN, errors._TIMED_OUT)
+    telling = [error for error in heard if error.code() not in vague]
+    found = telling or heard
+    return str(found[-1].str()) if found else "nothing was heard"
+
+
+def library() -> ModuleType:
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise InputError(
+            "Kafka needs confluent-kafka, which is not installed here. "
+            "Install the extra: pip install 'emberflow[kafka]'."
+        ) from error
+    return confluent_kafka

@@ -1,0 +1,459 @@
+"""`sinks.Kafka`: records of a topic, and in a header of the last one of a bundle its global time.
+
+A partition of the sink is the partition of the topic with the same number. Within it, output is in
+the order of the sink, and whoever opens it reads its end to learn how far it is.
+
+**Transactional** (the default). What is guaranteed to those who read committed:
+
+1. *All or nothing.* A bundle is a transaction. If nobody can know whether it was committed (the broker
+   died, the answer was lost), `store` raises; the next writer first makes the broker finish or abort
+   what was begun (``init_transactions``), and then reads the last committed record.
+2. *One writer.* The transactional id is that of the sink and the partition. Opening a writer raises
+   its epoch, and the broker refuses whatever an older one still sends.
+
+The end of the log may hold markers and records of aborted transactions. They take offsets and are no
+records: the end is read backwards, in steps that grow, until the last committed header is found.
+
+**Idempotent** (``transactional=False``): quicker, and seen at once by everybody. The broker has each
+record once, and in order. What is different:
+
+1. *A bundle may be torn.* Who dies while it is written leaves its first records, without the header.
+   They are right, only not all: the records behind the last header are the first of what follows it in
+   the order of the sink, whoever computes it, and into whatever bundles it is cut. So the next writer
+   counts them, compares them byte by byte with what it is given first, and writes only the rest. A
+   bundle of which all is there already has no record left to carry its header: then its time is
+   committed as the metadata of an offset, in a group that is named after the sink.
+2. *No fence.* A writer looks whether the partition ends where it left it before it stores anything, and
+   refuses if not; but between the look and the records another one may come. Where a worker may be cut
+   off and live on, take transactions.
+3. *The partition belongs to the sink.* Others may write to other partitions. With transactions they
+   may write to this one, too.
+
+The topic's retention has to be longer than a query is down: what it removed, the sink does not have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from emberflow.errors import EmberflowError, InputError, shortened
+from emberflow.item import GlobalTime
+from emberflow.kafka.client import Cluster, library, told
+from emberflow.kafka.codecs import CodecLike, codec_of
+from emberflow.sinks.plain import PayloadError, fields_of
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle
+
+HEADER = "emberflow"
+#: How long a broker gets that is starting, or leading for the first time.
+_OPEN_SECONDS_MAX = 45.0
+_STORE_SECONDS_MAX = 30.0
+_ASK_SECONDS = 5.0
+_POLL_SECONDS = 0.2
+#: How many records from the end are read first, and by how much more each time none has a header.
+_END_RECORDS = 8
+_END_GROWTH = 16
+
+#: A field of the payload, or a function of it.
+KeyOf: TypeAlias = str | Callable[[Any], Any]
+#: Key and value, as bytes.
+Encoded: TypeAlias = tuple[bytes | None, bytes]
+
+
+class Kafka:
+    """Writes payloads as records.
+
+    ``value`` is how they are written: ``"json"``, ``"text"``, ``"bytes"``, `kafka.Avro` or
+    `kafka.Protobuf`. ``key`` is a field of the payload, or a function of it, written as ``key_codec``
+    says; without it records have no key.
+
+    ``name`` (the topic's, unless it is given) tells the writers of a topic apart: it is in the
+    transactional ids and in the headers. Two queries that write to one topic need two names, and a
+    flow that begins anew in the same topic does, too.
+
+    The topic has to be there with at least as many partitions as the sink has in the flow.
+    ``config`` is for librdkafka, and travels to the workers with what is in it.
+    """
+
+    #: A broker that is started again takes longer than a connection that broke.
+    retry_seconds = 60.0
+
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        *,
+        value: CodecLike = "json",
+        key: KeyOf | None = None,
+        key_codec: CodecLike = "text",
+        transactional: bool = True,
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not topic:
+            raise InputError("sinks.Kafka takes the name of a topic, got none.")
+        if key is not None and not isinstance(key, str) and not callable(key):
+            raise InputError(
+                f"sinks.Kafka(key=) takes a field of the payload or a function of it, got {key!r}."
+            )
+        self.cluster = Cluster(servers, config, "sinks.Kafka")
+        self.topic = topic
+        self.value = codec_of(value, "sinks.Kafka(value=)")
+        self.key = key
+        self.key_codec = codec_of(key_codec, "sinks.Kafka(key_codec=)")
+        self.transactional = transactional
+        self.name = name or topic
+
+    def check(self) -> None:
+        """Raises `InputError` if no broker answers, refuses us, or has no such topic."""
+        self.cluster.partitions_of(self.topic)
+
+    def open(self, partition: int) -> TransactionalWriter | IdempotentWriter:
+        count = self.cluster.partitions_of(self.topic, _OPEN_SECONDS_MAX)
+        if partition >= count:
+            raise InputError(
+                f"sinks.Kafka: topic {self.topic!r} has {count} partitions, and the sink has a "
+                f"partition {partition}. Give the topic as many as the sink has in the flow."
+            )
+        return (TransactionalWriter if self.transactional else IdempotentWriter)(self, partition)
+
+    def encoded(self, payload: Any) -> Encoded:
+        """The record of a payload."""
+        value = self.value.encode(payload)
+        if self.key is None:
+            return None, value
+        key = self.key(payload) if callable(self.key) else _field(payload, self.key)
+        return None if key is None else self.key_codec.encode(key), value
+
+    def header(self, last: GlobalTime) -> bytes:
+        return f"{self.name} {last.time} {last.front}".encode()
+
+    def time_in(self, headers: list[tuple[str, bytes]] | None) -> GlobalTime | None:
+        """The last global time that a record's headers tell, if it is one of this sink's."""
+        for key, value in reversed(headers or []):
+            if key == HEADER:
+                name, time_, front = value.decode().rsplit(" ", 2)
+                if name == self.name:
+                    return GlobalTime(int(time_), int(front))
+        return None
+
+
+def _field(payload: Any, name: str) -> Any:
+    fields = fields_of(payload)
+    if fields is None or name not in fields:
+        raise PayloadError(
+            f"sinks.Kafka(key={name!r}): a payload has no such field: {shortened(payload)}"
+        )
+    return fields[name]
+
+
+class End(NamedTuple):
+    """How a partition ends: the last header, where it is, and the records behind it."""
+
+    last: GlobalTime | None
+    offset: int  # of the record with the header; -1 if there is none
+    behind: list[tuple[int, Encoded]]  # offsets and records
+    next: int  # the offset that a record would get now
+
+
+class _Writer:
+    """What both writers have in common."""
+
+    def __init__(self, sink: Kafka, partition: int) -> None:
+        self._sink = sink
+        self._partition = partition
+        self._last: GlobalTime | None = None
+        self._failures: list[Any] = []
+        self._producer = self._made_producer()
+
+    def _made_producer(self) -> Any:
+        raise NotImplementedError
+
+    def _settings(self, **own: Any) -> dict[str, Any]:
+        return self._sink.cluster.settings(
+            # A bundle is all there is to send: there is nothing to wait for.
+            linger_ms=0,
+            enable_idempotence=True,
+            **own,
+        )
+
+    def last(self) -> GlobalTime | None:
+        return self._last
+
+    def close(self) -> None:
+        # What is still on its way was not promised to anybody.
+        with contextlib.suppress(Exception):
+            self._producer.purge()
+            self._producer.close(0)
+
+    def _records(self, bundle: StoredBundle) -> list[Encoded]:
+        if self._last is not None and bundle.last <= self._last:
+            raise EmberflowError(
+                f"sinks.Kafka: {self._place} has stored up to {self._last} and was given a bundle "
+                f"that ends at {bundle.last}."
+            )
+        return list(map(self._sink.encoded, bundle.payloads))
+
+    def _produce(self, records: list[Encoded], last: GlobalTime) -> None:
+        """Hand all records to the library, the last one with the header."""
+        self._failures = []
+        final = len(records) - 1
+        for number, (key, value) in enumerate(records):
+            headers = [(HEADER, self._sink.header(last))] if number == final else None
+            self._hand_over(key, value, headers)
+
+    def _hand_over(self, key: bytes | None, value: bytes, headers: Any) -> None:
+        deadline = time.monotonic() + _STORE_SECONDS_MAX
+        while True:
+            try:
+                self._producer.produce(
+                    self._sink.topic,
+                    value=value,
+                    key=key,
+                    partition=self._partition,
+                    headers=headers,
+                    on_delivery=self._delivered,
+                )
+                return
+            except BufferError:  # the library's queue is full
+                if time.monotonic() > deadline:
+                    raise EmberflowError(
+                        f"sinks.Kafka: {self._place} has taken no record for "
+                        f"{_STORE_SECONDS_MAX:.0f} s"
+                    ) from None
+                self._producer.poll(_POLL_SECONDS)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failures.append(error)
+
+    @property
+    def _place(self) -> str:
+        return f"topic {self._sink.topic!r} partition {self._partition}"
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        kafka = library()
+        try:
+            yield
+        except kafka.KafkaException as error:
+            # The first record that failed says more than the transaction that failed with it.
+            reasons = [*self._failures, error.args[0]]
+            codes = {reason.code() for reason in reasons if hasattr(reason, "code")}
+            words = "; ".join(dict.fromkeys(map(_words, reasons)))
+            errors = kafka.KafkaError
+            if codes & {errors._FENCED, errors.PRODUCER_FENCED, errors.INVALID_PRODUCER_EPOCH}:
+                raise SinkMovedError(
+                    f"sinks.Kafka: another writer was opened for {self._place} of {self._sink.name!r} "
+                    f"since this one was ({words}). Do two queries write under one name? Then give "
+                    f"each its own name=."
+                ) from None
+            if errors.MSG_SIZE_TOO_LARGE in codes:
+                raise PayloadError(
+                    f"sinks.Kafka: {self._place} {what}: {words}. Raise the topic's "
+                    f"max.message.bytes and config={{'message.max.bytes': ...}}."
+                ) from None
+            raise EmberflowError(f"sinks.Kafka: {self._place} {what}: {words}") from None
+
+
+class TransactionalWriter(_Writer):
+    """A bundle is a transaction; see the top of this file."""
+
+    def __init__(self, sink: Kafka, partition: int) -> None:
+        super().__init__(sink, partition)
+        try:
+            with self._explained("cannot be opened"):
+                self._begin_epoch()
+                self._last = read_end(sink, partition, "read_committed").last
+        except BaseException:
+            self.close()
+            raise
+
+    def _made_producer(self) -> Any:
+        sink = self._sink
+        return sink.cluster.made(
+            library().Producer,
+            self._settings(
+                transactional_id=f"emberflow {sink.name} {self._partition}",
+                transaction_timeout_ms=60_000,
+            ),
+        )
+
+    def _begin_epoch(self) -> None:
+        """Fence the writers before this one, and see their transactions finished or aborted."""
+        deadline = time.monotonic() + _OPEN_SECONDS_MAX
+        while True:
+            try:
+                self._producer.init_transactions(_ASK_SECONDS)
+                return
+            except library().KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def store(self, bundle: StoredBundle) -> None:
+        records = self._records(bundle)
+        with self._explained("could not store a bundle"):
+            self._producer.begin_transaction()
+            self._produce(records, bundle.last)
+            self._producer.commit_transaction(_STORE_SECONDS_MAX)
+        self._last = bundle.last
+
+
+class IdempotentWriter(_Writer):
+    """A bundle may be torn, and is then completed; see the top of this file."""
+
+    def __init__(self, sink: Kafka, partition: int) -> None:
+        super().__init__(sink, partition)
+        #: What is in the partition of a bundle that was torn: the first of what comes next.
+        self._torn: list[tuple[int, Encoded]] = []
+        self._next = 0
+        try:
+            self._looking = sink.cluster.consumer(
+                group_id=f"emberflow-{sink.name}", isolation_level="read_uncommitted"
+            )
+            with self._explained("cannot be opened"):
+                self._read_end()
+        except BaseException:
+            self.close()
+            raise
+
+    def _made_producer(self) -> Any:
+        seconds = int(_STORE_SECONDS_MAX)
+        return self._sink.cluster.made(
+            library().Producer, self._settings(acks="all", message_timeout_ms=seconds * 1_000)
+        )
+
+    def _read_end(self) -> None:
+        end = read_end(self._sink, self._partition, "read_uncommitted")
+        self._last, self._torn, self._next = end.last, end.behind, end.next
+        (mark,) = self._looking.committed([self._tag()], timeout=_OPEN_SECONDS_MAX)
+        if mark.offset > end.offset + 1 and mark.metadata:
+            self._last = self._sink.time_in([(HEADER, mark.metadata.encode())])
+            self._torn = [record for record in end.behind if record[0] >= mark.offset]
+
+    def store(self, bundle: StoredBundle) -> None:
+        records = self._records(bundle)
+        with self._explained("could not store a bundle"):
+            self._check_end()
+            there = self._torn[: len(records)]
+            for (offset, found), record in zip(there, records, strict=False):
+                if found != record:
+                    raise EmberflowError(
+                        f"sinks.Kafka: {self._place} has at offset {offset} the record "
+                        f"{shortened(found)}, and what follows {self._last} is "
+                        f"{shortened(record)}. Does somebody else write to it?"
+                    )
+            rest = records[len(there) :]
+            if rest:
+                self._produce(rest, bundle.last)
+                self._flush()
+                self._next += len(rest)
+            else:
+                self._mark(there[-1][0] + 1, bundle.last)
+            self._torn = self._torn[len(there) :]
+        self._last = bundle.last
+
+    def close(self) -> None:
+        super().close()
+        with contextlib.suppress(Exception):
+            self._looking.close()
+
+    def _check_end(self) -> None:
+        ends = self._looking.get_watermark_offsets(self._tag(), timeout=_ASK_SECONDS)
+        if ends[1] != self._next:
+            raise SinkMovedError(
+                f"sinks.Kafka: another writer has stored in {self._place}: it ends at offset "
+                f"{ends[1]}, and this one left it at {self._next}. Without transactions a "
+                f"partition belongs to one sink."
+            )
+
+    def _flush(self) -> None:
+        left = self._producer.flush(_STORE_SECONDS_MAX)
+        if self._failures:
+            raise library().KafkaException(self._failures[0])
+        if left:
+            raise EmberflowError(
+                f"sinks.Kafka: {self._place}: {left} records were not acknowledged within "
+                f"{_STORE_SECONDS_MAX:.0f} s"
+            )
+
+    def _mark(self, offset: int, last: GlobalTime) -> None:
+        """Note that all before an offset is stored, where no record can tell."""
+        place = library().TopicPartition(
+            self._sink.topic, self._partition, offset, self._sink.header(last).decode()
+        )
+        self._looking.commit(offsets=[place], asynchronous=False)
+
+    def _tag(self) -> Any:
+        return library().TopicPartition(self._sink.topic, self._partition)
+
+
+def read_end(sink: Kafka, partition: int, isolation: str) -> End:
+    """Read a partition backwards until the last header of the sink is found."""
+    kafka = library()
+    consumer = sink.cluster.consumer(isolation_level=isolation)
+    tag = kafka.TopicPartition(sink.topic, partition)
+    try:
+        low, high = _asked_until(
+            lambda: consumer.get_watermark_offsets(tag, timeout=_ASK_SECONDS), _OPEN_SECONDS_MAX
+        )
+        count = _END_RECORDS
+        while True:
+            begin = max(low, high - count)
+            found = _read_from(consumer, sink, partition, begin, high)
+            if found.last is not None or begin <= low:
+                return found
+            count *= _END_GROWTH
+    finally:
+        consumer.close()
+
+
+def _read_from(consumer: Any, sink: Kafka, partition: int, begin: int, high: int) -> End:
+    kafka = library()
+    end = End(None, -1, [], high)
+    behind: list[tuple[int, Encoded]] = []
+    if begin >= high:
+        return end
+    consumer.assign([kafka.TopicPartition(sink.topic, partition, begin)])
+    heard_at = time.monotonic()
+    while True:
+        message = consumer.poll(_POLL_SECONDS)
+        if message is None:
+            if time.monotonic() - heard_at > _OPEN_SECONDS_MAX:
+                raise EmberflowError(
+                    f"sinks.Kafka: the end of topic {sink.topic!r} partition {partition} could not "
+                    f"be read within {_OPEN_SECONDS_MAX:.0f} s"
+                )
+            continue
+        heard_at = time.monotonic()
+        if message.error() is not None:
+            if message.error().code() == kafka.KafkaError._PARTITION_EOF:
+                return end._replace(behind=behind)
+            if not message.error().retriable():
+                raise kafka.KafkaException(message.error())
+            continue
+        last = sink.time_in(message.headers())
+        if last is not None:
+            end = End(last, message.offset(), [], high)
+            behind = []
+        else:
+            behind.append((message.offset(), (message.key(), message.value())))
+        if message.offset() + 1 >= high:
+            return end._replace(behind=behind)
+
+
+def _asked_until(ask: Callable[[], tuple[int, int]], seconds: float) -> tuple[int, int]:
+    """What a broker answers, which may still be starting."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return ask()
+        except library().KafkaException:
+            if time.monotonic() > deadline:
+                raise
+
+
+def _words(reason: Any) -> str:
+    return str(reason.str()) if hasattr(reason, "str") else told(Exception(reason))

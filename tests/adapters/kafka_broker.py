@@ -1,0 +1,238 @@
+"""A private Kafka broker: one node in KRaft mode, in a temporary folder, gone when it is stopped.
+
+It runs from the jars that `scripts/ensure-kafka` has copied into build/kafka, and listens on free ports
+of the loopback device: one plain, one that wants a password. It can be killed and started again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+JARS = Path(__file__).parents[2] / "build" / "kafka"
+USER, PASSWORD = "ada", "lovelace"
+_START_SECONDS_MAX = 90
+_STOP_SECONDS_MAX = 20
+# Small and soon there: what it does here takes no heap and no optimizing.
+_JAVA = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+
+
+def missing() -> str | None:
+    """Why there can be no broker here."""
+    if not (JARS / "broker" / "installed.pom.xml").exists():
+        return "the jars of a Kafka broker are not in build/kafka/broker (scripts/ensure-kafka)"
+    if java() is None:
+        return "no java was found to run a Kafka broker with"
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        return "confluent-kafka is not installed (pip install 'emberflow[kafka]')"
+    return None
+
+
+def java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else shutil.which("java")
+
+
+class KafkaBroker:
+    def __init__(self) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="emberflow-kafka-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port, self._secret_port, self._controller_port = (free_port() for _ in range(3))
+        self._topics = 0
+
+    @property
+    def servers(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def secret_servers(self) -> str:
+        """Those that want SASL PLAIN."""
+        return f"127.0.0.1:{self._secret_port}"
+
+    def start(self) -> None:
+        properties = self._home / "server.properties"
+        if not properties.exists():
+            properties.write_text(self._properties())
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            made = subprocess.run(
+                [*self._java("kafka.tools.StorageTool"), "format", "-t", cluster, "-c", properties],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            if made.returncode != 0:
+                raise RuntimeError(f"the broker's folder was not made:\n{made.stdout}{made.stderr}")
+        # Should pytest be killed, the broker ends too.
+        prefix = ["setpriv", "--pdeathsig=KILL"] if shutil.which("setpriv") else []
+        with open(self._home / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [*prefix, *self._java("kafka.Kafka"), properties],
+                cwd=self._home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._wait_until_ready()
+
+    def kill(self) -> None:
+        """As a crash would."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait(_STOP_SECONDS_MAX)
+        self._process = None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self.kill()  # nobody will read what it would put in order
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def topic(self, partitions: int = 1, **config: str) -> str:
+        """The name of a new topic."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        self._topics += 1
+        name = f"topic-{os.getpid()}-{self._topics}"
+        topic = NewTopic(name, partitions, 1, config=config)
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin.create_topics([topic], operation_timeout=20)[name].result(30)
+        return name
+
+    def grow(self, topic: str, partitions: int) -> None:
+        from confluent_kafka.admin import AdminClient, NewPartitions
+
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+
+    def produce(
+        self,
+        topic: str,
+        values: Iterable[bytes | None],
+        *,
+        partition: int = 0,
+        key: Callable[[int], bytes | None] = lambda number: None,
+        timestamp: Callable[[int], int] = lambda number: 0,
+    ) -> None:
+        """Records in order. A timestamp of 0 is the present."""
+        from confluent_kafka import Producer
+
+        failures: list[Any] = []
+        producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
+        for number, value in enumerate(values):
+            producer.produce(
+                topic,
+                value=value,
+                key=key(number),
+                partition=partition,
+                timestamp=timestamp(number),
+                on_delivery=lambda error, message: error and failures.append(error),
+            )
+            producer.poll(0)
+        assert producer.flush(60) == 0
+        assert not failures, failures
+
+    def committed(self, topic: str, partition: int = 0) -> list[tuple[bytes | None, bytes]]:
+        """Keys and values of the committed records of a partition."""
+        return [(key, value) for key, value, _ in self.records(topic, partition)]
+
+    def records(
+        self, topic: str, partition: int = 0, isolation: str = "read_committed"
+    ) -> list[tuple[Any, Any, Any]]:
+        """Keys, values and headers of the records of a partition."""
+        from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "tests",
+                "enable.auto.commit": False,
+                "isolation.level": isolation,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            found = []
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                message = consumer.poll(1)
+                if message is None:
+                    continue
+                if message.error() is None:
+                    found.append((message.key(), message.value(), message.headers()))
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    return found
+            raise TimeoutError(f"{topic} was not read to its end")
+        finally:
+            consumer.close()
+
+    def _java(self, program: str) -> list[str]:
+        found = java()
+        assert found is not None
+        return [found, *_JAVA, "-cp", f"{JARS}/broker/*", program]
+
+    def _properties(self) -> str:
+        login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "listeners": (
+                f"PLAINTEXT://127.0.0.1:{self._port},"
+                f"SASL_PLAINTEXT://127.0.0.1:{self._secret_port},"
+                f"CONTROLLER://127.0.0.1:{self._controller_port}"
+            ),
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
+            ),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+                f'{login} required user_{USER}="{PASSWORD}";'
+            ),
+            "log.dirs": self._home / "data",
+            "auto.create.topics.enable": "false",
+            "offsets.topic.num.partitions": 1,
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        return "".join(f"{key}={value}\n" for key, value in lines.items())
+
+    def _wait_until_ready(self) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        assert self._process is not None
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        deadline = time.monotonic() + _START_SECONDS_MAX
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(KafkaException):
+                if admin.list_topics(timeout=1).brokers:
+                    return
+        log = (self._home / "log").read_text(errors="replace")
+        self.stop()
+        raise RuntimeError(f"the private Kafka broker did not start:\n{log[-5_000:]}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
