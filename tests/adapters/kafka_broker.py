@@ -162,9 +162,12 @@ class KafkaBroker:
                 "isolation.level": isolation,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
             }
         )
         try:
+            # An end is told only when nothing comes for a while; others may be writing.
+            end = self._end(consumer, topic, partition)
             consumer.assign([TopicPartition(topic, partition, 0)])
             found = []
             deadline = time.monotonic() + 60
@@ -173,12 +176,46 @@ class KafkaBroker:
                 if message is None:
                     continue
                 if message.error() is None:
+                    if message.offset() >= end:
+                        return found
                     found.append((message.key(), message.value(), message.headers()))
                 elif message.error().code() == KafkaError._PARTITION_EOF:
                     return found
             raise TimeoutError(f"{topic} was not read to its end")
         finally:
             consumer.close()
+
+    def ends(self, topic: str, partitions: int) -> int:
+        """How many offsets are taken, all partitions together; markers take some, too."""
+        from confluent_kafka import Consumer
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "tests",
+                "isolation.level": "read_committed",
+            }
+        )
+        try:
+            return sum(self._end(consumer, topic, number) for number in range(partitions))
+        finally:
+            consumer.close()
+
+    def _end(self, consumer: Any, topic: str, partition: int) -> int:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                place = TopicPartition(topic, partition)
+                end: int = consumer.get_watermark_offsets(place, timeout=10)[1]
+                return end
+            except (
+                KafkaException
+            ):  # a topic is made before all know of it, and a broker may be away
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def _java(self, program: str) -> list[str]:
         found = java()
@@ -205,6 +242,8 @@ class KafkaBroker:
                 f'{login} required user_{USER}="{PASSWORD}";'
             ),
             "log.dirs": self._home / "data",
+            # Timestamps of tests may be long past, and what is as old as they are would be removed.
+            "log.retention.ms": -1,
             "auto.create.topics.enable": "false",
             "offsets.topic.num.partitions": 1,
             "offsets.topic.replication.factor": 1,

@@ -40,8 +40,8 @@ an object for each element is most of what reading costs.
 
 ``promises = True`` says that the front may give an `Idle`: that nothing below a time will come,
 although nothing at it has. Then a partition that is silent holds back no other, at the price that
-times are noted. ``look_again()`` is called before each life of a query, and lets a source that has
-grown say how many partitions it has now; a reader that sees it grow raises `FrontGrewError`.
+times are noted. A reader that sees its source grow raises `FrontGrewError`; then ``look_again()`` is
+called before the next life of the query begins, to say how many partitions there are now.
 """
 
 from __future__ import annotations

@@ -319,6 +319,7 @@ class _Reading:
                 continue
             offset, value = message.offset(), message.value()
             if stops_at is not None and offset >= stops_at:
+                self._ends_at = stops_at
                 break
             try:
                 if with_key:
@@ -342,7 +343,7 @@ class _Reading:
             return None
         self._last, self._next = last, offsets[-1] + 1
         if self._ends_at is not None and self._ends_at < self._next:
-            self._ends_at = None
+            self._ends_at = None  # it was told before these were there
         positions = offsets if front.notes else list(zip(offsets, times, strict=True))
         return Batch(positions, payloads, None if is_arrival else times)
 

@@ -164,8 +164,9 @@ class Supervision:
         life = self._claimed()
         self._number = life.incarnation
         for name, front in settings.fronts.items():
-            if self.losses and hasattr(front, "look_again"):
-                front.look_again()
+            if self.losses and isinstance(self.losses[-1], FrontGrewError):
+                # Not after other losses: the source may be away, and nothing new is to be learnt.
+                getattr(front, "look_again", lambda: None)()
             known = life.restored.positions.get(name) if life.restored is not None else None
             _check_partitions(name, front, known)
         committing = None

@@ -1,0 +1,294 @@
+"""Workers, the driver and the broker, killed at random moments: the output topic never shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import emberflow as ef
+from tests.adapters.kafka_broker import KafkaBroker, missing
+from tests.spark.kafka_driver import PARTITIONS, index
+
+DRIVER = Path(__file__).parent / "kafka_driver.py"
+SEED = 11
+#: How long anything may take until it goes on: a driver's start is the slowest.
+SECONDS = 90
+WORDS = [f"word {number}" for number in range(23)]
+
+
+@pytest.fixture
+def own_broker() -> Iterator[KafkaBroker]:
+    """Not that of the other tests: it is killed."""
+    problem = missing()
+    if problem is not None:
+        pytest.skip(problem)
+    broker = KafkaBroker()
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+class Writing:
+    """Writes documents to both partitions, steadily, until it is told to end."""
+
+    def __init__(self, broker: KafkaBroker, topic: str, apart: bool) -> None:
+        from confluent_kafka import Producer
+
+        self.documents: list[ef.At] = []
+        self._topic = topic
+        self._apart = apart
+        self._dice = random.Random(SEED)
+        self._ended = threading.Event()
+        self._failures: list[Any] = []
+        # Its queue and its patience outlast a broker that is away.
+        self._producer = Producer(
+            {
+                "bootstrap.servers": broker.servers,
+                "enable.idempotence": True,
+                "message.timeout.ms": 300_000,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join(SECONDS)
+        # Without words: it only says that nothing below its time will come.
+        self._write(0, {"id": -1, "words": []})
+        self._write(1, {"id": -1, "words": []})
+        assert self._producer.flush(SECONDS) == 0
+        assert not self._failures, self._failures
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.03):
+            partition = self._dice.randrange(PARTITIONS)
+            # Each partition has words of its own, where the order of partitions is not known.
+            words = WORDS[partition::PARTITIONS] if self._apart else WORDS
+            words = self._dice.choices(words, k=self._dice.randrange(5))
+            self._write(partition, {"id": len(self.documents), "words": words})
+            self._producer.poll(0)
+
+    def _write(self, partition: int, document: dict[str, Any]) -> None:
+        at = 1_000_000 + len(self.documents)
+        self.documents.append(ef.At(at, document))
+        self._producer.produce(
+            self._topic,
+            value=json.dumps(document).encode(),
+            partition=partition,
+            timestamp=at,
+            on_delivery=lambda error, message: error and self._failures.append(error),
+        )
+
+
+class Driver:
+    """The driver's process, and a way to its workers."""
+
+    def __init__(self, arguments: list[str], log: Path) -> None:
+        self._arguments = arguments
+        self._log = log
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.start()
+
+    def start(self) -> None:
+        with open(self._log, "ab") as log:
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, DRIVER, *self._arguments],
+                    stdout=log,
+                    stderr=log,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            )
+
+    def kill(self) -> None:
+        """The driver alone: its JVM and workers have to notice themselves."""
+        self.processes[-1].kill()
+        self.processes[-1].wait(SECONDS)
+        self.start()
+
+    def kill_worker(self, dice: random.Random) -> bool:
+        """One of the processes that Spark's Python daemon has forked."""
+        parents = _parents()
+        daemons = [pid for pid in parents if "pyspark.daemon" in _command_line(pid)]
+        own = [pid for pid in daemons if self.processes[-1].pid in _ancestors(pid, parents)]
+        workers = [pid for pid in own if parents[pid] in own]
+        if not workers:
+            return False
+        os.kill(dice.choice(workers), signal.SIGKILL)
+        return True
+
+    def check_alive(self) -> None:
+        assert self.processes[-1].poll() is None, self._log.read_text(errors="replace")[-5_000:]
+
+    def end(self) -> None:
+        """All that came of all drivers. Each is the leader of a group of its own."""
+        for process in self.processes:
+            for group in (process.pid,):
+                try:
+                    os.killpg(group, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            process.wait(SECONDS)
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                found[int(entry.name)] = int(
+                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                )
+            except OSError:
+                continue  # it has ended meanwhile
+    return found
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> list[int]:
+    found = []
+    while pid in parents:
+        pid = parents[pid]
+        found.append(pid)
+    return found
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+class Out:
+    """How far the output topic has come."""
+
+    def __init__(self, broker: KafkaBroker, topic: str) -> None:
+        self._broker = broker
+        self._topic = topic
+
+    def wait_for_more(self, before: int, driver: Driver) -> int:
+        """Wait until it is longer than before; how long it is, in offsets."""
+        deadline = time.monotonic() + SECONDS
+        while (now := self._broker.ends(self._topic, PARTITIONS)) <= before:
+            driver.check_alive()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing was written for {SECONDS} s")
+            time.sleep(0.2)
+        return now
+
+    def wait_for(self, count: int, driver: Driver) -> None:
+        """Wait until it has so many records, as long as it gets more."""
+        ends = 0
+        while (found := sum(map(len, values(self._broker, self._topic)))) < count:
+            try:
+                ends = self.wait_for_more(ends, driver)
+            except TimeoutError as error:
+                raise TimeoutError(f"{found} records of {count}, and then {error}") from None
+        assert found == count
+
+
+@contextmanager
+def running(
+    broker: KafkaBroker, folder: Path, idle: str, apart: bool
+) -> Iterator[tuple[Writing, Driver, Out, str]]:
+    source, target = broker.topic(PARTITIONS), broker.topic(PARTITIONS)
+    writing = Writing(broker, source, apart)
+    driver = Driver(
+        [broker.servers, source, target, str(folder / "checkpoint"), idle], folder / "log"
+    )
+    try:
+        yield writing, driver, Out(broker, target), target
+    finally:
+        driver.end()
+
+
+def kill_again_and_again(
+    kinds: list[str], broker: KafkaBroker, writing: Writing, driver: Driver, out: Out
+) -> None:
+    dice = random.Random(SEED)
+    dice.shuffle(kinds)
+    count = 0
+    for kind in kinds:
+        # It has to have gone on since the last kill, so that this one hits it at work.
+        count = out.wait_for_more(count, driver)
+        time.sleep(dice.uniform(0, 1))
+        if kind == "worker":
+            while not driver.kill_worker(dice):  # between two lives there is none
+                time.sleep(0.1)
+        elif kind == "driver":
+            driver.kill()
+        else:
+            broker.kill()
+            time.sleep(dice.uniform(0, 1))
+            broker.start()
+
+
+def values(broker: KafkaBroker, topic: str) -> list[list[bytes]]:
+    return [[value for _, value in broker.committed(topic, n)] for n in range(PARTITIONS)]
+
+
+def expected(documents: list[ef.At]) -> list[list[bytes]]:
+    """The reference's output as the sink writes it, partition by partition."""
+    from emberflow.hashing import key_hash, owner
+    from emberflow.sinks.plain import to_json
+
+    found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+    for entry in ef.run(index(), docs=documents)["changes"]:
+        found[owner(key_hash(entry["word"]), PARTITIONS)].append(to_json(entry).encode())
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_the_output_topic_equals_the_reference_to_the_byte(
+    own_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    with running(own_broker, tmp_path, "never", apart=False) as (writing, driver, out, target):
+        kinds = ["worker"] * 4 + ["driver"] * 3 + ["broker"] * 3
+        kill_again_and_again(kinds, own_broker, writing, driver, out)
+        writing.end()
+        wanted = expected(writing.documents)
+        out.wait_for(sum(map(len, wanted)), driver)
+        assert values(own_broker, target) == wanted
+
+
+@pytest.mark.timeout(600)
+def test_what_a_silent_partition_promised_is_kept(own_broker: KafkaBroker, tmp_path: Path) -> None:
+    """Timestamps long past: each record comes later than was promised, and its time is a choice.
+
+    In which order the partitions meet is the query's own affair, so each has words of its own. Should
+    a later life choose otherwise, output would be lost or come twice.
+    """
+    with running(own_broker, tmp_path, "50", apart=True) as (writing, driver, out, target):
+        kill_again_and_again(
+            ["worker", "driver", "worker", "broker"], own_broker, writing, driver, out
+        )
+        writing.end()
+        wanted = by_word([value for part in expected(writing.documents) for value in part])
+        out.wait_for(sum(map(len, wanted.values())), driver)
+        assert by_word([value for part in values(own_broker, target) for value in part]) == wanted
+
+
+def by_word(records: list[bytes]) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {}
+    word: Callable[[bytes], str] = lambda record: json.loads(record)["word"]  # noqa: E731
+    for record in records:
+        found.setdefault(word(record), []).append(record)
+    return found
