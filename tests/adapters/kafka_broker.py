@@ -24,6 +24,7 @@ JARS = Path(__file__).parents[2] / "build" / "kafka"
 USER, PASSWORD = "ada", "lovelace"
 _START_SECONDS_MAX = 90
 _STOP_SECONDS_MAX = 20
+_SETTLE_SECONDS_MAX = 1.0
 # Small and soon there: what it does here takes no heap and no optimizing.
 _JAVA = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
@@ -152,22 +153,12 @@ class KafkaBroker:
         self, topic: str, partition: int = 0, isolation: str = "read_committed"
     ) -> list[tuple[Any, Any, Any]]:
         """Keys, values and headers of the records of a partition."""
-        from confluent_kafka import Consumer, KafkaError, TopicPartition
+        from confluent_kafka import KafkaError, TopicPartition
 
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": "tests",
-                "enable.auto.commit": False,
-                "isolation.level": isolation,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 100,
-            }
-        )
+        consumer = self._consumer(isolation)
         try:
             # An end is told only when nothing comes for a while; others may be writing.
-            end = self._end(consumer, topic, partition)
+            end = self._settled_end(consumer, topic, partition)
             consumer.assign([TopicPartition(topic, partition, 0)])
             found = []
             deadline = time.monotonic() + 60
@@ -185,17 +176,43 @@ class KafkaBroker:
         finally:
             consumer.close()
 
-    def ends(self, topic: str, partitions: int) -> int:
-        """How many offsets are taken, all partitions together; markers take some, too."""
+    def _consumer(self, isolation: str) -> Any:
         from confluent_kafka import Consumer
 
-        consumer = Consumer(
+        return Consumer(
             {
                 "bootstrap.servers": self.servers,
                 "group.id": "tests",
-                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "isolation.level": isolation,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+                "log_level": 0,
             }
         )
+
+    def _settled_end(self, consumer: Any, topic: str, partition: int) -> int:
+        """Where it ends for this consumer.
+
+        A commit is acknowledged a moment before those who read committed see it. So this waits a
+        moment for the last transaction, which may also be one that nobody will ever end.
+        """
+        deadline = time.monotonic() + _SETTLE_SECONDS_MAX
+        everything = self._consumer("read_uncommitted")
+        try:
+            whole = self._end(everything, topic, partition)
+            while (end := self._end(consumer, topic, partition)) < whole:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.02)
+            return end
+        finally:
+            everything.close()
+
+    def ends(self, topic: str, partitions: int) -> int:
+        """How many offsets are taken, all partitions together; markers take some, too."""
+        consumer = self._consumer("read_committed")
         try:
             return sum(self._end(consumer, topic, number) for number in range(partitions))
         finally:

@@ -18,8 +18,11 @@ from emberflow.graph import Graph
 from emberflow.runners.diverting import known_sinks
 from emberflow.sinks.plain import to_json
 
-FRONT_FORMS = "files:FOLDER (JSON Lines), text:FOLDER or socket:HOST:PORT"
-SINK_FORMS = "files:FOLDER (JSON Lines), parquet:FOLDER, postgres:DSN?table=NAME or console"
+FRONT_FORMS = "files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT or kafka://HOST:PORT/TOPIC"
+SINK_FORMS = (
+    "files:FOLDER (JSON Lines), parquet:FOLDER, postgres:DSN?table=NAME, "
+    "kafka://HOST:PORT/TOPIC or console"
+)
 
 
 class _Given(NamedTuple):
@@ -59,15 +62,16 @@ def given_fronts(
     >>> import emberflow as ef
     >>> flow = ef.Flow("shout")
     >>> flow.front("words").map(str.upper).sink("loud")
-    >>> given_fronts(flow.graph(), ["words=kafka:topic"])
+    >>> given_fronts(flow.graph(), ["words=ftp:topic"])
     Traceback (most recent call last):
-    emberflow.errors.InputError: front 'words': there is no kind 'kafka'. Give it as files:FOLDER
-    (JSON Lines), text:FOLDER or socket:HOST:PORT.
+    emberflow.errors.InputError: front 'words': there is no kind 'ftp'. Give it as files:FOLDER
+    (JSON Lines), text:FOLDER, socket:HOST:PORT or kafka://HOST:PORT/TOPIC.
     """
     kinds: dict[str, Callable[[_Given], Any]] = {
         "files": lambda given: _files_front(given, "jsonl"),
         "text": lambda given: _files_front(given, "text"),
         "socket": _socket_front,
+        "kafka": _kafka_front,
     }
     for kind, make in (more or {}).items():
         kinds[kind] = lambda given, make=make: make(given.name, given.place)  # type: ignore[misc]
@@ -85,6 +89,7 @@ def given_sinks(graph: Graph, specs: Sequence[str], on_error: OnError = "fail") 
         "files": lambda given: sinks.Files(_folder(given), format="jsonl"),
         "parquet": lambda given: sinks.Files(_folder(given), format="parquet"),
         "postgres": _postgres_sink,
+        "kafka": _kafka_sink,
         "console": _console_sink,
     }
     return _made("sink", graph, known, specs, kinds, SINK_FORMS)
@@ -153,6 +158,63 @@ def _socket_front(given: _Given) -> Front:
         format=options.get("format", "text"),
         time=options.get("time"),
         probe=_is_true(given, options, "probe", "true"),
+    )
+
+
+def _kafka_topic(given: _Given) -> tuple[str, str, dict[str, str], dict[str, str]]:
+    """Servers, topic, options of ours, and those for librdkafka, which begin with ``kafka.``."""
+    place, mark, query = given.place.partition("?")
+    servers, slash, topic = place.removeprefix("//").partition("/")
+    if not place.startswith("//") or not servers or not slash or not topic or "/" in topic:
+        raise given.wrong(
+            f"write kafka://HOST:PORT/TOPIC, as in kafka://localhost:9092/docs, "
+            f"not kafka:{given.place}."
+        )
+    pairs = dict(parse_qsl(query, keep_blank_values=True)) if mark else {}
+    config = {key: value for key, value in pairs.items() if key.startswith("kafka.")}
+    return servers, topic, {key: pairs[key] for key in pairs if key not in config}, config
+
+
+def _check_known(given: _Given, options: Mapping[str, str], *known: str) -> None:
+    for key in options:
+        if key not in known:
+            raise given.wrong(
+                f"a kafka {given.role} has no option {key!r}; it has {', '.join(known)}, and "
+                f"kafka.NAME for NAME of librdkafka, as in kafka.security.protocol=SSL."
+            )
+
+
+def _kafka_front(given: _Given) -> Front:
+    servers, topic, options, config = _kafka_topic(given)
+    _check_known(given, options, "time", "value", "key", "unit", "idle_ms", "until_end")
+    more: dict[str, Any] = {key: options[key] for key in ("time", "key", "unit") if key in options}
+    if "idle_ms" in options:
+        try:
+            idle = options["idle_ms"]
+            more["idle_ms"] = None if idle == "none" else float(idle)
+        except ValueError:
+            raise given.wrong(f"idle_ms is milliseconds or none, got {idle!r}.") from None
+    return fronts.Kafka(
+        servers,
+        topic,
+        value=options.get("value", "json"),
+        until_end=_is_true(given, options, "until_end", "false"),
+        config=config,
+        **more,
+    )
+
+
+def _kafka_sink(given: _Given) -> Any:
+    servers, topic, options, config = _kafka_topic(given)
+    _check_known(given, options, "value", "key", "transactional", "name")
+    return sinks.Kafka(
+        servers,
+        topic,
+        value=options.get("value", "json"),
+        key=options.get("key"),
+        transactional=_is_true(given, options, "transactional", "true"),
+        name=options.get("name"),
+        config=config,
     )
 
 

@@ -1,0 +1,180 @@
+"""`sinks.Kafka` beyond the contract: headers, ends of logs, torn bundles, and what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.wrappers_pb2 import StringValue
+
+from emberflow import GlobalTime, sinks
+from emberflow import kafka as codecs
+from emberflow.errors import EmberflowError, InputError
+from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
+from emberflow.sinks.kafka import HEADER, IdempotentWriter
+from tests.adapters.kafka_broker import KafkaBroker
+
+SECONDS = 30
+
+
+def bundle(last: int, *payloads: Any) -> StoredBundle:
+    return StoredBundle("out", 0, GlobalTime(last, 0), list(payloads))
+
+
+def values(kafka: KafkaBroker, topic: str) -> list[bytes]:
+    return [value for _, value in kafka.committed(topic)]
+
+
+def test_the_last_record_of_a_bundle_carries_its_time(kafka: KafkaBroker) -> None:
+    topic = kafka.topic()
+    writer = sinks.Kafka(kafka.servers, topic, key=lambda word: word[:1], value="text").open(0)
+    writer.store(StoredBundle("out", 0, GlobalTime(7, -3), ["ash", "ember"]))
+    writer.close()
+    assert kafka.records(topic) == [
+        (b"a", b"ash", None),
+        (b"e", b"ember", [(HEADER, f"{topic} 7 -3".encode())]),
+    ]
+
+
+@pytest.mark.parametrize("aborted", [1, 100])
+def test_the_end_is_found_behind_aborted_records_and_those_of_others(
+    kafka: KafkaBroker, aborted: int
+) -> None:
+    from confluent_kafka import Producer
+
+    topic = kafka.topic()
+    sink = sinks.Kafka(kafka.servers, topic)
+    writer = sink.open(0)
+    writer.store(bundle(7, 1, 2))
+    writer.close()
+    other = sinks.Kafka(kafka.servers, topic, name="another").open(0)
+    other.store(bundle(99, 3))
+    other.close()
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": f"x{topic}"})
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    for _ in range(aborted):
+        producer.produce(
+            topic, value=b"0", partition=0, headers=[(HEADER, f"{topic} 50 0".encode())]
+        )
+    producer.flush(SECONDS)
+    producer.abort_transaction(SECONDS)
+    later = sink.open(0)
+    assert later.last() == GlobalTime(7, 0)
+    later.close()
+
+
+def test_an_open_transaction_of_a_writer_that_died_is_aborted(kafka: KafkaBroker) -> None:
+    topic = kafka.topic()
+    sink = sinks.Kafka(kafka.servers, topic)
+    dead = sink.open(0)
+    dead.store(bundle(1, "first"))
+    dead._producer.begin_transaction()
+    dead._produce([(None, b'"never"')], GlobalTime(2, 0))
+    dead._producer.flush(SECONDS)
+    later = sink.open(0)
+    assert later.last() == GlobalTime(1, 0)
+    later.store(bundle(2, "second"))
+    with pytest.raises(SinkMovedError, match="another writer"), dead._explained("failed"):
+        dead._producer.commit_transaction(SECONDS)  # it comes back to life
+    assert values(kafka, topic) == [b'"first"', b'"second"']
+    dead.close()
+    later.close()
+
+
+def torn(kafka: KafkaBroker, *payloads: str) -> sinks.Kafka:
+    """A topic with a whole bundle, and the beginning of another one."""
+    sink = sinks.Kafka(kafka.servers, kafka.topic(), value="text", transactional=False)
+    writer = sink.open(0)
+    writer.store(bundle(1, "a", "b"))
+    writer.close()
+    kafka.produce(sink.topic, [payload.encode() for payload in payloads])
+    return sink
+
+
+def reopened(sink: sinks.Kafka, last: int) -> IdempotentWriter:
+    writer = sink.open(0)
+    assert isinstance(writer, IdempotentWriter)
+    assert writer.last() == GlobalTime(last, 0)
+    return writer
+
+
+def test_a_torn_bundle_is_completed(kafka: KafkaBroker) -> None:
+    sink = torn(kafka, "c", "d")
+    writer = reopened(sink, 1)
+    writer.store(bundle(2, "c", "d", "e"))
+    writer.close()
+    reopened(sink, 2).close()
+    assert values(kafka, sink.topic) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_torn_bundle_is_completed_by_smaller_ones_and_more_crashes(kafka: KafkaBroker) -> None:
+    """What was there of a bundle may be all of several: then no record is left to tell their times."""
+    sink = torn(kafka, "c", "d", "e", "f")
+    writer = reopened(sink, 1)
+    writer.store(bundle(2, "c"))
+    writer.close()
+    writer = reopened(sink, 2)
+    writer.store(bundle(3, "d", "e"))
+    writer.store(bundle(4, "f", "g"))
+    writer.close()
+    writer = reopened(sink, 4)
+    writer.store(bundle(5, "h"))
+    writer.close()
+    reopened(sink, 5).close()
+    assert values(kafka, sink.topic) == [bytes([byte]) for byte in b"abcdefgh"]
+
+
+def test_what_is_torn_and_not_ours_is_told(kafka: KafkaBroker) -> None:
+    writer = reopened(torn(kafka, "x"), 1)
+    with pytest.raises(EmberflowError, match=r"has at offset 2 the record .*b'x'.*somebody else"):
+        writer.store(bundle(2, "c"))
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "payload", "data"),
+    [
+        ("bytes", b"\xff", b"\xff"),
+        (
+            codecs.Avro({"type": "record", "name": "W", "fields": [{"name": "w", "type": "int"}]}),
+            {"w": 3},
+            b"\x06",
+        ),
+        (codecs.Protobuf(StringValue), StringValue(value="ash"), b"\n\x03ash"),
+    ],
+)
+def test_codecs(kafka: KafkaBroker, value: Any, payload: Any, data: bytes) -> None:
+    topic = kafka.topic()
+    writer = sinks.Kafka(kafka.servers, topic, value=value, transactional=False).open(0)
+    writer.store(bundle(1, payload))
+    with pytest.raises(PayloadError, match="cannot be written to Kafka"):
+        writer.store(bundle(2, object()))
+    writer.close()
+    assert values(kafka, topic) == [data]
+
+
+def test_a_record_that_is_too_large_is_no_reason_to_try_again(kafka: KafkaBroker) -> None:
+    topic = kafka.topic()
+    writer = sinks.Kafka(kafka.servers, topic).open(0)
+    with pytest.raises(PayloadError, match=r"message\.max\.bytes"):
+        writer.store(bundle(1, "x" * 2_000_000))
+    writer.close()
+    assert values(kafka, topic) == []
+
+
+def test_a_topic_with_too_few_partitions_is_told(kafka: KafkaBroker) -> None:
+    with pytest.raises(InputError, match="has 1 partitions, and the sink has a partition 1"):
+        sinks.Kafka(kafka.servers, kafka.topic()).open(1)
+
+
+def test_a_key_that_is_not_there_is_told(kafka: KafkaBroker) -> None:
+    writer = sinks.Kafka(kafka.servers, kafka.topic(), key="word", transactional=False).open(0)
+    with pytest.raises(PayloadError, match="no such field"):
+        writer.store(bundle(1, {"id": 1}))
+    writer.close()
+
+
+def test_a_topic_that_is_not_there_is_told(kafka: KafkaBroker) -> None:
+    with pytest.raises(InputError, match="there is no topic 'nowhere'"):
+        sinks.Kafka(kafka.servers, "nowhere").check()

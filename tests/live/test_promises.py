@@ -1,0 +1,167 @@
+"""Fronts with times of their own that promise while they are idle, and partitions that join."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emberflow.checkpoint.frontlog import FrontLogWriter, read_log
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.errors import InputError
+from emberflow.fronts import Batch, Element, FrontGrewError, Idle
+from emberflow.item import FlatItem
+from emberflow.runners.live.feeding import Beginning, Feed, FrontFailedError
+from emberflow.runners.live.journal import Journal, chooses
+
+INDEX = 3
+SECONDS = 10
+
+
+class Given:
+    """A front that gives what it was given, from behind a position."""
+
+    partitions = 1
+    arrival = False
+    promises = True
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+    def read(self, partition: int, position: Any) -> Iterator[Any]:
+        for read in self.given:
+            if isinstance(read, Exception):
+                raise read
+            while read is ...:  # for ever
+                time.sleep(0.01)
+                yield None
+            if not isinstance(read, Element) or position is None or read.position > position:
+                yield read
+
+
+def fed(folder: Path, incarnation: int, *given: Any, beginning: Beginning | None = None) -> Feed:
+    log = FrontLogWriter(folder, "numbers", 0, incarnation)
+    journal = Journal(log, "numbers 0", INDEX)
+    feed = Feed("numbers", 0, Given(*given), 0, INDEX, 100, journal=journal)
+    feed.start(beginning or Beginning())
+    if ... not in given:
+        feed._thread.join(SECONDS)
+    return feed
+
+
+def drained(feed: Feed) -> list[FlatItem]:
+    """All that enters, once all of it is durable."""
+    found: list[FlatItem] = []
+    deadline = time.monotonic() + SECONDS
+    while feed.waiting or feed._queue:
+        found += feed.take(2)
+        assert time.monotonic() < deadline
+    return found
+
+
+def reported(feed: Feed, moment: Moment, most: int = 0) -> None:
+    """Wait until a moment is reported: what covers it is durable."""
+    deadline = time.monotonic() + SECONDS
+    feed.take(most)
+    while feed.report().get(INDEX) != moment:
+        if not feed.gate.promise >= moment:
+            feed.take(most)
+        assert time.monotonic() < deadline, feed.gate.promise
+        time.sleep(0.01)
+
+
+def times(items: list[FlatItem]) -> list[int]:
+    return [place[0] for place, _, _ in items]
+
+
+def test_an_element_below_what_was_promised_gets_the_next_free_time(tmp_path: Path) -> None:
+    given = [Element(0, "a", 5), Idle(50), Element(1, "b", 7), Batch([2, 3], ["c", "d"], [50, 90])]
+    feed = fed(tmp_path, 1, *given)
+    assert times(drained(feed)) == [5, 50, 51, 90]
+    feed.join(SECONDS)
+
+
+def test_times_that_go_back_are_raised(tmp_path: Path) -> None:
+    feed = fed(tmp_path, 1, Batch([0, 1, 2], ["a", "b", "c"], [5, 5, 3]))
+    assert times(drained(feed)) == [5, 6, 7]
+    feed.join(SECONDS)
+
+
+def test_a_promise_is_reported_when_it_is_durable(tmp_path: Path) -> None:
+    feed = fed(tmp_path, 1, Element(0, "a", 5), Idle(50, 10), ...)
+    reported(feed, (6, INDEX), most=1)
+    reported(feed, (50, INDEX), most=1)
+    feed.join(SECONDS)
+    following = FrontLogWriter(tmp_path, "numbers", 0, 2)
+    assert following.reservation == 60
+    following.close()
+
+
+def test_a_replay_gives_the_times_that_were_chosen_and_nothing_new_below_the_promise(
+    tmp_path: Path,
+) -> None:
+    first = fed(tmp_path, 1, Element(0, "a", 5), Idle(50, 0), Element(1, "b", 7), Idle(100, 0))
+    assert times(drained(first)) == [5, 50]
+    reported(first, AFTER_ALL)
+    first.join(SECONDS)
+    assert list(read_log(tmp_path, "numbers", 0)) == [(0, 5), (1, 50)]
+    # The next life hears of no promise, and of one more element.
+    again = [Element(0, "a", 5), Element(1, "b", 7), Element(2, "c", 60), Element(3, "d", 200)]
+    following = fed(tmp_path, 2, *again)
+    assert times(drained(following)) == [5, 50, 100, 200]
+    following.join(SECONDS)
+    # One that begins from a cut does the same with the rest.
+    last = fed(tmp_path, 3, *again, beginning=Beginning(0, (20, 0)))
+    assert times(drained(last)) == [50, 100, 200]
+    last.join(SECONDS)
+
+
+def test_a_partition_that_joins_comes_behind_all_that_was_let_out(tmp_path: Path) -> None:
+    joining = Beginning(None, (70, 0), None, (80, 2))
+    feed = fed(tmp_path, 2, Element(0, "a", 5), Element(1, "b", 95), beginning=joining)
+    assert times(drained(feed)) == [81, 95]
+    feed.join(SECONDS)
+    # It has joined, and does so only once.
+    following = fed(
+        tmp_path,
+        3,
+        *[Element(0, "a", 5), Element(1, "b", 95), Element(2, "c", 96)],
+        beginning=Beginning(None, (70, 0), None, (95, 3)),
+    )
+    assert times(drained(following)) == [81, 95, 96]
+    following.join(SECONDS)
+
+
+def test_a_front_that_does_not_say_that_it_promises_may_not() -> None:
+    front = Given(Idle(5))
+    front.promises = False
+    feed = Feed("numbers", 0, front, 0, INDEX, 10)
+    feed.start(Beginning())
+    feed._thread.join(SECONDS)
+    with pytest.raises(FrontFailedError, match="does not say promises"):
+        feed.take(1)
+
+
+def test_growth_is_no_failure_of_the_front(tmp_path: Path) -> None:
+    feed = fed(tmp_path, 1, FrontGrewError("there are 3 partitions now"))
+    with pytest.raises(FrontGrewError, match="3 partitions"):
+        feed.take(1)
+    feed.join(SECONDS)
+
+
+def test_who_promises_chooses() -> None:
+    assert chooses(Given())
+    plain = Given()
+    plain.promises = False
+    assert not chooses(plain)
+    assert BEFORE_ALL < AFTER_ALL
+
+
+def test_a_time_that_is_none_is_told(tmp_path: Path) -> None:
+    feed = fed(tmp_path, 1, Element(0, "a", "soon"))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="gave an element of time 'soon'"):
+        feed.take(1)
+    feed.join(SECONDS)
