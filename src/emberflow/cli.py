@@ -141,7 +141,8 @@ def run(
         typer.Option(
             "--front",
             metavar="NAME=KIND:PLACE",
-            help="Where a front reads: files:FOLDER (JSON Lines), text:FOLDER or socket:HOST:PORT. "
+            help="Where a front reads: files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT or "
+            "kafka://HOST:PORT/TOPIC. "
             "Options stand behind it: ?time=FIELD&until_end=true, or pattern=*.log.",
         ),
     ] = None,
@@ -151,7 +152,7 @@ def run(
             "--sink",
             metavar="NAME=KIND:PLACE",
             help="Where a sink writes: files:FOLDER (JSON Lines), parquet:FOLDER, "
-            "postgres:DSN?table=NAME or console.",
+            "postgres:DSN?table=NAME, kafka://HOST:PORT/TOPIC or console.",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Each takes a slot of Spark.")] = 2,

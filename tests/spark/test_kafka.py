@@ -1,0 +1,185 @@
+"""Kafka on Spark: a topic as a DataFrame, silent and new partitions of a live query, the command."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import emberflow as ef
+from emberflow import fronts, sinks
+from emberflow.errors import InputError
+from tests.adapters.kafka_broker import JARS, KafkaBroker
+
+SECONDS = 90
+needs_connector = pytest.mark.skipif(
+    not (JARS / "spark" / "installed.pom.xml").exists(),
+    reason="Spark's Kafka connector is not in build/kafka/spark (scripts/ensure-kafka)",
+)
+
+
+def live_elements(front: fronts.Kafka, positions: dict[int, Any] | None = None) -> list[Any]:
+    return [
+        (element.time, partition, element.payload)
+        for partition in range(front.partitions)
+        for element in front.read(partition, (positions or {}).get(partition))
+        if element is not None
+    ]
+
+
+def frame_elements(frame: DataFrame) -> list[Any]:
+    rows = frame.orderBy("partition", "offset").collect()
+    return [(row.time, row.partition, pickle.loads(row.payload)) for row in rows]
+
+
+@needs_connector
+@pytest.mark.parametrize("options", [{"unit": "us"}, {"time": "at"}, {"key": "text"}], ids=str)
+def test_a_dataframe_has_the_elements_of_the_live_front(
+    spark: SparkSession, kafka: KafkaBroker, options: dict[str, Any]
+) -> None:
+    topic = kafka.topic(3)
+    for partition in (0, 2):
+        # Timestamps and fields stand still and go back; some records are malformed, the first too.
+        values = [
+            b"{oops" if number % 7 == 0 else json.dumps({"at": number // 3 - number % 4}).encode()
+            for number in range(200)
+        ]
+        kafka.produce(
+            topic,
+            values,
+            partition=partition,
+            key=lambda number: f"key {number}".encode(),
+            timestamp=lambda number: 1_000 + number // 5 - number % 3,
+        )
+    front = fronts.Kafka(kafka.servers, topic, idle_ms=None, until_end=True, **options)
+    expected = live_elements(front)
+    assert len(expected) == 400
+    assert frame_elements(front.dataframe(spark)) == expected
+
+
+@needs_connector
+def test_a_backfill_and_the_rest_are_one_run(spark: SparkSession, kafka: KafkaBroker) -> None:
+    topic = kafka.topic(2)
+    for partition in (0, 1):
+        kafka.produce(topic, [b"1"] * 50, partition=partition, timestamp=lambda number: 7)
+    front = fronts.Kafka(kafka.servers, topic, idle_ms=None, until_end=True)
+    frame = front.dataframe(spark, end={0: 20, 1: 31})
+    rows = frame.collect()
+    positions = {
+        partition: max(
+            front.position(row.offset, row.time) for row in rows if row.partition == partition
+        )
+        for partition in (0, 1)
+    }
+    assert {number: at[0] for number, at in positions.items()} == {0: 19, 1: 30}
+    together = frame_elements(frame) + live_elements(front, positions)
+    assert sorted(together) == sorted(live_elements(front))
+
+
+def test_a_dataframe_has_no_times_of_arrival(spark: SparkSession) -> None:
+    with pytest.raises(InputError, match="no times of arrival"):
+        fronts.Kafka("localhost:9092", "docs", time="arrival").dataframe(spark)
+
+
+def awaited(found: Any, count: int, query: Any) -> None:
+    deadline = time.monotonic() + SECONDS
+    while len(found()) < count:
+        assert time.monotonic() < deadline, (found(), query.status, query.lastProgress)
+        if query.exception() is not None:
+            raise query.exception()
+        time.sleep(0.05)
+
+
+def test_silent_partitions_hold_nothing_back_and_new_ones_join(
+    spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    topic = kafka.topic(2)
+    flow = ef.Flow("numbers")
+    flow.front("numbers").sink("out")
+    memory = sinks.Memory()
+    query = (
+        flow.live(spark)
+        .read(numbers=fronts.Kafka(kafka.servers, topic, idle_ms=100))
+        .write(out=memory)
+        .option("checkpointLocation", tmp_path)
+        .start()
+    )
+    try:
+        kafka.produce(topic, [b"1", b"2"])
+        awaited(lambda: memory.payloads(0), 2, query)
+        kafka.grow(topic, 3)
+        # As old as can be: it has to wait its turn, and must not be lost for it.
+        kafka.produce(topic, [b"3"], partition=2, timestamp=lambda number: 1)
+        awaited(lambda: memory.payloads(0), 3, query)
+        kafka.produce(topic, [b"4"], partition=1)
+        awaited(lambda: memory.payloads(0), 4, query)
+        assert memory.payloads(0) == [1, 2, 3, 4]
+    finally:
+        query.stop()
+
+
+def test_more_partitions_than_the_last_cut_knows_need_a_front_that_notes(
+    spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b"1"])
+    flow = ef.Flow("numbers")
+    flow.front("numbers").sink("out")
+
+    def started() -> Any:
+        front = fronts.Kafka(kafka.servers, topic, idle_ms=None)
+        builder = flow.live(spark).read(numbers=front).write(out=sinks.Memory())
+        return (
+            builder.option("checkpointLocation", tmp_path).option("checkpointInterval", 50).start()
+        )
+
+    query = started()
+    deadline = time.monotonic() + SECONDS
+    while not ((query.lastProgress or {}).get("cuts") or {}).get("count"):
+        assert time.monotonic() < deadline, query.lastProgress
+        time.sleep(0.05)
+    query.stop()
+    kafka.grow(topic, 2)
+    with pytest.raises(InputError, match=r"has 2 partitions, and had 1 .*idle_ms="):
+        started()
+
+
+FLOW = """
+import emberflow as ef
+flow = ef.Flow("word count")
+words = flow.front("docs").flat_map(lambda doc: doc["text"].split())
+words.key_by(lambda word: word).count().sink("counts")
+"""
+
+
+def test_the_command_runs_from_topic_to_topic(kafka: KafkaBroker, tmp_path: Path) -> None:
+    source, target = kafka.topic(), kafka.topic()
+    documents = [{"text": f"the dog {number % 3}"} for number in range(30)]
+    kafka.produce(source, [json.dumps(document).encode() for document in documents])
+    (tmp_path / "wordy.py").write_text(FLOW)
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "emberflow", "run", "wordy:flow", "--workers", "1"),
+            *("--front", f"docs=kafka://{kafka.servers}/{source}?until_end=true&idle_ms=none"),
+            *("--sink", f"counts=kafka://{kafka.servers}/{target}?kafka.linger.ms=1&name=counts"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    names: dict[str, Any] = {}
+    exec(FLOW, names)
+    expected = ef.run(names["flow"], docs=documents)["counts"]
+    assert [json.loads(value) for _, value in kafka.committed(target)] == [
+        list(count) for count in expected
+    ]
