@@ -50,6 +50,8 @@ _UNITS = {"ms": 1, "us": 1_000}
 _POLL_SECONDS = 0.1
 _ASK_SECONDS = 0.5
 _BATCH_MAX = 1_000
+#: How long a topic that was there may be said not to be.
+_UNKNOWN_SECONDS_MAX = 30.0
 #: How often the number of partitions is looked at.
 _GROWTH_SECONDS = 5.0
 #: The default of ``idle_ms`` where times are those of timestamps.
@@ -240,6 +242,8 @@ class _Reading:
         self._asked_at = 0.0
         self._looked_at = clock.monotonic()
         self._refusals: list[Any] = []
+        #: Since when the topic is said not to be there, which a broker that starts may say.
+        self._unknown_since: float | None = None
         self._consumer = front.cluster.consumer(
             isolation_level="read_committed",
             # It fetches ahead of us; what it holds is bounded, and goes on soon after it was full.
@@ -342,6 +346,7 @@ class _Reading:
         if not offsets:
             return None
         self._last, self._next = last, offsets[-1] + 1
+        self._unknown_since = None
         if self._ends_at is not None and self._ends_at < self._next:
             self._ends_at = None  # it was told before these were there
         positions = offsets if front.notes else list(zip(offsets, times, strict=True))
@@ -352,6 +357,7 @@ class _Reading:
         error, errors = message.error(), library().KafkaError
         if error.code() == errors._PARTITION_EOF:
             self._ends_at = message.offset()
+            self._unknown_since = None
             return
         if error.code() in (errors._AUTO_OFFSET_RESET, errors.OFFSET_OUT_OF_RANGE):
             raise InputError(
@@ -359,17 +365,15 @@ class _Reading:
                 f"the topic's retention before it was read, or is this another topic of that name? "
                 f"Records are needed until what they led to is part of a cut."
             )
-        if (
-            error.code()
-            in (
-                errors.UNKNOWN_TOPIC_OR_PART,
-                errors._UNKNOWN_TOPIC,
-                errors._UNKNOWN_PARTITION,
-                errors.TOPIC_AUTHORIZATION_FAILED,
-            )
-            or error.fatal()
-        ):
-            raise InputError(f"{self._where(None)}: {error.str()}")
+        missing = (errors.UNKNOWN_TOPIC_OR_PART, errors._UNKNOWN_TOPIC, errors._UNKNOWN_PARTITION)
+        if error.code() in missing:
+            now = clock.monotonic()
+            self._unknown_since = self._unknown_since or now
+            if now - self._unknown_since < _UNKNOWN_SECONDS_MAX:
+                return
+        elif error.code() != errors.TOPIC_AUTHORIZATION_FAILED and not error.fatal():
+            return  # the library goes on by itself
+        raise InputError(f"{self._where(None)}: {error.str()}")
 
     def _promise(self) -> Idle | None:
         """What can be promised, given that nothing has come for a moment."""

@@ -17,6 +17,7 @@ from emberflow.errors import InputError
 #: How long a broker gets to answer before a query starts.
 CHECK_SECONDS_MAX = 8.0
 _LOOK_SECONDS = 0.4
+_PAUSE_SECONDS = 0.1
 #: The group that is named because the library wants one. Nobody joins it.
 _NO_GROUP = "emberflow-no-group"
 
@@ -68,8 +69,13 @@ class Cluster:
         except (kafka.KafkaException, TypeError, ValueError) as error:
             raise InputError(f"{self.who}: the settings are refused: {told(error)}") from None
 
-    def partitions_of(self, topic: str, seconds: float = CHECK_SECONDS_MAX) -> int:
-        """How many partitions a topic has; raises `InputError` that says what is wrong."""
+    def partitions_of(
+        self, topic: str, seconds: float = CHECK_SECONDS_MAX, *, patient: bool = False
+    ) -> int:
+        """How many partitions a topic has; raises `InputError` that says what is wrong.
+
+        A broker that has just been started may not know its topics yet. Who is patient waits for it.
+        """
         kafka = library()
         heard: list[Any] = []
         consumer = self.consumer(error_cb=heard.append)
@@ -84,8 +90,13 @@ class Cluster:
                 consumer.poll(0)  # which serves the callbacks
                 if found is not None and found.error is None and found.partitions:
                     return len(found.partitions)
-                self._raise_if_final(topic, found, heard)
-                if time.monotonic() > deadline:
+                if found is not None:
+                    time.sleep(_PAUSE_SECONDS)  # it answers at once
+                is_late = time.monotonic() > deadline
+                self._raise_if_refused(heard)
+                if not patient or is_late:
+                    self._raise_if_not_there(topic, found)
+                if is_late:
                     raise InputError(
                         f"{self.who}: no broker at {self.servers} has answered within "
                         f"{seconds:.0f} s: {_last_words(heard)}. Is it running, and is "
@@ -94,7 +105,7 @@ class Cluster:
         finally:
             consumer.close()
 
-    def _raise_if_final(self, topic: str, found: Any, heard: list[Any]) -> None:
+    def _raise_if_refused(self, heard: list[Any]) -> None:
         errors = library().KafkaError
         for error in heard:
             if error.code() in (errors._AUTHENTICATION, errors.SASL_AUTHENTICATION_FAILED):
@@ -107,6 +118,9 @@ class Cluster:
                     f"{self.who}: TLS with {self.servers} fails: {error.str()}. Look at "
                     f"ssl.ca.location, and at security.protocol."
                 )
+
+    def _raise_if_not_there(self, topic: str, found: Any) -> None:
+        errors = library().KafkaError
         code = None if found is None or found.error is None else found.error.code()
         if code in (errors.UNKNOWN_TOPIC_OR_PART, errors._UNKNOWN_TOPIC):
             raise InputError(

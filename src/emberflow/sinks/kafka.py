@@ -111,7 +111,7 @@ class Kafka:
         self.cluster.partitions_of(self.topic)
 
     def open(self, partition: int) -> TransactionalWriter | IdempotentWriter:
-        count = self.cluster.partitions_of(self.topic, _OPEN_SECONDS_MAX)
+        count = self.cluster.partitions_of(self.topic, _OPEN_SECONDS_MAX, patient=True)
         if partition >= count:
             raise InputError(
                 f"sinks.Kafka: topic {self.topic!r} has {count} partitions, and the sink has a "
