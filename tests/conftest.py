@@ -38,15 +38,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     # Where the connector is not there, what needs it is skipped.
     connector = ",".join(map(str, (JARS / "spark").glob("*.jar")))
+    builder = SparkSession.builder
+    if connector:
+        builder = builder.config("spark.jars", connector)
     session = (
-        SparkSession.builder.master("local[4]")
+        builder.master("local[4]")
         .appName("emberflow tests")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.jars", connector)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()

@@ -125,6 +125,26 @@ def test_silent_partitions_hold_nothing_back_and_new_ones_join(
         query.stop()
 
 
+@pytest.mark.parametrize("options", [{"idle_ms": 50}, {"idle_ms": None}, {"time": "arrival"}])
+def test_malformed_records_go_the_way_of_on_error(
+    spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b"1", b"{oops", b"2", b"{again"])
+    flow = ef.Flow("numbers")
+    flow.front("numbers").sink("out")
+    memory, errors = sinks.Memory(), sinks.Memory()
+    front = fronts.Kafka(kafka.servers, topic, until_end=True, **options)
+    builder = flow.live(spark).read(numbers=front).option("checkpointLocation", tmp_path)
+    query = builder.write(out=memory, errors=errors).option("onError", "divert").start()
+    assert query.awaitTermination(SECONDS)
+    assert memory.payloads(0) == [1, 2]
+    assert [record.payload for record in errors.payloads(0)] == ["{oops", "{again"]
+    failing = flow.live(spark).read(numbers=front).write(out=sinks.Memory()).start()
+    with pytest.raises(ef.EmberflowError, match=f"topic {topic!r} partition 0, offset 1: not JSON"):
+        failing.awaitTermination(SECONDS)
+
+
 def test_more_partitions_than_the_last_cut_knows_need_a_front_that_notes(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
