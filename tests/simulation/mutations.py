@@ -390,8 +390,8 @@ def yield_nothing_behind_what_was_diverted(patch: pytest.MonkeyPatch) -> Machine
 def bring_no_accumulator_back(patch: pytest.MonkeyPatch) -> Machines:
     one_by_one = mapping_module._one_by_one
 
-    def forgetful(node: Map, kept: Any = None) -> Any:
-        return one_by_one(node, None if kept is None else lambda window: ())
+    def forgetful(node: Map, pending: Any, kept: Any = None) -> Any:
+        return one_by_one(node, pending, None if kept is None else lambda window: ())
 
     patch.setattr(mapping_module, "_one_by_one", forgetful)
     return {}
@@ -422,8 +422,8 @@ def let_the_accumulator_that_was_kept_overtake(patch: pytest.MonkeyPatch) -> Mac
         back = isinstance(found, Map) and found.kept is not None
         return (*readers_of(self, node), *([self.graph.kept_reader(found)] if back else []))
 
-    def with_a_short_cut(node: Map, *, diverts: bool) -> Any:
-        process = map_process(node, diverts=diverts)
+    def with_a_short_cut(node: Map, pending: Any, *, diverts: bool) -> Any:
+        process = map_process(node, pending, diverts=diverts)
 
         def processed(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
             (output,) = process(items, failed)

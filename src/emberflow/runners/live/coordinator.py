@@ -109,6 +109,8 @@ class Coordinator:
         self._ready: dict[int, Moment | None] = {}
         self._last_cut_asked = False
         self.phase = "meeting"
+        #: Whether all workers have come.
+        self.met = False
         self.failure: BaseException | None = None
         self.news: dict[int, WorkerNews] = {}
         self.latencies = Latencies()
@@ -228,6 +230,7 @@ class Coordinator:
             addresses = [self._addresses[index] for index in range(self._workers)]
             self._tell_all(said.PEERS, (addresses, delivered))
             self.phase = "restoring"
+            self.met = True
 
     def _hear_ready(self, worker: int, last: Moment | None) -> None:
         self._heard_at[worker] = time.monotonic()

@@ -274,8 +274,8 @@ class Supervision:
 
     def _may_live_on(self, failure: BaseException) -> bool:
         """Whether another life may do better, and would give the same output."""
-        if isinstance(failure, ClusterError) and not self.losses:
-            return False  # it has never had the slots; later on one may just have been lost
+        if not self.losses and not self.coordinator.met:
+            return False  # it has never begun; later on an executor may just have been lost
         if not isinstance(failure, _LOST) or isinstance(failure, FencedError):
             return False
         settings = self.settings
