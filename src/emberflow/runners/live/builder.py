@@ -158,7 +158,7 @@ def _one_of(kinds: Any) -> Callable[[str, object], str]:
 #: Each with what it is when it is not given, and what makes a value of what is given.
 _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "workers": (2, _number),
-    "credit": (10_000, _number),
+    "credit": (20_000, _number),
     "batch": (1_000, _number),
     "onError": ("fail", lambda key, value: value),  # checked with the flow
     "coordinatorHost": (None, _text),
