@@ -143,7 +143,8 @@ class Supervision:
                 failure = self._live()
                 if failure is None or self._stop_asked.is_set() or not self._may_live_on(failure):
                     break
-                _log.warning("life %d was lost, the next one begins: %s", self._number, failure)
+                told = str(failure).partition("\n")[0]
+                _log.warning("life %d was lost, the next one begins: %s", self._number, told)
                 time.sleep(_PAUSE_SECONDS)
                 # An executor that was lost takes a moment to be replaced.
                 check_cluster(self._spark, self.settings.workers)
