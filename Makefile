@@ -40,9 +40,13 @@ format: $(STAMP) ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: setup ## simulate many seeds, without and with crashes: make soak SEEDS=100000 FROM=0
+soak: setup ## simulate many seeds, without and with crashes; kill for real: make soak SEEDS=100000 FAULTS=10
 	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
 	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --crashes
+	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --transactions
+	for round in $$(seq 1 $(or $(FAULTS),3)); do \
+	  EMBERFLOW_FAULTS_ROUND=$$round scripts/ensure-java $(BIN)/python -m pytest -q tests/faults || exit 1; \
+	done
 
 bench: setup ## run the benchmarks
 	@scripts/ensure-bytewax build/bench-bytewax

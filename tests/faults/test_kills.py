@@ -25,6 +25,7 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.hashing import key_hash, owner
 from emberflow.runners.live import LiveQuery
+from emberflow.runners.live.supervision import LIVES_AT_ONE_PLACE_MAX, PoisonedError
 from tests.adapters.postgres_server import PostgresServer, binaries
 from tests.faults.flows import documents, index_flow, plain
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 SECONDS = 240
+#: Another number, another set of random moments: `make soak FAULTS=10` tries ten.
+ROUND = int(os.environ.get("EMBERFLOW_FAULTS_ROUND", "0"))
 ROOT = Path(__file__).parents[2]
 
 
@@ -77,7 +80,7 @@ def killed_worker(query: LiveQuery, dice: Random, signal_: int = signal.SIGKILL)
 @pytest.mark.parametrize("arrival", [False, True], ids=["own times", "times of arrival"])
 def test_workers_are_killed(spark: SparkSession, tmp_path: Path, arrival: bool) -> None:
     kills = 4
-    dice = Random(11 + arrival)
+    dice = Random(f"workers {arrival} {ROUND}")
     given = documents(1_200)
     # The times that elements got are in the front's log, and are the reference's too.
     query = (
@@ -109,7 +112,7 @@ def test_workers_are_killed(spark: SparkSession, tmp_path: Path, arrival: bool) 
 
 
 def test_a_worker_that_was_only_stopped_is_fenced(spark: SparkSession, tmp_path: Path) -> None:
-    dice = Random(5)
+    dice = Random(f"stopped {ROUND}")
     given = documents(500)
     query = (
         index_flow()
@@ -131,6 +134,37 @@ def test_a_worker_that_was_only_stopped_is_fenced(spark: SparkSession, tmp_path:
     check_files(tmp_path, ef.run(index_flow(), documents=given))
 
 
+def test_an_element_that_kills_its_process_does_not_do_so_for_ever(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Four lives end at it, and then the query does, with what was final ahead of it stored."""
+    flow = ef.Flow("poisoned")
+
+    def look(number: int) -> int:
+        if number == 40:
+            os.kill(os.getpid(), signal.SIGKILL)  # as a crash in a library of C would
+        return number
+
+    flow.front("numbers").map(look).sink("out")
+    query = (
+        flow.live(spark)
+        .read(numbers=fronts.Iterable(range(100), rate=100))
+        .write(out=sinks.Files(tmp_path / "out"))
+        .option("workers", 1)
+        .option("checkpointLocation", tmp_path / "checkpoint")
+        .start()
+    )
+    try:
+        with pytest.raises(PoisonedError, match=r"4 lives in a row were lost at the minimal time"):
+            query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
+    assert len(query.recoveries) == LIVES_AT_ONE_PLACE_MAX - 1
+    stored = sinks.read_files(tmp_path / "out")
+    assert stored == list(range(len(stored)))
+    assert len(stored) <= 40
+
+
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
     """One of its own: it is killed."""
@@ -148,7 +182,7 @@ def server() -> Iterator[PostgresServer]:
 def test_the_database_of_the_sink_is_killed(
     spark: SparkSession, tmp_path: Path, server: PostgresServer
 ) -> None:
-    dice = Random(3)
+    dice = Random(f"database {ROUND}")
     given = documents(600)
     flow = ef.Flow("to a database")
     words = flow.front("documents").flat_map(lambda document: document[1])
@@ -217,7 +251,7 @@ class Program:
 
 def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path) -> None:
     """Only the driver's own process: its JVM and workers have to notice by themselves."""
-    dice = Random(8)
+    dice = Random(f"driver {ROUND}")
     count = 400
     programs: list[Program] = []
     try:
@@ -241,7 +275,7 @@ def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path)
 
 def test_executors_are_killed(tmp_path: Path) -> None:
     """The JVM of an executor of a local cluster, with the Python worker that it runs."""
-    dice = Random(2)
+    dice = Random(f"executors {ROUND}")
     count = 500
     program = Program("local-cluster[2,1,512]", tmp_path, count, 40)
     try:
