@@ -68,6 +68,7 @@ class KafkaBroker:
         if not properties.exists():
             properties.write_text(self._properties())
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            cluster = cluster.replace("-", "A")  # at its beginning it would look like an option
             made = subprocess.run(
                 [*self._java("kafka.tools.StorageTool"), "format", "-t", cluster, "-c", properties],
                 capture_output=True,
