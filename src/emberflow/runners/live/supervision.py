@@ -275,8 +275,9 @@ class Supervision:
 
     def _may_live_on(self, failure: BaseException) -> bool:
         """Whether another life may do better, and would give the same output."""
-        if not self.losses and not self.coordinator.met:
-            return False  # it has never begun; later on an executor may just have been lost
+        never_there = isinstance(failure, ClusterError | WorkersMissingError)
+        if never_there and not self.losses and not self.coordinator.met:
+            return False  # there were no slots; later on an executor may just have been lost
         if not isinstance(failure, _LOST) or isinstance(failure, FencedError):
             return False
         settings = self.settings
