@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.adapters.kafka_broker import JARS, KafkaBroker, missing
+from tests.adapters.kafka_broker import JARS, KafkaBroker, running_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,12 +59,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker]:
-    problem = missing()
-    if problem is not None:
-        pytest.skip(problem)
-    broker = KafkaBroker()
-    try:
-        broker.start()
+    with running_broker() as broker:
         yield broker
-    finally:
-        broker.stop()

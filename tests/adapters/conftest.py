@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.adapters.postgres_server import PostgresServer, binaries
+from tests.adapters.postgres_server import PostgresServer, running_server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,15 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    programs = binaries()
-    if programs is None:
-        pytest.skip("PostgreSQL's server programs are not installed (Debian: postgresql)")
-    server = PostgresServer(programs)
-    try:
-        server.start()
+    with running_server() as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

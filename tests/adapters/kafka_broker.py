@@ -16,9 +16,11 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 JARS = Path(__file__).parents[2] / "build" / "kafka"
 USER, PASSWORD = "ada", "lovelace"
@@ -45,6 +47,20 @@ def missing() -> str | None:
 def java() -> str | None:
     home = os.environ.get("JAVA_HOME")
     return f"{home}/bin/java" if home else shutil.which("java")
+
+
+@contextlib.contextmanager
+def running_broker() -> Iterator[KafkaBroker]:
+    """A broker for as long as this lasts; skips the test where there can be none."""
+    problem = missing()
+    if problem is not None:
+        pytest.skip(problem)
+    broker = KafkaBroker()
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
 
 
 class KafkaBroker:

@@ -15,9 +15,11 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
+import pytest
 
 _START_SECONDS_MAX = 30
 _STOP_SECONDS_MAX = 15
@@ -139,6 +141,20 @@ class PostgresServer:
         log = (self._home / "log").read_text(errors="replace")
         self.stop()
         raise RuntimeError(f"the private PostgreSQL server did not start:\n{log}")
+
+
+@contextlib.contextmanager
+def running_server() -> Iterator[PostgresServer]:
+    """A server for as long as this lasts; skips the test where there can be none."""
+    programs = binaries()
+    if programs is None:
+        pytest.skip("PostgreSQL's server programs are not installed (Debian: postgresql)")
+    server = PostgresServer(programs)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 def _unprivileged_user() -> pwd.struct_passwd:

@@ -26,7 +26,7 @@ from emberflow import fronts, sinks
 from emberflow.hashing import key_hash, owner
 from emberflow.runners.live import LiveQuery
 from emberflow.runners.live.supervision import LIVES_AT_ONE_PLACE_MAX, PoisonedError
-from tests.adapters.postgres_server import PostgresServer, binaries
+from tests.adapters.postgres_server import PostgresServer, running_server
 from tests.faults.flows import documents, index_flow, plain
 
 if TYPE_CHECKING:
@@ -168,15 +168,8 @@ def test_an_element_that_kills_its_process_does_not_do_so_for_ever(
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
     """One of its own: it is killed."""
-    programs = binaries()
-    if programs is None:
-        pytest.skip("PostgreSQL's server programs are not installed (Debian: postgresql)")
-    server = PostgresServer(programs)
-    try:
-        server.start()
+    with running_server() as server:
         yield server
-    finally:
-        server.stop()
 
 
 def test_the_database_of_the_sink_is_killed(

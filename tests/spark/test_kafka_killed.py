@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from tests.adapters.kafka_broker import KafkaBroker, missing
+from tests.adapters.kafka_broker import KafkaBroker, running_broker
 from tests.spark.kafka_driver import PARTITIONS, index
 
 DRIVER = Path(__file__).parent / "kafka_driver.py"
@@ -31,15 +31,8 @@ WORDS = [f"word {number}" for number in range(23)]
 @pytest.fixture
 def own_broker() -> Iterator[KafkaBroker]:
     """Not that of the other tests: it is killed."""
-    problem = missing()
-    if problem is not None:
-        pytest.skip(problem)
-    broker = KafkaBroker()
-    try:
-        broker.start()
+    with running_broker() as broker:
         yield broker
-    finally:
-        broker.stop()
 
 
 class Writing:

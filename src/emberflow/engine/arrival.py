@@ -26,6 +26,7 @@ from emberflow.engine.mapping import Process, broadcast_process, map_process, me
 from emberflow.engine.messages import Moment
 from emberflow.engine.pending import Pending
 from emberflow.engine.program import Layout
+from emberflow.engine.reduction import payload_made_by
 from emberflow.errors import InternalError, OutputError
 from emberflow.functions import itself
 from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Node, Reduction, Sink
@@ -116,13 +117,12 @@ class ArrivalReducing:
             assert reduction.key is not None
             self._key_of: Callable[[Any], Any] = reduction.key
             self._payload_of: Callable[[Any], Any] = itself
-            self._sent = _pair if reduction.with_key else _accumulator
             # First image of the pair map, of the combine map, port 1, first image of the value map.
             self._out: Place = (0, 0, 1, 0)
         else:
             self._key_of, self._payload_of = itemgetter(0), itemgetter(2)
-            self._sent = _triple
             self._out = (0, 1)
+        self._sent = payload_made_by(reduction, keyed)
 
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         output: list[FlatItem] = []
@@ -227,15 +227,3 @@ class _NothingLater(Pending):
             global_time=origin,
             payload=payload,
         )
-
-
-def _triple(key: Any, accumulator: Any) -> Any:
-    return key, True, accumulator
-
-
-def _pair(key: Any, accumulator: Any) -> Any:
-    return key, accumulator
-
-
-def _accumulator(key: Any, accumulator: Any) -> Any:
-    return accumulator

@@ -9,6 +9,9 @@ soon as they are done, since its promise is above them.
 
 Times within a front are strictly increasing; after the element of time t the front promises t + 1,
 so output never waits for a next element.
+
+Where elements were read may go along: then the gate tells the position of the last one that is done,
+which is where a restored run goes on behind.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.errors import InputError
@@ -32,7 +36,7 @@ class Gate:
     (1, (5, 0))
     """
 
-    __slots__ = ("_credit", "_open", "_open_count", "front", "promise")
+    __slots__ = ("_credit", "_open", "_open_count", "front", "position", "promise")
 
     def __init__(self, *, front: int, credit: int) -> None:
         if credit < 1:
@@ -40,8 +44,10 @@ class Gate:
         self.front = front
         self.promise: Moment = (-(2**63), front)
         self._credit = credit
-        #: Times of what is not yet done, as they were emitted together.
-        self._open: deque[Sequence[int]] = deque()
+        #: The position of the last element below the minimal time, if positions are told.
+        self.position: Any = None
+        #: Times and positions of what is not yet done, as they were emitted together.
+        self._open: deque[tuple[Sequence[int], Sequence[Any] | None]] = deque()
         self._open_count = 0
 
     @property
@@ -57,9 +63,9 @@ class Gate:
             )
         self.emitted_all((time,))
 
-    def emitted_all(self, times: Sequence[int]) -> None:
+    def emitted_all(self, times: Sequence[int], positions: Sequence[Any] | None = None) -> None:
         """Several at once, which the caller has seen to be in order and not below the promise."""
-        self._open.append(times)
+        self._open.append((times, positions))
         self._open_count += len(times)
         self.promise = (times[-1] + 1, self.front)
 
@@ -73,12 +79,22 @@ class Gate:
 
     def minimal_time(self, moment: Moment) -> None:
         waiting = self._open
-        # A time is below the moment if it is less than this one.
-        least = moment[0] + 1 if self.front < moment[1] else moment[0]
-        while waiting and waiting[0][0] < least:
-            times = waiting.popleft()
+        least = least_time(moment, self.front)
+        while waiting and waiting[0][0][0] < least:
+            times, positions = waiting.popleft()
             done = len(times) if times[-1] < least else bisect_left(times, least)
             self._open_count -= done
+            if positions is not None:
+                self.position = positions[done - 1]
             if done < len(times):
-                waiting.appendleft(times[done:])
+                waiting.appendleft((times[done:], positions and positions[done:]))
                 return
+
+
+def least_time(moment: Moment, front: int) -> int:
+    """The least time of a front that is not below a moment.
+
+    >>> least_time((7, 1), 1), least_time((7, 1), 0)
+    (7, 8)
+    """
+    return moment[0] + 1 if front < moment[1] else moment[0]

@@ -122,11 +122,11 @@ class Reducing(Trimmed[Versions]):
             self._key_of: Callable[[Any], Any] = reduction.key
             self._payload_of: Callable[[Any], Any] = itself
             self._out: Place = _OUT_KEYED
-            self._sent = _pair if reduction.with_key else _second
             self._refused: type = At  # of triples, the map behind them refuses it
         else:
             self._key_of, self._payload_of = _first_of_three, _third_of_three
-            self._out, self._sent, self._refused = _OUT, _triple, _Absent
+            self._out, self._refused = _OUT, _Absent
+        self._sent = payload_made_by(reduction, keyed)
         self._with_key = reduction.with_key
         self.process = self._process_keyed if keyed else self._process_triples
 
@@ -463,6 +463,13 @@ def _unchanged(one: Any, other: Any) -> bool:
     return one is other or (
         one.__class__ is other.__class__ and one.__class__ in _PLAIN and bool(one == other)
     )
+
+
+def payload_made_by(reduction: Reduction, keyed: bool) -> Callable[[Any, Any], Any]:
+    """What leaves a reduction, made of key and accumulator."""
+    if not keyed:
+        return _triple
+    return _pair if reduction.with_key else _second
 
 
 def _triple(key: Any, accumulator: Any) -> Any:

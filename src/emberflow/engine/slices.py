@@ -131,15 +131,7 @@ class Slices:
                 active[node] = waiting + items
                 unsorted.add(node)
 
-        def send(reader: int, output: list[FlatItem]) -> None:
-            here, elsewhere = worker._split(reader, output)
-            if here and reader in rank:
-                file(reader, here)
-            elif here:
-                worker._wait(reader, here)
-            for destination, items in elsewhere.items():
-                worker._post(destination, reader, items)
-
+        send = worker._sender(rank, file)
         replays = begun = worker._replays_in(self._unit)
         while active:
             if worker._replays_left <= 0 and limit > worker._minimal_anywhere:
@@ -166,21 +158,16 @@ class Slices:
         later: list[Entry] = []
         behind = _behind(limit)
 
-        def send(reader: int, output: list[FlatItem]) -> None:
-            here, elsewhere = worker._split(reader, output)
-            if here and reader in self._rank:
-                for item in here:
-                    self._number += 1
-                    entry = (item[0], self._number, reader, item)
-                    if item[0] < behind:
-                        heappush(heap, entry)
-                    else:
-                        later.append(entry)
-            elif here:
-                worker._wait(reader, here)
-            for destination, items in elsewhere.items():
-                worker._post(destination, reader, items)
+        def file(node: int, items: list[FlatItem]) -> None:
+            for item in items:
+                self._number += 1
+                entry = (item[0], self._number, node, item)
+                if item[0] < behind:
+                    heappush(heap, entry)
+                else:
+                    later.append(entry)
 
+        send = worker._sender(self._rank, file)
         replays = begun = worker._replays_in(self._unit)
         while heap:
             if worker._replays_left <= 0 and limit > worker._minimal_anywhere:
@@ -208,10 +195,7 @@ class Slices:
         ):
             endless = [item for item in items if len(item[0]) - 2 > CHILD_IDS_MAX]
             items = [item for item in items if len(item[0]) - 2 <= CHILD_IDS_MAX]
-            worker._send(
-                worker.layout.failures,
-                [(item[0], item[1], worker._endless(node, item)) for item in endless],
-            )
+            worker._fail([(item[0], item[1], worker._endless(node, item)) for item in endless])
         if items:
             worker._run_node(node, items, send)
 
@@ -328,7 +312,7 @@ def _order(layout: Layout, unit: Unit) -> list[int]:
 
     Closers come last: so they see the votes of a slice together.
     """
-    order, _ = _depth_first(unit, lambda node: _ahead(layout, node))
+    order = _depth_first(layout, unit)
     nodes = layout.graph.nodes
     closers = {node for node in unit.nodes if isinstance(nodes[node], Close)}
     closers |= {node for node in unit.nodes if set(_ahead(layout, node)) & closers} - {
@@ -346,25 +330,24 @@ def _ahead(layout: Layout, node: int) -> list[int]:
     return [reader for reader, (what, _) in ports if what != "abort"]
 
 
-def _depth_first(unit: Unit, ahead: Callable[[int], list[int]]) -> tuple[list[int], bool]:
-    """The nodes of a region, each after what leads to it as far as that goes; whether it does not."""
-    inside, goes_round = set(unit.nodes), False
+def _depth_first(layout: Layout, unit: Unit) -> list[int]:
+    """The nodes of a region, each after what leads to it as far as that goes."""
+    inside = set(unit.nodes)
     done: dict[int, None] = {}
     opened: set[int] = set()
     for root in unit.nodes:
         if root in opened:
             continue
         opened.add(root)
-        stack = [(root, iter(ahead(root)))]
+        stack = [(root, iter(_ahead(layout, root)))]
         while stack:
             node, readers = stack[-1]
             for reader in readers:
-                goes_round |= reader in opened and reader not in done
                 if reader in inside and reader not in opened:
                     opened.add(reader)
-                    stack.append((reader, iter(ahead(reader))))
+                    stack.append((reader, iter(_ahead(layout, reader))))
                     break
             else:
                 done[node] = None
                 stack.pop()
-    return list(reversed(done)), goes_round
+    return list(reversed(done))

@@ -24,7 +24,7 @@ are in flight: they are acked as a frame that the worker sends to itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
@@ -372,7 +372,6 @@ class Worker:
         """A cycle, item by item, the least place first."""
         heap: list[tuple[Any, int, int, FlatItem]] = []
         number = 0  # arrival order among items of one place: FIFO, and no comparing of payloads
-        nodes = set(unit.nodes)
 
         def file(node: int, items: list[FlatItem]) -> None:
             nonlocal number
@@ -380,15 +379,7 @@ class Worker:
                 number += 1
                 heappush(heap, (item[0], number, node, item))
 
-        def send(reader: int, output: list[FlatItem]) -> None:
-            here, elsewhere = self._split(reader, output)
-            if here and reader in nodes:
-                file(reader, here)
-            elif here:
-                self._wait(reader, here)
-            for destination, items in elsewhere.items():
-                self._post(destination, reader, items)
-
+        send = self._sender(set(unit.nodes), file)
         rank = self.layout.rank[unit.nodes[0]]
         held = self._held.pop(rank, None)
         if held is not None:
@@ -459,6 +450,22 @@ class Worker:
                 self._wait(reader, here)
         for destination, sent in elsewhere.items():
             self._post(destination, reader, sent)
+
+    def _sender(
+        self, region: Container[int], file: Callable[[int, list[FlatItem]], None]
+    ) -> Callable[[int, list[FlatItem]], None]:
+        """How what a region makes goes on: what stays in it, on this worker, is filed there."""
+
+        def send(reader: int, output: list[FlatItem]) -> None:
+            here, elsewhere = self._split(reader, output)
+            if here and reader in region:
+                file(reader, here)
+            elif here:
+                self._wait(reader, here)
+            for destination, items in elsewhere.items():
+                self._post(destination, reader, items)
+
+        return send
 
     def _split(
         self, reader: int, items: list[FlatItem]

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from emberflow.checkpoint.files import sync_folder
 from emberflow.errors import EmberflowError, InputError
 from emberflow.item import GlobalTime
 from emberflow.sinks.formats import FORMATS, decoded, encoded, pyarrow
@@ -91,7 +92,7 @@ class FilesWriter:
         self._folder = folder
         self._format = format
         folder.mkdir(exist_ok=True)
-        _synced_folder(folder.parent)
+        sync_folder(folder.parent)
         self._folder_descriptor = os.open(folder, os.O_RDONLY)
         self._owner_descriptor = os.open(folder / _OWNER, os.O_RDWR | os.O_CREAT, 0o644)
         self._closed = False
@@ -209,11 +210,3 @@ def _number(text: str) -> int:
 def _names(folder: Path) -> Iterator[str]:
     """Only files that a writer has finished; others may have put theirs beside them."""
     return (name for name in os.listdir(folder) if _NAME.fullmatch(name))
-
-
-def _synced_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,6 +20,7 @@ import io
 import marshal
 import pickle
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any, Final
 
@@ -78,7 +79,7 @@ def decode(data: bytes) -> Any:
         return pickle.loads(data)
     if head == _NAMED[0]:
         name, values = marshal.loads(memoryview(data)[1:])
-        return tuple.__new__(_class_of(name), values)
+        return tuple.__new__(_found(name), values)
     if head == _CLASS_IDS[0]:
         return _Unpickler(io.BytesIO(memoryview(data)[1:])).load()
     return marshal.loads(data)
@@ -117,22 +118,12 @@ def _encode(payload: Any) -> bytes:
         return _CLASS_IDS + file.getvalue()
 
 
-#: The name of a class of named tuples that any worker can import; empty for all other classes.
-_names: dict[type, str] = {}
-_classes: dict[str, type] = {}
 _CLASSES_MAX: Final = 4096
 
 
+@lru_cache(_CLASSES_MAX)
 def _name_of(kind: type) -> str:
-    name = _names.get(kind)
-    if name is None:
-        if len(_names) >= _CLASSES_MAX:
-            _names.clear()
-        name = _names[kind] = _importable_named_tuple(kind)
-    return name
-
-
-def _importable_named_tuple(kind: type) -> str:
+    """The name of a class of named tuples that any worker can import; empty for all other classes."""
     # A `__reduce__` or attributes of its own are more than the values tell.
     if (
         not issubclass(kind, tuple)
@@ -149,15 +140,7 @@ def _importable_named_tuple(kind: type) -> str:
         return ""
 
 
-def _class_of(name: str) -> type:
-    kind = _classes.get(name)
-    if kind is None:
-        if len(_classes) >= _CLASSES_MAX:
-            _classes.clear()
-        kind = _classes[name] = _found(name)
-    return kind
-
-
+@lru_cache(_CLASSES_MAX)
 def _found(name: str) -> Any:
     module, _, qualified = name.partition(":")
     found: Any = importlib.import_module(module)

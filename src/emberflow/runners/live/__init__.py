@@ -4,7 +4,10 @@
 `cluster`      what Spark can run, asked first
 `launch`       the barrier job
 `coordinator`  the thread of the driver through which workers find each other; the acker
-`worker`       the worker's loop, with `feeding` (fronts) and `storing` (sinks)
+`worker`       the worker's loop, with `feeding` (fronts), `malformed`, `diverting` and `storing` (sinks)
+`supervision`  one life of all this after another, with `heartbeat`
+`capturing`    a worker's part of a cut; `committing` is the driver's, `journal` a front's
+`arrival`      the loop by arrival, and `snapshotting` its cuts
 `wire`         authenticated sockets
 `query`        the handle, with `progress` (what it tells) and `listening` (whom)
 """

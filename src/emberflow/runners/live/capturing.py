@@ -56,7 +56,7 @@ class Capturing:
         self._incarnation = incarnation
         self._capture: Capture | None = None
         self._positions: dict[tuple[str, int], object] = {}
-        self._orders: queue.Queue[CutOrder | None] = queue.Queue(1)
+        self._orders: queue.Queue[CutOrder] = queue.Queue(1)
         self._chunks: queue.Queue[list[Row | Scheduled] | None] = queue.Queue(_CHUNKS_MAX)
         self._results: queue.SimpleQueue[tuple[int, list[PartInfo]] | Exception] = (
             queue.SimpleQueue()
@@ -107,8 +107,6 @@ class Capturing:
                 order = self._orders.get(timeout=0.1)
             except queue.Empty:
                 continue
-            if order is None:
-                return
             try:
                 self._results.put((order.number, self._stored(order)))
             except _Ended:

@@ -42,7 +42,7 @@ class Committing:
         keep: int,
         logged: Mapping[str, int],
     ) -> None:
-        """``logged`` are the fronts that have logs, with the number of their partitions."""
+        """``logged`` are the fronts whose logs are to be trimmed, with the number of partitions."""
         self._location = location
         self._store = CheckpointStore(location)
         self._graph = graph
@@ -82,6 +82,10 @@ class Committing:
             return None
         if not now and time.monotonic() - self._begun_at < self._interval:
             return None
+        return self._ordered(minimal)
+
+    def _ordered(self, moment: Moment) -> CutOrder:
+        """Begin the next cut, at this moment: of what changed, unless the chain is too long."""
         base = self._base
         if base is not None and compaction_due(base):
             base = None
@@ -90,7 +94,7 @@ class Committing:
         self._captured = {}
         self._order = CutOrder(
             self._number,
-            minimal,
+            moment,
             BEFORE_ALL if base is None else base.time,
             None if base is None else base.number,
         )

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, repeat
@@ -32,7 +31,7 @@ from operator import lt
 from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.checkpoint.segments import Entry
-from emberflow.engine.gate import Gate
+from emberflow.engine.gate import Gate, least_time
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts.protocol import Batch, Element, Front, FrontGrewError, Idle, Malformed
@@ -104,11 +103,8 @@ class Feed:
         self.gate = Gate(front=index, credit=credit)
         self.aside = Aside(index, step or f"front {name!r}")
         self._diverts = diverts
-        #: The position of the last element below the minimal time.
-        self.position: Any = None
         #: Position and time of the last element that was taken in; None before the first.
         self.taken: tuple[Any, int] | None = None
-        self._positions: deque[tuple[Sequence[int], Sequence[Any]]] = deque()
         self._reported: Moment = BEFORE_ALL
         self._journal = journal
         self._replayable = getattr(front, "replayable", True)
@@ -137,11 +133,9 @@ class Feed:
 
     def start(self, beginning: Beginning) -> None:
         self._beginning = beginning
-        self.position = beginning.position
-        time_, front = beginning.moment
+        self.gate.position = beginning.position
         if beginning.moment != BEFORE_ALL:
-            # The least time that this front may still give.
-            self.gate.idle_until(time_ if self.index >= front else time_ + 1)
+            self.gate.idle_until(least_time(beginning.moment, self.index))
         if self._journal is not None:
             if self._journal.least is not None:
                 self._least_of_arrival = self._journal.least
@@ -298,14 +292,13 @@ class Feed:
             most -= max(1, len(batch.payloads))
             if self._promises and not is_replayed:
                 batch = self._raised(batch)
-            batch, times = self._checked(batch, now)
+            batch, times, is_sorted_out = self._checked(batch, now)
             if not times:
                 continue
             if self._journal is not None and not is_replayed:
                 self._note(self._journal, batch, times)
-            items += self._entering(batch, times)
-            gate.emitted_all(times)
-            self._positions.append((times, batch.positions))
+            items += self._entering(batch, times, is_sorted_out)
+            gate.emitted_all(times, batch.positions)
             self.taken = (batch.positions[-1], times[-1])
         if self._put_count - self._taken_count < QUEUE_MAX // 2:
             self._space.set()
@@ -344,10 +337,13 @@ class Feed:
             least += 1
         return batch._replace(times=raised)
 
-    def _checked(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int]]:
-        """What enters of a batch, and its times. What has no time is put aside, or ends the query."""
+    def _checked(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int], bool]:
+        """What enters of a batch, its times, and whether it had to be sorted out for that.
+
+        What has no time is put aside, or ends the query.
+        """
         if not batch.payloads:
-            return batch, ()
+            return batch, (), False
         if Malformed not in set(map(type, batch.payloads)):
             try:
                 times = self._times(batch, now)
@@ -357,8 +353,8 @@ class Feed:
             else:
                 if self.aside.held:
                     self.aside.enter_with(times[0])
-                return batch, times
-        return self._sorted_out(batch, now)
+                return batch, times, False
+        return *self._sorted_out(batch, now), True
 
     def _sorted_out(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int]]:
         """The same, element by element."""
@@ -387,10 +383,12 @@ class Feed:
             times.append(at)
         return Batch(positions, payloads, None if batch.times is None else times), times
 
-    def _entering(self, batch: Batch, times: Sequence[int]) -> Iterator[FlatItem]:
+    def _entering(
+        self, batch: Batch, times: Sequence[int], is_sorted_out: bool
+    ) -> Iterator[FlatItem]:
         """The elements of a batch as items; what is malformed and has a time enters aside."""
         items = zip(zip(times, repeat(self.index)), repeat(0), batch.payloads)
-        if Malformed not in set(map(type, batch.payloads)):
+        if not is_sorted_out:
             return items
         for at, payload in zip(times, batch.payloads, strict=True):
             if payload.__class__ is Malformed:
@@ -484,19 +482,6 @@ class Feed:
         not_final = self._not_final
         while not_final and not_final[0][0] < moment:
             not_final.popleft()
-        self._pass_positions(moment)
-
-    def _pass_positions(self, moment: Moment) -> None:
-        # A time is below the moment if it is less than this one.
-        least = moment[0] + 1 if self.index < moment[1] else moment[0]
-        open_ = self._positions
-        while open_ and open_[0][0][0] < least:
-            times, positions = open_.popleft()
-            done = len(times) if times[-1] < least else bisect_left(times, least)
-            self.position = positions[done - 1]
-            if done < len(times):
-                open_.appendleft((times[done:], positions[done:]))
-                return
 
     def settled_below(self, moment: Moment, note: Callable[[tuple[float, int]], None]) -> None:
         """What led only to output that is stored is noted: milliseconds, and how many elements."""

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from emberflow.checkpoint.frontlog import trim as trim_log
-from emberflow.checkpoint.manifest import Manifest, compaction_due
+from emberflow.checkpoint.manifest import Manifest
 from emberflow.checkpoint.rows import SCHEDULED
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.runners.live import plan as said
@@ -44,19 +44,7 @@ class Snapshotting(Committing):
         ):
             return None
         self._minimal_of_last = minimal
-        base = self._base
-        if base is not None and compaction_due(base):
-            base = None
-        self._number += 1
-        self._begun_at = time.monotonic()
-        self._captured = {}
-        self._order = CutOrder(
-            self._number,
-            (self._number, 0),
-            BEFORE_ALL if base is None else base.time,
-            None if base is None else base.number,
-        )
-        return self._order
+        return self._ordered((self._number + 1, 0))
 
     def _manifest(self, order: CutOrder) -> Manifest:
         manifest = super()._manifest(order)

@@ -181,8 +181,9 @@ class Supervision:
                 interval_ms=settings.interval_ms,
                 keep=settings.kept,
                 logged={
-                    name: 0 if settings.keep_logs else front.partitions
+                    name: front.partitions
                     for name, front in settings.fronts.items()
+                    if chooses(front) and not settings.keep_logs
                 },
             )
         coordinating: Any = Coordinator

@@ -286,7 +286,7 @@ class WorkerLoop:
         if capturing is None:
             return
         if self._cut is not None:
-            positions = {(feed.name, feed.partition): feed.position for feed in self._feeds}
+            positions = {(feed.name, feed.partition): feed.gate.position for feed in self._feeds}
             capturing.begin(self._worker, self._cut, positions)
             self._cut = None
         captured = capturing.go_on()
