@@ -78,6 +78,6 @@ clean: ## remove what the other targets made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Installed anew only when what is to be installed has changed.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml setup.py src/emberflow/engine/_loops.c
 	@scripts/ensure-venv $(VENV)
 	@touch $@

@@ -21,6 +21,7 @@ from emberflow.engine.messages import Effects, Progress
 from emberflow.engine.program import Layout
 from emberflow.engine.worker import Worker
 from emberflow.runners.live.feeding import Beginning, Feed
+from emberflow.runners.live.packing import packed, unpacked_bundle, unpacked_frame
 from emberflow.runners.live.storing import Store
 
 ELEMENTS = 300_000
@@ -74,7 +75,7 @@ class Stages:
         messages, self.inboxes[index] = self.inboxes[index], []
         if messages:
             begin = time.thread_time()
-            frames = [pickle.loads(message) for message in messages]
+            frames = [unpacked_frame(pickle.loads(message)) for message in messages]
             decoded = time.thread_time()
             self.seconds[f"worker {index}", "serialization"] += decoded - begin
             effects = self.workers[index].deliver(frames)
@@ -94,12 +95,12 @@ class Stages:
         name = f"worker {index}"
         begin = time.thread_time()
         for destination, frame in effects.frames:
-            self.inboxes[destination].append(pickle.dumps(frame, 5))
+            self.inboxes[destination].append(pickle.dumps(packed(frame), 5))
         ack = pickle.dumps(effects.ack, 5) if effects.ack else None
         for bundle in effects.bundles:
             self.stores[index].add(bundle)
         bundle_ = self.stores[index].next()
-        stored = pickle.dumps(bundle_, 5) if bundle_ is not None else None
+        stored = pickle.dumps(packed(bundle_), 5) if bundle_ is not None else None
         sent = time.thread_time()
         self.seconds[name, "serialization"] += sent - begin
         if ack is not None:
@@ -107,7 +108,7 @@ class Stages:
         acked = time.thread_time()
         self.seconds["driver", "acks"] += acked - sent
         if stored is not None:
-            self.stored += len(pickle.loads(stored).payloads)
+            self.stored += len(unpacked_bundle(pickle.loads(stored)).payloads)
             self.stores[index].stored()
             self.seconds["driver", "taking bundles"] += time.thread_time() - acked
 

@@ -39,6 +39,7 @@ from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
 from emberflow.calls import Balance, function_error, scheduled_time
+from emberflow.engine import loops
 from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.changes import Changes
 from emberflow.engine.cut import Row
@@ -132,29 +133,21 @@ class Reducing(Trimmed[Versions]):
 
     def _process_keyed(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         output: list[FlatItem] = []
-        append, out, with_key = output.append, _OUT_KEYED, self._with_key
-        buckets, touched = self.buckets, self.touched
-        combine, key_of = self._combine, self._key_of
-        for item in items:
-            place, mark, payload = item
-            try:
-                key = key_of(payload)
-                versions = buckets[key]
-                last = versions[-1]
-                before = last[3]
-                if last[0] < place and not mark & 1 and before.__class__ is not _Absent:
-                    # In order: one comparison, one combine.
-                    accumulator = combine(before, payload)
-                    if accumulator.__class__ is not At:
-                        versions.append((place, mark, payload, accumulator))
-                        if len(versions) == 2:
-                            touched.append(versions)
-                        append((place + out, mark, (key, accumulator) if with_key else accumulator))
-                        continue
-            except Exception:  # a new bucket, or a function that fails: see to it below
-                pass
-            if not self._begin(item, append):
+        append, position = output.append, 0
+        given = (
+            self._key_of,
+            self._combine,
+            self.buckets,
+            self.touched,
+            _OUT_KEYED,
+            self._with_key,
+            _Absent,
+            At,
+        )
+        while (position := loops.reduce_in_order(items, position, output, *given)) < len(items):
+            if not self._begin(items[position], append):
                 return [self._process_slowly(items, output, failed)]
+            position += 1
         return [output]
 
     def _process_triples(
@@ -401,21 +394,12 @@ class Reducing(Trimmed[Versions]):
             failures_back.append((place, mark | 1, accumulator.error))
 
     def trim(self, minimal: Moment) -> None:
-        still: list[Versions] = []
         changes = self.changes
         begun = BEFORE_ALL if changes is None else changes.begun
-        unnoted: list[Versions] = []
-        for versions in self.touched:
-            if versions:
-                if versions[0][0] < begun:
-                    unnoted.append(versions)
-                if versions[-1][0] < minimal:
-                    del versions[:-1]
-                elif self.trim_one(versions, minimal):
-                    still.append(versions)
+        rest, unnoted = loops.trim_to_last(self.touched, minimal, begun)
         if changes is not None:
             changes.note_all(unnoted)
-        self.touched = still
+        self.touched = [versions for versions in rest if self.trim_one(versions, minimal)]
         self.trimmed_at()
 
     def trim_one(self, versions: Versions, minimal: Moment) -> bool:

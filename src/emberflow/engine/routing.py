@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from emberflow.engine import loops
 from emberflow.engine.messages import Moment
 from emberflow.engine.program import Layout
 from emberflow.errors import StepError
@@ -40,20 +41,19 @@ class Route:
         """The items by the worker that owns their key, each with the hop in its trace."""
         spread: list[list[FlatItem]] = [[] for _ in range(self._workers)]
         key_of, owners, marks = self._key, self._owners, self._marks
-        for place, mark, payload in items:
+        position = 0
+        while (position := loops.spread(items, position, spread, key_of, owners, marks)) < len(
+            items
+        ):
+            # A key or a mark not met before, or a key function that fails.
+            place, mark, payload = items[position]
+            position += 1
             try:
-                worker = owners[key_of(payload)]
-            except Exception:  # a key not met before, or a key function that fails
-                try:
-                    worker = self._owner(payload, (place[0], place[1]))
-                except StepError as error:
-                    failed.append((place, mark, error))
-                    continue
-            try:
-                marked = marks[worker][mark]
-            except KeyError:
-                marked = self._marked(worker, mark)
-            spread[worker].append((place, marked, payload))
+                worker = self._owner(payload, (place[0], place[1]))
+            except StepError as error:
+                failed.append((place, mark, error))
+            else:
+                spread[worker].append((place, self._marked(worker, mark), payload))
         return {worker: sent for worker, sent in enumerate(spread) if sent}
 
     def _marked(self, worker: int, mark: int) -> int:

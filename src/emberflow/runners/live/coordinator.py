@@ -35,6 +35,7 @@ from emberflow.runners.diverting import sink_partitions
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.cluster import ClusterError, Place
 from emberflow.runners.live.committing import Committing
+from emberflow.runners.live.packing import unpacked_bundle
 from emberflow.runners.live.plan import WorkerNews, front_index
 from emberflow.runners.live.progress import Latencies
 from emberflow.runners.live.storing import WriterThread
@@ -197,8 +198,9 @@ class Coordinator:
         elif kind == said.NEWS:
             self._keep(body)
         elif kind == said.BUNDLE:
-            self._writers[body.sink, body.partition].store(body)
-            self._storing[body.sink, body.partition] = identity
+            bundle = unpacked_bundle(body)
+            self._writers[bundle.sink, bundle.partition].store(bundle)
+            self._storing[bundle.sink, bundle.partition] = identity
         elif kind == said.HELLO:
             self._meet(identity, *body)
         elif kind == said.READY:

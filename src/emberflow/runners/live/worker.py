@@ -46,9 +46,11 @@ from emberflow.runners.live.diverting import fit_to_travel
 from emberflow.runners.live.feeding import Beginning, Feed
 from emberflow.runners.live.heartbeat import Heartbeat
 from emberflow.runners.live.journal import Journal, chooses
+from emberflow.runners.live.packing import packed, unpacked_frame
 from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
 from emberflow.runners.live.storing import Store, WriterThread
 from emberflow.runners.live.wire import Wire, WireError, own_address
+from emberflow.sinks.protocol import StoredBundle
 
 _IDLE_MS = 1
 _NEWS_SECONDS = 0.25
@@ -301,7 +303,7 @@ class WorkerLoop:
             except zmq.Again:
                 break
             if message is not None:
-                frames.append(message[1])
+                frames.append(unpacked_frame(message[1]))
         return [self._worker.deliver(frames)] if frames else []
 
     def _take_words(self) -> list[Effects]:
@@ -400,13 +402,13 @@ class WorkerLoop:
 
     # Telling.
 
-    def _encoded(self, kind: bytes, body: Any) -> bytes:
+    def _encoded(self, kind: bytes, body: Frame | StoredBundle) -> bytes:
         try:
-            return self._wire.encode(kind, body)
+            return self._wire.encode(kind, packed(body))
         except Exception:
             if self.plan.on_error == "fail":
                 raise
-            return self._wire.encode(kind, fit_to_travel(body))
+            return self._wire.encode(kind, packed(fit_to_travel(body)))
 
     def _tell(self, kind: bytes, body: Any) -> None:
         self._coordinator.send(self._wire.encode(kind, body))

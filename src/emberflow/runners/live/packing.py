@@ -1,0 +1,40 @@
+"""Frames and bundles as they travel: by column where the compiled loops are there (see `engine.loops`).
+
+What is plain stays plain: a reader can tell, so workers with and without the compiled loops understand
+each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emberflow.engine import loops
+from emberflow.engine.messages import Frame
+from emberflow.sinks.protocol import StoredBundle
+
+
+def packed(body: Frame | StoredBundle) -> tuple[Any, ...]:
+    """What to send instead of a frame or a bundle.
+
+    >>> frame = Frame(0, 99, ((4, [((7, 0), 0, "a"), ((8, 0), 0, "b")]),), (7, 0), None)
+    >>> unpacked_frame(packed(frame)) == frame
+    True
+    """
+    if isinstance(body, Frame):
+        parts = tuple((node, loops.pack(items) or items) for node, items in body.parts)
+        return (body.sender, body.id, parts, body.least, body.least_bound)
+    payloads = loops.pack_column(body.payloads)
+    return (body.sink, body.partition, body.last, len(body.payloads), payloads)
+
+
+def unpacked_frame(sent: tuple[Any, ...]) -> Frame:
+    sender, number, parts, least, least_bound = sent
+    plain = tuple(
+        (node, loops.unpack(*items) if isinstance(items, tuple) else items) for node, items in parts
+    )
+    return Frame(sender, number, plain, least, least_bound)
+
+
+def unpacked_bundle(sent: tuple[Any, ...]) -> StoredBundle:
+    sink, partition, last, count, payloads = sent
+    return StoredBundle(sink, partition, last, loops.unpack_column(payloads, count))
