@@ -33,6 +33,10 @@ votes and no closer: the state lets out what the closer would. The opening eleme
 payload (`Carrying`) so that ``committed`` can give it back.
 
 A transaction that has no check and no constraint cannot fail: nobody votes in it.
+
+**Known from the element.** Whom an access concerns mostly follows from the element by maps alone, not
+from anything read. Then the closer, which has the element, can find that out for itself when it has
+to, which is when the transaction fails. So such an access votes only to say no.
 """
 
 from __future__ import annotations
@@ -253,6 +257,15 @@ class CarryingTimed(Carrying):
 def _beside(element: Any, image: Any) -> Any:
     # Hidden in a pair, a scheduled item would pass for a payload; so it is refused.
     return image if image.__class__ is At else (element, image)
+
+
+def known_from_element(graph: Graph, access: Access) -> bool:
+    """Whether an access follows from the transaction's element alone, and from nothing read."""
+    node: Node = access
+    while not isinstance(node := graph.nodes[node.inputs[0].node], Open):
+        if isinstance(node, State):
+            return False
+    return True
 
 
 def depth_of(graph: Graph, node: Node) -> int:

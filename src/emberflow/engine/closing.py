@@ -6,28 +6,35 @@ sent is a function of that:
 
 - all votes say yes and all constraints hold, or nothing is known to the contrary: the element to
   ``committed``, what leaves to the outputs;
-- otherwise: a `Rejected` to ``rejected``, and an abort to every version that voted yes. (The one that
-  voted no knows.) The check that is told is the first that failed, in the order of accesses; only if
-  none did are the constraints looked at, in the order they were written.
+- otherwise: a `Rejected` to ``rejected``, and an abort to every version that voted yes, or would have
+  if that had not been plain from the element. (The one that voted no knows.) The check that is told
+  is the first that failed, in the order of accesses; only if none did are the constraints looked at,
+  in the order they were written.
 
 After each batch the records that it changed are compared with what was sent for them, and the
 difference goes out, tombstones first. A constraint that raises may have been shown a part of the
 values, so that is an item too (see `mapping`), and as long as it does the transaction is neither
 committed nor rejected.
 
-**Trimming.** Below the minimal time a record is decided and all it has to say is said.
+**In order** nothing comes but the element. Then the item that brought it is all the record there is,
+and it goes on to ``committed`` at once.
+
+**Trimming.** Below the minimal time a record is decided and all it has to say is said. Transactions
+come nearly in order, so records go from the oldest on, up to the first that is still open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any, TypeAlias
 
 from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.cut import Row
 from emberflow.engine.messages import Moment
-from emberflow.engine.trimming import Trimmed
+from emberflow.engine.transaction import Participants
+from emberflow.engine.trimming import ITEMS_MIN, Trimmed
 from emberflow.engine.versions import same_value
 from emberflow.errors import StepError
 from emberflow.graph import Graph
@@ -48,6 +55,7 @@ from emberflow.transactional import (
 )
 
 _place_of = itemgetter(0)
+_COMMITTED = (COMMITTED,)
 
 #: By port, place and mark.
 Sent: TypeAlias = dict[tuple[int, Place, int], Any]
@@ -71,14 +79,16 @@ class Record:
         self.sent: Sent = {}
 
 
-class Closing(Trimmed[Record]):
+class Closing(Trimmed[Any]):
     """The machine of a closer."""
 
     def __init__(self, graph: Graph, node: Close) -> None:
         super().__init__(node.name, kept=0)
         self.node = node
-        self.buckets: dict[Place, Record] = {}
+        #: A record, or the item of an element that is alone.
+        self.buckets: dict[Place, Record | FlatItem] = {}
         self.replays = 0
+        self._participants = None if node.requires else Participants(graph, node)
         self._verdict = verdict_of(node)
         self._requires = bool(node.requires)
         ports = {what: port for port, what in enumerate(node.outputs)}
@@ -94,14 +104,45 @@ class Closing(Trimmed[Record]):
         ]
 
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
-        buckets, changed = self.buckets, {}
+        buckets = self.buckets
+        begun: dict[Place, FlatItem] = {}
+        others: list[FlatItem] = []
+        for item in items:
+            identity, number = item[2][0], item[2][1]
+            if number == ELEMENT and not item[1] & 1 and identity not in buckets:
+                buckets[identity] = begun[identity] = item
+            else:
+                others.append(item)
+        tombstones: list[list[FlatItem]] = [[] for _ in self.node.outputs]
+        outputs: list[list[FlatItem]] = [[] for _ in self.node.outputs]
+        if others:
+            changed = self._changed(others, begun)
+            tombstones.append([])  # the port of failures is the last
+            outputs.append([])
+            for record in changed.values():
+                self._put_right(record, tombstones, outputs)
+            failed += tombstones.pop()
+            failed += outputs.pop()
+        if self._committed >= 0:
+            outputs[self._committed] += [
+                (identity + _COMMITTED, mark, report[2])
+                for identity, (_, mark, report) in begun.items()
+            ]
+        if others:
+            for back, sent in zip(tombstones, outputs, strict=True):
+                sent.sort(key=_place_of)
+                sent[:0] = back
+        return outputs
+
+    def _changed(self, items: list[FlatItem], begun: dict[Place, FlatItem]) -> dict[Place, Record]:
+        """The records that these items change. Those that have begun with this batch, and are
+        changed too, have sent nothing yet."""
+        changed: dict[Place, Record] = {}
         for place, mark, report in items:
             identity, number = report[0], report[1]
-            record = buckets.get(identity)
+            record = changed.get(identity)
             if record is None:
-                record = buckets[identity] = Record(identity)
-                self.touched.append(record)
-            changed[identity] = record
+                record = changed[identity] = self._record(identity, begun)
             there: Any
             key: Any
             if number >= 0:
@@ -115,20 +156,20 @@ class Closing(Trimmed[Record]):
                 there[key] = payload
             elif there.pop(key, self) is self:
                 raise lost_tombstone(place, str(self.node))
-        tombstones: list[list[FlatItem]] = [[] for _ in self.node.outputs]
-        outputs: list[list[FlatItem]] = [[] for _ in self.node.outputs]
-        failures_back: list[FlatItem] = []
-        failures: list[FlatItem] = []
-        tombstones.append(failures_back)  # the port of failures is the last
-        outputs.append(failures)
-        for record in changed.values():
-            self._put_right(record, tombstones, outputs)
-        failed += failures_back
-        failed += failures
-        for back, sent in zip(tombstones[:-1], outputs[:-1], strict=True):
-            sent.sort(key=_place_of)
-            sent[:0] = back
-        return outputs[:-1]
+        return changed
+
+    def _record(self, identity: Place, begun: dict[Place, FlatItem]) -> Record:
+        """The record of a transaction, in full."""
+        found = self.buckets.get(identity)
+        if isinstance(found, Record):
+            return found
+        record = self.buckets[identity] = Record(identity)
+        if found is not None:
+            place, mark, report = found
+            record.elements[place, mark] = report[2]
+            if begun.pop(identity, None) is None and self._committed >= 0:
+                record.sent[self._committed, identity + _COMMITTED, mark] = report[2]
+        return record
 
     def _put_right(
         self, record: Record, tombstones: list[list[FlatItem]], outputs: list[list[FlatItem]]
@@ -148,7 +189,6 @@ class Closing(Trimmed[Record]):
                 outputs[port].append((place, mark, payload))
         record.sent = now
         if not (record.elements or record.votes or record.outputs):
-            # The list of touched records forgets it at the next trim.
             self.buckets.pop(record.identity, None)
 
     def _due_now(self, record: Record) -> Sent:
@@ -172,9 +212,17 @@ class Closing(Trimmed[Record]):
                 for (_, mark), element in record.elements.items():
                     rejected = Rejected(element, *failed)
                     sent[self._rejected, (*identity, REJECTED), mark] = rejected
+            said: set[Place] = set()
             for (place, mark), (number, key, no, _) in record.votes.items():
+                said.add(place)
                 if no is None and self._aborts[number] >= 0:
                     sent[self._aborts[number], (*place, ABORTED), mark] = (key, ABORT, 0, None)
+            if self._participants is not None:
+                for (_, mark), element in record.elements.items():
+                    for place, number, key in self._participants(identity, element):
+                        if place not in said and self._aborts[number] >= 0:
+                            where = (self._aborts[number], (*place, ABORTED), mark)
+                            sent[where] = (key, ABORT, 0, None)
         return sent
 
     def _failed(self, record: Record) -> tuple[str, Values] | StepError | None:
@@ -202,11 +250,14 @@ class Closing(Trimmed[Record]):
         return None if name is None else (name, values)
 
     def trim(self, minimal: Moment) -> None:
-        self.buckets = {
-            identity: record for identity, record in self.buckets.items() if identity >= minimal
-        }
-        self.touched = list(self.buckets.values())
+        buckets = self.buckets
+        for identity in list(takewhile(minimal.__gt__, buckets)):
+            del buckets[identity]
         self.trimmed_at()
+
+    def trimmed_at(self) -> None:
+        self.items_since = 0
+        self._due = max(ITEMS_MIN, len(self.buckets))
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         """Below a cut all is decided: there is nothing to take over."""
@@ -214,6 +265,8 @@ class Closing(Trimmed[Record]):
     def sizes(self) -> list[int]:
         return [
             len(record.elements) + len(record.votes) + len(record.outputs)
+            if isinstance(record, Record)
+            else 1
             for record in self.buckets.values()
         ]
 

@@ -13,6 +13,9 @@ held back. What is held may be much (all that the fronts' credits let in), and t
 often: so it is held in chunks, each a frame of its own that the worker sends to itself, and a run
 takes up only the chunks it comes to.
 
+Where nothing is held and all that waits is no more than a slice, it is run as one, as it came: then
+nothing older waits anywhere, and no entry need be made of an item.
+
 FIFO: an entry keeps the number it got when it came; of one place, the smaller number goes first. All
 that is held of one place is in one chunk, and what waits beside it is newer.
 """
@@ -20,12 +23,12 @@ that is held of one place is in one chunk, and what waits beside it is newer.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from emberflow.engine.messages import Frame, Moment
+from emberflow.engine.messages import AFTER_ALL, Frame, Moment
 from emberflow.engine.program import Layout, Unit
 from emberflow.item import CHILD_IDS_MAX, FlatItem, Place
 from emberflow.transactional import Close, State
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 Entry: TypeAlias = tuple[Place, int, int, FlatItem]
 
 #: Items in a slice, and in a chunk of what is held.
-_SLICE_MAX = 1024
+_SLICE_MAX = 8192
 _SLICE_FIRST = 64
 _CHUNK = 64
 
@@ -62,7 +65,9 @@ class Slices:
         return [chunk.frame for chunk in self._held]
 
     def run(self) -> None:
-        pending = self._arrived()
+        pending = self._run_at_once()
+        if pending is None:
+            pending = self._arrived()
         while True:
             limit = self._limit(pending)
             # Chunks that begin within the slice belong to it, and make it longer or shorter.
@@ -82,6 +87,22 @@ class Slices:
                 later = self._run_slice(entries, limit)
             if later:
                 pending = sorted(pending + later, key=_order_of)
+
+    def _run_at_once(self) -> list[Entry] | None:
+        """Run all that waits as one slice, and return what had to be left; None if it may not be."""
+        worker = self._worker
+        waiting = {
+            node: worker._waiting[node] for node in self._unit.nodes if node in worker._waiting
+        }
+        count = sum(len(items) for batches in waiting.values() for items in batches)
+        if self._held or worker._replays_left <= 0 or count > self._size:
+            return None
+        active = {node: sorted(worker._taken(node), key=_place_of) for node in waiting}
+        if _is_of_one_time(active.values()):
+            for node, items in active.items():
+                worker._waiting[node] = [items]
+            return None
+        return sorted(self._run_active(active, AFTER_ALL, count), key=_order_of)
 
     def _limit(self, pending: list[Entry]) -> Moment | None:
         """How far the next slice goes; None if nothing waits."""
@@ -111,15 +132,20 @@ class Slices:
 
     def _run_slice(self, entries: list[Entry], limit: Moment) -> list[Entry]:
         """Run these items, and all they cause within the limit; what is beyond it is returned."""
-        worker, rank = self._worker, self._rank
         active: dict[int, list[FlatItem]] = {}
-        unsorted: set[int] = set()
-        later: list[Entry] = []
         for _, _, node, item in entries:
             active.setdefault(node, []).append(item)
+        return self._run_active(active, limit, len(entries))
+
+    def _run_active(
+        self, active: dict[int, list[FlatItem]], limit: Moment, count: int
+    ) -> list[Entry]:
+        worker, rank = self._worker, self._rank
+        unsorted: set[int] = set()
+        later: list[Entry] = []
 
         def file(node: int, items: list[FlatItem]) -> None:
-            if max(map(_place_of, items)) >= _behind(limit):
+            if limit is not AFTER_ALL and max(map(_place_of, items)) >= _behind(limit):
                 # A replay reaches as far as versions go. What waits there already goes first.
                 items = self._within(node, items, limit, later)
                 if not items:
@@ -149,7 +175,7 @@ class Slices:
             self._run_node(node, items, send)
             before, replays = replays, worker._replays_in(self._unit)
             worker._replays_left -= replays - before
-        self._adapt(replays - begun, len(entries))
+        self._adapt(replays - begun, count)
         return later
 
     def _run_in_order(self, entries: list[Entry], limit: Moment) -> list[Entry]:
@@ -271,6 +297,13 @@ _place_of = itemgetter(0)
 def _behind(moment: Moment) -> Place:
     """All places of this global time and before are below it."""
     return moment[0], moment[1] + 1
+
+
+def _is_of_one_time(batches: Iterable[list[FlatItem]]) -> bool:
+    """Whether all these items, each batch in order, have one global time."""
+    firsts = {items[0][0][:2] for items in batches if items}
+    lasts = {items[-1][0][:2] for items in batches if items}
+    return len(firsts | lasts) <= 1
 
 
 def _order_of(entry: Entry) -> tuple[Place, int]:

@@ -8,18 +8,19 @@ a decision is final once the minimal time has passed it.
 - A **state** (`versions`) holds, for each key, its accesses sorted by place. An update computes its
   value from the version before it that counts: the last one of its own transaction, or else the last
   one of a transaction that is not known to have failed. It votes: whether its check holds, and the
-  value where somebody asks for it.
+  value where somebody asks for it. To say yes and nothing more, it need not say anything where the
+  closer can tell from the element that there is such an access (`known_from_element`).
 - A **closer** (`closing`) holds a transaction's votes and presumes that it commits. While a vote or
-  a constraint says no, there is an *abort* at every version that voted yes: an item at the place of
-  that version, bound for its key. A vote that changes, or comes later, makes the closer put right
+  a constraint says no, there is an *abort* at every version that voted yes, aloud or silently: an item
+  at the place of that version, bound for its key. A vote that changes, or comes later, makes the closer put right
   what it has sent; that an abort is taken back is a tombstone like every other.
 - Whatever changes a version (a late access, one that is taken back, an abort that comes or goes)
   makes the state compute those behind it anew, and send the difference.
 
 The invariants:
 
-1. *A vote names its version*: it has the version's place and mark, and an abort has the vote's, with
-   one child id more. So an abort finds its version by place, among all that its key has, now or
+1. *A vote names its version*: it has the version's place, and an abort has the vote's, with one child
+   id more. (The place of a silent vote is found by the very machines that made the access.) So an abort finds its version by place, among all that its key has, now or
    later: aborts are kept by place, whether or not there is a version, and a version looks there when
    it is asked if it counts.
 2. *A version outlives its abort.* What is aborted stays in its list and goes on voting, so that the
@@ -45,13 +46,15 @@ below are final.
 
 from __future__ import annotations
 
+from typing import Any
+
 from emberflow.calls import balance_of
-from emberflow.engine.mapping import Process
+from emberflow.engine.mapping import Process, broadcast_process, map_process, merge_process
 from emberflow.errors import StepError
-from emberflow.graph import Graph
+from emberflow.graph import Broadcast, Graph, Map, Node
 from emberflow.hashing import key_hash
-from emberflow.item import FlatItem
-from emberflow.transactional import ELEMENT, OUTPUTS, Access, Report, State, depth_of
+from emberflow.item import FlatItem, Place
+from emberflow.transactional import ELEMENT, OUTPUTS, Access, Close, Open, Report, State, depth_of
 
 #: Keys known to have a stable hash. Past that they are forgotten and begun anew.
 _KEYS_MAX = 200_000
@@ -92,6 +95,58 @@ def access_process(graph: Graph, node: Access) -> Process:
         return [output]
 
     return access
+
+
+class Participants:
+    """Which accesses follow from an element, by the machines that made them of it."""
+
+    def __init__(self, graph: Graph, close: Close) -> None:
+        open_ = next(
+            each
+            for each in graph.nodes
+            if isinstance(each, Open) and each.transaction == close.transaction
+        )
+        self._graph = graph
+        self._first = graph.readers[open_.id][0][0]
+        self._voters = {voter: number for number, voter in enumerate(close.voters)}
+        self._processes: dict[int, Process] = {}
+
+    def __call__(self, identity: Place, element: Any) -> list[tuple[Place, int, Any]]:
+        """Place, number of the vote, and key of each access that is known from the element.
+
+        One that fails on the way to its access is not there: its failure is told elsewhere.
+        """
+        found: list[tuple[Place, int, Any]] = []
+        waiting: list[tuple[int, list[FlatItem]]] = [(self._first, [(identity, 0, element)])]
+        while waiting:
+            number, items = waiting.pop()
+            outputs = self._process(number)(items, [])
+            voter = self._voters.get(number)
+            if voter is not None:
+                found += [(place, voter, access[0]) for place, _, access in outputs[0]]
+            elif not isinstance(self._graph.nodes[number], Access | Report):
+                readers = self._graph.readers[number]
+                waiting += [
+                    (reader, output)
+                    for (reader, _), output in zip(readers, outputs, strict=True)
+                    if output
+                ]
+        return found
+
+    def _process(self, number: int) -> Process:
+        process = self._processes.get(number)
+        if process is None:
+            process = self._processes[number] = self._made(self._graph.nodes[number])
+        return process
+
+    def _made(self, node: Node) -> Process:
+        if isinstance(node, Map):
+            return map_process(node)
+        if isinstance(node, Broadcast):
+            return broadcast_process(node)
+        if isinstance(node, Access):
+            return access_process(self._graph, node)
+        return merge_process  # a report: that way leads to the closer itself
 
 
 def report_process(graph: Graph, node: Report) -> Process:

@@ -21,7 +21,7 @@ from emberflow.engine.messages import Moment
 B = TypeVar("B")
 
 #: Not worth a trim below so many items.
-_ITEMS_MIN = 512
+ITEMS_MIN = 512
 
 
 class Trimmed(Generic[B]):
@@ -36,7 +36,7 @@ class Trimmed(Generic[B]):
         self.changes: Changes[B] | None = None
         #: How many items have come since the last trim: counted by the worker.
         self.items_since = 0
-        self._due = _ITEMS_MIN
+        self._due = ITEMS_MIN
 
     def trim_if_due(self, minimal: Moment) -> None:
         if self.items_since >= self._due:
@@ -55,7 +55,7 @@ class Trimmed(Generic[B]):
     def trimmed_at(self) -> None:
         """A trim is done; the next one is due when it will have as much to do again."""
         self.items_since = 0
-        self._due = max(_ITEMS_MIN, len(self.touched))
+        self._due = max(ITEMS_MIN, len(self.touched))
 
     def capture(self, moment: Moment, since: Moment) -> Iterator[Row | None]:
         """The rows of a cut, bucket by bucket; None for one that the cut does not need."""

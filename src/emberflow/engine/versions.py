@@ -59,6 +59,7 @@ from emberflow.transactional import (
     Rejected,
     State,
     Values,
+    known_from_element,
 )
 
 Entry: TypeAlias = tuple[Place, int, int, int, Any, Any, Any, Any]
@@ -116,6 +117,7 @@ class _Use:
         "rejected",
         "result",
         "tells_value",
+        "tells_yes",
         "vote",
         "writes",
     )
@@ -147,6 +149,8 @@ class _Use:
         self.number = close.voters.index(access.id) if votes and close is not None else -1
         #: Whether a vote for yes tells the value too: somebody has a constraint over it.
         self.tells_value = close is not None and bool(close.requires)
+        #: Whether it votes to say yes, too: nobody can tell that it is there otherwise.
+        self.tells_yes = self.tells_value or not known_from_element(graph, access)
 
 
 #: What an entry sends: port and place, and the payload.
@@ -209,8 +213,9 @@ class Versions(Trimmed[Bucket]):
                 bucket.noted = True
                 touched.append(bucket)
             if use.vote >= 0:
-                told = value if why is not None or use.tells_value else None
-                outputs[use.vote].append((place, mark, (identity, use.number, key, why, told)))
+                if why is not None or use.tells_yes:
+                    told = value if why is not None or use.tells_value else None
+                    outputs[use.vote].append((place, mark, (identity, use.number, key, why, told)))
                 if use.result >= 0 and why is None:
                     outputs[use.result].append(((*place, RESULT), mark, (payload, value)))
             elif not use.alone:
@@ -385,9 +390,10 @@ class Versions(Trimmed[Bucket]):
                 rejected = self._rejected(payload[0], why, key, value)
                 sent[use.rejected, (*identity, REJECTED)] = rejected
         else:
-            told = value if why is not None or use.tells_value else None
-            name = "an error" if isinstance(why, StepError) else why
-            sent[use.vote, place] = (place[:length], use.number, key, name, told)
+            if why is not None or use.tells_yes:
+                told = value if why is not None or use.tells_value else None
+                name = "an error" if isinstance(why, StepError) else why
+                sent[use.vote, place] = (place[:length], use.number, key, name, told)
             if why is None:
                 sent[use.result, (*place, RESULT)] = (payload, value)
         return {where: payload for where, payload in sent.items() if where[0] >= 0}
@@ -426,6 +432,8 @@ class Versions(Trimmed[Bucket]):
         """Drop what is decided and superseded; whether there will be more to drop."""
         minimal = min(minimal, self.held)
         entries, aborts = bucket.entries, bucket.aborts
+        if not aborts and len(entries) > 1 and entries[1][0] >= minimal:
+            return True  # of what is final the last version is enough, and there is one at most
         if entries and entries[-1][0] < minimal and bucket.counts and not aborts:
             last = entries[-1]
             if self._uses[last[2]].writes:
