@@ -11,10 +11,12 @@ import gc
 import pickle
 import time
 from collections import defaultdict
+from typing import Any
 
 import engine
 from pyspark.sql import SparkSession
 
+import emberflow as ef
 from emberflow import fronts
 from emberflow.engine.acker import Acker
 from emberflow.engine.messages import Effects, Progress
@@ -32,18 +34,19 @@ BATCH = 1_000
 class Stages:
     """Two workers, an acker and a sink, and how long each was busy with what."""
 
-    def __init__(self, words: list[str]) -> None:
-        graph = engine.count_flow().graph()
+    def __init__(self, flow: ef.Flow, elements: list[Any]) -> None:
+        graph = flow.graph()
         layout = Layout(graph)
         self.seconds: dict[tuple[str, str], float] = defaultdict(float)
         self.workers = [Worker(layout, index, WORKERS) for index in range(WORKERS)]
         self.acker = Acker(workers=WORKERS, fronts=[0])
-        self.stores = [Store("counts", 0) for _ in range(WORKERS)]
+        self.stores = [{sink: Store(sink, 0) for sink in graph.sinks} for _ in range(WORKERS)]
         self.inboxes: list[list[bytes]] = [[] for _ in range(WORKERS)]
         self.stored = 0
-        self.feed = Feed(
-            "words", graph.fronts["words"].id, fronts.Iterable(words), 0, 0, credit=10_000
-        )
+        self.messages = 0
+        self.bytes_sent = 0
+        ((name, front),) = graph.fronts.items()
+        self.feed = Feed(name, front.id, fronts.Iterable(elements), 0, 0, credit=20_000)
 
     def run(self) -> None:
         told: Progress | None = None
@@ -95,21 +98,26 @@ class Stages:
         name = f"worker {index}"
         begin = time.thread_time()
         for destination, frame in effects.frames:
-            self.inboxes[destination].append(pickle.dumps(packed(frame), 5))
+            message = pickle.dumps(packed(frame), 5)
+            self.messages += 1
+            self.bytes_sent += len(message)
+            self.inboxes[destination].append(message)
         ack = pickle.dumps(effects.ack, 5) if effects.ack else None
         for bundle in effects.bundles:
-            self.stores[index].add(bundle)
-        bundle_ = self.stores[index].next()
-        stored = pickle.dumps(packed(bundle_), 5) if bundle_ is not None else None
+            self.stores[index][bundle.sink].add(bundle)
+        waiting = [bundle for store in self.stores[index].values() if (bundle := store.next())]
+        stored = [pickle.dumps(packed(bundle), 5) for bundle in waiting]
         sent = time.thread_time()
         self.seconds[name, "serialization"] += sent - begin
         if ack is not None:
             self.acker.receive(pickle.loads(ack))
         acked = time.thread_time()
         self.seconds["driver", "acks"] += acked - sent
-        if stored is not None:
-            self.stored += len(unpacked_bundle(pickle.loads(stored)).payloads)
-            self.stores[index].stored()
+        for message in stored:
+            bundle = unpacked_bundle(pickle.loads(message))
+            self.stored += len(bundle.payloads)
+            self.stores[index][bundle.sink].stored()
+        if stored:
             self.seconds["driver", "taking bundles"] += time.thread_time() - acked
 
 
@@ -125,9 +133,9 @@ def user_functions(words: list[str]) -> float:
     return time.thread_time() - begin
 
 
-def main(spark: SparkSession | None = None) -> None:
-    words = pickle.loads(pickle.dumps(engine.zipf_words(ELEMENTS)))
-    stages = Stages(words)
+def measured(flow: ef.Flow, elements: list[Any], *, outputs: int = 1) -> Stages:
+    """Run a flow of one front over these elements, each of which gives so many outputs."""
+    stages = Stages(flow, pickle.loads(pickle.dumps(elements)))
     gc.collect()
     gc.freeze()
     thresholds = gc.get_threshold()
@@ -137,16 +145,27 @@ def main(spark: SparkSession | None = None) -> None:
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
-    assert stages.stored == ELEMENTS
-    print(f"{f'where the time goes, {ELEMENTS:,} words':44}{'µs an element':>16}")
+    due = outputs * len(elements)
+    assert stages.stored == due, f"{stages.stored} of {due} are stored"
+    return stages
+
+
+def tell(stages: Stages, count: int) -> None:
     total: dict[str, float] = defaultdict(float)
     for (where, what), seconds in sorted(stages.seconds.items()):
         total[where] += seconds
-        print(f"{f'  {where}: {what}':44}{seconds / ELEMENTS * 1e6:>16.2f}")
-    own = user_functions(words) / ELEMENTS * 1e6
-    print(f"{'  of it user functions, called twice':44}{own:>16.2f}")
+        print(f"{f'  {where}: {what}':44}{seconds / count * 1e6:>16.2f}")
     for where, seconds in total.items():
-        print(f"{f'  {where} in all':44}{seconds / ELEMENTS * 1e6:>16.2f}")
+        print(f"{f'  {where} in all':44}{seconds / count * 1e6:>16.2f}")
+
+
+def main(spark: SparkSession | None = None) -> None:
+    words = engine.zipf_words(ELEMENTS)
+    stages = measured(engine.count_flow(), words)
+    print(f"{f'where the time goes, {ELEMENTS:,} words':44}{'µs an element':>16}")
+    own = user_functions(words) / ELEMENTS * 1e6
+    print(f"{'  user functions, called twice, are of it':44}{own:>16.2f}")
+    tell(stages, ELEMENTS)
 
 
 if __name__ == "__main__":
