@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from emberflow.engine import loops
-from emberflow.engine.messages import Moment
 from emberflow.engine.program import Layout
 from emberflow.errors import StepError
 from emberflow.graph import Sink
-from emberflow.hashing import owner, stable_id
+from emberflow.hashing import key_hash, owner, stable_id
 from emberflow.item import FlatItem, hopped
 
 #: Keys whose owner is remembered, for each keyed input. Past that it is forgotten and begun anew.
@@ -45,15 +44,20 @@ class Route:
         while (position := loops.spread(items, position, spread, key_of, owners, marks)) < len(
             items
         ):
-            # A key or a mark not met before, or a key function that fails.
             place, mark, payload = items[position]
             position += 1
             try:
-                worker = self._owner(payload, (place[0], place[1]))
-            except StepError as error:
-                failed.append((place, mark, error))
-            else:
-                spread[worker].append((place, self._marked(worker, mark), payload))
+                key = key_of(payload)
+                worker = owners.get(key)
+                if worker is None:  # not met before
+                    worker = self._remembered(key, key_hash(key))
+            except Exception:  # a key function that fails, or a key that has no stable hash
+                try:
+                    worker = self._remembered(*self._balance(payload, (place[0], place[1])))
+                except StepError as error:
+                    failed.append((place, mark, error))
+                    continue
+            spread[worker].append((place, self._marked(worker, mark), payload))
         return {worker: sent for worker, sent in enumerate(spread) if sent}
 
     def _marked(self, worker: int, mark: int) -> int:
@@ -63,8 +67,7 @@ class Route:
         marked = known[mark] = hopped(mark, self._hops[worker])
         return marked
 
-    def _owner(self, payload: Any, moment: Moment) -> int:
-        key, hashed = self._balance(payload, moment)
+    def _remembered(self, key: Any, hashed: int) -> int:
         if len(self._owners) >= _OWNERS_MAX:
             self._owners.clear()
         if self._sink is not None:

@@ -58,6 +58,8 @@ from emberflow.transactional import ELEMENT, OUTPUTS, Access, Close, Open, Repor
 
 #: Keys known to have a stable hash. Past that they are forgotten and begun anew.
 _KEYS_MAX = 200_000
+#: Every key of these types has one.
+_STABLE = frozenset((int, str, bytes))
 
 
 def access_process(graph: Graph, node: Access) -> Process:
@@ -78,7 +80,7 @@ def access_process(graph: Graph, node: Access) -> Process:
             own = payload[1] if carried else payload
             try:
                 key = key_of(own)
-                if key not in known:
+                if key.__class__ not in _STABLE and key not in known:
                     if len(known) >= _KEYS_MAX:
                         known.clear()
                     key_hash(key)  # a key that has no stable hash is refused, below

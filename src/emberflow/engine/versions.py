@@ -43,7 +43,7 @@ from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.changes import Changes
 from emberflow.engine.cut import Row
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
-from emberflow.engine.trimming import Trimmed
+from emberflow.engine.trimming import ITEMS_MIN, Trimmed
 from emberflow.errors import StepError
 from emberflow.graph import Graph
 from emberflow.hashing import key_hash
@@ -65,6 +65,7 @@ from emberflow.transactional import (
 Entry: TypeAlias = tuple[Place, int, int, int, Any, Any, Any, Any]
 
 _place_of = itemgetter(0)
+_COMMITTED = (COMMITTED,)
 
 
 class _Unknown:
@@ -84,18 +85,21 @@ def same_value(one: Any, other: Any) -> bool:
     )
 
 
+#: Most keys have none, ever: nothing is put into this one.
+_NO_ABORTS: dict[Place, int] = {}
+
+
 class Bucket:
     """The accesses of a key, and what the next one in order needs to know of the last group."""
 
-    __slots__ = ("aborts", "base", "counts", "entries", "identity", "key", "noted", "value")
+    __slots__ = ("aborts", "base", "counts", "entries", "key", "noted", "value")
 
     def __init__(self, key: Any, default: Any) -> None:
         self.key = key
         self.entries: list[Entry] = []
         #: How many aborts there are at a place: one, or for a moment two, of two histories.
-        self.aborts: dict[Place, int] = {}
-        #: Of the last group: who it is, what it began with, what it left, and whether it counts.
-        self.identity: Place = ()
+        self.aborts: dict[Place, int] = _NO_ABORTS
+        #: Of the last group: what it began with, what it left, and whether it counts.
         self.base = default
         self.value = default
         self.counts = True
@@ -116,6 +120,7 @@ class _Use:
         "output",
         "rejected",
         "result",
+        "silent",
         "tells_value",
         "tells_yes",
         "vote",
@@ -151,6 +156,8 @@ class _Use:
         self.tells_value = close is not None and bool(close.requires)
         #: Whether it votes to say yes, too: nobody can tell that it is there otherwise.
         self.tells_yes = self.tells_value or not known_from_element(graph, access)
+        #: Whether it has nothing at all to say while all is well.
+        self.silent = not (access.alone or self.tells_yes or self.result >= 0)
 
 
 #: What an entry sends: port and place, and the payload.
@@ -170,12 +177,12 @@ class Versions(Trimmed[Bucket]):
         self._default = node.default
         self._ports = node.ports
         self._uses = [_Use(graph, node, number) for number in range(len(node.accesses))]
+        self._writes = frozenset(number for number, use in enumerate(self._uses) if use.writes)
 
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         outputs: list[list[FlatItem]] = [[] for _ in range(self._ports)]
         buckets, uses, touched = self.buckets, self._uses, self.touched
-        for number, item in enumerate(items):
-            place, mark, (key, access, length, payload) = item
+        for number, (place, mark, (key, access, length, payload)) in enumerate(items):
             if mark & 1 or access < 0:
                 return self._process_slowly(items[number:], outputs, failed)
             bucket = buckets.get(key)
@@ -184,16 +191,17 @@ class Versions(Trimmed[Bucket]):
                 if self.changes is not None:
                     self.changes.note(bucket)
             entries = bucket.entries
-            if entries and entries[-1][0] >= place:
-                return self._process_slowly(items[number:], outputs, failed)
             use = uses[access]
             # In order: the value is that of the last group, or of this one so far.
-            identity = place[:length]
-            if identity == bucket.identity:
-                before, counts = bucket.value, bucket.counts
-            else:
-                before = bucket.value if bucket.counts else bucket.base
-                counts = True
+            counts, goes_on = True, False
+            if entries:
+                last = entries[-1]
+                ahead = last[0]
+                if ahead >= place:
+                    return self._process_slowly(items[number:], outputs, failed)
+                if ahead[0] == place[0] and ahead[: last[3]] == place[:length]:
+                    counts, goes_on = bucket.counts, True
+            before = bucket.value if goes_on or bucket.counts else bucket.base
             try:
                 if use.function is None:
                     value = before
@@ -204,31 +212,36 @@ class Versions(Trimmed[Bucket]):
                 return self._process_slowly(items[number:], outputs, failed)
             if value.__class__ is At:
                 return self._process_slowly(items[number:], outputs, failed)
-            if identity != bucket.identity:
-                bucket.identity, bucket.base = identity, before
+            if not goes_on:
+                bucket.base = before
             bucket.value = value
             bucket.counts = counts and why is None and place not in bucket.aborts
             entries.append((place, mark, access, length, payload, before, value, why))
             if not bucket.noted and (len(entries) > 1 or why is not None or not use.writes):
                 bucket.noted = True
                 touched.append(bucket)
+            if use.silent:
+                if why is None:
+                    continue
             if use.vote >= 0:
                 if why is not None or use.tells_yes:
                     told = value if why is not None or use.tells_value else None
-                    outputs[use.vote].append((place, mark, (identity, use.number, key, why, told)))
+                    vote = (place[:length], use.number, key, why, told)
+                    outputs[use.vote].append((place, mark, vote))
                 if use.result >= 0 and why is None:
                     outputs[use.result].append(((*place, RESULT), mark, (payload, value)))
             elif not use.alone:
                 if use.result >= 0 and why is None:
                     outputs[use.result].append(((*place, RESULT), mark, (payload, value)))
             elif why is None:
+                identity = place[:length]
                 if use.committed >= 0:
-                    outputs[use.committed].append(((*identity, COMMITTED), mark, payload[0]))
+                    outputs[use.committed].append((identity + _COMMITTED, mark, payload[0]))
                 if use.output >= 0:
                     outputs[use.output].append(((*identity, OUTPUT), mark, (payload[1], value)))
             elif use.rejected >= 0:
                 rejected = self._rejected(payload[0], why, key, value)
-                outputs[use.rejected].append(((*identity, REJECTED), mark, rejected))
+                outputs[use.rejected].append(((*place[:length], REJECTED), mark, rejected))
         return outputs
 
     def _rejected(self, element: Any, why: Any, key: Any, value: Any) -> Rejected[Any]:
@@ -275,6 +288,8 @@ class Versions(Trimmed[Bucket]):
             bucket.noted = True
             self.touched.append(bucket)
         if access < 0:
+            if bucket.aborts is _NO_ABORTS:
+                bucket.aborts = {}
             there = bucket.aborts.get(place, 0)
             if mark & 1 and there == 1:
                 del bucket.aborts[place]
@@ -413,14 +428,12 @@ class Versions(Trimmed[Bucket]):
         """Have at hand what the next access in order needs to know of the last group."""
         entries = bucket.entries
         if not entries:
-            bucket.identity = ()
             bucket.base = bucket.value = self._default
             bucket.counts = True
             if not bucket.aborts and self.buckets.get(bucket.key) is bucket:
                 del self.buckets[bucket.key]
             return
         start, last = _group_start(entries, len(entries) - 1), entries[-1]
-        bucket.identity = last[0][: last[3]]
         bucket.base, bucket.value = entries[start][5], last[6]
         bucket.counts = all(
             entry[7] is None and entry[0] not in bucket.aborts for entry in entries[start:]
@@ -428,25 +441,55 @@ class Versions(Trimmed[Bucket]):
 
     # What is final.
 
+    def trim(self, minimal: Moment) -> None:
+        if self.changes is not None:
+            self.changes.note_all(self.touched_since(self.changes.begun))
+        bound, trim_one, writes = min(minimal, self.held), self.trim_one, self._writes
+        touched: list[Bucket] = []
+        stays = touched.append
+        for bucket in self.touched:
+            entries = bucket.entries
+            if bucket.aborts or len(entries) < 2:
+                if trim_one(bucket, minimal):
+                    stays(bucket)
+                continue
+            if entries[1][0] >= bound:
+                stays(bucket)  # of what is final the last version is enough
+                continue
+            final = len(entries) if entries[-1][0] < bound else bisect_left(entries, (bound,))
+            last = entries[final - 1]
+            if (
+                last[7] is None
+                and last[2] in writes
+                and entries[final - 2][0][0] != last[0][0]  # so it is the only one of its group
+            ):
+                # The last final version counts: by far the commonest case.
+                del entries[: final - 1]
+                if len(entries) > 1:
+                    stays(bucket)
+                else:
+                    bucket.noted = False
+            elif trim_one(bucket, minimal):
+                stays(bucket)
+        self.touched = touched
+        self.trimmed_at()
+
+    def trimmed_at(self) -> None:
+        # A bucket is far from the next in memory: more to drop at a visit, and fewer visits.
+        self.items_since = 0
+        self._due = max(ITEMS_MIN, 2 * len(self.touched))
+
     def trim_one(self, bucket: Bucket, minimal: Moment) -> bool:
         """Drop what is decided and superseded; whether there will be more to drop."""
         minimal = min(minimal, self.held)
         entries, aborts = bucket.entries, bucket.aborts
-        if not aborts and len(entries) > 1 and entries[1][0] >= minimal:
-            return True  # of what is final the last version is enough, and there is one at most
-        if entries and entries[-1][0] < minimal and bucket.counts and not aborts:
-            last = entries[-1]
-            if self._uses[last[2]].writes:
-                # All is final, and the last version counts: by far the commonest case.
-                entries[:] = [_settled(last)]
-                bucket.noted = False
-                return False
         final = bisect_left(entries, (minimal,))
         if final:
             kept = self._last_counting(bucket, final)
             entries[:final] = [] if kept is None else [_settled(kept)]
         if aborts:
-            bucket.aborts = {place: n for place, n in aborts.items() if place >= minimal}
+            left = {place: n for place, n in aborts.items() if place >= minimal}
+            bucket.aborts = left or _NO_ABORTS
         if not entries or (final and len(entries) == 1):
             self._settle(bucket)
         bucket.noted = (
