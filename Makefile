@@ -14,7 +14,7 @@ unexport SPARK_HOME PYTHONPATH
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-batch bench-kafka soak lock clean
+.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-batch bench-kafka soak lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -64,6 +64,10 @@ bench-batch: setup ## only batch on Spark, against PySpark written by hand (EMBE
 
 bench-exactly-once: setup ## what exactly-once costs, against markers (ONLY=latency, QUICK=1)
 	@scripts/ensure-java $(BIN)/python bench/run.py exactly_once $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
+
+bench-transactions: setup ## transactions, against PostgreSQL and by what they depend on (ONLY=bank, QUICK=1)
+	@scripts/ensure-postgres
+	@scripts/ensure-java $(BIN)/python bench/run.py transactions $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
 
 bench-kafka: setup ## only Kafka, topic to topic
 	@scripts/ensure-kafka

@@ -3,6 +3,7 @@
 python bench/run.py [hashing] [persistent] [engine] [live] [batch]
 python bench/run.py live --only throughput
 python bench/run.py exactly_once [--only latency] [--quick]
+python bench/run.py transactions [--only bank] [--quick]
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from importlib import import_module
 from pathlib import Path
 
 BENCHMARKS = ("hashing", "persistent", "engine", "live", "batch")
-#: Not among those that run when none is named: it takes long.
+#: Not among those that run when none is named: they take long.
 EXACTLY_ONCE = "exactly_once"
+TRANSACTIONS = "transactions"
 PARTS = {
     "live": ("latency", "throughput", "overload", "stages"),
     EXACTLY_ONCE: ("latency", "kills", "runtime", "cuts"),
+    TRANSACTIONS: ("bank", "states", "keys", "workers", "queries", "violations", "stages"),
 }
 
 
@@ -29,9 +32,9 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", help="this part of what is named; may be repeated"
     )
-    parser.add_argument("--quick", action="store_true", help="exactly_once: see that it runs")
+    parser.add_argument("--quick", action="store_true", help="only see that it runs")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.names) - {*BENCHMARKS, EXACTLY_ONCE})
+    unknown = sorted(set(arguments.names) - {*BENCHMARKS, EXACTLY_ONCE, TRANSACTIONS})
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     names = arguments.names or BENCHMARKS
@@ -45,7 +48,7 @@ def main() -> None:
         print(f"\n# {name}\n", flush=True)
         if name == "live":
             import_module(name).main(arguments.only or PARTS[name])
-        elif name == EXACTLY_ONCE:
+        elif name in (EXACTLY_ONCE, TRANSACTIONS):
             import_module(name).main(arguments.only or PARTS[name], quick=arguments.quick)
         else:
             import_module(name).main()

@@ -14,7 +14,7 @@ import emberflow as ef
 
 Transfer: TypeAlias = tuple[int, int, int, int]
 
-OPENING = 1_000
+OPENING = 100_000
 AMOUNT_MAX = 10
 #: Nobody has that much: a transfer of it violates the constraint.
 TOO_MUCH = 10**12
@@ -82,7 +82,10 @@ def plain_withdrawals() -> ef.Flow:
     """What the fast path is held against: a plain fold of the same."""
     flow = ef.Flow("plain withdrawals")
     keyed = flow.front("transfers").key_by(source_of)
-    keyed.fold(initial=OPENING, combine=withdrawn).sink("done")
+    keyed.fold(
+        initial=(OPENING, None),
+        combine=lambda held, transfer: (withdrawn(held[0], transfer), transfer),
+    ).map(lambda held: held[1]).sink("done")
     return flow
 
 
@@ -90,10 +93,15 @@ def separate_updates() -> ef.Flow:
     """The same two updates of each transfer without a transaction: two keyed folds of entries."""
     flow = ef.Flow("separate updates")
     entries = flow.front("transfers").flat_map(
-        lambda transfer: ((transfer[1], -transfer[3]), (transfer[2], transfer[3]))
+        lambda transfer: (
+            (transfer[0], transfer[1], -transfer[3]),
+            (transfer[0], transfer[2], transfer[3]),
+        )
     )
-    keyed = entries.key_by(lambda entry: entry[0])
-    keyed.fold(initial=OPENING, combine=lambda balance, entry: balance + entry[1]).sink("done")
+    keyed = entries.key_by(lambda entry: entry[1])
+    keyed.fold(
+        initial=(0, OPENING), combine=lambda held, entry: (entry[0], held[1] + entry[2])
+    ).sink("done")
     return flow
 
 
@@ -111,3 +119,50 @@ def plain_loop(given: Sequence[Transfer]) -> list[Any]:
         else:
             output.append((transfer, "not_negative", left))
     return output
+
+
+# Several states: an element is ``(number, key)``, and each state is accessed by another key of it.
+
+
+def spread_elements(count: int, keys: int, *, seed: int = 1) -> list[tuple[int, int]]:
+    random = Random(seed)
+    return [(number, int(random.random() * keys)) for number in range(count)]
+
+
+def several_states(states: int, keys: int, *, series: bool, separate: bool) -> ef.Flow:
+    """An update of each state, one behind another or beside it, in one transaction or each in its own.
+
+    Each element gives one output; beside each other in separate transactions, one of each.
+    """
+    kind = f"{'series' if series else 'parallel'} {'separate' if separate else 'one'}"
+    flow = ef.Flow(f"{states} states, {kind}")
+    made = [flow.state(f"state-{number}", default=0) for number in range(states)]
+    source: Any = flow.front("elements")
+    if separate:
+        done = []
+        for number, state in enumerate(made):
+            with source.transaction(name=f"transaction-{number}") as tx:
+                tx.key_by(_key_of(number, keys)).update(state, counted, check=not_negative)
+            done.append(tx.committed)
+            if series:
+                source = tx.committed
+        (done[-1] if series or states == 1 else ef.merge(*done)).sink("done")
+        return flow
+    with source.transaction(name="transaction") as tx:
+        stream: Any = tx
+        for number, state in enumerate(made):
+            updated = stream.key_by(_key_of(number, keys)).update(
+                state, counted, check=not_negative
+            )
+            if series and number < states - 1:
+                stream = updated.map(lambda pair: pair[0])
+    tx.committed.sink("done")
+    return flow
+
+
+def counted(value: int, element: tuple[int, int]) -> int:
+    return value + 1
+
+
+def _key_of(number: int, keys: int) -> Any:
+    return lambda element: (element[1] * (2 * number + 1) + number) % keys

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psycopg
@@ -39,7 +39,8 @@ def binaries() -> Path | None:
 
 
 class PostgresServer:
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, *, settings: Mapping[str, str] | None = None) -> None:
+        self._settings = dict(settings or {})
         # Not pytest's temporary folder: that is root's alone, and too long a path for a socket.
         self._home = Path(tempfile.mkdtemp(prefix="emberflow-postgres-"))
         self._as_user: list[str] = []
@@ -99,6 +100,7 @@ class PostgresServer:
             "unix_socket_directories": self._home,
             "fsync": "on",
             "shared_buffers": "16MB",
+            **self._settings,
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         if shutil.which("setpriv"):

@@ -220,9 +220,8 @@ class Versions(Trimmed[Bucket]):
             if not bucket.noted and (len(entries) > 1 or why is not None or not use.writes):
                 bucket.noted = True
                 touched.append(bucket)
-            if use.silent:
-                if why is None:
-                    continue
+            if use.silent and why is None:
+                continue
             if use.vote >= 0:
                 if why is not None or use.tells_yes:
                     told = value if why is not None or use.tells_value else None
