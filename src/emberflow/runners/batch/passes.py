@@ -1,17 +1,11 @@
-"""What runs in a Spark task: one pass over sorted rows, from Arrow to Arrow.
+"""What runs in a Spark task: one pass over the rows of a partition, from Arrow to Arrow.
 
-Rows between passes have four columns::
+Rows between passes are chunks of items (`bus`), sorted by the slice that they are of; a slice at a
+time is put in order (`sorting`) and goes through the machines of its unit, which see the items of one
+key after the other.
 
-    bucket    the unit that the item is for, and the 32-bit hash of its key: what is hashed and sorted
-    time      the time of the item
-    path      the rest of its place (`places`)
-    payload   its payload (`codec`)
-
-They come sorted by the first three, which is checked as they go by: were two items at one place,
-their order would be Spark's whim, and the output with it.
-
-A pass takes slices of a batch, small enough that what a slice turns into stays small, and yields a
-batch of rows whenever enough have come together. A clock helps to choose how long a slice is; what
+A pass takes parts of what it has, small enough that what a part turns into stays small, and yields a
+batch of rows whenever enough have come together. A clock helps to choose how long a part is; what
 comes out does not depend on it.
 """
 
@@ -25,51 +19,45 @@ from dataclasses import dataclass
 from time import thread_time
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from emberflow.calls import Balance, balance_of
 from emberflow.errors import InputError, InternalError
 from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Sink
 from emberflow.hashing import key_hash
-from emberflow.runners.batch.codec import decode_all, encode_all
+from emberflow.runners.batch.bus import (
+    ANYWHERE,
+    HASH_BITS,
+    HASH_MASK,
+    BusRows,
+    Items,
+    Spread,
+)
 from emberflow.runners.batch.inputs import Checked
 from emberflow.runners.batch.machines import Ended, GroupMachine, ReduceMachine, Reducer
 from emberflow.runners.batch.outputs import ColumnWriter, SinkColumns
 from emberflow.runners.batch.places import decoded_path, encoded_int
 from emberflow.runners.batch.planning import Units
 from emberflow.runners.batch.regions import Region
+from emberflow.runners.batch.sorting import Sorter
 from emberflow.runners.batch.steps import Step, broadcast_step, map_step, placed_step
 
 #: Rows and bytes that leave as one Arrow batch.
 _ROWS_MAX = 10_000
 _BYTES_MAX = 16 << 20
 #: Items taken through the steps at once. Each of them may make an accumulator, and accumulators may
-#: be large; but large ones take long to make, so a slice is as long as what it costs.
-_SLICE_MIN, _SLICE_MAX = 16, 2_048
-_SLICE_SECONDS = 0.005
-#: What a slice should turn into, and the least and most elements that make one.
+#: be large; but large ones take long to make, so a part is as long as what it costs.
+_PART_MIN, _PART_MAX = 16, 2_048
+_PART_SECONDS = 0.005
+#: What a part should turn into, and the least and most elements that make one.
 _ITEMS_AIMED_AT = 8_192
 _ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
-
-_HASH_BITS = 32
-_HASH_MASK = (1 << _HASH_BITS) - 1
 
 #: Keys whose bucket is remembered. Past that it is forgotten and begun anew.
 _KNOWN_MAX = 200_000
 
 #: Items die young, and a look at all of them now and then finds nothing.
 _COLLECTIONS = (100_000, 20, 100)
-
-BUS_SCHEMA = "bucket long, time long, path binary, payload binary"
-_BUS = pa.schema(
-    [
-        pa.field("bucket", pa.int64()),
-        pa.field("time", pa.int64()),
-        pa.field("path", pa.binary()),
-        pa.field("payload", pa.binary()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +72,8 @@ class Pass:
     front: Checked | None = None
     #: The columns of the sink, if all that leaves is for it.
     columns: SinkColumns | None = None
+    #: How the next shuffle spreads what leaves for other units.
+    spread: Spread = ANYWHERE
 
 
 def run_pass(
@@ -131,13 +121,14 @@ class Runner:
         self.units = Units(given.graph)
         self._ended = ended
         self._needed = self.units.leading_to(given.sink)
-        self._out: _SinkRows | _BusRows = (
-            _BusRows() if given.columns is None else _SinkRows(ColumnWriter(given.columns))
+        self._out: _SinkRows | BusRows = (
+            BusRows(given.spread)
+            if given.columns is None
+            else _SinkRows(ColumnWriter(given.columns))
         )
         self._steps: dict[int, Step] = {}
         self._machines = {number: self._machine(number) for number in given.units}
-        self._sorted = _Sorted(given.graph)
-        self._slice = _SLICE_MIN
+        self._part = _PART_MIN
 
     # Rows in, rows out.
 
@@ -159,45 +150,64 @@ class Runner:
         yield from self._out.rest()
 
     def gone_on(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            buckets = batch.column(0).to_numpy()
-            paths: list[bytes] = batch.column(2).to_pylist()
-            self._sorted.check(buckets, batch.column(1).to_numpy(), paths)
-            targets = buckets >> _HASH_BITS
-            start = 0
-            while start < len(buckets):
-                end = int(np.searchsorted(targets, targets[start], side="right"))
-                rows = batch.slice(start, end - start)
-                yield from self._target(int(targets[start]), rows, paths[start:end])
-                start = end
+        sorter, current = Sorter(self._doubled), None
+        try:
+            for batch in batches:
+                chunks = batch.column(3)
+                for number, bucket in enumerate(batch.column(0).to_pylist()):
+                    if bucket != current:
+                        if current is not None:
+                            if bucket < current:
+                                raise InternalError("the rows of a pass are not sorted")
+                            yield from self._slice_of(current >> HASH_BITS, sorter.ended())
+                        current = bucket
+                    if self._passes(bucket >> HASH_BITS):
+                        yield batch.slice(number, 1)
+                    else:
+                        sorter.add(chunks[number].as_py())
+            if current is not None:
+                yield from self._slice_of(current >> HASH_BITS, sorter.ended())
+        finally:
+            sorter.close()
         for machine in self._machines.values():
             machine.finish()
         yield from self._out.rest()
 
-    def _target(
-        self, target: int, batch: pa.RecordBatch, paths: list[bytes]
-    ) -> Iterator[pa.RecordBatch]:
+    def _passes(self, target: int) -> bool:
+        """Whether what is for this unit goes on to a later pass."""
+        return target not in self._machines and self.given.columns is None
+
+    def _slice_of(self, target: int, blocks: Iterator[Items]) -> Iterator[pa.RecordBatch]:
         machine = self._machines.get(target)
-        if machine is None and self.given.columns is None:
-            yield batch
-            return
-        start = 0
-        while start < batch.num_rows:
-            size, began = self._slice, thread_time()
-            rows = batch.slice(start, size)
-            here = paths[start : start + size]
-            start += size
-            times: list[int] = rows.column(1).to_pylist()
-            payloads = decode_all(rows.column(3).to_pylist())
-            if machine is not None:
-                machine.feed(rows.column(0).to_pylist(), times, here, payloads)
-            elif target == self.units.sink_target:
-                self._step(self.given.sink.id)(times, here, payloads)
-            else:
-                raise InternalError(f"a row for unit {target} has come to the end of its batch")
-            slow = thread_time() - began > _SLICE_SECONDS
-            self._slice = max(_SLICE_MIN, size // 2) if slow else min(_SLICE_MAX, size * 2)
-            yield from self._out.full()
+        for hashes, times, paths, payloads in blocks:
+            start = 0
+            while start < len(paths):
+                end, began = start + self._part, thread_time()
+                at, where, given = times[start:end].tolist(), paths[start:end], payloads[start:end]
+                if machine is not None:
+                    machine.feed(hashes[start:end].tolist(), at, where, given)
+                elif target == self.units.sink_target:
+                    self._step(self.given.sink.id)(at, where, given)
+                else:
+                    raise InternalError(f"a row for unit {target} has come to the end of its batch")
+                slow = thread_time() - began > _PART_SECONDS
+                if slow:
+                    self._part = max(_PART_MIN, self._part // 2)
+                elif end - start == self._part:
+                    self._part = min(_PART_MAX, self._part * 2)
+                start = end
+                yield from self._out.full()
+
+    def _doubled(self, time: int, path: bytes) -> InputError:
+        front, *ids = decoded_path(path)
+        if front < 0:  # scheduled: the element that it comes from
+            time, front = ids[0], ids[1]
+        fronts = self.given.graph.fronts.items()
+        names = [name for name, known in fronts if known.index == front]
+        return InputError(
+            f"front {names[0] if names else front!r}: more than one row has the time {time}. Times "
+            f"within a front are the order, so they are unique."
+        )
 
     # The steps between: made once a pass, from the graph.
 
@@ -255,11 +265,11 @@ class Runner:
         out = self._out
         if isinstance(out, _SinkRows):
             return out.add
-        target = self.units.sink_target << _HASH_BITS
+        target = self.units.sink_target << HASH_BITS
 
         def to_sink(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
             # Any partition will do. Elements are spread, so that none has to take them all.
-            out.add([target | hash(time) & _HASH_MASK for time in times], times, paths, payloads)
+            out.add([target | hash(time) & HASH_MASK for time in times], times, paths, payloads)
 
         return to_sink
 
@@ -270,7 +280,7 @@ class Runner:
             raise InternalError("the last pass of a batch has rows that are not for the sink")
         number = self.units.of_node[entry]
         unit = self.units.units[number]
-        target = number << _HASH_BITS
+        target = number << HASH_BITS
         keyed = self.units.keyed_node(unit, entry)
         if keyed is None:
 
@@ -307,7 +317,7 @@ def _buckets(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Bu
             return [known[key_of(payload)] for payload in payloads]
         except Exception:  # the key function raised, or a key has no stable hash: told item by item
             return [
-                target | balance(payload, (time, decoded_path(path)[0]))[1] & _HASH_MASK
+                target | balance(payload, (time, decoded_path(path)[0]))[1] & HASH_MASK
                 for time, path, payload in zip(times, paths, payloads, strict=True)
             ]
 
@@ -323,53 +333,12 @@ class _Known(dict[Any, int]):
     def __missing__(self, key: Any) -> int:
         if len(self) >= _KNOWN_MAX:
             self.clear()
-        bucket = self[key] = self._target | key_hash(key) & _HASH_MASK
+        bucket = self[key] = self._target | key_hash(key) & HASH_MASK
         return bucket
 
 
-class _BusRows:
-    """Rows for the next shuffle."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-        self._clear()
-
-    def _clear(self) -> None:
-        self._buckets: list[int] = []
-        self._times: list[int] = []
-        self._paths: list[bytes] = []
-        self._payloads: list[bytes] = []
-        self._bytes = 0
-
-    def add(
-        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
-    ) -> None:
-        data = encode_all(payloads)
-        self.taken += len(data)
-        self._buckets += buckets
-        self._times += times
-        self._paths += paths
-        self._payloads += data
-        self._bytes += sum(map(len, data))
-
-    def full(self) -> Iterator[pa.RecordBatch]:
-        if len(self._times) >= _ROWS_MAX or self._bytes >= _BYTES_MAX:
-            yield from self.rest()
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        if self._times:
-            arrays = [
-                pa.array(self._buckets, pa.int64()),
-                pa.array(self._times, pa.int64()),
-                pa.array(self._paths, pa.binary()),
-                pa.array(self._payloads, pa.binary()),
-            ]
-            self._clear()
-            yield pa.RecordBatch.from_arrays(arrays, schema=_BUS)
-
-
 class _SinkRows:
-    """Rows of the sink: each slice becomes columns at once, so that no payload is held for long."""
+    """Rows of the sink: each part becomes columns at once, so that no payload is held for long."""
 
     def __init__(self, writer: ColumnWriter) -> None:
         self.taken = 0
@@ -395,42 +364,3 @@ class _SinkRows:
             batches, self._batches = self._batches, []
             self._rows = self._bytes = 0
             yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
-
-
-class _Sorted:
-    """Watches that rows come in order, and that no two stand at one place."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._last: tuple[int, int, bytes] | None = None
-
-    def check(self, buckets: Any, times: Any, paths: list[bytes]) -> None:
-        if not paths:
-            return
-        if self._last is not None:
-            self._compare(self._last, (int(buckets[0]), int(times[0]), paths[0]))
-        same_bucket = buckets[1:] == buckets[:-1]
-        same_time = times[1:] == times[:-1]
-        if not ((buckets[1:] >= buckets[:-1]) & (~same_bucket | (times[1:] >= times[:-1]))).all():
-            raise InternalError("the rows of a pass are not sorted")
-        # Nearly all are told apart by their times; paths are looked at where they are not.
-        for number in np.flatnonzero(same_bucket & same_time).tolist():
-            if not paths[number] < paths[number + 1]:
-                bucket, time = int(buckets[number]), int(times[number])
-                self._compare((bucket, time, paths[number]), (bucket, time, paths[number + 1]))
-        self._last = (int(buckets[-1]), int(times[-1]), paths[-1])
-
-    def _compare(self, one: tuple[int, int, bytes], other: tuple[int, int, bytes]) -> None:
-        if one < other:
-            return
-        if one > other:
-            raise InternalError(f"the row at {other} came after the one at {one}")
-        _, time, path = one
-        front, *ids = decoded_path(path)
-        if front < 0:  # scheduled: the element that it comes from
-            time, front = ids[0], ids[1]
-        names = [name for name, known in self._graph.fronts.items() if known.index == front]
-        raise InputError(
-            f"front {names[0] if names else front!r}: more than one row has the time {time}. Times "
-            f"within a front are the order, so they are unique."
-        )

@@ -72,7 +72,7 @@ def batch(
     units = Units(graph)
     columns = _columns(graph, inputs, schema, raw)
     return {
-        name: _SinkFrame(units, inputs, columns[name], partitions, ordered).rows()
+        name: _SinkFrame(units, inputs, columns[name], partitions, ordered, spark).rows()
         for name in graph.sinks
     }
 
@@ -150,6 +150,7 @@ class _SinkFrame:
         columns: SinkColumns,
         partitions: int | None,
         ordered: bool,
+        spark: SparkSession,
     ) -> None:
         self._units = units
         self._ordered = ordered
@@ -158,6 +159,7 @@ class _SinkFrame:
         self._partitions = partitions
         self._plan = plan_of(units, columns.sink)
         self._last = frozenset({units.sink_target})
+        self._spread = partitions or shuffle_partitions(spark)
 
     def rows(self) -> DataFrame:
         plan = self._plan
@@ -188,16 +190,25 @@ class _SinkFrame:
         return frame.union(check)
 
     def _passed(self, frame: DataFrame, targets: frozenset[int], **rest: Any) -> DataFrame:
+        from emberflow.runners.batch.bus import Spread
         from emberflow.runners.batch.passes import Pass, run_pass
 
         columns = self._columns if targets == self._last else None
-        given = Pass(self._units.graph, self._columns.sink, columns=columns, **rest)
+        sink = self._columns.sink
+        given = Pass(self._units.graph, sink, columns=columns, spread=Spread(self._spread), **rest)
         return frame.mapInArrow(_task(run_pass, given), self._schema(targets))
 
     def _schema(self, targets: frozenset[int]) -> str | StructType:
-        from emberflow.runners.batch.passes import BUS_SCHEMA
+        from emberflow.runners.batch.bus import BUS_SCHEMA
 
         return self._columns.schema() if targets == self._last else BUS_SCHEMA
+
+
+def shuffle_partitions(spark: SparkSession) -> int:
+    """How many partitions Spark gives a shuffle that does not say."""
+    number = spark.conf.get("spark.sql.shuffle.partitions")
+    first = spark.conf.get("spark.sql.adaptive.coalescePartitions.initialPartitionNum", number)
+    return int(first or number or 1)
 
 
 def _task(

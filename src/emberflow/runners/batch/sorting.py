@@ -1,0 +1,221 @@
+"""The items of a slice in the order of (key hash, place), however many they are.
+
+Chunks of a slice come in any order. They are kept as they came, as bytes, while they are few, and
+sorted at once when the slice ends. If they are more than a task should hold, what is there is sorted
+and written to a file, a *run*, and at the end all runs are merged, a block of each in memory at a
+time. So a task needs the memory of `_BYTES_MAX` and what a merge of `_RUNS_MAX` blocks takes, whether
+it has a slice of many keys or all the history of one. Files are where Spark puts its own, and have no
+name: they are gone with the process, however it ends.
+
+Two items at one place of one key would make the order a whim, and the output with it. That cannot be
+but for an input that has a time twice, and it is an error.
+
+**Paths as numbers.** numpy sorts numbers. A path filled up with zeros to a whole number of words
+compares as it did before: were one path another one and zeros behind it, then a code of an int would
+begin with a zero, and none does (`places`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, BinaryIO, Final, TypeAlias
+
+import numpy as np
+
+from emberflow.runners.batch.bus import Integers, Items, chunk, unchunked
+from emberflow.runners.batch.codec import column_of
+
+#: Bytes of chunks that are sorted in memory. As objects they take several times as much.
+_BYTES_MAX: Final = 8 << 20
+#: Items of a block of a run, and how many bytes of them there should be at most.
+_BLOCK_ITEMS: Final = 2_048
+_BLOCK_BYTES: Final = 1 << 16
+#: Runs that are merged at once.
+_RUNS_MAX: Final = 64
+
+#: Paths of up to so many bytes are compared as numbers.
+_PATH_MAX: Final = 32
+
+
+#: ``(time, path)`` of two items at one place: what to raise.
+Doubled: TypeAlias = Callable[[int, bytes], Exception]
+
+
+class Sorter:
+    """Takes the chunks of one slice after the other, and gives the items of each in order."""
+
+    def __init__(self, doubled: Doubled) -> None:
+        self._doubled = doubled
+        self._chunks: list[bytes] = []
+        self._bytes = 0
+        #: Runs by level: those of level ``n`` are made of `_RUNS_MAX` of level ``n - 1``.
+        self._levels: list[list[_Run]] = []
+
+    def add(self, data: bytes) -> None:
+        """Take a chunk."""
+        self._chunks.append(data)
+        self._bytes += len(data)
+        if self._bytes >= _BYTES_MAX:
+            self._put_away(iter((self._held(),)), 0)
+
+    def ended(self) -> Iterator[Items]:
+        """The items of all chunks so far, which are a whole slice, sorted."""
+        try:
+            if not self._levels:
+                if self._chunks:
+                    yield self._held()
+                return
+            runs = [run.blocks() for runs in self._levels for run in runs]
+            if self._chunks:
+                runs.append(iter((self._held(),)))
+            yield from _merged(runs, self._doubled)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Forget all that there is."""
+        for runs in self._levels:
+            for run in runs:
+                run.close()
+        self._levels = []
+        self._chunks, self._bytes = [], 0
+
+    def _held(self) -> Items:
+        chunks, self._chunks, self._bytes = self._chunks, [], 0
+        return _sorted(map(unchunked, chunks), self._doubled)
+
+    def _put_away(self, blocks: Iterator[Items], level: int) -> None:
+        if level == len(self._levels):
+            self._levels.append([])
+        runs = self._levels[level]
+        runs.append(_Run(blocks))
+        if len(runs) == _RUNS_MAX:
+            blocks = _merged([run.blocks() for run in runs], self._doubled)
+            self._put_away(blocks, level + 1)
+            for run in runs:
+                run.close()
+            runs.clear()
+
+
+def _sorted(parts: Iterable[Items], doubled: Doubled) -> Items:
+    all_hashes: list[Integers] = []
+    all_times: list[Integers] = []
+    paths: list[bytes] = []
+    payloads: list[Any] = []
+    for some_hashes, some_times, some_paths, some_payloads in parts:
+        all_hashes.append(some_hashes)
+        all_times.append(some_times)
+        paths += some_paths
+        payloads += some_payloads
+    hashes, times = np.concatenate(all_hashes), np.concatenate(all_times)
+    if len(paths) == 1:
+        return hashes, times, paths, payloads
+    order, twice = _order(hashes, times, paths)
+    numbers = order.tolist()
+    if len(twice):
+        raise doubled(int(times[order[twice[0]]]), paths[numbers[twice[0]]])
+    pick = itemgetter(*numbers)
+    return hashes[order], times[order], list(pick(paths)), list(pick(payloads))
+
+
+def _order(hashes: Integers, times: Integers, paths: list[bytes]) -> tuple[Integers, Integers]:
+    """The order of items, and the positions in it whose item is at the same place as the next."""
+    longest = max(map(len, paths))
+    if longest > _PATH_MAX:
+        places = list(zip(hashes.tolist(), times.tolist(), paths, strict=True))
+        order = sorted(range(len(paths)), key=places.__getitem__)
+        twice = [n for n, (i, j) in enumerate(pairwise(order)) if places[i] == places[j]]
+        return np.array(order, np.int64), np.array(twice, np.int64)
+    words = -(-longest // 8)
+    numbers = np.array(paths, f"S{8 * words}").view(">u8").reshape(-1, words).astype(np.uint64)
+    # The last of them counts most.
+    columns = (*(numbers[:, word] for word in reversed(range(words))), times, hashes)
+    in_order = np.lexsort(columns)
+    same = np.ones(len(paths) - 1, np.bool_)
+    for column in columns:
+        ordered = column[in_order]
+        same &= ordered[1:] == ordered[:-1]
+    return in_order, np.flatnonzero(same)
+
+
+class _Run:
+    """Sorted items in a file, a block after the other."""
+
+    def __init__(self, blocks: Iterator[Items]) -> None:
+        folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+        folder = folders[os.getpid() % len(folders)]
+        self._file: BinaryIO = tempfile.TemporaryFile(  # noqa: SIM115
+            dir=folder if os.path.isdir(folder) else None, prefix="emberflow-"
+        )
+        self._ends: list[int] = []
+        try:
+            for hashes, times, paths, payloads in blocks:
+                start, size = 0, _BLOCK_ITEMS
+                while start < len(paths):
+                    end = start + size
+                    kind, values, count = column_of(payloads[start:end])
+                    self._file.write(
+                        chunk(hashes[start:end], times[start:end], paths[start:end], kind, values)
+                    )
+                    self._ends.append(self._file.tell())
+                    start = end
+                    # The next block has as many as would have made this one of the size aimed at.
+                    size = max(1, min(_BLOCK_ITEMS, size * _BLOCK_BYTES // max(1, count)))
+            self._file.flush()
+        except BaseException:
+            self.close()
+            raise
+
+    def blocks(self) -> Iterator[Items]:
+        start = 0
+        for end in self._ends:
+            self._file.seek(start)
+            yield unchunked(self._file.read(end - start))
+            start = end
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _merged(runs: list[Iterator[Items]], doubled: Doubled) -> Iterator[Items]:
+    """The items of several runs in order.
+
+    Of each run one block is at hand. What is not beyond the last item of any of these blocks may
+    go: whatever is still in a file is beyond it. At least one block is used up by that.
+    """
+    heads: list[tuple[Items, Iterator[Items]]] = []
+    for run in runs:
+        _next(heads, run)
+    while heads:
+        bound = min(_place(items, -1) for items, _ in heads)
+        parts: list[Items] = []
+        left: list[tuple[Items, Iterator[Items]]] = []
+        for items, run in heads:
+            end = bisect_right(range(len(items[2])), bound, key=partial(_place, items))
+            if end:
+                hashes, times, paths, payloads = items
+                parts.append((hashes[:end], times[:end], paths[:end], payloads[:end]))
+            if end == len(items[2]):
+                _next(left, run)
+            elif end:
+                left.append(((hashes[end:], times[end:], paths[end:], payloads[end:]), run))
+            else:
+                left.append((items, run))
+        heads = left
+        yield _sorted(parts, doubled)
+
+
+def _next(heads: list[tuple[Items, Iterator[Items]]], run: Iterator[Items]) -> None:
+    items = next(run, None)
+    if items is not None:
+        heads.append((items, run))
+
+
+def _place(items: Items, number: int) -> tuple[int, int, bytes]:
+    return int(items[0][number]), int(items[1][number]), items[2][number]
