@@ -57,6 +57,8 @@ _CHUNK_ITEMS: Final = 1 << 12
 _SLICES: Final = 512
 
 _MARSHAL_VERSION: Final = 4
+#: Paths are short and shared by many elements; to look each of them up would cost more than it saves.
+_WITHOUT_REFERENCES: Final = 2
 
 Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 #: Key hashes, times, paths and payloads of some items.
@@ -137,7 +139,14 @@ def chunk(
 ) -> bytes:
     """Items as the payload of a row."""
     return marshal.dumps(
-        (hashes.tobytes(), times.tobytes(), paths, kind, payloads), _MARSHAL_VERSION
+        (
+            hashes.astype(np.uint32).tobytes(),
+            times.tobytes(),
+            marshal.dumps(paths, _WITHOUT_REFERENCES),
+            kind,
+            payloads,
+        ),
+        _MARSHAL_VERSION,
     )
 
 
@@ -145,9 +154,9 @@ def unchunked(data: bytes) -> Items:
     """The items of a chunk."""
     hashes, times, paths, kind, payloads = marshal.loads(data)
     return (
-        np.frombuffer(hashes, np.int64),
+        np.frombuffer(hashes, np.uint32).astype(np.int64),
         np.frombuffer(times, np.int64),
-        paths,
+        marshal.loads(paths),
         decoded_column(kind, payloads),
     )
 

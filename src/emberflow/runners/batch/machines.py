@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from emberflow.calls import function_error, scheduled_time
 from emberflow.engine.program import Fused
@@ -21,6 +24,7 @@ from emberflow.errors import InternalError
 from emberflow.functions import itself
 from emberflow.graph import Graph, Group, Map
 from emberflow.item import At
+from emberflow.operators.aggregates import one_more
 from emberflow.runners.batch.places import encoded_path, front_of
 from emberflow.runners.batch.steps import Step
 
@@ -30,6 +34,7 @@ Kept: TypeAlias = tuple[int, bytes, Any, Any]
 Ended: TypeAlias = Callable[[Any, list[Kept]], None]
 
 _ABSENT: Any = object()
+_TEXT = {str}
 
 
 class GroupMachine:
@@ -92,6 +97,8 @@ class Reducer:
         reduction = fused.reduction
         self.keyed, self.with_key = fused.keyed, reduction.with_key
         self.first, self.combine = reduction.first, reduction.combine_function
+        #: Whether accumulators are numbers that follow each other: then nobody has to be called.
+        self.counts = reduction.combine_function is one_more
         self._shown = reduction.shown
         self._combine_node = graph.nodes[reduction.combine]
         self._value_node = None if reduction.value is None else graph.nodes[reduction.value]
@@ -175,24 +182,32 @@ class ReduceMachine:
     ) -> None:
         """Append the key and the accumulator of each item."""
         reducer = self._reducer
-        first, combine, key_of = reducer.first, reducer.combine, reducer.key_of
+        first, combine, counts = reducer.first, reducer.combine, reducer.counts
         values = payloads if reducer.keyed else [payload[2] for payload in payloads]
         bucket_now, key_now, accumulator = self._bucket, self._key, self._accumulator
-        note, append, done = keys.append, accumulators.append, len(keys)
+        append, done = accumulators.append, len(keys)
         try:
-            for bucket, payload, value in zip(buckets, payloads, values, strict=True):
-                key = key_of(payload)
+            for start, end, key in _stretches(buckets, payloads, reducer.key_of, keys):
+                bucket = buckets[start]
                 if bucket == bucket_now and key == key_now:
-                    accumulator = combine(accumulator, value)
+                    accumulator = combine(accumulator, values[start])
                 else:
                     self._key, self._accumulator = key_now, accumulator
-                    before = self._turn_to(bucket, key)
+                    before, value = self._turn_to(bucket, key), values[start]
                     bucket_now, key_now = bucket, key
                     accumulator = first(value) if before is _ABSENT else combine(before, value)
-                note(key)
                 append(accumulator)
+                if end - start == 1:
+                    continue
+                if counts:
+                    accumulators += range(accumulator + 1, accumulator + end - start)
+                else:
+                    rest = accumulate(values[start + 1 : end], combine, initial=accumulator)
+                    next(rest)
+                    accumulators += rest  # if it raises, those before are there
+                accumulator = accumulators[-1]
         except Exception as error:
-            number = len(keys) - done
+            number = len(accumulators) - done
             raise reducer.failure(error, payloads[number], times[number], paths[number]) from error
         self._bucket, self._key, self._accumulator = bucket_now, key_now, accumulator
 
@@ -221,10 +236,44 @@ class ReduceMachine:
 def _runs(buckets: list[int]) -> Iterator[slice]:
     """The stretches of equal buckets."""
     start = 0
-    for number in range(1, len(buckets) + 1):
-        if number == len(buckets) or buckets[number] != buckets[start]:
-            yield slice(start, number)
-            start = number
+    for end in _ends(buckets):
+        yield slice(start, end)
+        start = end
+
+
+def _stretches(
+    buckets: list[int], payloads: list[Any], key_of: Callable[[Any], Any], keys: list[Any]
+) -> Iterator[tuple[int, int, Any]]:
+    """Where stretches of one bucket and one key begin and end, and the key; all keys go to a list."""
+    texts = set(map(type, payloads)) == _TEXT
+    start = 0
+    for end in _ends(buckets):
+        length = end - start
+        key = key_of(payloads[start])
+        if length == 1:
+            keys.append(key)
+            yield start, end, key
+        elif texts and payloads[start:end].count(payloads[start]) == length:
+            # Texts that are equal are one text to a function, and it gives one key.
+            keys += [key] * length
+            yield start, end, key
+        else:
+            here = [key, *map(key_of, payloads[start + 1 : end])]
+            keys += here
+            if here.count(key) == length:
+                yield start, end, key
+            else:  # keys of one hash take turns
+                for number, key in enumerate(here, start):
+                    yield number, number + 1, key
+        start = end
+
+
+def _ends(buckets: list[int]) -> list[int]:
+    column = np.array(buckets, np.int64)
+    ends: list[int] = (np.flatnonzero(column[1:] != column[:-1]) + 1).tolist()
+    if buckets:
+        ends.append(len(buckets))
+    return ends
 
 
 def _first(triple: tuple[Any, bool, Any]) -> Any:

@@ -27,7 +27,7 @@ from emberflow.graph import Sink
 from emberflow.hashing import owner
 from emberflow.persistent import PersistentList
 from emberflow.runners.batch.codec import encode_all
-from emberflow.runners.batch.places import front_of
+from emberflow.runners.batch.places import front_of, fronts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,8 +90,7 @@ class ColumnWriter:
     def batch(self, times: list[int], paths: list[bytes], payloads: list[Any]) -> pa.RecordBatch:
         pa = self._pa
         arrays = self._payload_arrays(times, paths, payloads)
-        # `front_of`, written out for the codes of one byte.
-        fronts = [path[0] - 0x80 if 0x10 <= path[0] < 0xF0 else front_of(path) for path in paths]
+        fronts = fronts_of(paths)
         arrays += [
             pa.array(times, pa.int64()),
             pa.array(fronts, pa.int64()),

@@ -56,6 +56,9 @@ _ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
 #: Keys whose bucket is remembered. Past that it is forgotten and begun anew.
 _KNOWN_MAX = 200_000
 
+#: Longer texts hardly come twice.
+_TEXT_MAX = 100
+
 #: Items die young, and a look at all of them now and then finds nothing.
 _COLLECTIONS = (100_000, 20, 100)
 
@@ -311,9 +314,12 @@ _Buckets: TypeAlias = Callable[[list[int], list[bytes], list[Any]], list[int]]
 
 def _buckets(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Buckets:
     known = _Known(target)
+    known_texts = _KnownTexts(key_of, known)
 
     def buckets_of(times: list[int], paths: list[bytes], payloads: list[Any]) -> list[int]:
         try:
+            if set(map(type, payloads)) == _TEXT:
+                return list(map(known_texts.__getitem__, payloads))
             return [known[key_of(payload)] for payload in payloads]
         except Exception:  # the key function raised, or a key has no stable hash: told item by item
             return [
@@ -322,6 +328,9 @@ def _buckets(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Bu
             ]
 
     return buckets_of
+
+
+_TEXT = {str}
 
 
 class _Known(dict[Any, int]):
@@ -334,6 +343,22 @@ class _Known(dict[Any, int]):
         if len(self) >= _KNOWN_MAX:
             self.clear()
         bucket = self[key] = self._target | key_hash(key) & HASH_MASK
+        return bucket
+
+
+class _KnownTexts(dict[str, int]):
+    """The bucket of payloads that are plain text, of which equal ones cannot be told apart."""
+
+    def __init__(self, key_of: Callable[[Any], Any], known: _Known) -> None:
+        self._key_of = key_of
+        self._known = known
+
+    def __missing__(self, payload: str) -> int:
+        bucket = self._known[self._key_of(payload)]
+        if len(payload) <= _TEXT_MAX:
+            if len(self) >= _KNOWN_MAX:
+                self.clear()
+            self[payload] = bucket
         return bucket
 
 

@@ -106,3 +106,13 @@ def front_of(path: bytes) -> int:
         return head - 0x80
     length = head - 0xEF if head >= 0xF0 else 0x10 - head
     return decoded_path(path[: 1 + length])[0]
+
+
+def fronts_of(paths: list[bytes]) -> list[int]:
+    """The first number of each path."""
+    heads = {path[0] for path in paths}
+    if all(0x10 <= head < 0xF0 for head in heads):  # codes of one byte
+        if len(heads) == 1:
+            return [heads.pop() - 0x80] * len(paths)
+        return [path[0] - 0x80 for path in paths]
+    return [front_of(path) for path in paths]

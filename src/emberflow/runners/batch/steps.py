@@ -67,6 +67,7 @@ def map_step(node: Map, send: Step) -> Step:
         times_out: list[int] = []
         paths_out: list[bytes] = []
         images_out: list[Any] = []
+        parent, children = b"", list[bytes]()  # what came of elements has one parent for all
         try:
             for time, path, payload in zip(times, paths, payloads, strict=True):
                 images = function(payload)
@@ -79,7 +80,9 @@ def map_step(node: Map, send: Step) -> Step:
                     paths_out.append(path + _FIRST)
                 elif count:
                     times_out += [time] * count
-                    paths_out += [path + child for child in child_codes(count)]
+                    if path != parent or count > len(children):
+                        parent, children = path, [path + child for child in child_codes(count)]
+                    paths_out += children[:count]
                 images_out += images
         except Exception:
             return one_by_one(times, paths, payloads)
