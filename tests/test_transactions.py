@@ -68,6 +68,35 @@ def test_within_a_transaction_later_updates_see_earlier_ones() -> None:
     assert both(flow, transfers=[("a", "a", 10), ("a", "a", 11)])["done"] == [("a", "a", 10)]
 
 
+def test_updates_count_also_where_nobody_reads_the_outcome() -> None:
+    """There is no closer then, which would apply them."""
+    flow = ef.Flow("unread")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction(name="transfer") as tx:
+        tx.key_by(source).update(accounts, minus)
+        tx.key_by(target).update(accounts, plus)
+    with flow.front("questions").transaction(name="question") as tx:
+        balances = tx.output(tx.key_by(lambda name: name).read(accounts))
+    balances.sink("balances")
+    assert "close" not in {node.kind for node in flow.graph().nodes}
+    transfers = [ef.At(1, ("a", "b", 3)), ef.At(3, ("b", "a", 1))]
+    questions = [ef.At(2, "a"), ef.At(4, "b")]
+    outputs = both(flow, transfers=transfers, questions=questions)
+    assert outputs["balances"] == [("a", 7), ("b", 12)]
+
+
+def test_reads_whose_outcome_nobody_reads_may_have_checks() -> None:
+    """They sent votes to a closer that was not there, and the flow was refused."""
+    flow = ef.Flow("unread")
+    accounts = flow.state("accounts", default=10)
+    numbers = flow.front("numbers")
+    with numbers.transaction() as tx:
+        tx.key_by(lambda n: n).read(accounts, check=not_negative)
+        tx.key_by(lambda n: n + 1).read(accounts)
+    numbers.sink("numbers")
+    assert both(flow, numbers=[1]) == {"numbers": [1]}
+
+
 def test_an_element_may_open_several_transactions_one_after_another() -> None:
     """Behind a flat_map they have one global time; their order is that of their places."""
     flow = ef.Flow("parts")

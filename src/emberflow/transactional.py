@@ -445,6 +445,11 @@ class _Expansion:
     def _together(self, drafted: _Drafted) -> None:
         close = drafted.close
         can_fail = bool(close.requires) or any(access.check for access in drafted.accesses)
+        updated = {access.state: None for access in drafted.accesses if access.function}
+        # Of reads whose outcome nobody reads there is nothing to decide.
+        votes = can_fail and bool(
+            updated or drafted.outputs or {(close.id, 0), (close.id, 1)} & self.read
+        )
         into: list[Input] = []
         voters: list[int] = []
         for access in drafted.accesses:
@@ -452,7 +457,7 @@ class _Expansion:
             if (access.id, 0) in self.read:
                 self._put_out(access.state, number, "result", (access.id, 0))
             # A read that cannot fail, and whose value nobody asks for, has nothing to say.
-            if can_fail and (access.function or access.check or close.requires):
+            if votes and (access.function or access.check or close.requires):
                 into.append(Input(self.states[access.state].id, len(self.outputs[access.state])))
                 self.outputs[access.state].append((number, "vote"))
                 voters.append(access.id)
@@ -471,7 +476,6 @@ class _Expansion:
             port(("output", output.number), 2 + output.number)
             into.append(Input(output.id))
         if can_fail:
-            updated = {access.state: None for access in drafted.accesses if access.function}
             for state in updated:
                 self.into[state].append(Input(close.id, len(ports)))
                 ports.append(("abort", state))

@@ -8,7 +8,8 @@ later accesses of the transaction see it, and nobody else is there to. The closi
 checks said, in the order of accesses, then at the constraints over all values, and applies all of it
 or nothing.
 
-A transaction that touched nothing has nothing to constrain: it commits.
+A transaction that touched nothing has nothing to constrain: it commits. One that cannot fail, and
+whose outcome nobody reads, has no closer in the graph: its updates are applied as they come.
 
 All accesses of a transaction run, also behind one that failed, but for what would go on from the
 failed one itself: a step can rely on the check before it.
@@ -161,6 +162,8 @@ class Sequential:
             running.values[touched] = value
             if access.function is not None:
                 running.written[touched] = None
+                if access.transaction not in self._closes:
+                    committed[key] = value
             if failed is not None:
                 if running.failed is None:
                     running.failed = failed, Values({touched: value})
