@@ -20,6 +20,7 @@ from emberflow.runners.batch.machines import Ended
 from emberflow.runners.batch.outputs import SinkColumns
 from emberflow.runners.batch.passes import Pass, passed
 from emberflow.runners.batch.planning import Units, plan_of
+from emberflow.runners.batch.transactions import Committed
 
 BUS = ("bucket", "time", "path", "payload")
 
@@ -31,6 +32,7 @@ def batch(
     partitions: int,
     seed: int,
     ended: Callable[[int], Ended] | None = None,
+    committed: Committed | None = None,
 ) -> dict[str, list[Any]]:
     """What each sink gets, in order; elements are ints."""
     random = Random(seed)
@@ -63,7 +65,10 @@ def batch(
                     row
                     for part in spread(taken, partitions, random, 0)
                     for row in ran(
-                        made, cut(sorted(part, key=lambda row: row[:3]), random, BUS), ended
+                        made,
+                        cut(sorted(part, key=lambda row: row[:3]), random, BUS),
+                        ended,
+                        committed,
                     )
                 ]
             )
@@ -119,7 +124,10 @@ def cut(
 
 
 def ran(
-    made: Pass, batches: Iterator[pa.RecordBatch], ended: Callable[[int], Ended] | None = None
+    made: Pass,
+    batches: Iterator[pa.RecordBatch],
+    ended: Callable[[int], Ended] | None = None,
+    committed: Committed | None = None,
 ) -> Iterator[tuple[Any, ...]]:
-    for out in passed(made, batches, ended):
+    for out in passed(made, batches, ended, committed):
         yield from zip(*(column.to_pylist() for column in out.columns), strict=True)

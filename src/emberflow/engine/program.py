@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -71,7 +71,7 @@ class Layout:
         self.readers: dict[int, tuple[int, ...]] = {
             node: self._readers_of(node) for node in self.nodes
         }
-        self.units = self._units()
+        self.units = units_of(self.nodes, self.readers)
         self.rank = {node: rank for rank, unit in enumerate(self.units) for node in unit.nodes}
 
     def _readers_of(self, node: int) -> tuple[int, ...]:
@@ -89,44 +89,45 @@ class Layout:
         key = inputs[0].key if len(inputs) == 1 else None
         return None if key is None else (key.function, balance_of(self.graph.nodes[node], key))
 
-    def _units(self) -> list[Unit]:
-        """Strongly connected components in topological order (Tarjan, without recursion)."""
-        index: dict[int, int] = {}
-        low: dict[int, int] = {}
-        on_stack: set[int] = set()
-        stack: list[int] = []
-        units: list[Unit] = []
-        for root in self.nodes:
-            if root in index:
+
+def units_of(nodes: Iterable[int], readers: Mapping[int, Sequence[int]]) -> list[Unit]:
+    """Strongly connected components in topological order (Tarjan, without recursion)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    on_stack: set[int] = set()
+    stack: list[int] = []
+    units: list[Unit] = []
+    for root in nodes:
+        if root in index:
+            continue
+        work = [(root, 0)]
+        while work:
+            node, next_reader = work.pop()
+            if next_reader == 0:
+                index[node] = low[node] = len(index)
+                stack.append(node)
+                on_stack.add(node)
+            ahead = readers[node]
+            if next_reader < len(ahead):
+                work.append((node, next_reader + 1))
+                reader = ahead[next_reader]
+                if reader not in index:
+                    work.append((reader, 0))
+                elif reader in on_stack:
+                    low[node] = min(low[node], index[reader])
                 continue
-            work = [(root, 0)]
-            while work:
-                node, next_reader = work.pop()
-                if next_reader == 0:
-                    index[node] = low[node] = len(index)
-                    stack.append(node)
-                    on_stack.add(node)
-                readers = self.readers[node]
-                if next_reader < len(readers):
-                    work.append((node, next_reader + 1))
-                    reader = readers[next_reader]
-                    if reader not in index:
-                        work.append((reader, 0))
-                    elif reader in on_stack:
-                        low[node] = min(low[node], index[reader])
-                    continue
-                for reader in readers:
-                    if reader in on_stack:
-                        low[node] = min(low[node], low[reader])
-                if low[node] == index[node]:
-                    members: list[int] = []
-                    while not members or members[-1] != node:
-                        members.append(stack.pop())
-                        on_stack.remove(members[-1])
-                    cyclic = len(members) > 1 or node in readers
-                    units.append(Unit(tuple(sorted(members)), cyclic))
-        units.reverse()
-        return units
+            for reader in ahead:
+                if reader in on_stack:
+                    low[node] = min(low[node], low[reader])
+            if low[node] == index[node]:
+                members: list[int] = []
+                while not members or members[-1] != node:
+                    members.append(stack.pop())
+                    on_stack.remove(members[-1])
+                cyclic = len(members) > 1 or node in ahead
+                units.append(Unit(tuple(sorted(members)), cyclic))
+    units.reverse()
+    return units
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ from emberflow.runners.batch.planning import Units
 from emberflow.runners.batch.regions import Region
 from emberflow.runners.batch.sorting import Sorter
 from emberflow.runners.batch.steps import Step, broadcast_step, map_step, placed_step
+from emberflow.runners.batch.transactions import Committed, Serial, StateMachine, report_step
+from emberflow.transactional import Access, Close, Open, Report, State
 
 #: Rows and bytes that leave as one Arrow batch.
 _ROWS_MAX = 10_000
@@ -96,9 +98,13 @@ def passed(
     given: Pass,
     batches: Iterable[pa.RecordBatch],
     ended: Callable[[int], Ended] | None = None,
+    committed: Committed | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What a pass makes of its rows. ``ended(unit)`` is told what is left of each key of a unit."""
-    runner = Runner(given, ended)
+    """What a pass makes of its rows. ``ended(unit)`` is told what is left of each key of a unit.
+
+    ``committed`` is told the last committed version of each key of its states, as rows of a cut.
+    """
+    runner = Runner(given, ended, committed)
     if given.front is not None:
         return runner.begun(given.front, batches)
     return runner.gone_on(batches)
@@ -119,10 +125,16 @@ def no_doubles(
 class Runner:
     """One pass under way."""
 
-    def __init__(self, given: Pass, ended: Callable[[int], Ended] | None = None) -> None:
+    def __init__(
+        self,
+        given: Pass,
+        ended: Callable[[int], Ended] | None = None,
+        committed: Committed | None = None,
+    ) -> None:
         self.given = given
         self.units = Units(given.graph)
         self._ended = ended
+        self._committed = committed
         self._needed = self.units.leading_to(given.sink)
         self._out: _SinkRows | BusRows = (
             BusRows(given.spread)
@@ -214,7 +226,7 @@ class Runner:
 
     # The steps between: made once a pass, from the graph.
 
-    def _machine(self, number: int) -> GroupMachine | ReduceMachine | Region:
+    def _machine(self, number: int) -> GroupMachine | ReduceMachine | StateMachine | Region:
         layout, graph = self.units.layout, self.given.graph
         unit = self.units.units[number]
         if unit.is_region:
@@ -224,15 +236,30 @@ class Runner:
                 for reader in layout.readers[node]
                 if reader not in unit.nodes and reader in self._needed
             }
-            return Region(layout, unit, leaving)
+            whole = [
+                drawn for open_, drawn in self.units.ordering.whole.items() if open_ in unit.nodes
+            ]
+            serial = Serial(graph, whole, self._committed) if whole else None
+            return Region(layout, unit, leaving, serial)
         ended = None if self._ended is None else self._ended(number)
         (node,) = unit.nodes
+        found = graph.nodes[node]
+        if isinstance(found, State):
+            return StateMachine(graph, found, self._sends(found), self._committed)
         send = self._step(layout.readers[node][0])
         if node in layout.fused:
             return ReduceMachine(Reducer(graph, layout.fused[node]), send, ended)
-        group = graph.nodes[node]
-        assert isinstance(group, Group)
-        return GroupMachine(group, send, ended)
+        assert isinstance(found, Group)
+        return GroupMachine(found, send, ended)
+
+    def _sends(self, state: State) -> list[dict[str, Step]]:
+        """By access of a state: where what it sends goes, if anybody wants to hear it."""
+        sends: list[dict[str, Step]] = [{} for _ in state.accesses]
+        readers = self.units.layout.readers[state.id]
+        for (number, what), reader in zip(state.outputs, readers, strict=True):
+            if reader in self._needed:
+                sends[number][what] = self._step(reader)
+        return sends
 
     def _step(self, number: int) -> Step:
         step = self._steps.get(number)
@@ -247,8 +274,12 @@ class Runner:
         readers = self.units.layout.readers[number]
         if isinstance(node, Sink):
             return self._towards_sink()
-        if isinstance(node, Front | Merge):
+        if isinstance(node, Front | Merge | Open):
             return self._step(readers[0])
+        if isinstance(node, Access):
+            return self._towards_state(node)
+        if isinstance(node, Report):
+            return self._reported(node)
         if isinstance(node, Map):
             step = map_step(node, self._step(readers[0]))
         elif isinstance(node, Broadcast):
@@ -276,14 +307,55 @@ class Runner:
 
         return to_sink
 
+    def _reported(self, node: Report) -> Step:
+        """Past a closer that has nothing to decide."""
+        graph, needed = self.given.graph, self._needed
+        closes = (each for each in graph.nodes if isinstance(each, Close))
+        close = next(each for each in closes if each.transaction == node.transaction)
+        readers = enumerate(self.units.layout.readers[close.id])
+        sends = {port: self._step(reader) for port, reader in readers if reader in needed}
+        return report_step(graph, node, close, sends)
+
+    def _towards_state(self, access: Access) -> Step:
+        """To the shuffle before a state: see `transactions.StateMachine`."""
+        states = (each for each in self.given.graph.nodes if isinstance(each, State))
+        state = next(each for each in states if access.id in each.accesses)
+        out = self._bus()
+        number = state.accesses.index(access.id)
+        several = len(state.accesses) > 1
+        key_of, balance = access.by.function, balance_of(access, access.by)
+        buckets_of = _buckets(key_of, balance, self.units.of_node[state.id] << HASH_BITS)
+        carried = access.carried
+
+        def to_state(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+            owns = [pair[1] for pair in payloads] if carried else payloads
+            buckets = buckets_of(times, paths, owns)
+            told = [(number, payload) for payload in payloads] if several else payloads
+            out.add(buckets, times, paths, told)
+
+        return to_state
+
+    def _bus(self) -> BusRows:
+        if isinstance(self._out, _SinkRows):
+            raise InternalError("the last pass of a batch has rows that are not for the sink")
+        return self._out
+
     def _towards_unit(self, entry: int) -> Step:
         """To the shuffle: every item gets the bucket of its key."""
-        out = self._out
-        if isinstance(out, _SinkRows):
-            raise InternalError("the last pass of a batch has rows that are not for the sink")
+        out = self._bus()
         number = self.units.of_node[entry]
         unit = self.units.units[number]
         target = number << HASH_BITS
+        spreading = self.units.ordering.spreading_key(unit, entry)
+        if spreading is not None:
+            known = _Known(target)
+
+            def to_transactions(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+                buckets = [_spread(known, spreading, payload) for payload in payloads]
+                out.add(buckets, times, paths, [(entry, payload) for payload in payloads])
+
+            return to_transactions
+
         keyed = self.units.keyed_node(unit, entry)
         if keyed is None:
 
@@ -337,13 +409,21 @@ class _Known(dict[Any, int]):
     """The bucket of each key met so far: keys repeat, and a lookup is cheaper than a hash."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target
 
     def __missing__(self, key: Any) -> int:
         if len(self) >= _KNOWN_MAX:
             self.clear()
-        bucket = self[key] = self._target | key_hash(key) & HASH_MASK
+        bucket = self[key] = self.target | key_hash(key) & HASH_MASK
         return bucket
+
+
+def _spread(known: _Known, key_of: Callable[[Any], Any], payload: Any) -> int:
+    """The bucket of a transaction. One that fails here fails again where it runs, and tells it."""
+    try:
+        return known[key_of(payload)]
+    except Exception:
+        return known.target
 
 
 class _KnownTexts(dict[str, int]):

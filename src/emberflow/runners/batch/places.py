@@ -116,3 +116,25 @@ def fronts_of(paths: list[bytes]) -> list[int]:
             return [heads.pop() - 0x80] * len(paths)
         return [path[0] - 0x80 for path in paths]
     return [front_of(path) for path in paths]
+
+
+def split_path(path: bytes, depth: int) -> tuple[bytes, bytes]:
+    """A path without its last ``depth`` child ids, and these.
+
+    >>> split_path(encoded_path((0, 300, 2)), 2) == (encoded_path((0,)), encoded_path((300, 2)))
+    True
+    """
+    if not depth:
+        return path, b""
+    starts: list[int] = []
+    position, end = 0, len(path)
+    while position < end:
+        starts.append(position)
+        head = path[position]
+        position += 1
+        if head >= 0xF0:
+            position += head - 0xEF
+        elif head < 0x10:
+            position += 0x10 - head
+    at = starts[-depth]
+    return path[:at], path[at:]

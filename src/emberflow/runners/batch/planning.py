@@ -1,9 +1,9 @@
 """From a graph to stages: what runs in one pass, and what goes through a shuffle to the next.
 
-A grouping, a fused reduction or a cycle is a *unit*: it needs its items sorted, so a shuffle stands
-before it. Everything else (map, broadcast, merge) runs in the pass that made its input. Each sink
-has a plan of its own, of the units that lead to it and nothing else: the plan is a DataFrame, and a
-DataFrame is computed for whoever asks.
+A grouping, a fused reduction, a state or a cycle is a *unit*: it needs its items sorted, so a shuffle
+stands before it. Everything else (map, broadcast, merge) runs in the pass that made its input. Each
+sink has a plan of its own, of the units that lead to it and nothing else: the plan is a DataFrame,
+and a DataFrame is computed for whoever asks.
 
 Items between passes are rows of one kind, tagged with the unit they are for. A *frame* is a
 DataFrame of such rows and the set of units they are for. A stage takes frames, runs some units on
@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from emberflow.engine.program import Layout, Unit
-from emberflow.errors import FlowError
-from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Sink
+from emberflow.graph import Front, Graph, Group, Map, Merge, Sink
 from emberflow.operators.windows import KEEPS_KEY
-
-_KNOWN = (Broadcast, Front, Group, Map, Merge, Sink)
+from emberflow.runners.batch.ordering import Ordering
+from emberflow.transactional import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +51,10 @@ class Units:
     """What of a graph needs its items sorted, and how items get from one to the next."""
 
     def __init__(self, graph: Graph) -> None:
-        for node in graph.nodes:
-            if not isinstance(node, _KNOWN):
-                raise FlowError(
-                    f"flow {graph.flow!r}: {node} cannot run in a batch yet. "
-                    f"Run it with ef.run(), or live."
-                )
         self.graph = graph
         self.layout = Layout(graph)
-        self.units = self.layout.units
+        self.ordering = Ordering(self.layout)
+        self.units = self.ordering.units
         #: By node: the number of the unit that it belongs to, for units that keep anything.
         self.of_node = {
             node: number
@@ -72,7 +66,9 @@ class Units:
     def _is_stateful(self, unit: Unit) -> bool:
         node = unit.nodes[0]
         return (
-            unit.is_region or node in self.layout.fused or isinstance(self.graph.nodes[node], Group)
+            unit.is_region
+            or node in self.layout.fused
+            or isinstance(self.graph.nodes[node], Group | State)
         )
 
     @property
@@ -82,9 +78,9 @@ class Units:
 
     @cached_property
     def behind(self) -> dict[int, list[int]]:
-        """By node: those that it reads, with reductions fused."""
+        """By node: those that it depends on, with reductions fused."""
         behind: dict[int, list[int]] = {node: [] for node in self.layout.nodes}
-        for node, readers in self.layout.readers.items():
+        for node, readers in self.ordering.joined.items():
             for reader in readers:
                 behind[reader].append(node)
         return behind
@@ -131,7 +127,7 @@ class Units:
         if (
             len(stateful) != 1
             or self.layout.fused[stateful[0]].keyed
-            or any(isinstance(node, Group) for node in nodes)
+            or any(isinstance(node, Group | State) for node in nodes)
             or not all(_keeps_key(node) for node in nodes if isinstance(node, Map))
         ):
             return None

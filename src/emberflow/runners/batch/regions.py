@@ -12,6 +12,9 @@ between two of them. If a round may change the key, everything may meet everythi
 region is one partition, with the state of all its keys in memory. Rounds of a Spark job each were
 considered: an unfused drift of n elements is a chain of n rounds, each of which may show functions
 inputs that never were. Order is cheaper.
+
+Transactions that take effect as a whole are regions too (`ordering`): each is a step of its own that
+`transactions` takes from its opening to its closing.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from emberflow.item import CHILD_IDS_MAX, At
 from emberflow.runners.batch.machines import _ABSENT, Reducer
 from emberflow.runners.batch.places import decoded_path, encoded_int, front_of
 from emberflow.runners.batch.steps import Scheduling, Step
+from emberflow.runners.batch.transactions import Serial
 
 #: What a node makes of an item: time, path, the node that reads it, payload.
 Made: TypeAlias = tuple[int, bytes, int, Any]
@@ -41,15 +45,24 @@ _HANDED_OVER = 512
 class Region:
     """A machine for the nodes of a cycle. ``outside`` has the steps that what leaves goes to."""
 
-    def __init__(self, layout: Layout, unit: Unit, outside: dict[int, Step]) -> None:
+    def __init__(
+        self, layout: Layout, unit: Unit, outside: dict[int, Step], serial: Serial | None = None
+    ) -> None:
         self._layout = layout
+        self._serial = serial
         self._outside = outside
         self._bucket: int | None = None
         self._ahead: list[tuple[int, bytes, int, int, Any]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
         self._buckets: list[dict[Any, Any]] = []
         self._members = frozenset(unit.nodes)
-        self._process = {node: self._processor(node) for node in unit.nodes}
+        self._process = {
+            node: self._processor(node)
+            for node in unit.nodes
+            if serial is None or node not in serial.nodes
+        }
+        if serial is not None:
+            self._process |= serial.process
         self._leaving: dict[int, tuple[list[int], list[bytes], list[Any]]] = {
             node: ([], [], []) for node in outside
         }
@@ -72,6 +85,8 @@ class Region:
         self._run_until(None, b"")
         for held in self._buckets:
             held.clear()
+        if self._serial is not None:
+            self._serial.end()
 
     def finish(self) -> None:
         """Nothing will follow at all."""
