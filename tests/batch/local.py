@@ -20,7 +20,6 @@ from emberflow.runners.batch.machines import Ended
 from emberflow.runners.batch.outputs import SinkColumns
 from emberflow.runners.batch.passes import Pass, passed
 from emberflow.runners.batch.planning import Units, plan_of
-from emberflow.runners.batch.transactions import Committed
 
 BUS = ("bucket", "time", "path", "payload")
 
@@ -32,7 +31,6 @@ def batch(
     partitions: int,
     seed: int,
     ended: Callable[[int], Ended] | None = None,
-    committed: Committed | None = None,
 ) -> dict[str, list[Any]]:
     """What each sink gets, in order; elements are ints."""
     random = Random(seed)
@@ -65,10 +63,7 @@ def batch(
                     row
                     for part in spread(taken, partitions, random, 0)
                     for row in ran(
-                        made,
-                        cut(sorted(part, key=lambda row: row[:3]), random, BUS),
-                        ended,
-                        committed,
+                        made, cut(sorted(part, key=lambda row: row[:3]), random, BUS), ended
                     )
                 ]
             )
@@ -124,10 +119,7 @@ def cut(
 
 
 def ran(
-    made: Pass,
-    batches: Iterator[pa.RecordBatch],
-    ended: Callable[[int], Ended] | None = None,
-    committed: Committed | None = None,
+    made: Pass, batches: Iterator[pa.RecordBatch], ended: Callable[[int], Ended] | None = None
 ) -> Iterator[tuple[Any, ...]]:
-    for out in passed(made, batches, ended, committed):
+    for out in passed(made, batches, ended):
         yield from zip(*(column.to_pylist() for column in out.columns), strict=True)

@@ -28,7 +28,8 @@ from emberflow.operators.aggregates import one_more
 from emberflow.runners.batch.places import encoded_path, front_of
 from emberflow.runners.batch.steps import Step
 
-#: An item of a key that ended: time, path, payload, and the accumulator of a reduction.
+#: An item of a key that ended: time, path, payload, and the accumulator of a reduction. Of a state
+#: the payload is the value.
 Kept: TypeAlias = tuple[int, bytes, Any, Any]
 #: ``(key, what is left of it)``
 Ended: TypeAlias = Callable[[Any, list[Kept]], None]

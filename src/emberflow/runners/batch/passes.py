@@ -41,7 +41,7 @@ from emberflow.runners.batch.planning import Units
 from emberflow.runners.batch.regions import Region
 from emberflow.runners.batch.sorting import Sorter
 from emberflow.runners.batch.steps import Step, broadcast_step, map_step, placed_step
-from emberflow.runners.batch.transactions import Committed, Serial, StateMachine, report_step
+from emberflow.runners.batch.transactions import Serial, StateMachine, report_step
 from emberflow.transactional import Access, Close, Open, Report, State
 
 #: Rows and bytes that leave as one Arrow batch.
@@ -98,13 +98,9 @@ def passed(
     given: Pass,
     batches: Iterable[pa.RecordBatch],
     ended: Callable[[int], Ended] | None = None,
-    committed: Committed | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What a pass makes of its rows. ``ended(unit)`` is told what is left of each key of a unit.
-
-    ``committed`` is told the last committed version of each key of its states, as rows of a cut.
-    """
-    runner = Runner(given, ended, committed)
+    """What a pass makes of its rows. ``ended(node)`` is told what is left of each key of a node."""
+    runner = Runner(given, ended)
     if given.front is not None:
         return runner.begun(given.front, batches)
     return runner.gone_on(batches)
@@ -125,16 +121,10 @@ def no_doubles(
 class Runner:
     """One pass under way."""
 
-    def __init__(
-        self,
-        given: Pass,
-        ended: Callable[[int], Ended] | None = None,
-        committed: Committed | None = None,
-    ) -> None:
+    def __init__(self, given: Pass, ended: Callable[[int], Ended] | None = None) -> None:
         self.given = given
         self.units = Units(given.graph)
         self._ended = ended
-        self._committed = committed
         self._needed = self.units.leading_to(given.sink)
         self._out: _SinkRows | BusRows = (
             BusRows(given.spread)
@@ -239,13 +229,13 @@ class Runner:
             whole = [
                 drawn for open_, drawn in self.units.ordering.whole.items() if open_ in unit.nodes
             ]
-            serial = Serial(graph, whole, self._committed) if whole else None
-            return Region(layout, unit, leaving, serial)
-        ended = None if self._ended is None else self._ended(number)
+            serial = Serial(graph, whole, self._ended) if whole else None
+            return Region(layout, unit, leaving, serial=serial)
         (node,) = unit.nodes
+        ended = None if self._ended is None else self._ended(node)
         found = graph.nodes[node]
         if isinstance(found, State):
-            return StateMachine(graph, found, self._sends(found), self._committed)
+            return StateMachine(graph, found, self._sends(found), ended)
         send = self._step(layout.readers[node][0])
         if node in layout.fused:
             return ReduceMachine(Reducer(graph, layout.fused[node]), send, ended)

@@ -46,7 +46,12 @@ class Region:
     """A machine for the nodes of a cycle. ``outside`` has the steps that what leaves goes to."""
 
     def __init__(
-        self, layout: Layout, unit: Unit, outside: dict[int, Step], serial: Serial | None = None
+        self,
+        layout: Layout,
+        unit: Unit,
+        outside: dict[int, Step],
+        *,
+        serial: Serial | None = None,
     ) -> None:
         self._layout = layout
         self._serial = serial
@@ -54,6 +59,9 @@ class Region:
         self._bucket: int | None = None
         self._ahead: list[tuple[int, bytes, int, int, Any]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
+        self._loops = layout.graph.loop_entries
+        #: A long path, and how many numbers it has.
+        self._counted = b"", 0
         self._buckets: list[dict[Any, Any]] = []
         self._members = frozenset(unit.nodes)
         self._process = {
@@ -101,7 +109,7 @@ class Region:
             self._follow(at, at_path, node, payload)
 
     def _follow(self, time: int, path: bytes, node: int, payload: Any) -> None:
-        if len(path) > CHILD_IDS_MAX and len(decoded_path(path)) - 1 > CHILD_IDS_MAX:
+        if len(path) > CHILD_IDS_MAX and node in self._loops and self._is_endless(path):
             step = str(self._layout.graph.nodes[node])
             raise EndlessLoopError.of(step, (time, front_of(path)), payload)
         for made_time, made_path, reader, made in self._process[node](time, path, payload):
@@ -115,6 +123,15 @@ class Region:
                 payloads.append(made)
                 if len(times) >= _HANDED_OVER:
                     self._hand_over(reader)
+
+    def _is_endless(self, path: bytes) -> bool:
+        # What goes round and round is mostly longer than the last time: only what is new is counted.
+        counted, count = self._counted
+        if not counted or not path.startswith(counted):
+            counted, count = b"", 0
+        count += len(decoded_path(path[len(counted) :]))
+        self._counted = path, count
+        return count - 1 > CHILD_IDS_MAX
 
     def _hand_over(self, node: int) -> None:
         times, paths, payloads = self._leaving[node]

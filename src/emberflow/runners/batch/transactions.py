@@ -14,8 +14,9 @@ second, so that accesses come in the order of their places. Updates go to a scra
 transaction alone sees, and at the end all of it is applied or nothing: this is `runners.sequential`,
 over paths instead of places.
 
-``committed`` is told, if anybody wants to know, the last committed version of each key once no access
-of it will follow: rows as a cut has them (`engine.cut`), so that a live run can begin from there.
+``ended`` is told, if anybody wants to know, the last committed version of each key once no access of
+it will follow: the place of the access that made it, and the value, which is what a cut has of a
+state (`engine.versions`).
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ from itertools import repeat
 from typing import Any, TypeAlias
 
 from emberflow.calls import balance_of, images_of, scheduled_time
-from emberflow.engine.cut import Row
 from emberflow.errors import InternalError
 from emberflow.graph import Broadcast, Graph, Map, Merge
-from emberflow.hashing import key_hash
 from emberflow.item import At
 from emberflow.outcomes import outcome_of, verdict_of
+from emberflow.runners.batch.machines import Ended
 from emberflow.runners.batch.ordering import Drawn, results_of
-from emberflow.runners.batch.places import CHILDREN, decoded_path, encoded_int, front_of, split_path
+from emberflow.runners.batch.places import CHILDREN, encoded_int, front_of, split_path
 from emberflow.runners.batch.steps import Step
 from emberflow.transactional import (
     COMMITTED,
@@ -48,18 +48,10 @@ from emberflow.transactional import (
     depth_of,
 )
 
-#: Is told the last committed version of a key.
-Committed: TypeAlias = Callable[[Row], None]
-
 _COMMITTED, _REJECTED, _OUTPUT, _RESULT = map(encoded_int, (COMMITTED, REJECTED, OUTPUT, RESULT))
 
 #: Keys known to have a stable hash. Past that they are forgotten and begun anew.
 _KEYS_MAX = 200_000
-
-
-def cut_row(state: str, key: Any, time: int, path: bytes, value: Any) -> Row:
-    """A version of a state as a cut has it."""
-    return Row(state, key_hash(key), key, (time, *decoded_path(path)), value)
 
 
 # --- Apart: a state is a keyed pass ---------------------------------------------------------------
@@ -90,11 +82,11 @@ class StateMachine:
         graph: Graph,
         state: State,
         sends: list[dict[str, Step]],
-        committed: Committed | None = None,
+        ended: Ended | None = None,
     ) -> None:
         self._state = state
         self._uses = [_Use(graph, state, *each) for each in enumerate(sends)]
-        self._committed = committed
+        self._ended = ended
         self._bucket: int | None = None
         self._key: Any = _NO_KEY
         self._value: Any = state.default
@@ -141,7 +133,7 @@ class StateMachine:
         owns: list[Any],
     ) -> tuple[list[Any], dict[int, Any]]:
         """The value after each access; and of those whose check failed, the key."""
-        uses, noting, written = self._uses, self._committed is not None, self._written
+        uses, noting, written = self._uses, self._ended is not None, self._written
         bucket_now, key_now, current = self._bucket, self._key, self._value
         number_now = -1
         use: _Use | None = None
@@ -245,10 +237,10 @@ class StateMachine:
 
     def end(self) -> None:
         """No access of this hash will follow."""
-        if self._committed is not None and self._written:
+        if self._ended is not None and self._written:
             self._held[self._key] = self._value
             for key, (time, path) in self._written.items():
-                self._committed(cut_row(self._state.name, key, time, path, self._held[key]))
+                self._ended(key, [(time, path, self._held[key], None)])
             self._written.clear()
         self._key, self._value = _NO_KEY, self._state.default
         self._held.clear()
@@ -310,9 +302,11 @@ _Within: TypeAlias = Callable[[bytes, Any, _Running], None]
 class Serial:
     """The states of a region, and its transactions one at a time."""
 
-    def __init__(self, graph: Graph, whole: Iterable[Drawn], committed: Committed | None) -> None:
+    def __init__(
+        self, graph: Graph, whole: Iterable[Drawn], ended: Callable[[int], Ended] | None = None
+    ) -> None:
         self._graph = graph
-        self._committed = committed
+        self._ended: dict[str, Ended] = {}
         #: By state: what has been committed, and where, if that is asked for.
         self._held: dict[str, dict[Any, Any]] = {}
         self._written: dict[tuple[str, Any], tuple[int, bytes]] = {}
@@ -328,6 +322,8 @@ class Serial:
                 state = graph.nodes[number]
                 assert isinstance(state, State)
                 self._held.setdefault(state.name, {})
+                if ended is not None:
+                    self._ended[state.name] = ended(state.id)
                 self._states |= dict.fromkeys(state.accesses, state)
         for drawn in whole:
             run = self._alone if drawn.accesses[0].alone else self._together
@@ -335,16 +331,15 @@ class Serial:
 
     def end(self) -> None:
         """No transaction will follow that could see what these did."""
-        if self._committed is not None:
-            for (state, key), (time, path) in self._written.items():
-                self._committed(cut_row(state, key, time, path, self._held[state][key]))
-            self._written.clear()
+        for (state, key), (time, path) in self._written.items():
+            self._ended[state](key, [(time, path, self._held[state][key], None)])
+        self._written.clear()
         for held in self._held.values():
             held.clear()
 
     def _apply(self, state: str, key: Any, value: Any, time: int, path: bytes) -> None:
         self._held[state][key] = value
-        if self._committed is not None:
+        if self._ended:
             self._written[state, key] = (time, path)
 
     # Decided by one access.
