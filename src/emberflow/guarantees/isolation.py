@@ -1,0 +1,457 @@
+"""Is a history of transactions serializable? Decided from what was seen, by nobody who took part.
+
+After Adya, Liskov and O'Neil, "Generalized isolation level definitions". Nothing here knows how
+transactions are executed; of the package nothing is imported but an algorithm on graphs.
+
+**Histories.** Values are lists, and all that transactions do is to `Append` values, each of which is
+appended to a key only once, and to `Read` whole lists. So a list that was read tells which version it
+is and the order of all versions before it: the *version order* need not be known, it is found. (The
+trick is that of Elle, by Kingsbury and Alvaro.)
+
+**The graph.** Its nodes are the committed transactions; an edge says that one has to be before
+another in every serial order that explains what was seen:
+
+====  =========================================================================================
+ww    the one appended a value, the other the next value of that key
+wr    the other read a list that ends with what the one appended
+rw    the one read a list, and the other appended the value that comes next (an anti-dependency)
+====  =========================================================================================
+
+What was committed and never read comes, in an order that nobody saw, after all that was read.
+
+==============  ===============================================================================
+kind            what was found
+==============  ===============================================================================
+G0              a cycle of ww: writes of two transactions are interleaved
+G1a             a committed transaction read what a rejected one appended
+G1b             ... or what another one appended and then appended more to: an intermediate value
+G1c             a cycle of ww and wr: information flows in a circle
+lost update     two transactions read one version of a key, and both appended to it
+G-single        a cycle with exactly one rw, but for lost updates
+G2              a cycle with several rw, as write skew is
+internal        a transaction does not see its own appends, or one list now and another later
+duplicate       a list has a value twice, or a transaction was recorded twice
+unknown value   a list has a value that nobody appended
+version order   of two lists of a key none is the beginning of the other
+lost append     a committed value is not in the list that is there at the end
+==============  ===============================================================================
+
+If there is none of these, any order of the nodes along the edges is a serial order that explains all
+that committed transactions read, and what is there at the end. If there is one, no order does. (Both
+are held against trying all orders, for small histories, by the tests.)
+
+**A given order.** Serializable means: some order explains it. `find_disorder` asks for more: that of
+``Transaction.at``. It simply executes one transaction after another. What rejected transactions read
+has to fit too, though none of it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+from emberflow.guarantees.cycles import knots, shortest_path
+
+Key: TypeAlias = Hashable
+Value: TypeAlias = Hashable
+
+#: Through how many edges of a knot a cycle is looked for, to tell a short one.
+_TRIED_MAX = 50
+
+
+class Append(NamedTuple):
+    """A value was put at the end of a key's list."""
+
+    key: Key
+    value: Value
+
+
+class Read(NamedTuple):
+    """The whole list of a key was seen."""
+
+    key: Key
+    seen: Sequence[Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What one transaction did, in the order in which it did it."""
+
+    name: Hashable
+    operations: Sequence[Append | Read]
+    committed: bool = True
+    #: Where it stands in the order that is claimed, if one is.
+    at: Any = None
+
+    def appended(self, key: Key) -> list[Value]:
+        return [one.value for one in self.operations if isinstance(one, Append) and one.key == key]
+
+
+class Anomaly(NamedTuple):
+    """Something that no serial execution shows."""
+
+    kind: str
+    told: str
+    transactions: tuple[Hashable, ...]
+    keys: tuple[Key, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.told}"
+
+
+def find_anomalies(
+    history: Iterable[Transaction], *, final: Mapping[Any, Sequence[Value]] | None = None
+) -> list[Anomaly]:
+    """What keeps a history from being serializable; nothing if it is.
+
+    ``final`` is what all keys hold at the end, if that is known.
+
+    >>> history = [
+    ...     Transaction("ada", [Read("x", ()), Append("y", 1)]),
+    ...     Transaction("bob", [Read("y", ()), Append("x", 2)]),
+    ... ]
+    >>> (skew,) = find_anomalies(history)
+    >>> print(skew)
+    G2: 'ada' -> 'bob': 'ada' read no value in 'x', and 'bob' appended 2 to it;
+        'bob' -> 'ada': 'bob' read no value in 'y', and 'ada' appended 1 to it
+    """
+    return _Judgement(history, final).anomalies
+
+
+def find_disorder(
+    history: Iterable[Transaction], *, final: Mapping[Any, Sequence[Value]] | None = None
+) -> list[Anomaly]:
+    """What is not as if transactions had been executed one after another, in the order of ``at``.
+
+    Those that were rejected have to have seen what was there, too.
+
+    >>> late = [
+    ...     Transaction("ada", [Append("x", 1)], at=1),
+    ...     Transaction("bob", [Read("x", ())], at=2),
+    ... ]
+    >>> find_anomalies(late)  # bob may have been first
+    []
+    >>> print(find_disorder(late)[0])
+    out of order: 'bob' read () in 'x', which was (1,) then
+    """
+    lists: dict[Key, list[Value]] = {}
+    found: list[Anomaly] = []
+    ahead: Transaction | None = None
+    for transaction in sorted(history, key=lambda one: one.at):
+        if ahead is not None and ahead.at == transaction.at:
+            told = f"{ahead.name!r} and {transaction.name!r} are both at {transaction.at!r}"
+            found.append(_anomaly("out of order", told, transaction))
+        ahead = transaction
+        own: dict[Key, list[Value]] = {}
+        for one in transaction.operations:
+            there = own[one.key] if one.key in own else lists.get(one.key, [])
+            if isinstance(one, Append):
+                own[one.key] = [*there, one.value]
+            elif list(one.seen) != there:
+                told = f"read {_list(one.seen)} in {one.key!r}, which was {_list(there)} then"
+                found.append(_anomaly("out of order", f"{transaction.name!r} {told}", transaction))
+        if transaction.committed:
+            lists.update(own)
+    for key in (lists.keys() | final.keys()) if final is not None else ():
+        assert final is not None
+        there, is_ = lists.get(key, []), list(final.get(key, ()))
+        if is_ != there:
+            told = f"{key!r} holds {_list(is_)} at the end, and should {_list(there)}"
+            found.append(Anomaly("out of order", told, (), (key,)))
+    return found
+
+
+class _Edge(NamedTuple):
+    kind: str
+    key: Key
+    #: The value behind which the next was appended, or that was read; None where there was none.
+    value: Value | None
+    next: Value | None
+
+    def told(self, one: str, other: str) -> str:
+        key = repr(self.key)
+        if self.kind == "wr":
+            return f"{one} appended {self.value!r} to {key}, and {other} read that"
+        if self.kind == "rw":
+            read = "no value" if self.value is None else f"up to {self.value!r}"
+            return f"{one} read {read} in {key}, and {other} appended {self.next!r} to it"
+        return f"{one} appended {self.value!r} to {key}, and then {other} {self.next!r}"
+
+
+#: From one node to others, with what says so: most severe first.
+_Graph: TypeAlias = dict[int, dict[int, _Edge]]
+_SEVERITY = {"ww": 0, "wr": 1, "rw": 2}
+
+
+@dataclass(slots=True)
+class _Judgement:
+    given: Iterable[Transaction]
+    final: Mapping[Any, Sequence[Value]] | None
+    anomalies: list[Anomaly] = field(default_factory=list)
+    nodes: list[Transaction] = field(default_factory=list)
+    #: By key and value: who appended it.
+    appended: dict[Key, dict[Value, int]] = field(default_factory=dict)
+    #: Of the committed transactions: which one read which list first, without what it appended.
+    reads: dict[Key, list[tuple[int, Sequence[Value]]]] = field(default_factory=dict)
+    graph: _Graph = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._take_in()
+        for number, transaction in enumerate(self.nodes):
+            if transaction.committed:
+                self._look_inside(number, transaction)
+        for key in dict.fromkeys([*self.appended, *self.reads, *(self.final or ())]):
+            self._connect(key)
+        self._look_for_cycles()
+
+    def _found(self, kind: str, told: str, *transactions: Transaction, key: Key) -> None:
+        names = tuple(transaction.name for transaction in transactions)
+        self.anomalies.append(Anomaly(kind, told, names, (key,)))
+
+    def _take_in(self) -> None:
+        names: set[Hashable] = set()
+        for transaction in self.given:
+            if transaction.name in names:
+                told = f"{transaction.name!r} was recorded more than once"
+                self.anomalies.append(Anomaly("duplicate", told, (transaction.name,), ()))
+                continue
+            names.add(transaction.name)
+            number = len(self.nodes)
+            self.nodes.append(transaction)
+            for one in transaction.operations:
+                if not isinstance(one, Append):
+                    continue
+                writers = self.appended.setdefault(one.key, {})
+                if one.value in writers:
+                    other = self.nodes[writers[one.value]]
+                    raise ValueError(
+                        f"the value {one.value!r} is appended to {one.key!r} by {other.name!r} and "
+                        f"by {transaction.name!r}. To tell versions apart, every value has to be "
+                        f"appended to a key only once."
+                    )
+                writers[one.value] = number
+
+    def _writer(self, key: Key, value: Value) -> Transaction | None:
+        number = self.appended.get(key, {}).get(value)
+        return None if number is None else self.nodes[number]
+
+    def _look_inside(self, number: int, transaction: Transaction) -> None:
+        """What is wrong with a transaction by itself, and what it read of others."""
+        own: dict[Key, list[Value]] = {}
+        known: dict[Key, list[Value]] = {}
+        for one in transaction.operations:
+            key = one.key
+            if isinstance(one, Append):
+                own.setdefault(key, []).append(one.value)
+                continue
+            mine, seen = own.get(key, []), list(one.seen)
+            split = len(seen) - len(mine)
+            others = seen[: max(split, 0)]
+            if split < 0 or seen[split:] != mine or known.setdefault(key, others) != others:
+                should = [*known[key], *mine] if key in known else mine
+                told = (
+                    f"{transaction.name!r} read {_list(seen)} in {key!r}, where by what it did "
+                    f"before it should see {'' if key in known else '... '}{_list(should)}"
+                )
+                self._found("internal", told, transaction, key=key)
+                continue
+            if self._is_sound(transaction, key, seen, others):
+                self.reads.setdefault(key, []).append((number, others))
+
+    def _is_sound(
+        self, reader: Transaction, key: Key, seen: list[Value], others: list[Value]
+    ) -> bool:
+        """Whether all values that were read are there once, by transactions that committed."""
+        who, shown = repr(reader.name), _list(seen)
+        if len(set(seen)) < len(seen):
+            twice = next(value for value in seen if seen.count(value) > 1)
+            told = f"{who} read {shown} in {key!r}, with {twice!r} twice"
+            self._found("duplicate", told, reader, key=key)
+            return False
+        for value in others:
+            writer = self._writer(key, value)
+            if writer is None:
+                told = f"{who} read {shown} in {key!r}, and nobody appended {value!r}"
+                self._found("unknown value", told, reader, key=key)
+            elif writer is reader:
+                told = f"{who} read {shown} in {key!r} before it appended {value!r} itself"
+                self._found("internal", told, reader, key=key)
+            elif not writer.committed:
+                told = f"{who} read {shown} in {key!r}; {value!r} is of {writer.name!r}: rejected"
+                self._found("G1a", told, reader, writer, key=key)
+            else:
+                continue
+            return False
+        if others:
+            last = self.nodes[self.appended[key][others[-1]]]
+            if last.appended(key)[-1] != others[-1]:
+                told = (
+                    f"{who} read {shown} in {key!r}; behind {others[-1]!r}, {last.name!r} appended "
+                    f"{last.appended(key)[-1]!r} too"
+                )
+                self._found("G1b", told, reader, last, key=key)
+        return True
+
+    def _versions(self, key: Key) -> list[Value] | None:
+        """The order of a key's values, as far as it was seen; None if there is none."""
+        lists = {tuple(seen) for _, seen in self.reads.get(key, ())}
+        if self.final is not None:
+            lists.add(tuple(self._final(key)))
+        ordered = sorted(lists, key=len)
+        for one, other in pairwise(ordered):
+            if other[: len(one)] != one:
+                told = f"of {key!r} both {_list(one)} and {_list(other)} were seen"
+                self.anomalies.append(Anomaly("version order", told, (), (key,)))
+                return None
+        return list(ordered[-1]) if ordered else []
+
+    def _final(self, key: Key) -> list[Value]:
+        """What is there at the end, of what should be."""
+        assert self.final is not None
+        there = list(self.final.get(key, ()))
+        kept: dict[Value, None] = {}
+        for value in there:
+            writer = self._writer(key, value)
+            told = f"at the end {key!r} holds {_list(there)}"
+            if value in kept:
+                self._found("duplicate", f"{told}, with {value!r} twice", key=key)
+            elif writer is None:
+                told = f"{told}, and nobody appended {value!r}"
+                self._found("unknown value", told, key=key)
+            elif not writer.committed:
+                told = f"{told}; {value!r} is of {writer.name!r}: rejected"
+                self._found("G1a", told, writer, key=key)
+            else:
+                kept[value] = None
+        for value, number in self.appended.get(key, {}).items():
+            writer = self.nodes[number]
+            if writer.committed and value not in kept:
+                told = (
+                    f"{writer.name!r} appended {value!r} to {key!r}, which is not there at the end"
+                )
+                self._found("lost append", told, writer, key=key)
+        return list(kept)
+
+    def _connect(self, key: Key) -> None:
+        versions = self._versions(key)
+        if versions is None:
+            return
+        appended = self.appended.get(key, {})
+        seen = set(versions)
+        writers = [appended[value] for value in versions]
+        # Where nobody looked: the first value that each one appended, in no order.
+        unseen: dict[int, Value] = {}
+        if self.final is None:
+            for value, number in appended.items():
+                if value not in seen and self.nodes[number].committed:
+                    unseen.setdefault(number, value)
+        last = len(versions) - 1
+        for position, (value, writer) in enumerate(zip(versions, writers, strict=True)):
+            if position < last:
+                edge = _Edge("ww", key, value, versions[position + 1])
+                self._edge(writer, writers[position + 1], edge)
+            else:
+                for other, next_ in unseen.items():
+                    self._edge(writer, other, _Edge("ww", key, value, next_))
+        for reader, others in self.reads.get(key, ()):
+            end = len(others)
+            value = others[-1] if others else None
+            if others:
+                self._edge(writers[end - 1], reader, _Edge("wr", key, value, None))
+            if end < len(versions):
+                self._edge(reader, writers[end], _Edge("rw", key, value, versions[end]))
+            else:
+                for other, next_ in unseen.items():
+                    self._edge(reader, other, _Edge("rw", key, value, next_))
+
+    def _edge(self, one: int, other: int, edge: _Edge) -> None:
+        if one == other:
+            return
+        edges = self.graph.setdefault(one, {})
+        there = edges.get(other)
+        if there is None or _SEVERITY[edge.kind] < _SEVERITY[there.kind]:
+            edges[other] = edge
+
+    # Cycles. Between two nodes only the most severe edge is kept: a cycle that has a less severe
+    # one beside it is a cycle of the more severe kind.
+
+    def _look_for_cycles(self) -> None:
+        for kinds in ({"ww"}, {"ww", "wr"}, {"ww", "wr", "rw"}):
+            graph = _only(self.graph, kinds)
+            worst = max(kinds, key=lambda kind: _SEVERITY[kind])
+            for knot in knots(graph):
+                cycle = self._shortest(graph, knot, worst)
+                if cycle:
+                    self.anomalies.append(self._told(cycle))
+
+    def _shortest(self, graph: _Graph, knot: list[int], kind: str) -> list[int]:
+        """The shortest cycle of a knot through an edge of a kind, with as few rw as can be."""
+        inside = set(knot)
+        edges = [
+            (one, other)
+            for one in knot
+            for other, edge in graph.get(one, {}).items()
+            if edge.kind == kind and other in inside
+        ][:_TRIED_MAX]
+        plain = _only(graph, {"ww", "wr"})
+        for among in (plain, graph):
+            paths = [shortest_path(among, other, one, inside) for one, other in edges]
+            found = [path for path in paths if path]
+            if found:
+                return min(found, key=len)
+        return []
+
+    def _told(self, cycle: list[int]) -> Anomaly:
+        first = cycle.index(min(cycle))
+        cycle = cycle[first:] + cycle[:first]
+        steps = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+        edges = [self.graph[one][other] for one, other in steps]
+        kinds = [edge.kind for edge in edges]
+        if self._is_lost_update(steps, edges):
+            kind = "lost update"
+        elif "rw" in kinds:
+            kind = "G2" if kinds.count("rw") > 1 else "G-single"
+        else:
+            kind = "G1c" if "wr" in kinds else "G0"
+        names = [repr(self.nodes[number].name) for number in cycle]
+        told = ";\n    ".join(
+            f"{one} -> {other}: {edge.told(one, other)}"
+            for edge, one, other in zip(edges, names, [*names[1:], names[0]], strict=True)
+        )
+        return Anomaly(
+            kind,
+            told,
+            tuple(self.nodes[number].name for number in cycle),
+            tuple(dict.fromkeys(edge.key for edge in edges)),
+        )
+
+    def _is_lost_update(self, steps: list[tuple[int, int]], edges: list[_Edge]) -> bool:
+        read = [edge for edge in edges if edge.kind == "rw"]
+        if len(edges) != 2 or not read or any(edge.kind == "wr" for edge in edges):
+            return False
+        key = read[0].key
+        lists = [
+            {tuple(seen) for reader, seen in self.reads.get(key, ()) if reader == one}
+            for one, _ in steps
+        ]
+        return bool(lists[0] & lists[1]) and all(self.nodes[one].appended(key) for one, _ in steps)
+
+
+def _anomaly(kind: str, told: str, transaction: Transaction) -> Anomaly:
+    keys = tuple(dict.fromkeys(one.key for one in transaction.operations))
+    return Anomaly(kind, told, (transaction.name,), keys)
+
+
+def _list(values: Sequence[Value]) -> str:
+    """Short enough to be read: the end is what matters."""
+    shown = tuple(values[-6:])
+    return repr(shown) if len(values) <= 6 else f"(... {repr(shown)[1:]}"
+
+
+def _only(graph: _Graph, kinds: set[str]) -> _Graph:
+    return {
+        one: {other: edge for other, edge in edges.items() if edge.kind in kinds}
+        for one, edges in graph.items()
+    }
