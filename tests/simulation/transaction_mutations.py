@@ -96,7 +96,11 @@ def a_late_voter_that_hears_nothing(patch: pytest.MonkeyPatch) -> None:
 
     def changed(self: Any, record: Record) -> Any:
         due = due_now(self, record)
-        told = {where for where, payload in record.sent.items() if payload[1:] == (ABORT, 0, None)}
+        told = {
+            where
+            for where, payload in record.sent.items()
+            if is_abort((where[1], where[2], payload))
+        }
         if not told:
             return due
         return {
