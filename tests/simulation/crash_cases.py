@@ -73,7 +73,15 @@ class CrashCase:
         return list(timed_elements(self.graph, self.elements))
 
     def expected(self, simulation: CrashSimulation) -> dict[str, list[Any]]:
-        """The reference, on the elements with the times that they were given."""
+        """What the reference puts out, on the elements with the times that they were given."""
+        reference = Reference(self.graph)
+        for moment, front, payload in self.given(simulation):
+            reference.enter(moment, front, payload)  # type: ignore[arg-type]
+        reference.finish()
+        return reference.outputs
+
+    def given(self, simulation: CrashSimulation) -> list[tuple[Moment, Front, Any]]:
+        """The elements, in the order of the times that they were given."""
         given = []
         positions = dict.fromkeys(simulation.storage.logs, 0)
         for index in self.faults.arrival:
@@ -85,11 +93,7 @@ class CrashCase:
                 moment = (times[positions[front.index]], front.index)
                 positions[front.index] += 1
             given.append((moment, front, payload))
-        reference = Reference(self.graph)
-        for moment, front, payload in sorted(given, key=lambda element: element[0]):
-            reference.enter(moment, front, payload)  # type: ignore[arg-type]
-        reference.finish()
-        return reference.outputs
+        return sorted(given, key=lambda element: element[0])
 
     def with_faults(self, **changed: Any) -> CrashCase:
         return replace(self, faults=replace(self.faults, **changed))

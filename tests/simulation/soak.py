@@ -1,9 +1,11 @@
 """As many seeds as wanted: ``python -m tests.simulation.soak --seeds 10000 [--from 0] [--jobs 2]``.
 
-With ``--crashes`` everything that can go wrong does; without, nothing crashes.
+With ``--crashes`` everything that can go wrong does; without, nothing crashes. ``--transactions`` draws
+flows of transactions, and goes with ``--crashes`` too. ``--traces`` prints the digest of each run
+instead, to be compared between processes.
 
 Every seed that fails is told with its options and the command that shows it again; the exit code is
-1 then. ``--transactions`` draws flows of transactions. ``--traces`` prints the digest of each run instead, to be compared between processes.
+1 then.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.simulation.cases import Case, WrongError, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
-from tests.simulation.transactional import TransactionCase, judged_with_states
+from tests.simulation.transactional import (
+    TransactionCase,
+    judged_with_crashes_and_cuts,
+    judged_with_states,
+    transactions_with_crashes,
+)
 
 CHUNK = 25
 
@@ -33,7 +40,9 @@ def problems(
     for seed in seeds:
         begin = time.perf_counter()
         try:
-            if crashes:
+            if crashes and transactions:
+                judged_with_crashes_and_cuts(transactions_with_crashes(seed))
+            elif crashes:
                 judged_with_crashes(CrashCase.of(seed))
             elif transactions:
                 judged_with_states(TransactionCase.of(seed))

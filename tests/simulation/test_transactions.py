@@ -1,6 +1,7 @@
 """Transactions on many workers: decisions, outputs and states are those of one at a time.
 
-Six hundred seeds here; ``python -m tests.simulation.soak --transactions`` for as many as you want.
+Some seeds here; ``python -m tests.simulation.soak --transactions`` for as many as you want, and with
+``--crashes`` for as many with crashes. (``make soak`` does both.)
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import emberflow as ef
 from emberflow import transactional as transactional_module
 from emberflow.engine import slices as slices_module
 from emberflow.engine import worker as worker_module
-from emberflow.runners.elements import timed_elements
-from emberflow.runners.simulation.options import Faults
-from emberflow.runners.simulation.recovery import CrashSimulation
 from tests.simulation.cases import WrongError
-from tests.simulation.transaction_mutations import BREAKS, Break
-from tests.simulation.transactional import TransactionCase, judged_with_states
+from tests.simulation.transaction_mutations import BREAKS, CRASH_BREAKS, Break
+from tests.simulation.transactional import (
+    TransactionCase,
+    judged_with_crashes_and_cuts,
+    judged_with_states,
+    transactions_with_crashes,
+)
 
-SEEDS = 600
+SEEDS = 200
+CRASH_SEEDS = 75
 CHUNK = 25
-CASES_OF_A_BREAK = 120
+CASES_OF_A_BREAK = 60
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -40,14 +44,14 @@ def test_however_little_they_may_speculate(
     monkeypatch.setattr(worker_module, "_REPLAYS_MAX", replays_max)
     monkeypatch.setattr(slices_module, "_SLICE_FIRST", slice_first)
     monkeypatch.setattr(slices_module, "_CHUNK", chunk)
-    for seed in range(10_000 * (replays_max + 1), 10_000 * (replays_max + 1) + 40):
+    for seed in range(10_000 * (replays_max + 1), 10_000 * (replays_max + 1) + 15):
         judged_with_states(TransactionCase.of(seed))
 
 
 def test_the_cases_are_worth_it() -> None:
     """Many transactions fail, many are replayed, some are decided alone and some together."""
     rejected = transactions = replays = alone = together = 0
-    for seed in range(60):
+    for seed in range(30):
         case = TransactionCase.of(seed)
         result = judged_with_states(case)
         rejected += sum(len(out) for name, out in result.outputs.items() if "rejected" in name)
@@ -58,8 +62,8 @@ def test_the_cases_are_worth_it() -> None:
         alone += kinds.count("open") - kinds.count("close")
     assert rejected > transactions / 10
     assert replays > transactions
-    assert alone > 10
-    assert together > 40
+    assert alone > 5
+    assert together > 20
 
 
 # --- Deciding alone --------------------------------------------------------------------------------
@@ -151,13 +155,29 @@ def wrong(case: TransactionCase) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("first", range(0, 150, CHUNK))
+@pytest.mark.parametrize(
+    "broken", CRASH_BREAKS, ids=lambda broken: broken.__name__.replace("_", " ")
+)
+def test_a_broken_cut_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    found = map(wrong_with_crashes, range(300_000, 300_000 + CASES_OF_A_BREAK))
+    caught = next(filter(None, found), f"nobody noticed in {CASES_OF_A_BREAK} cases")
+    assert NOTICED.search(caught), caught
+
+
+def wrong_with_crashes(seed: int) -> str | None:
+    try:
+        judged_with_crashes_and_cuts(transactions_with_crashes(seed))
+    except WrongError as error:
+        return str(error)
+    return None
+
+
+# --- Crashes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", range(0, CRASH_SEEDS, CHUNK))
 def test_a_crash_leaves_all_of_a_transaction_or_nothing(first: int) -> None:
     """Workers and drivers die, and states come back from cuts: decisions and values are the same."""
-    for seed in range(first, first + CHUNK):
-        case = TransactionCase.of(300_000 + seed)
-        elements = list(timed_elements(case.graph, case.elements))
-        faults = Faults.drawn(seed, crashes=3)
-        result = CrashSimulation(case.graph, case.options, faults).run(elements)
-        assert result.outputs == case.expected, case.again
-        assert result.states == case.expected_states, case.again
+    for seed in range(300_000 + first, 300_000 + first + CHUNK):
+        judged_with_crashes_and_cuts(transactions_with_crashes(seed))

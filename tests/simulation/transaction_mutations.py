@@ -1,6 +1,7 @@
 """Ways to break the protocol of transactions, each of which the simulation has to notice.
 
-As in `mutations`, each is put over the real machines from outside.
+As in `mutations`, each is put over the real machines from outside. `BREAKS` show without a crash;
+`CRASH_BREAKS` are mistakes of cuts and of what is restored from them.
 """
 
 from __future__ import annotations
@@ -10,19 +11,27 @@ from typing import Any
 
 import pytest
 
+from emberflow.engine import program as program_module
 from emberflow.engine import versions as versions_module
 from emberflow.engine.closing import Closing, Record
+from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.engine.slices import Slices
 from emberflow.engine.versions import Bucket, Versions
 from emberflow.item import FlatItem
-from emberflow.transactional import ABORT
+from emberflow.transactional import ABORT, COMMITTED, RESULT
 
 Break = Callable[[pytest.MonkeyPatch], None]
 BREAKS: list[Break] = []
+CRASH_BREAKS: list[Break] = []
 
 
 def breaks(make: Break) -> Break:
     BREAKS.append(make)
+    return make
+
+
+def breaks_cuts(make: Break) -> Break:
+    CRASH_BREAKS.append(make)
     return make
 
 
@@ -153,3 +162,208 @@ def what_is_held_is_overtaken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Slices, "_within", lambda self, node, items, limit, later: items)
     patch.setattr("emberflow.engine.slices._SLICE_FIRST", 2)
     patch.setattr("emberflow.engine.slices._SLICE_MAX", 4)
+
+
+# --- What is decided, and on what ------------------------------------------------------------------
+
+
+@breaks
+def a_constraint_decided_on_a_stale_value(patch: pytest.MonkeyPatch) -> None:
+    """The closer keeps the value that a version first told, whatever it tells later."""
+    failed = Closing._failed
+    first: dict[Any, Any] = {}
+
+    def stale(self: Any, record: Record) -> Any:
+        votes = record.votes
+        record.votes = {
+            where: (*vote[:3], first.setdefault((id(self), where, vote[:2]), vote[3]))
+            for where, vote in votes.items()
+        }
+        try:
+            return failed(self, record)
+        finally:
+            record.votes = votes
+
+    patch.setattr(Closing, "_failed", stale)
+
+
+@breaks
+def a_check_decided_on_a_stale_value(patch: pytest.MonkeyPatch) -> None:
+    """A replay gives a version another value, and does not look at its check again."""
+    put_right = Versions._put_right
+
+    def stale(self: Any, old: Any, new: Any, key: Any, *rest: Any) -> None:
+        if isinstance(old[7], str | None) and isinstance(new[7], str | None):
+            new = (*new[:7], old[7])
+            bucket = self.buckets[key]
+            bucket.entries[[entry[:2] for entry in bucket.entries].index(new[:2])] = new
+        put_right(self, old, new, key, *rest)
+
+    patch.setattr(Versions, "_put_right", stale)
+
+
+@breaks
+def the_check_that_failed_last_is_told(patch: pytest.MonkeyPatch) -> None:
+    failed = Closing._failed
+
+    def last(self: Any, record: Record) -> Any:
+        votes = record.votes
+        noes = [where for where, vote in votes.items() if vote[2] is not None]
+        if not noes:
+            return failed(self, record)
+        record.votes = {where: vote for where, vote in votes.items() if where == max(noes)}
+        try:
+            return failed(self, record)
+        finally:
+            record.votes = votes
+
+    patch.setattr(Closing, "_failed", last)
+
+
+@breaks
+def a_commit_that_is_not_taken_back(patch: pytest.MonkeyPatch) -> None:
+    changed_output(
+        patch,
+        Closing,
+        lambda output: [item for item in output if not (item[1] & 1 and item[0][-1] == COMMITTED)],
+    )
+
+
+@breaks
+def a_result_that_outlives_its_check(patch: pytest.MonkeyPatch) -> None:
+    """What went on from an access stays, though the access fails by now."""
+
+    def change(output: list[FlatItem]) -> list[FlatItem]:
+        again = {item[0] for item in output if not item[1] & 1}
+        return [
+            item
+            for item in output
+            if not (item[1] & 1 and item[0][-1] == RESULT and len(item[2]) == 2) or item[0] in again
+        ]
+
+    changed_output(patch, Versions, change)
+
+
+# --- Who belongs to a transaction, and who hears of it ---------------------------------------------
+
+
+@breaks
+def an_abort_for_one_voter_only(patch: pytest.MonkeyPatch) -> None:
+    """One of those that voted yes is told, and the others believe in a commit."""
+    due_now = Closing._due_now
+
+    def changed(self: Any, record: Record) -> Any:
+        due = due_now(self, record)
+        aborts = sorted(
+            where for where, payload in due.items() if is_abort((where[1], where[2], payload))
+        )
+        return {where: payload for where, payload in due.items() if where not in aborts[1:]}
+
+    patch.setattr(Closing, "_due_now", changed)
+
+
+def with_identities(patch: pytest.MonkeyPatch, length_of: Callable[[int, int], int]) -> None:
+    """Accesses whose transaction is another one: the length of its identity is changed."""
+    process_of = program_module.access_process
+
+    def changed(graph: Any, node: Any) -> Any:
+        process = process_of(graph, node)
+
+        def access(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+            (output,) = process(items, failed)
+            return [
+                [
+                    (place, mark, (*payload[:2], length_of(len(place), payload[2]), payload[3]))
+                    for place, mark, payload in output
+                ]
+            ]
+
+        return access
+
+    patch.setattr(program_module, "access_process", changed)
+
+
+@breaks
+def accesses_that_do_not_see_each_other(patch: pytest.MonkeyPatch) -> None:
+    """Each is a transaction of its own."""
+    with_identities(patch, lambda whole, length: whole)
+
+
+@breaks
+def transactions_of_one_element_taken_for_one(patch: pytest.MonkeyPatch) -> None:
+    """By global time, and not by place."""
+    with_identities(patch, lambda whole, length: 2)
+
+
+# --- What is final ---------------------------------------------------------------------------------
+
+
+def later(moment: Moment) -> Moment:
+    return moment if moment == AFTER_ALL else (moment[0] + 1, moment[1])
+
+
+@breaks
+def a_decision_that_is_final_too_soon(patch: pytest.MonkeyPatch) -> None:
+    """The closer forgets a transaction at the minimal time, and not only those below it."""
+    trim = Closing.trim
+    patch.setattr(Closing, "trim", lambda self, minimal: trim(self, later(minimal)))
+
+
+@breaks
+def versions_that_are_final_too_soon(patch: pytest.MonkeyPatch) -> None:
+    trim_one = Versions.trim_one
+    patch.setattr(
+        Versions, "trim_one", lambda self, bucket, minimal: trim_one(self, bucket, later(minimal))
+    )
+
+
+# --- Cuts ------------------------------------------------------------------------------------------
+
+
+@breaks_cuts
+def a_cut_that_saves_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
+    rows_of = Versions.rows_of
+
+    def changed(self: Any, bucket: Bucket, moment: Moment, since: Moment) -> Any:
+        aborts, bucket.aborts = bucket.aborts, {}
+        try:
+            return rows_of(self, bucket, moment, since)
+        finally:
+            bucket.aborts = aborts
+
+    patch.setattr(Versions, "rows_of", changed)
+
+
+@breaks_cuts
+def a_cut_that_saves_what_is_still_to_come(patch: pytest.MonkeyPatch) -> None:
+    """The last version that is there, and not the last one below the cut."""
+    rows_of = Versions.rows_of
+    patch.setattr(
+        Versions,
+        "rows_of",
+        lambda self, bucket, moment, since: rows_of(self, bucket, AFTER_ALL, since),
+    )
+
+
+@breaks_cuts
+def a_cut_without_keys_that_speculation_goes_on_with(patch: pytest.MonkeyPatch) -> None:
+    """A key that has accesses above the cut is left out of it."""
+    rows_of = Versions.rows_of
+
+    def changed(self: Any, bucket: Bucket, moment: Moment, since: Moment) -> Any:
+        return [] if self.goes_on(bucket, moment) else rows_of(self, bucket, moment, since)
+
+    patch.setattr(Versions, "rows_of", changed)
+
+
+@breaks_cuts
+def restored_values_that_count_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What was restored is there, but the next access begins with the default."""
+    restore = Versions.restore
+
+    def changed(self: Any, moment: Moment, rows: Any) -> None:
+        restore(self, moment, rows)
+        for bucket in self.buckets.values():
+            bucket.value = self._default
+
+    patch.setattr(Versions, "restore", changed)

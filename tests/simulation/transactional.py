@@ -15,16 +15,18 @@ when something before them changes. What is drawn:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 from typing import Any
 
 import emberflow as ef
+from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import Options, SimulationResult
 from tests.simulation.cases import Case, WrongError, judged
+from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class TransactionCase(Case):
             elements=elements,
             options=Options.drawn(seed, workers=workers),
             trims_always=random.random() < 0.5,
-            again=f"TransactionCase.of({seed})",
+            again=f"python -m tests.simulation.soak --transactions --from {seed} --seeds 1",
         )
 
     @cached_property
@@ -69,6 +71,51 @@ def judged_with_states(case: TransactionCase, **machines: Any) -> SimulationResu
             f"the states are {result.states}, the reference has {case.expected_states}\n{case}"
         )
     return result
+
+
+def judged_with_crashes_and_cuts(case: CrashCase, **machines: Any) -> SimulationResult:
+    """Run a case with crashes; raise `WrongError` unless outputs, states and all cuts are right.
+
+    A cut at T has to hold what the reference has when all elements below T, and none else, are done:
+    so no transaction is in it by half, and none that was rejected.
+    """
+    result, simulation = judged_with_crashes(case, **machines)
+    reference = Reference(case.graph)
+    cuts = simulation.storage.cuts
+    ahead = sorted(cuts.manifests, key=lambda manifest: manifest.moment, reverse=True)
+
+    def check_cuts_up_to(moment: Moment) -> None:
+        while ahead and ahead[-1].moment <= moment:
+            restorable = cuts.restorable(ahead.pop())
+            if restorable is None:
+                continue
+            saved: dict[str, dict[Any, Any]] = {name: {} for name in reference.states}
+            for row in restorable.rows:
+                if row.operation in saved:
+                    saved[row.operation][row.key] = row.payload
+            if saved != reference.states:
+                raise WrongError(
+                    f"the cut {restorable.manifest} holds {saved}, the reference has "
+                    f"{reference.states}\n{case}"
+                )
+
+    for moment, front, payload in case.given(simulation):
+        check_cuts_up_to(moment)
+        reference.enter(moment, front, payload)  # type: ignore[arg-type]
+    reference.finish()
+    check_cuts_up_to(AFTER_ALL)
+    if result.states != reference.states:
+        raise WrongError(
+            f"the states are {result.states}, the reference has {reference.states}\n{case}"
+        )
+    return result
+
+
+def transactions_with_crashes(seed: int) -> CrashCase:
+    """The flow of a seed, and what goes wrong while it runs."""
+    case = CrashCase.from_case(TransactionCase.of(seed), seed)
+    again = f"python -m tests.simulation.soak --transactions --crashes --from {seed} --seeds 1"
+    return replace(case, again=again)
 
 
 def random_transactions(random: Random) -> tuple[ef.Flow, dict[str, list[Any]]]:

@@ -62,14 +62,19 @@ class CutStorage:
     def newest(self) -> Restorable | None:
         """The last committed cut of which every part is whole, down to the one it began with."""
         for manifest in reversed(self.manifests):
-            chain = self._chain(manifest)
-            if all(self.is_whole(name, rows) for link in chain for name, rows in link.parts):
-                cuts = [
-                    [row for name, _ in link.parts for row in self.parts[name]] for link in chain
-                ]
-                return Restorable(manifest, *combined(cuts, manifest.moment))
+            found = self.restorable(manifest)
+            if found is not None:
+                return found
             self.passed_over += 1
         return None
+
+    def restorable(self, manifest: Manifest) -> Restorable | None:
+        """A cut put together with those it adds to; None if a part of one of them is torn."""
+        chain = self._chain(manifest)
+        if not all(self.is_whole(name, rows) for link in chain for name, rows in link.parts):
+            return None
+        cuts = [[row for name, _ in link.parts for row in self.parts[name]] for link in chain]
+        return Restorable(manifest, *combined(cuts, manifest.moment))
 
     def is_whole(self, name: str, rows: int) -> bool:
         return len(self.parts[name]) == rows

@@ -1,0 +1,185 @@
+"""Transactions live on Spark while their workers are killed: isolation, and money.
+
+Two things are shown without the reference. A history of list-append transactions, recorded from what
+sinks hold in the end, has no cycle of dependencies, and is that of the order of global times. And no
+observer, at any time, sees a sum of balances that is not the one the bank began with: neither at the
+end, nor in the outputs, nor in any cut, while the bank runs as fast as it can and is hit again and
+again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import emberflow as ef
+from emberflow import fronts, sinks
+from emberflow.checkpoint.store import CheckpointStore
+from emberflow.guarantees.isolation import find_anomalies, find_disorder
+from emberflow.runners.live import LiveQuery
+from tests.faults.test_kills import ROUND, SECONDS, killed_worker, until
+from tests.isolation.appending import appending_flow, drawn_work, recorded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+
+
+def test_a_history_under_kills_is_serializable(spark: SparkSession, tmp_path: Path) -> None:
+    """Complete, too: each transaction is told once, as committed with all that it did, or rejected."""
+    dice = Random(f"history {ROUND}")
+    keys, more_keys, kills = 20, 2, 3
+    elements = drawn_work(dice, count=900, keys=keys, more_keys=more_keys, looks=10)
+    flow = appending_flow(keys, more_keys)
+    query = (
+        flow.live(spark)
+        .read(
+            left=fronts.Iterable(elements["left"], rate=80),
+            right=fronts.Iterable(elements["right"], rate=80),
+            looks=fronts.Iterable(elements["looks"]),
+        )
+        .write(**{name: sinks.Files(tmp_path / name) for name in flow.graph().sinks})
+        .option("workers", 2)
+        .option("checkpointLocation", tmp_path / "checkpoint")
+        .option("checkpointInterval", 150)
+        .start()
+    )
+    try:
+        for kill in range(kills):
+            killed_worker(query, dice)
+            until(lambda: len(query.recoveries) > kill, "the loss of a worker to be noticed", 60)  # noqa: B023
+        assert query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
+    outputs = {name: sinks.read_files(tmp_path / name) for name in flow.graph().sinks}
+    history = recorded(elements, outputs)
+    assert history.incomplete == []
+    assert find_anomalies(history.transactions, final=history.final) == []
+    assert find_disorder(history.transactions, final=history.final) == []
+    assert {check for _, check, _ in outputs["rejected"]} == {"fits", "adds up"}
+
+
+# --- Money -----------------------------------------------------------------------------------------
+
+ACCOUNTS = 400
+OPENING = 100
+TRANSFERS = 6_000
+SUM = ACCOUNTS * OPENING
+
+
+def bank() -> ef.Flow:
+    """Transfers among few accounts, to oneself too; what would overdraw an account is refused."""
+    flow = ef.Flow("bank under fire")
+    accounts = flow.state("accounts", default=OPENING)
+
+    def not_negative(balance: int) -> bool:
+        return balance >= 0
+
+    with ef.merge(flow.front("east"), flow.front("west")).transaction() as tx:
+        taken = tx.key_by(lambda t: t[0]).update(
+            accounts, lambda balance, t: balance - t[2], check=not_negative
+        )
+        given = tx.key_by(lambda t: t[1]).update(accounts, lambda balance, t: balance + t[2])
+        after = [
+            tx.output(side.map(lambda pair, who=who: [pair[0][who], pair[1]]))
+            for who, side in enumerate((taken, given))
+        ]
+    tx.committed.map(list).sink("done")
+    tx.rejected.map(lambda rejected: list(rejected.element)).sink("refused")
+    ef.merge(*after).sink("balances")
+    return flow
+
+
+def total(balances: dict[int, int]) -> int:
+    """Of all accounts: one that nobody touched holds what it began with."""
+    return sum(balances.get(account, OPENING) for account in range(ACCOUNTS))
+
+
+#: Ways to look at the balances of a running query: what is there now, or None while it cannot tell.
+#: Each answer has to have the same sum, whoever was hit when. `LiveQuery.read` belongs here.
+Observer = Callable[[LiveQuery, Path], dict[int, int] | None]
+
+
+def by_the_newest_cut(query: LiveQuery, location: Path) -> dict[int, int] | None:
+    cuts = CheckpointStore(location).cuts()
+    return balances_of(location, cuts[-1]) if cuts else None
+
+
+OBSERVERS: list[Observer] = [by_the_newest_cut]
+
+
+def balances_of(location: Path, cut: Any) -> dict[int, int]:
+    rows = CheckpointStore(location).rows(cut)
+    return {key: balance for operation, _, key, _, balance in rows if operation == "accounts"}
+
+
+def observed(query: LiveQuery, location: Path) -> Iterator[tuple[str, dict[int, int]]]:
+    for observer in OBSERVERS:
+        balances = observer(query, location)
+        if balances is not None:
+            yield observer.__name__, balances
+
+
+def test_money_is_neither_made_nor_lost(spark: SparkSession, tmp_path: Path) -> None:
+    dice = Random(f"money {ROUND}")
+    kills = 3
+    location = tmp_path / "checkpoint"
+    transfers: dict[str, list[Any]] = {"east": [], "west": []}
+    for number in range(TRANSFERS):
+        transfer = (dice.randrange(ACCOUNTS), dice.randrange(ACCOUNTS), dice.randint(0, 80))
+        transfers[dice.choice(("east", "west"))].append(ef.At(number, transfer))
+    flow = bank()
+    query = (
+        flow.live(spark)
+        .read(**{name: fronts.Iterable(given) for name, given in transfers.items()})
+        .write(**{name: sinks.Files(tmp_path / name) for name in flow.graph().sinks})
+        .option("workers", 2)
+        .option("checkpointLocation", location)
+        .option("checkpointInterval", 100)
+        .option("checkpointsKept", 10_000)
+        .start()
+    )
+    looks = 0
+    try:
+        for kill in range(kills):
+            if not killed_worker(query, dice):
+                break  # it was faster
+            while len(query.recoveries) <= kill and query.isActive:
+                for name, balances in observed(query, location):
+                    assert total(balances) == SUM, name
+                    looks += 1
+                time.sleep(0.02)
+        assert query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
+    assert looks
+    assert query.recoveries
+    # In every cut of every life: no transfer is there by half, decided or not.
+    cuts = CheckpointStore(location).cuts()
+    assert len(cuts) > 3
+    for cut in cuts:
+        balances = balances_of(location, cut)
+        assert total(balances) == SUM, cut
+        assert min(balances.values(), default=0) >= 0, cut
+    # In the outputs: what was done, one after another, gives the balances that were told.
+    done, refused, told = (
+        sinks.read_files(tmp_path / name) for name in ("done", "refused", "balances")
+    )
+    assert len(done) + len(refused) == TRANSFERS
+    assert 0 < len(refused) < TRANSFERS
+    accounts = dict.fromkeys(range(ACCOUNTS), OPENING)
+    sides = []
+    for source, target, amount in done:
+        accounts[source] -= amount
+        sides.append([source, accounts[source]])
+        assert accounts[source] >= 0
+        accounts[target] += amount
+        sides.append([target, accounts[target]])
+    assert sides == told
+    assert sum(accounts.values()) == SUM
