@@ -235,6 +235,7 @@ def test_a_check_that_raises(others: int) -> None:
     assert error.payload == ("c", "d", 3)
     assert "transaction/take" in error.step
     assert error.function.startswith("check=")
+    assert "where state 'accounts' held 10" in error.problem
 
 
 def test_an_update_that_raises() -> None:
@@ -255,6 +256,7 @@ def test_a_constraint_that_raises() -> None:
     error = told_alike(flow, ef.FunctionError, transfers=[("a", "b", 1), ("b", "c", 1)])
     assert error.function.startswith("require=")
     assert error.payload == ("b", "c", 1)
+    assert "where the values were {('accounts', 'b'): 10, ('accounts', 'c'): 11}" in error.problem
 
 
 def test_speculation_may_show_a_constraint_a_part_of_the_values() -> None:
@@ -351,6 +353,15 @@ def test_a_state_of_another_flow() -> None:
         tx.key_by(source).update(accounts, minus)
 
 
+def test_two_flows_with_a_state_of_one_name_share_nothing() -> None:
+    first, _, one = bank()
+    second, _, two = bank()
+    one.committed.sink("done")
+    two.committed.sink("done")
+    transfers = [("a", "b", 10)]
+    assert ef.run(first, transfers=transfers) == ef.run(second, transfers=transfers)
+
+
 def test_two_states_of_one_name() -> None:
     flow, _, _ = bank()
     with pytest.raises(ef.FlowError, match="have the name 'accounts'"):
@@ -363,6 +374,34 @@ def test_a_transaction_that_is_never_entered() -> None:
     flow.front("more").transaction(name="lost")
     with pytest.raises(ef.FlowError, match=r"transaction 'lost' .* is never closed"):
         flow.graph()
+
+
+def test_a_transaction_that_is_never_closed() -> None:
+    """Each runner says so before it takes an element."""
+    flow, accounts, tx = bank()
+    tx.committed.sink("done")
+    left_open = flow.front("more").transaction(name="left open").__enter__()
+    left_open.key_by(source).update(accounts, minus)
+    for run in (ef.run, ef.simulate):
+        with pytest.raises(ef.FlowError, match=r"'left open' \(.*py:\d+\) is never closed.*Write"):
+            run(flow, transfers=[], more=[])
+    left_open.__exit__(None, None, None)
+    flow.graph()
+
+
+def test_a_transaction_is_entered_only_once() -> None:
+    _, _, tx = bank()
+    with pytest.raises(ef.FlowError, match=r"is opened again at .*py:\d+"), tx:
+        pass
+
+
+def test_transactions_do_not_nest() -> None:
+    flow = ef.Flow("nested")
+    with (
+        pytest.raises(AttributeError, match=r"do not nest, at .*py:\d+.*tx\.committed"),
+        flow.front("in").transaction() as tx,
+    ):
+        tx.transaction()  # type: ignore[attr-defined]
 
 
 def test_a_transaction_left_by_an_exception() -> None:
@@ -419,6 +458,11 @@ def test_an_access_without_a_key() -> None:
         flow.front("in").transaction() as tx,
     ):
         tx.map(lambda t: t).update  # type: ignore[attr-defined]  # noqa: B018
+    with (
+        pytest.raises(AttributeError, match=r"read\(\) works on a keyed stream: call tx.key_by"),
+        flow.front("more").transaction() as other,
+    ):
+        other.read  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_what_belongs_outside() -> None:

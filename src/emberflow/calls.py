@@ -169,11 +169,14 @@ def _hash(
 
 
 def function_error(
-    node: Calling, error: Exception, payload: Any, global_time: tuple[int, int]
+    node: Calling, error: Exception, payload: Any, global_time: tuple[int, int], *, where: str = ""
 ) -> FunctionError:
-    """What a function of a step raised, told in full. The payload is the user's own."""
+    """What a function of a step raised, told in full. The payload is the user's own.
+
+    ``where`` tells more of what the function was shown than the payload does.
+    """
     return FunctionError(
-        f"a function of {node.name!r} raised {type(error).__qualname__}: {error}",
+        f"a function of {node.name!r} raised {type(error).__qualname__}: {error}{where}",
         step=str(node),
         function=blamed(error, node.given),
         global_time=global_time,

@@ -33,7 +33,8 @@ def outcome_of(access: Access) -> Outcome:
         except OutputError:
             raise
         except Exception as error:
-            raise function_error(access, error, payload, global_time) from error
+            held = f" (where state {access.state!r} held {shortened(before)})"
+            raise function_error(access, error, payload, global_time, where=held) from error
         return value, check.name if check is not None and failed else None
 
     return outcome
@@ -48,7 +49,8 @@ def verdict_of(close: Close) -> Verdict:
             try:
                 holds = require.function(Values(values))
             except Exception as error:
-                raise function_error(close, error, element, global_time) from error
+                held = f" (where the values were {shortened(dict(values))})"
+                raise function_error(close, error, element, global_time, where=held) from error
             if not holds:
                 return require.name
         return None

@@ -121,6 +121,16 @@ class Transaction(Generic[T]):
                 f"Build the flow anew."
             )
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Any:
+            if attribute == "transaction":
+                raise AttributeError(
+                    f"transactions do not nest, at {caller()}. Open the second one on what the "
+                    f"first lets out: tx.committed.transaction()."
+                )
+            raise _no_attribute(self, attribute, "tx")
+
     # What the element does.
 
     def map(self, function: Callable[[T], U], *, name: str | None = None) -> TransactionStream[U]:
@@ -254,17 +264,7 @@ class TransactionStream(Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, attribute: str) -> Any:
-            if attribute in ("update", "read"):
-                raise AttributeError(
-                    f"{attribute}() works on a keyed stream: call .key_by(function) before it, "
-                    f"at {caller()}."
-                )
-            if attribute in _OUTSIDE:
-                raise AttributeError(
-                    f"{attribute}() is not for streams within a transaction, at {caller()}. "
-                    f"tx.output(stream) gives a stream outside of it, of what was committed."
-                )
-            raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+            raise _no_attribute(self, attribute, "")
 
 
 class KeyedTransactionStream(TransactionStream[T], Generic[K, T]):
@@ -348,6 +348,21 @@ class KeyedTransactionStream(TransactionStream[T], Generic[K, T]):
             flow._drafts[node.id] = replace(node, check=named)  # type: ignore[call-arg]
         transaction._accesses += 1
         return TransactionStream(transaction, Input(node.id))
+
+
+def _no_attribute(of: object, attribute: str, written: str) -> AttributeError:
+    """What somebody looks for where it is not, with where it is."""
+    if attribute in ("update", "read"):
+        return AttributeError(
+            f"{attribute}() works on a keyed stream: call {written}.key_by(function) before it, "
+            f"at {caller()}."
+        )
+    if attribute in _OUTSIDE:
+        return AttributeError(
+            f"{attribute}() is not for streams within a transaction, at {caller()}. "
+            f"tx.output(stream) gives a stream outside of it, of what was committed."
+        )
+    return AttributeError(f"{type(of).__name__} has no attribute {attribute!r}")
 
 
 def _told_name(function: Callable[..., Any], otherwise: str) -> str:
