@@ -6,6 +6,7 @@ front          elements                                          position
 `Iterable`     of a Python iterable, with a rate                 number of the element
 `Files`        lines of the files of a folder that grows         file name and byte offset
 `Socket`       lines that a server sends over TCP                none that can be replayed
+`Structured`   rows that Structured Streaming writes             batch and row
 `Kafka`        records of a topic, each partition by itself      offset
 =============  ================================================  ==========================
 
@@ -42,6 +43,10 @@ an object for each element is most of what reading costs.
 although nothing at it has. Then a partition that is silent holds back no other, at the price that
 times are noted. A reader that sees its source grow raises `FrontGrewError`; then ``look_again()`` is
 called before the next life of the query begins, to say how many partitions there are now.
+
+A front that keeps its elements itself, with the cuts of the query, has ``placed(node, checkpoint)``,
+which gives it as one of that query; ``trim(partition, position)`` tells it what no cut needs any more;
+``service(keep=)`` is what it offers to other processes (see `runners.live.bridge`).
 """
 
 from __future__ import annotations
@@ -51,6 +56,7 @@ from emberflow.fronts.iterable import Iterable
 from emberflow.fronts.kafka import Kafka
 from emberflow.fronts.protocol import Batch, Element, Front, FrontGrewError, Idle, Malformed
 from emberflow.fronts.socket import Socket
+from emberflow.fronts.structured import Structured
 
 __all__ = [
     "Batch",
@@ -63,4 +69,5 @@ __all__ = [
     "Kafka",
     "Malformed",
     "Socket",
+    "Structured",
 ]

@@ -8,6 +8,7 @@ sink           output                                            last global tim
 `Files`        a file of JSON Lines or Parquet for each bundle   in the name of the last file
 `Postgres`     rows of a table                                   in the same transaction
 `Kafka`        records of a topic                                in a header of the last record
+`Structured`   rows that Structured Streaming reads              in the name of the last file
 =============  ================================================  =============================
 
 A sink is a description that travels to the workers that hold its partitions and is opened there. To
@@ -49,6 +50,7 @@ from emberflow.sinks.memory import Memory
 from emberflow.sinks.plain import PayloadError
 from emberflow.sinks.postgres import Postgres
 from emberflow.sinks.protocol import Sink, SinkMovedError, StoredBundle, Writer
+from emberflow.sinks.structured import Structured
 
 __all__ = [
     "Callback",
@@ -60,6 +62,7 @@ __all__ = [
     "Sink",
     "SinkMovedError",
     "StoredBundle",
+    "Structured",
     "Writer",
     "read_files",
 ]

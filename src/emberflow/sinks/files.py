@@ -21,15 +21,13 @@ the files of a partition hold, one behind the other, does not.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from emberflow.checkpoint.files import sync_folder
+from emberflow.checkpoint.owned import OwnedFolder
 from emberflow.errors import EmberflowError, InputError
 from emberflow.item import GlobalTime
 from emberflow.sinks.formats import FORMATS, decoded, encoded, pyarrow
@@ -37,10 +35,10 @@ from emberflow.sinks.protocol import SinkMovedError, StoredBundle
 
 _TIME_DIGITS = 19
 _FRONT_DIGITS = 10
-_NAME = re.compile(rf"([np]\d{{{_TIME_DIGITS}}})-([np]\d{{{_FRONT_DIGITS}}})\.(jsonl|parquet)")
+_NAME = re.compile(
+    rf"([np]\d{{{_TIME_DIGITS}}})-([np]\d{{{_FRONT_DIGITS}}})\.(jsonl|parquet|arrow)"
+)
 _TEMPORARY_SUFFIX = ".temporary"
-#: Holds the token of the writer that may store, and carries the lock.
-_OWNER = ".writer"
 
 
 class Files:
@@ -86,25 +84,22 @@ class Files:
 
 
 class FilesWriter:
-    """Stores the bundles of one partition."""
+    """Stores the bundles of one partition; ``encode`` makes the bytes of a file of a bundle."""
 
-    def __init__(self, folder: Path, format: str) -> None:
+    def __init__(
+        self, folder: Path, format: str, encode: Callable[[StoredBundle], bytes] | None = None
+    ) -> None:
         self._folder = folder
         self._format = format
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
-        self._folder_descriptor = os.open(folder, os.O_RDONLY)
-        self._owner_descriptor = os.open(folder / _OWNER, os.O_RDWR | os.O_CREAT, 0o644)
-        self._closed = False
-        self._token = uuid.uuid4().bytes
-        with self._locked():
-            os.pwrite(self._owner_descriptor, self._token, 0)
+        self._encode = encode or (lambda bundle: encoded(format, bundle.payloads))
+        self._owned = OwnedFolder(folder)
+        with self._owned.taking():
             for entry in os.listdir(folder):
                 if entry.endswith(_TEMPORARY_SUFFIX):
                     (folder / entry).unlink()
-            self._last = max((time_of(name) for name in _names(folder)), default=None)
+            self._last = max((time_of(name) for name in bundle_names(folder)), default=None)
         # Who is told a last time relies on it: the writer before may have died before its sync.
-        os.fsync(self._folder_descriptor)
+        self._owned.sync()
 
     def last(self) -> GlobalTime | None:
         return self._last
@@ -115,41 +110,28 @@ class FilesWriter:
                 f"sinks.Files: {self._folder} has stored up to {self._last} and was given a bundle "
                 f"that ends at {bundle.last}."
             )
-        data = encoded(self._format, bundle.payloads)
+        data = self._encode(bundle)
         name = f"{name_of(bundle.last)}.{self._format}"
         temporary = self._folder / f".{name}{_TEMPORARY_SUFFIX}"
         self._write(temporary, data)
-        with self._locked():
-            if os.pread(self._owner_descriptor, len(self._token), 0) != self._token:
+        with self._owned.keeping() as is_owner:
+            if not is_owner:
                 raise SinkMovedError(
                     f"sinks.Files: {self._folder} was opened by another writer, and this one may "
                     "store nothing more. Do two queries write to one folder?"
                 )
             os.rename(temporary, self._folder / name)
-        os.fsync(self._folder_descriptor)
+        self._owned.sync()
         self._last = bundle.last
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            os.close(self._owner_descriptor)
-            os.close(self._folder_descriptor)
+        self._owned.close()
 
     def _write(self, path: Path, data: bytes) -> None:
         with open(path, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        import fcntl  # not everywhere, and needed only by who writes
-
-        fcntl.flock(self._owner_descriptor, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._owner_descriptor, fcntl.LOCK_UN)
 
 
 def read_files(folder: str | os.PathLike[str], partition: int = 0) -> list[Any]:
@@ -159,7 +141,7 @@ def read_files(folder: str | os.PathLike[str], partition: int = 0) -> list[Any]:
         return []
     return [
         payload
-        for name in sorted(_names(own))
+        for name in sorted(bundle_names(own))
         for payload in decoded(name.rpartition(".")[2], (own / name).read_bytes())
     ]
 
@@ -207,6 +189,6 @@ def _number(text: str) -> int:
     return number if text[0] == "p" else number - 10 ** (len(text) - 1)
 
 
-def _names(folder: Path) -> Iterator[str]:
+def bundle_names(folder: Path) -> Iterator[str]:
     """Only files that a writer has finished; others may have put theirs beside them."""
     return (name for name in os.listdir(folder) if _NAME.fullmatch(name))

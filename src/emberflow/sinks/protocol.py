@@ -13,12 +13,16 @@ class SinkMovedError(EmberflowError):
 
 
 class StoredBundle(NamedTuple):
-    """What a sink is handed at once: payloads in order, and the global time of the last one."""
+    """What a sink is handed at once: payloads in order, and the global time of the last one.
+
+    A sink with ``places = True`` also gets the place of each payload: its global time and child ids.
+    """
 
     sink: str
     partition: int
     last: GlobalTime
     payloads: list[Any]
+    places: list[tuple[int, ...]] | None = None
 
 
 class Writer(Protocol):

@@ -11,7 +11,8 @@ from emberflow.flow import Flow
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.diverting import checked_on_error, known_sinks
-from emberflow.runners.live.cluster import check_cluster, coordinator_place
+from emberflow.runners.live.bridge import checked_token
+from emberflow.runners.live.cluster import Place, check_cluster, coordinator_place
 from emberflow.runners.live.listening import check_listener
 from emberflow.runners.live.plan import Guarantee, Ordering, Snapshots
 from emberflow.runners.live.query import LiveQuery
@@ -53,6 +54,9 @@ class LiveBuilder:
         ``at-least-once`` or ``at-most-once``. ``coordinatorHost`` is where workers reach this
         process, if the session's idea is wrong.
 
+        ``bridgeHost`` and ``bridgeToken`` are where, and with which token, Structured Streaming
+        on other machines reaches a structured front or sink.
+
         ``onError`` is ``"fail"``, or ``"divert"``: then what a step or a front cannot process goes
         to ``.write(errors=...)``, and the query goes on.
 
@@ -76,6 +80,10 @@ class LiveBuilder:
         self._listeners.append(listener)
         return self
 
+    def _bridge_place(self, place: Place) -> Place:
+        wanted = self._options["bridgeHost"]
+        return place._replace(port=0) if wanted is None else coordinator_place(self._spark, wanted)
+
     def start(self) -> LiveQuery:
         """Start the workers and return the handle of the query."""
         _check_names(self._graph, "front", self._graph.fronts, self._fronts, "read")
@@ -89,8 +97,11 @@ class LiveBuilder:
         _check_names(self._graph, "sink", sinks, self._sinks, "write")
         _check_protocol("front", self._fronts, ("partitions", "read"))
         _check_protocol("sink", self._sinks, ("open",))
-        _check_ordering(self._graph, self._options)
-        for adapter in (*self._fronts.values(), *self._sinks.values()):
+        _check_ordering(self._graph, self._options, {**self._fronts, **self._sinks})
+        checkpoint = self._options["checkpointLocation"]
+        fronts = _placed(self._fronts, self._graph.fronts, checkpoint)
+        placed_sinks = _placed(self._sinks, self._graph.sinks, checkpoint)
+        for adapter in (*fronts.values(), *placed_sinks.values()):
             # What cannot be reached is told before anything starts.
             if hasattr(adapter, "check"):
                 adapter.check()
@@ -99,22 +110,34 @@ class LiveBuilder:
         place = coordinator_place(self._spark, self._options["coordinatorHost"])
         settings = Settings(
             graph=self._graph,
-            fronts=self._fronts,
-            sinks=self._sinks,
+            fronts=fronts,
+            sinks=placed_sinks,
             workers=workers,
             credit=self._options["credit"],
             batch=self._options["batch"],
             on_error=self._options["onError"],
             place=place,
             guarantee=self._options["guarantee"],
-            checkpoint=self._options["checkpointLocation"],
+            checkpoint=checkpoint,
             interval_ms=self._options["checkpointInterval"],
             kept=self._options["checkpointsKept"],
             keep_logs=self._options["keepFrontLogs"],
             ordering=self._options["ordering"],
             snapshots=self._options["snapshots"],
+            bridge_place=self._bridge_place(place),
+            bridge_token=self._options["bridgeToken"],
         )
         return LiveQuery(self._spark, settings, self._name, self._listeners)
+
+
+def _placed(
+    adapters: Mapping[str, Any], nodes: Mapping[str, Any], checkpoint: str | None
+) -> dict[str, Any]:
+    """Adapters that keep something beside the cuts are told where, and which step they are of."""
+    return {
+        name: adapter.placed(nodes.get(name), checkpoint) if hasattr(adapter, "placed") else adapter
+        for name, adapter in adapters.items()
+    }
 
 
 def _number(key: str, value: object) -> int:
@@ -162,6 +185,8 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "batch": (1_000, _number),
     "onError": ("fail", lambda key, value: value),  # checked with the flow
     "coordinatorHost": (None, _text),
+    "bridgeHost": (None, _text),
+    "bridgeToken": (None, lambda key, value: checked_token(_text(key, value))),
     "checkpointLocation": (None, _location),
     "checkpointInterval": (1_000, _number),
     "checkpointsKept": (3, _number),
@@ -172,7 +197,7 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
 }
 
 
-def _check_ordering(graph: Graph, options: Mapping[str, Any]) -> None:
+def _check_ordering(graph: Graph, options: Mapping[str, Any], adapters: Mapping[str, Any]) -> None:
     """What items that are processed as they come cannot be combined with."""
     if options["ordering"] != "arrival":
         return
@@ -188,6 +213,12 @@ def _check_ordering(graph: Graph, options: Mapping[str, Any]) -> None:
         )
     if options["onError"] != "fail":
         raise InputError("ordering='arrival' does not divert errors: leave onError at 'fail'.")
+    for name, adapter in adapters.items():
+        if hasattr(adapter, "placed"):
+            raise InputError(
+                f"ordering='arrival' gives output no order that lasts, so {name!r} cannot be read or "
+                f"written by Structured Streaming: leave out ordering='arrival'."
+            )
     if any(node.kind == "state" for node in graph.nodes):
         raise InputError(
             f"flow {graph.flow!r} has transactions, and their order is that of time: leave out "

@@ -41,8 +41,12 @@ class Committing:
         interval_ms: int,
         keep: int,
         logged: Mapping[str, int],
+        trimmed: Mapping[str, Any] | None = None,
     ) -> None:
-        """``logged`` are the fronts whose logs are to be trimmed, with the number of partitions."""
+        """``logged`` are the fronts whose logs are to be trimmed, with the number of partitions.
+
+        ``trimmed`` are those that keep something themselves, and are told what no cut needs.
+        """
         self._location = location
         self._store = CheckpointStore(location)
         self._graph = graph
@@ -51,6 +55,7 @@ class Committing:
         self._interval = interval_ms / 1_000
         self._keep = keep
         self._logged = dict(logged)
+        self._trimmed = dict(trimmed or {})
         self._number = life.next_cut - 1
         self._base = life.restored
         self._order: CutOrder | None = None
@@ -170,9 +175,12 @@ class Committing:
     def _tidy(self) -> None:
         incarnation = self._life.incarnation
         self._store.prune(self._keep, incarnation=incarnation)
-        if not self._logged:
+        if not self._logged and not self._trimmed:
             return
-        oldest = min(cut.time for cut in self._store.cuts())
+        oldest = min(self._store.cuts(), key=lambda cut: cut.time)
         for front, partitions in self._logged.items():
             for partition in range(partitions):
-                trim_log(self._location, front, partition, oldest[0])
+                trim_log(self._location, front, partition, oldest.time[0])
+        for name, kept in self._trimmed.items():
+            for partition, position in oldest.positions.get(name, {}).items():
+                kept.trim(partition, position)

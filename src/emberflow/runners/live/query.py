@@ -21,8 +21,10 @@ from emberflow.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
 )
+from emberflow.runners.live.bridge import Address
 from emberflow.runners.live.coordinator import Coordinator
 from emberflow.runners.live.listening import Listeners
+from emberflow.runners.live.offering import Offered
 from emberflow.runners.live.progress import Gauge, LiveProgress, timestamp
 from emberflow.runners.live.supervision import Settings, Supervision
 
@@ -56,7 +58,13 @@ class LiveQuery:
         self.name = name
         self._tag = f"emberflow-{self.runId}"
         self._graph = settings.graph
-        self._lives = Supervision(spark, settings, self._tag)
+        # First: a name that is taken is told before anything else is begun.
+        self._offered = Offered.of(settings, name or settings.graph.flow, self.runId)
+        try:
+            self._lives = Supervision(spark, settings, self._tag)
+        except BaseException:
+            self._offered.close()
+            raise
         self._gauge = Gauge(id=self.id, runId=self.runId, name=name)
         self._idle_at = -math.inf
         self._progress: deque[LiveProgress] = deque(maxlen=_PROGRESS_KEPT)
@@ -113,6 +121,11 @@ class LiveQuery:
     def droppedEvents(self) -> int:  # noqa: N802
         """Events that listeners were too slow to hear."""
         return self._listeners.dropped
+
+    @property
+    def bridge(self) -> Address | None:
+        """Where Structured Streaming reaches it, and with which token; None if nothing is offered."""
+        return self._offered.address
 
     def exception(self) -> BaseException | None:
         """What the query failed with; None if it did not."""
@@ -175,6 +188,7 @@ class LiveQuery:
         while not self._lives.wait(_PROGRESS_SECONDS):
             self._tell_progress()
         self._tell_progress()
+        self._offered.close()
         failure = self._lives.failure
         text, kind = (None, None) if failure is None else (str(failure), type(failure).__name__)
         ended = QueryTerminatedEvent(self.id, self.runId, text, kind)

@@ -34,9 +34,11 @@ class SinkFailedError(EmberflowError):
 class Store:
     """A partition of a sink: what waits for it, and whether it is busy."""
 
-    def __init__(self, sink: str, partition: int) -> None:
+    def __init__(self, sink: str, partition: int, *, places: bool = False) -> None:
+        """With ``places``, bundles say where each payload is in the order."""
         self.sink = sink
         self.partition = partition
+        self._places = places
         self.busy = False
         self._waiting: list[FlatItem] = []
         self._last: GlobalTime | None = None
@@ -72,7 +74,8 @@ class Store:
         self._under_way_from = place[0], place[1]
         assert self._last is not None
         payloads = [payload for _, _, payload in items]
-        return StoredBundle(self.sink, self.partition, self._last, payloads)
+        places = [place for place, _, _ in items] if self._places else None
+        return StoredBundle(self.sink, self.partition, self._last, payloads, places)
 
     def stored(self) -> None:
         self.busy = False

@@ -93,6 +93,9 @@ class Settings(NamedTuple):
     keep_logs: bool
     ordering: Ordering = "time"
     snapshots: Snapshots = "markers"
+    #: Where processes beside the query reach it, and what lets them in; by default it is made up.
+    bridge_place: Place | None = None
+    bridge_token: str | None = None
 
 
 class Supervision:
@@ -184,6 +187,11 @@ class Supervision:
                     name: front.partitions
                     for name, front in settings.fronts.items()
                     if chooses(front) and not settings.keep_logs
+                },
+                trimmed={
+                    name: front
+                    for name, front in settings.fronts.items()
+                    if hasattr(front, "trim") and not settings.keep_logs
                 },
             )
         coordinating: Any = Coordinator

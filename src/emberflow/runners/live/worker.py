@@ -149,7 +149,8 @@ class WorkerLoop:
                 self._peers[index] = self._wire.connected(zmq.PUSH, address)
         self._worker = self._made_worker(delivered)
         for sink, partition in self._own_partitions():
-            self._stores[sink, partition] = Store(sink, partition)
+            places = bool(getattr(plan.sinks[sink], "places", False))
+            self._stores[sink, partition] = Store(sink, partition, places=places)
         self._feeds = list(self._made_feeds())
 
     def _made_worker(self, delivered: dict[tuple[str, int], Moment]) -> Worker:

@@ -1,0 +1,70 @@
+"""The data source ``emberflow``, as Spark sees it.
+
+==============================================  ============================================
+``df.writeStream.format("emberflow")``          feeds ``.option("front", name)`` (`writing`)
+``spark.readStream.format("emberflow")``        reads ``.option("sink", name)`` (`reading`)
+==============================================  ============================================
+
+of the live query that ``.option("query", name)`` names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+)
+
+from emberflow.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+# What does the work is imported where it is asked for: Spark imports this module in processes that
+# only want to know what it is called.
+
+
+class EmberflowSource(DataSource):
+    """Registered by Spark itself, by way of ``pyspark_emberflow``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "emberflow"
+
+    def schema(self) -> StructType:
+        """What is read has these columns, unless ``.schema(...)`` says otherwise."""
+        from emberflow.datasource.asking import Asked
+        from emberflow.datasource.reading import sink_schema
+
+        return sink_schema(Asked.of(self.options, "sink"))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read: of a state."""
+        raise InputError(
+            "the data source 'emberflow' reads the sinks of live queries with spark.readStream, not "
+            "with spark.read."
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A streaming write: into a front."""
+        from emberflow.datasource.asking import Asked
+        from emberflow.datasource.writing import FrontWriter
+
+        if overwrite:
+            raise InputError(
+                "a front takes what is new: use .outputMode('append'), and not 'complete'."
+            )
+        return FrontWriter(Asked.of(self.options, "front"), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A streaming read: of a sink."""
+        from emberflow.datasource.asking import Asked
+        from emberflow.datasource.reading import SinkReader
+
+        return SinkReader(
+            Asked.of(self.options, "sink"), schema, self.options.get("maxBytesPerTrigger")
+        )

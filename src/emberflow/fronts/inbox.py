@@ -1,0 +1,269 @@
+"""The inbox of a front: batches of rows, kept from when they are acknowledged until a cut has them.
+
+A micro-batch comes in two steps. Its tasks *stage* their rows, each in a file of its own; then the
+batch is *committed*, with the list of those files in the order of the tasks. What is guaranteed:
+
+1. *Acknowledged is durable.* `commit` puts the staged rows, one behind the other, into one file,
+   syncs it and gives it its name, `batch-<sequence>`, in one step. What has a name is whole, and what
+   has none is not part of the input: half a batch is discarded by doing nothing.
+2. *A repeated batch is dropped.* A batch is known by the id of its stream (that of the streaming
+   query, which its checkpoint keeps) and its number. Each file has the last number of every stream as
+   of itself, so it is durable in the same step as the rows; an empty batch changes only the numbers,
+   and those are a file of their own (`numbers`).
+3. *The order is a fact of the folder.* By sequence, then by task, then by row. Whoever reads it again,
+   from wherever, reads the same.
+4. *One owner.* A driver that was followed by another one commits nothing more (`OwnedFolder`).
+
+What was staged survives the death of the driver, so that a batch whose rows are all here can still be
+committed to the next one; it goes when its batch, or a later one, is committed, or with `abort`, or
+when the inbox is opened more than a day later.
+
+Staging a part again from its beginning, and committing a batch again, change nothing: a client that
+heard no answer asks again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from emberflow.checkpoint.owned import OwnedFolder
+from emberflow.errors import EmberflowError, InputError
+
+_MAGIC = b"EFB1"
+_HEADER = struct.Struct("!4sI")
+_BATCH = re.compile(r"batch-(\d{16})")
+_PART = re.compile(r"(?P<stream>[0-9A-Za-z-]{1,64})_(?P<batch>\d+)_\d+_[0-9a-f]{32}")
+_TEMPORARY = ".temporary"
+_NUMBERS = "numbers"
+_STAGED = "staged"
+#: Streams that are remembered; each is a streaming query with a checkpoint of its own.
+_STREAMS_MAX = 256
+_STAGED_SECONDS_MAX = 86_400
+
+
+class StoredBatch(NamedTuple):
+    """What the head of a batch file says, and where its rows begin."""
+
+    stream: str
+    batch: int
+    schema: str
+    parts: list[int]  # bytes of each
+    numbers: dict[str, int]
+    begins_at: int
+
+
+class Inbox:
+    """The driver's end of a folder of batches. Several threads may use it."""
+
+    def __init__(self, folder: Path, *, pending_bytes_max: int | None = None) -> None:
+        self._folder = folder
+        self._pending_bytes_max = pending_bytes_max
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        self._owned = OwnedFolder(folder)
+        self._staged = folder / _STAGED
+        self._staged.mkdir(exist_ok=True)
+        self._lock = threading.Lock()
+        with self._owned.taking():
+            for name in os.listdir(folder):
+                if name.endswith(_TEMPORARY):
+                    (folder / name).unlink()
+            self._tidy_staged()
+            self._sequence = max(sequences(folder), default=0)
+            self._numbers = _numbers_of(folder, self._sequence)
+        self._owned.sync()
+
+    def close(self) -> None:
+        self._owned.close()
+
+    def last(self, stream: str) -> int | None:
+        """The number of the last batch of a stream that is here."""
+        with self._lock:
+            return self._numbers.get(stream)
+
+    def is_full(self) -> bool:
+        """Whether more is here that no cut has than should be; then writers wait."""
+        if self._pending_bytes_max is None:
+            return False
+        with os.scandir(self._folder) as entries:
+            return self._pending_bytes_max < sum(
+                _size(entry) for entry in entries if _BATCH.fullmatch(entry.name)
+            )
+
+    def stage(self, part: str, offset: int, data: bytes) -> None:
+        """Put bytes of a part where they belong."""
+        descriptor = os.open(self._part(part), os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, data, offset)
+            os.ftruncate(descriptor, offset + len(data))
+        finally:
+            os.close(descriptor)
+
+    def commit(
+        self, stream: str, batch: int, schema: str, parts: Sequence[tuple[str, int]], rows: int
+    ) -> bool:
+        """Make a batch part of the input, unless it is; whether it was not. Durable on return."""
+        with self._lock:
+            if not self._is_next(stream, batch):
+                return False
+            self._check_parts(parts)
+            numbers = {**self._numbers}
+            numbers.pop(stream, None)
+            numbers[stream] = batch
+            while len(numbers) > _STREAMS_MAX:
+                del numbers[next(iter(numbers))]
+            if rows:
+                self._store_batch(StoredBatch(stream, batch, schema, [], numbers, 0), parts)
+            else:
+                self._put(self._folder / _NUMBERS, json.dumps(numbers).encode(), [])
+            self._numbers = numbers
+            self._remove_staged(stream, batch)
+            return True
+
+    def abort(self, parts: Sequence[str]) -> None:
+        for part in parts:
+            self._part(part).unlink(missing_ok=True)
+
+    def _is_next(self, stream: str, batch: int) -> bool:
+        known = self._numbers.get(stream)
+        if known is None or batch == known + 1:
+            return True
+        if batch <= known:
+            return False
+        raise InputError(
+            f"batch {batch} of streaming query {stream} comes after batch {known}: those between "
+            f"them are not here. Was the live query's checkpointLocation put back to an older state, "
+            f"or did the streaming query write elsewhere meanwhile? To go on without them, start the "
+            f"streaming query with another checkpointLocation."
+        )
+
+    def _check_parts(self, parts: Sequence[tuple[str, int]]) -> None:
+        for part, expected in parts:
+            try:
+                found = self._part(part).stat().st_size
+            except FileNotFoundError:
+                found = 0
+            if found != expected:
+                raise InputError(
+                    f"a part of the batch is not here: {found} of {expected} bytes. The live query "
+                    f"was begun elsewhere since. Nothing of the batch was taken in; the streaming "
+                    f"query gives it again when it is started again."
+                )
+
+    def _store_batch(self, stored: StoredBatch, parts: Sequence[tuple[str, int]]) -> None:
+        told = stored._asdict() | {"parts": [size for _, size in parts]}
+        head = json.dumps(told).encode()
+        path = self._folder / batch_name(self._sequence + 1)
+        self._put(
+            path,
+            _HEADER.pack(_MAGIC, len(head)) + head,
+            [self._part(part) for part, _ in parts],
+            is_new=True,
+        )
+        self._sequence += 1
+
+    def _put(self, path: Path, data: bytes, rest: list[Path], *, is_new: bool = False) -> None:
+        """A file, whole and durable or not there."""
+        temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}{_TEMPORARY}")
+        with open(temporary, "wb") as file:
+            file.write(data)
+            for part in rest:
+                with open(part, "rb") as staged:
+                    shutil.copyfileobj(staged, file, 1 << 20)
+            file.flush()
+            os.fsync(file.fileno())
+        with self._owned.keeping() as is_owner:
+            if not is_owner or (is_new and path.exists()):
+                temporary.unlink()
+                raise EmberflowError(
+                    f"{self._folder} was taken over by another driver of the live query, and this "
+                    f"one may take in nothing more."
+                )
+            os.rename(temporary, path)
+        self._owned.sync()
+
+    def _part(self, name: str) -> Path:
+        if not _PART.fullmatch(name):
+            raise InputError(f"{name!r} is not the name of a part of a batch.")
+        return self._staged / name
+
+    def _remove_staged(self, stream: str, batch: int) -> None:
+        for name in os.listdir(self._staged):
+            match = _PART.fullmatch(name)
+            if match and match["stream"] == stream and int(match["batch"]) <= batch:
+                (self._staged / name).unlink(missing_ok=True)
+
+    def _tidy_staged(self) -> None:
+        """Remove what is of a batch that is here, or has been left for long."""
+        now = time.time()
+        for name in os.listdir(self._staged):
+            path = self._staged / name
+            with contextlib.suppress(FileNotFoundError):
+                if now - path.stat().st_mtime > _STAGED_SECONDS_MAX:
+                    path.unlink()
+
+
+def part_name(stream: str, batch: int, partition: int) -> str:
+    """A new name for what a task stages: another attempt at the same task has another one."""
+    return f"{stream}_{batch}_{partition}_{uuid.uuid4().hex}"
+
+
+def batch_name(sequence: int) -> str:
+    return f"batch-{sequence:016d}"
+
+
+def sequences(folder: Path) -> list[int]:
+    """The batches of a folder."""
+    matches = map(_BATCH.fullmatch, os.listdir(folder))
+    return [int(match[1]) for match in matches if match]
+
+
+def opened_batch(folder: Path, sequence: int) -> tuple[BinaryIO, StoredBatch]:
+    """A batch's file, and what its head says. To be closed by the caller."""
+    file = open(folder / batch_name(sequence), "rb")  # noqa: SIM115
+    try:
+        magic, length = _HEADER.unpack(file.read(_HEADER.size))
+        if magic != _MAGIC:
+            raise EmberflowError(f"{file.name} is not a batch, or one of another version.")
+        head: Mapping[str, Any] = json.loads(file.read(length))
+        return file, StoredBatch(**{**head, "begins_at": _HEADER.size + length})
+    except BaseException:
+        file.close()
+        raise
+
+
+def trim(folder: Path, before: int) -> None:
+    """Remove the batches below a sequence. The newest one stays: it has the numbers of streams."""
+    found = sorted(sequences(folder))
+    for sequence in found[:-1]:
+        if sequence < before:
+            (folder / batch_name(sequence)).unlink(missing_ok=True)
+
+
+def _numbers_of(folder: Path, sequence: int) -> dict[str, int]:
+    numbers: dict[str, int] = {}
+    if sequence:
+        file, stored = opened_batch(folder, sequence)
+        file.close()
+        numbers.update(stored.numbers)
+    with contextlib.suppress(FileNotFoundError):
+        for stream, batch in json.loads((folder / _NUMBERS).read_text()).items():
+            numbers[stream] = max(batch, numbers.get(stream, batch))
+    return numbers
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError:  # a cut has it since
+        return 0

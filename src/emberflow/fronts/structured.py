@@ -1,0 +1,325 @@
+"""`fronts.Structured`: what a Structured Streaming query writes with ``.format("emberflow")``.
+
+The batches that the streaming query has committed are files of an `inbox` below the live query's
+``checkpointLocation``. So this is a source that can be read again, like a folder of files: a position
+is a batch and a row, and a cut has it. Files go when no kept cut needs them.
+
+**Times.** Rows take the time of their arrival, in the order of the inbox: by batch, task and row. With
+``time=`` they have that of a column, and the rows of a batch are sorted by it. Times within a front
+rise, and those of a stream may not: so a row has the greater of its own time and the one of the row
+before it plus one, which is a function of what the inbox holds. A position then carries the time, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import time as clock
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from emberflow.errors import InputError, shortened
+from emberflow.fronts.inbox import Inbox, batch_name, opened_batch, sequences, trim
+from emberflow.fronts.protocol import Batch, Element, Malformed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from emberflow.graph import Front
+    from emberflow.runners.batch.inputs import Reader
+
+#: A position is the batch's sequence and the row in it, as one int: logs keep ints in few bytes.
+_ROWS = 1 << 32
+#: Rows given at once, where all of a batch are sorted first.
+_AT_ONCE = 1_000
+_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+
+class Structured:
+    """Rows that ``df.writeStream.format("emberflow")`` brings.
+
+    ``payload`` is as in `emberflow.rows`: a dataclass or named tuple whose fields are columns, the
+    name of a column, or a function of the `Row`; the row itself without. ``time`` is the column of
+    times, integers or timestamps (then counted in ``unit``); without, rows have the time of their
+    arrival. ``pending_mb`` is how much may be acknowledged and not yet part of a cut: above it,
+    writers wait.
+    """
+
+    partitions = 1
+
+    def __init__(
+        self,
+        payload: type | str | Callable[[Any], Any] | None = None,
+        *,
+        time: str | None = None,
+        unit: Literal["s", "ms", "us"] = "ms",
+        poll_ms: float = 10,
+        pending_mb: float = 256,
+    ) -> None:
+        if unit not in _UNITS:
+            raise InputError(
+                f"fronts.Structured(unit=) takes one of {', '.join(_UNITS)}, got {unit!r}."
+            )
+        if not poll_ms > 0 or not pending_mb > 0:
+            raise InputError("fronts.Structured takes poll_ms and pending_mb above 0.")
+        self._payload = payload
+        self._time = time
+        self._divisor = _UNITS[unit]
+        self.arrival = time is None
+        self._poll_seconds = poll_ms / 1_000
+        self._pending_bytes = int(pending_mb * (1 << 20))
+        self._folder: Path | None = None
+        self._node: Front | None = None
+
+    # What the live query does with it, in the driver.
+
+    def placed(self, node: Front, checkpoint: str | None) -> Structured:
+        """This front as one of a live query, which keeps its batches with its cuts."""
+        placed = copy.copy(self)
+        placed._node = node
+        placed._folder = kept_in(checkpoint, "fronts", node.name)
+        return placed
+
+    def service(self, *, keep: bool) -> InboxService:
+        """What the bridge offers; with ``keep`` nothing is trimmed, and nothing can be full."""
+        folder = self._own_folder()
+        bound = None if keep else self._pending_bytes
+        return InboxService(self, Inbox(folder, pending_bytes_max=bound))
+
+    def trim(self, partition: int, position: Any) -> None:
+        """All cuts that are kept are behind this position."""
+        if position is not None:
+            trim(self._own_folder(), self._ordinal(position)[0] // _ROWS)
+
+    def reader(self, schema: StructType) -> Reader:
+        """What makes payloads of rows of this schema. Raises `InputError` if they do not fit."""
+        from pyspark.sql.types import IntegralType, TimestampType
+
+        from emberflow.runners.batch.inputs import _reader
+
+        assert self._node is not None
+        names = schema.names
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(
+                    f"front {self._node.name!r}: the stream has two columns {name!r}. Rename one."
+                )
+        if self._time is not None:
+            if self._time not in names:
+                raise InputError(
+                    f"front {self._node.name!r}: its time is the column {self._time!r}, and the "
+                    f"stream has {', '.join(map(repr, names))}. Rename or add the column."
+                )
+            kind = schema[self._time].dataType
+            if not isinstance(kind, IntegralType | TimestampType):
+                raise InputError(
+                    f"front {self._node.name!r}: the time column {self._time!r} is of type "
+                    f"{kind.simpleString()}. A time is an integer or a timestamp; cast it."
+                )
+        return _reader(self._node, schema, self._payload, self._time)
+
+    # What a worker does with it.
+
+    def read(self, partition: int, position: Any) -> Iterator[Element | None]:
+        for batch in self.read_batches(partition, position):
+            if batch is None:
+                yield None
+            else:
+                times = repeat(None) if batch.times is None else batch.times
+                for element in zip(batch.positions, batch.payloads, times, strict=False):
+                    yield Element(*element)
+
+    def read_batches(self, partition: int, position: Any) -> Iterator[Batch | None]:
+        folder = self._own_folder()
+        ordinal, last = (_ROWS - 1, None) if position is None else self._ordinal(position)
+        sequence, row = divmod(ordinal + 1, _ROWS)
+        self._check_there(folder, sequence, max(sequences(folder), default=0))
+        while True:
+            if (folder / batch_name(sequence)).exists():
+                for batch in self._batches(folder, sequence, row, last):
+                    yield batch
+                    if self._time is not None:
+                        last = batch.positions[-1][1]
+                sequence, row = sequence + 1, 0
+            else:
+                if (folder / batch_name(sequence + 1)).exists():
+                    self._check_there(folder, sequence, sequence + 1)
+                clock.sleep(self._poll_seconds)
+                yield None
+
+    def _check_there(self, folder: Path, sequence: int, newest: int) -> None:
+        """Whether a batch is there or still to come: the one behind it is not there already."""
+        if newest > sequence and not (folder / batch_name(sequence)).exists():
+            raise InputError(
+                f"fronts.Structured: {folder / batch_name(sequence)} was removed, and no cut has "
+                f"it. A batch is needed until all that it held is part of a cut."
+            )
+
+    def _batches(self, folder: Path, sequence: int, row: int, last: int | None) -> Iterator[Batch]:
+        """The elements of one batch, from a row on."""
+        import pyarrow as pa
+        from pyspark.sql.types import StructType
+
+        file, stored = opened_batch(folder, sequence)
+        file.close()
+        reader = self.reader(StructType.fromJson(json.loads(stored.schema)))
+        base = sequence * _ROWS
+        with pa.memory_map(file.name) as mapped:
+            mapped.seek(stored.begins_at)
+            parts = [pa.ipc.open_stream(mapped.read_buffer(size)) for size in stored.parts if size]
+            if self._time is None:
+                yield from self._arriving(parts, reader, base, row)
+            else:
+                yield from self._timed(parts, reader, base, row, last)
+
+    def _arriving(self, streams: list[Any], reader: Reader, base: int, row: int) -> Iterator[Batch]:
+        first = 0
+        for stream in streams:
+            for batch in stream:
+                count = batch.num_rows
+                if first + count > row:
+                    skipped = max(0, row - first)
+                    rest = batch.slice(skipped)
+                    positions = range(base + first + skipped, base + first + count)
+                    columns = [rest.column(name) for name in reader.columns]
+                    yield Batch(positions, self._payloads(reader, positions, columns))
+                first += count
+
+    def _timed(
+        self, streams: list[Any], reader: Reader, base: int, row: int, last: int | None
+    ) -> Iterator[Batch]:
+        import pyarrow as pa
+        import pyarrow.compute
+
+        table = pa.concat_tables([stream.read_all() for stream in streams])
+        own = table.column(self._time)
+        if pa.types.is_timestamp(own.type):
+            own = own.cast(pa.timestamp("us", own.type.tz))
+        # By time; rows of equal times, and those without one, in their order: the sort is stable.
+        order = pa.compute.sort_indices(
+            pa.table({"time": own}), sort_keys=[("time", "ascending")], null_placement="at_end"
+        )
+        times = own.cast(pa.int64()).take(order).to_pylist()
+        if pa.types.is_timestamp(own.type):
+            times = [None if at is None else at // self._divisor for at in times]
+        table = table.take(order).slice(row)
+        positions: list[tuple[int, int | None]] = []
+        raised: list[Any] = []  # None for a row that is malformed
+        for number, at in enumerate(times[row:], start=base + row):
+            if at is not None:
+                last = at if last is None or at > last else last + 1
+            positions.append((number, last))
+            raised.append(None if at is None else last)
+        columns = [table.column(name).combine_chunks() for name in reader.columns]
+        payloads = self._payloads(reader, positions, columns)
+        if None in raised:
+            problem = (
+                f"front {self._name!r}: the time column {self._time!r} has a row without a time. "
+                f"Filter it out, or fill it."
+            )
+            payloads = [
+                payload if at is not None else Malformed(shortened(payload), problem, True)
+                for payload, at in zip(payloads, raised, strict=True)
+            ]
+        whole = Batch(positions, payloads, raised)
+        for begin in range(0, len(positions), _AT_ONCE):
+            yield whole.part(begin, min(begin + _AT_ONCE, len(positions)))
+
+    def _payloads(self, reader: Reader, positions: Any, columns: list[pa.Array]) -> list[Any]:
+        """Payloads of rows; a row that the user's function refuses is told as malformed."""
+        try:
+            return reader.payloads(positions, columns)
+        except Exception:
+            return [
+                self._payload_of(reader, position, [column.slice(number, 1) for column in columns])
+                for number, position in enumerate(positions)
+            ]
+
+    def _payload_of(self, reader: Reader, position: Any, columns: list[pa.Array]) -> Any:
+        try:
+            return reader.payloads([position], columns)[0]
+        except Exception as error:
+            row = {
+                name: column[0].as_py()
+                for name, column in zip(reader.columns, columns, strict=True)
+            }
+            sequence, number = divmod(self._ordinal(position)[0], _ROWS)
+            problem = f"front {self._name!r}, batch {sequence} of its inbox, row {number}: {error}"
+            return Malformed(shortened(row), problem, before_next=self._time is not None)
+
+    def _ordinal(self, position: Any) -> tuple[int, int | None]:
+        return (position, None) if self._time is None else position
+
+    @property
+    def _name(self) -> str:
+        return "" if self._node is None else self._node.name
+
+    def _own_folder(self) -> Path:
+        if self._folder is None:
+            raise InputError(
+                "fronts.Structured belongs to a live query: flow.live(spark).read(...)."
+            )
+        return self._folder
+
+
+def kept_in(checkpoint: str | None, kind: str, name: str) -> Path:
+    """The folder of a structured front or sink, below the query's ``checkpointLocation``."""
+    if checkpoint is None or "://" in checkpoint:
+        raise InputError(
+            f"{kind}.Structured keeps what is on its way with the cuts of the query: set "
+            f".option('checkpointLocation', ...) to a folder of a file system that all workers can "
+            f"reach (got {checkpoint!r})."
+        )
+    return Path(checkpoint) / "structured" / f"{kind}-{name.replace(os.sep, '_')}"
+
+
+class InboxService:
+    """What the bridge offers of a structured front. See `inbox` for what it means."""
+
+    def __init__(self, front: Structured, inbox: Inbox) -> None:
+        self._front = front
+        self._inbox = inbox
+
+    def serve(self, method: str, arguments: dict[str, Any]) -> Any:
+        return _OFFERED[method](self, **arguments)
+
+    def close(self) -> None:
+        self._inbox.close()
+
+    def check(self, schema: str) -> None:
+        """Whether rows of this schema can be elements."""
+        from pyspark.sql.types import StructType
+
+        self._front.reader(StructType.fromJson(json.loads(schema)))
+
+    def begin(self, stream: str, batch: int) -> str:
+        """Whether a task may stage its rows: ``go``, ``wait``, or that the batch is ``here``."""
+        last = self._inbox.last(stream)
+        if last is not None and batch <= last:
+            return "here"
+        return "wait" if self._inbox.is_full() else "go"
+
+    def stage(self, part: str, offset: int, data: bytes) -> None:
+        self._inbox.stage(part, offset, data)
+
+    def commit(
+        self, stream: str, batch: int, schema: str, parts: list[tuple[str, int]], rows: int
+    ) -> bool:
+        self.check(schema)
+        return self._inbox.commit(stream, batch, schema, parts, rows)
+
+    def abort(self, parts: list[str]) -> None:
+        self._inbox.abort(parts)
+
+
+_OFFERED: dict[str, Callable[..., Any]] = {
+    "check": InboxService.check,
+    "begin": InboxService.begin,
+    "stage": InboxService.stage,
+    "commit": InboxService.commit,
+    "abort": InboxService.abort,
+}

@@ -1,0 +1,285 @@
+"""`sinks.Structured`: what a Structured Streaming query reads with ``.format("emberflow")``.
+
+Bundles are files, as those of `sinks.Files` are and with the same guarantees: whole or not there, named
+after their last global time, one writer. They are Arrow, with the columns that a batch run of the flow
+has: those of the payload, then ``_time``, ``_front`` and ``_path``, which say where a row is in the
+order, and ``_partition`` if the sink has more than one. They are kept below the live query's
+``checkpointLocation``, so they outlive it, and the engine is told that they are stored: what the
+streaming query has not read is neither lost nor computed again.
+
+An *offset* is the last global time of each partition. What the streaming query has committed up to an
+offset is *acknowledged*: that is noted (`acknowledged`, replaced in one step), and then the files go.
+The newest of each partition stays, because its name is how the sink knows what it has. A streaming
+query with a checkpoint of its own, new to the sink, begins behind what is acknowledged; a sink has one
+reader, and one that asks for what is acknowledged by another is told so.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emberflow.checkpoint.files import sync_folder
+from emberflow.errors import InputError
+from emberflow.item import GlobalTime
+from emberflow.sinks.files import FilesWriter, bundle_names, partition_folder, time_of
+from emberflow.sinks.plain import PayloadError
+from emberflow.sinks.protocol import StoredBundle
+
+if TYPE_CHECKING:
+    from emberflow.graph import Sink
+    from emberflow.runners.batch.outputs import ColumnWriter, SinkColumns
+
+_ACKNOWLEDGED = "acknowledged"
+#: In the metadata of a file: its columns as Spark names them.
+SCHEMA = b"emberflow"
+
+#: The last global time of each partition, by its number as text: it is JSON.
+Offset = Mapping[str, list[int]]
+
+
+class Structured:
+    """Rows for ``spark.readStream.format("emberflow")``.
+
+    ``schema`` is as in `Flow.batch`: a StructType, a string such as ``"word string, n long"``, the type
+    of a single column, a dataclass or a named tuple. Without, each partition takes that of its first
+    bundle.
+    """
+
+    #: The query hands over where each payload is in the order, too.
+    places = True
+
+    def __init__(self, schema: Any = None) -> None:
+        self._schema = schema
+        self._folder: Path | None = None
+        self._node: Sink | None = None
+        self._columns: SinkColumns | None = None
+
+    def placed(self, node: Sink | None, checkpoint: str | None) -> Structured:
+        """This sink as one of a live query, which keeps its bundles with its cuts."""
+        from emberflow.fronts.structured import kept_in
+        from emberflow.runners.batch.outputs import given_columns
+
+        if node is None:
+            raise InputError("the errors sink cannot be sinks.Structured; take sinks.Files.")
+        placed = copy.copy(self)
+        placed._node = node
+        placed._folder = kept_in(checkpoint, "sinks", node.name)
+        if self._schema is not None:
+            # Here and not on a worker: Spark reads the text of a schema in the driver only.
+            placed._columns = given_columns(node, self._schema)
+        return placed
+
+    def service(self, *, keep: bool) -> OutboxService:
+        """What the bridge offers."""
+        assert self._node is not None
+        schema = None if self._columns is None else self._columns.schema().json()
+        return OutboxService(self._own_folder(), self._node, schema)
+
+    def open(self, partition: int) -> FilesWriter:
+        folder = self._own_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        assert self._node is not None
+        encoding = _Encoding(self._node, self._columns)
+        return FilesWriter(partition_folder(folder, partition), "arrow", encoding.encode)
+
+    def _own_folder(self) -> Path:
+        if self._folder is None:
+            raise InputError(
+                "sinks.Structured belongs to a live query: flow.live(spark).write(...)."
+            )
+        return self._folder
+
+
+class _Encoding:
+    """Bundles of a partition as the bytes of Arrow files."""
+
+    def __init__(self, node: Sink, columns: SinkColumns | None) -> None:
+        self._node = node
+        self._columns = columns
+        self._writer: ColumnWriter | None = None
+
+    def encode(self, bundle: StoredBundle) -> bytes:
+        import pyarrow as pa
+
+        from emberflow.runners.batch.outputs import ColumnWriter, sampled_columns
+        from emberflow.runners.batch.places import encoded_path
+
+        assert bundle.places is not None
+        try:
+            if self._writer is None:
+                if self._columns is None:
+                    self._columns = sampled_columns(self._node, bundle.payloads)
+                self._writer = ColumnWriter(self._columns)
+            times = [place[0] for place in bundle.places]
+            paths = [encoded_path(place[1:]) for place in bundle.places]
+            batch = self._writer.batch(times, paths, bundle.payloads)
+        except InputError as error:
+            raise PayloadError(str(error)) from error
+        except Exception as error:
+            raise PayloadError(f"{error} {_ADVICE}") from error
+        assert self._columns is not None
+        schema = batch.schema.with_metadata({SCHEMA: self._columns.schema().json().encode()})
+        file = pa.BufferOutputStream()
+        with pa.ipc.new_stream(file, schema) as stream:
+            stream.write_batch(batch.replace_schema_metadata(schema.metadata))
+        return bytes(file.getvalue())
+
+
+_ADVICE = "Give sinks.Structured a schema that fits all payloads, or map them before the sink."
+
+
+class OutboxService:
+    """What the bridge offers of a structured sink: the driver's end of its folder."""
+
+    def __init__(self, folder: Path, node: Sink, schema: str | None) -> None:
+        self._folder = folder
+        self._node = node
+        self._schema = schema
+        self._lock = threading.Lock()
+
+    def serve(self, method: str, arguments: dict[str, Any]) -> Any:
+        return _OFFERED[method](self, **arguments)
+
+    def close(self) -> None:
+        pass
+
+    def schema(self) -> str:
+        """The columns of the sink, as Spark's JSON."""
+        if self._schema is None:
+            self._schema = self._found_schema()
+        return self._schema
+
+    def initial(self) -> Offset:
+        """Where a reader begins that has none of its own."""
+        return self._acknowledged()
+
+    def latest(self, start: Offset, bytes_max: int | None) -> Offset:
+        """How far a reader may go on: to the end, or as far as so many bytes of a partition."""
+        self._check_not_dropped(start)
+        end = dict(start)
+        for partition in range(self._node.partitions):
+            size = 0
+            for at, path in self._bundles(partition, _at(start, partition), None):
+                size += path.stat().st_size
+                end[str(partition)] = list(at)
+                if bytes_max is not None and size >= bytes_max:
+                    break
+        return dict(sorted(end.items(), key=lambda item: int(item[0])))  # Spark compares the text
+
+    def read(
+        self, partition: int, after: list[int] | None, until: list[int], bytes_max: int
+    ) -> tuple[list[bytes], list[int] | None]:
+        """Bundles behind a time, in order, and where to go on; None when that was the last one."""
+        begin = None if after is None else GlobalTime(*after)
+        acknowledged = _at(self._acknowledged(), partition)
+        if acknowledged is not None and (begin is None or begin < acknowledged):
+            raise self._dropped(partition, begin, acknowledged)
+        found: list[bytes] = []
+        size = 0
+        for at, path in self._bundles(partition, begin, GlobalTime(*until)):
+            if found and size + path.stat().st_size > bytes_max:
+                return found, list(begin or at)
+            found.append(path.read_bytes())
+            size += len(found[-1])
+            begin = at
+        return found, None
+
+    def acknowledge(self, end: Offset) -> None:
+        """A reader has stored all up to here: note it, then drop it."""
+        with self._lock:
+            known = dict(self._acknowledged())
+            for own, at in end.items():
+                if own not in known or tuple(at) > tuple(known[own]):
+                    known[own] = at
+            self._note(known)
+            for partition in range(self._node.partitions):
+                until = _at(known, partition)
+                if until is not None:
+                    for _, path in self._bundles(partition, None, until, but_newest=True):
+                        path.unlink(missing_ok=True)
+
+    def _bundles(
+        self,
+        partition: int,
+        after: GlobalTime | None,
+        until: GlobalTime | None,
+        *,
+        but_newest: bool = False,
+    ) -> list[tuple[GlobalTime, Path]]:
+        folder = partition_folder(self._folder, partition)
+        try:
+            names = sorted(bundle_names(folder))
+        except FileNotFoundError:
+            return []
+        timed = [(time_of(name), folder / name) for name in (names[:-1] if but_newest else names)]
+        return [
+            (at, path)
+            for at, path in timed
+            if (after is None or at > after) and (until is None or at <= until)
+        ]
+
+    def _found_schema(self) -> str:
+        import pyarrow as pa
+
+        for partition in range(self._node.partitions):
+            for _, path in self._bundles(partition, None, None)[-1:]:
+                with pa.ipc.open_stream(path.read_bytes()) as stream:
+                    return str(stream.schema.metadata[SCHEMA], "utf-8")
+        raise InputError(
+            f"sink {self._node.name!r} has stored nothing yet, so its columns are not known. Give "
+            f"sinks.Structured a schema, or the reader one: "
+            f"spark.readStream.format('emberflow').schema(...)."
+        )
+
+    def _acknowledged(self) -> Offset:
+        try:
+            known: Offset = json.loads((self._folder / _ACKNOWLEDGED).read_text())
+        except FileNotFoundError:
+            return {}
+        return known
+
+    def _note(self, acknowledged: Offset) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        temporary = self._folder / f".{uuid.uuid4().hex}"
+        with open(temporary, "w") as file:
+            json.dump(acknowledged, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, self._folder / _ACKNOWLEDGED)
+        sync_folder(self._folder)
+
+    def _check_not_dropped(self, start: Offset) -> None:
+        acknowledged = self._acknowledged()
+        for partition in range(self._node.partitions):
+            known, asked = _at(acknowledged, partition), _at(start, partition)
+            if known is not None and (asked is None or asked < known):
+                raise self._dropped(partition, asked, known)
+
+    def _dropped(self, partition: int, asked: GlobalTime | None, known: GlobalTime) -> InputError:
+        return InputError(
+            f"sink {self._node.name!r} partition {partition} was asked for what follows "
+            f"{None if asked is None else tuple(asked)}, and is acknowledged up to {tuple(known)} by "
+            f"another streaming query. A sink has one reader, which reads on from its own "
+            f"checkpointLocation; give the other one a sink of its own."
+        )
+
+
+def _at(offset: Offset, partition: int) -> GlobalTime | None:
+    at = offset.get(str(partition))
+    return None if at is None else GlobalTime(*at)
+
+
+_OFFERED: dict[str, Callable[..., Any]] = {
+    "schema": OutboxService.schema,
+    "initial": OutboxService.initial,
+    "latest": OutboxService.latest,
+    "read": OutboxService.read,
+    "acknowledge": OutboxService.acknowledge,
+}
