@@ -45,8 +45,9 @@ times are noted. A reader that sees its source grow raises `FrontGrewError`; the
 called before the next life of the query begins, to say how many partitions there are now.
 
 A front that keeps its elements itself, with the cuts of the query, has ``placed(node, checkpoint)``,
-which gives it as one of that query; ``trim(partition, position)`` tells it what no cut needs any more;
-``service(keep=)`` is what it offers to other processes (see `runners.live.bridge`).
+which gives it as one of that query. ``passed(partition, position)`` tells it what the newest cut has,
+``trim(partition, position)`` what no cut needs any more. ``service()`` is what it offers to other
+processes (see `runners.live.bridge`).
 """
 
 from __future__ import annotations

@@ -66,9 +66,8 @@ class StoredBatch(NamedTuple):
 class Inbox:
     """The driver's end of a folder of batches. Several threads may use it."""
 
-    def __init__(self, folder: Path, *, pending_bytes_max: int | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._pending_bytes_max = pending_bytes_max
         folder.parent.mkdir(parents=True, exist_ok=True)
         self._owned = OwnedFolder(folder)
         self._staged = folder / _STAGED
@@ -91,13 +90,14 @@ class Inbox:
         with self._lock:
             return self._numbers.get(stream)
 
-    def is_full(self) -> bool:
-        """Whether more is here that no cut has than should be; then writers wait."""
-        if self._pending_bytes_max is None:
-            return False
+    def bytes_above(self, sequence: int) -> int:
+        """How much the batches above a sequence weigh."""
+        known = batch_name(sequence)
         with os.scandir(self._folder) as entries:
-            return self._pending_bytes_max < sum(
-                _size(entry) for entry in entries if _BATCH.fullmatch(entry.name)
+            return sum(
+                _size(entry)
+                for entry in entries
+                if _BATCH.fullmatch(entry.name) and entry.name > known
             )
 
     def stage(self, part: str, offset: int, data: bytes) -> None:

@@ -74,6 +74,8 @@ class Structured:
         self._pending_bytes = int(pending_mb * (1 << 20))
         self._folder: Path | None = None
         self._node: Front | None = None
+        #: The batch that the newest cut is in; known in the driver.
+        self._passed = 0
 
     # What the live query does with it, in the driver.
 
@@ -84,11 +86,18 @@ class Structured:
         placed._folder = kept_in(checkpoint, "fronts", node.name)
         return placed
 
-    def service(self, *, keep: bool) -> InboxService:
-        """What the bridge offers; with ``keep`` nothing is trimmed, and nothing can be full."""
-        folder = self._own_folder()
-        bound = None if keep else self._pending_bytes
-        return InboxService(self, Inbox(folder, pending_bytes_max=bound))
+    def service(self) -> InboxService:
+        """What the bridge offers."""
+        return InboxService(self, Inbox(self._own_folder()))
+
+    def passed(self, partition: int, position: Any) -> None:
+        """The newest cut has all up to this position."""
+        if position is not None:
+            self._passed = self._ordinal(position)[0] // _ROWS
+
+    def is_full(self, inbox: Inbox) -> bool:
+        """Whether more is acknowledged and in no cut than should be."""
+        return inbox.bytes_above(self._passed) > self._pending_bytes
 
     def trim(self, partition: int, position: Any) -> None:
         """All cuts that are kept are behind this position."""
@@ -199,10 +208,8 @@ class Structured:
         own = table.column(self._time)
         if pa.types.is_timestamp(own.type):
             own = own.cast(pa.timestamp("us", own.type.tz))
-        # By time; rows of equal times, and those without one, in their order: the sort is stable.
-        order = pa.compute.sort_indices(
-            pa.table({"time": own}), sort_keys=[("time", "ascending")], null_placement="at_end"
-        )
+        # By time, those without one last; equal ones in their order, since the sort is stable.
+        order = pa.compute.sort_indices(own)
         times = own.cast(pa.int64()).take(order).to_pylist()
         if pa.types.is_timestamp(own.type):
             times = [None if at is None else at // self._divisor for at in times]
@@ -301,7 +308,7 @@ class InboxService:
         last = self._inbox.last(stream)
         if last is not None and batch <= last:
             return "here"
-        return "wait" if self._inbox.is_full() else "go"
+        return "wait" if self._front.is_full(self._inbox) else "go"
 
     def stage(self, part: str, offset: int, data: bytes) -> None:
         self._inbox.stage(part, offset, data)

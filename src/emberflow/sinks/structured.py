@@ -76,7 +76,7 @@ class Structured:
             placed._columns = given_columns(node, self._schema)
         return placed
 
-    def service(self, *, keep: bool) -> OutboxService:
+    def service(self) -> OutboxService:
         """What the bridge offers."""
         assert self._node is not None
         schema = None if self._columns is None else self._columns.schema().json()

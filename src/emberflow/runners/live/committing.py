@@ -41,11 +41,13 @@ class Committing:
         interval_ms: int,
         keep: int,
         logged: Mapping[str, int],
-        trimmed: Mapping[str, Any] | None = None,
+        told: Mapping[str, Any] | None = None,
+        trims: bool = True,
     ) -> None:
         """``logged`` are the fronts whose logs are to be trimmed, with the number of partitions.
 
-        ``trimmed`` are those that keep something themselves, and are told what no cut needs.
+        ``told`` are those that keep their elements themselves: they hear what a cut has, and, if it
+        ``trims``, what no cut needs.
         """
         self._location = location
         self._store = CheckpointStore(location)
@@ -55,7 +57,8 @@ class Committing:
         self._interval = interval_ms / 1_000
         self._keep = keep
         self._logged = dict(logged)
-        self._trimmed = dict(trimmed or {})
+        self._told = dict(told or {})
+        self._trims = trims
         self._number = life.next_cut - 1
         self._base = life.restored
         self._order: CutOrder | None = None
@@ -175,12 +178,21 @@ class Committing:
     def _tidy(self) -> None:
         incarnation = self._life.incarnation
         self._store.prune(self._keep, incarnation=incarnation)
-        if not self._logged and not self._trimmed:
+        if not self._logged and not self._told:
             return
-        oldest = min(self._store.cuts(), key=lambda cut: cut.time)
+        cuts = sorted(self._store.cuts(), key=lambda cut: cut.time)
+        oldest, newest = cuts[0], cuts[-1]
         for front, partitions in self._logged.items():
             for partition in range(partitions):
                 trim_log(self._location, front, partition, oldest.time[0])
-        for name, kept in self._trimmed.items():
+        for name, front in self._told.items():
+            tell_passed(name, front, newest)
             for partition, position in oldest.positions.get(name, {}).items():
-                kept.trim(partition, position)
+                if self._trims:
+                    front.trim(partition, position)
+
+
+def tell_passed(name: str, front: Any, cut: Manifest) -> None:
+    """Tell a front that keeps its elements itself up to where a cut has them."""
+    for partition, position in cut.positions.get(name, {}).items():
+        front.passed(partition, position)

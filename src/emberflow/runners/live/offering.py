@@ -30,7 +30,7 @@ class Offered:
         bridge: Bridge | None = None
         try:
             for own, adapter in adapters.items():
-                services[own] = adapter.service(keep=settings.keep_logs)
+                services[own] = adapter.service()
             bridge = Bridge(
                 services,
                 query=name,

@@ -32,7 +32,7 @@ from emberflow.errors import EmberflowError, InputError, OnError
 from emberflow.fronts.protocol import Front, FrontGrewError
 from emberflow.graph import Graph
 from emberflow.runners.live.cluster import ClusterError, check_cluster
-from emberflow.runners.live.committing import Committing
+from emberflow.runners.live.committing import Committing, tell_passed
 from emberflow.runners.live.coordinator import Coordinator, WorkersMissingError
 from emberflow.runners.live.journal import chooses
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
@@ -173,6 +173,10 @@ class Supervision:
                 getattr(front, "look_again", lambda: None)()
             known = life.restored.positions.get(name) if life.restored is not None else None
             _check_partitions(name, front, known)
+        told = {name: one for name, one in settings.fronts.items() if hasattr(one, "passed")}
+        if life.restored is not None:
+            for name, front in told.items():
+                tell_passed(name, front, life.restored)
         committing = None
         if settings.checkpoint is not None:
             made = Snapshotting if settings.ordering == "arrival" else Committing
@@ -188,11 +192,8 @@ class Supervision:
                     for name, front in settings.fronts.items()
                     if chooses(front) and not settings.keep_logs
                 },
-                trimmed={
-                    name: front
-                    for name, front in settings.fronts.items()
-                    if hasattr(front, "trim") and not settings.keep_logs
-                },
+                told=told,
+                trims=not settings.keep_logs,
             )
         coordinating: Any = Coordinator
         if settings.ordering == "arrival":
