@@ -7,6 +7,7 @@
       incarnations/000003-8f0c2d11.base.json      ... from this cut
       parts/0000000042-000003-1-bucket-5a….parquet  cut, incarnation, worker, kind
       cuts/0000000042-000003.json                 the manifest, written last
+      holds/0000000042-000003-1763204400000-9d.hold  somebody reads cut 42 until that time, in ms
       fronts/…                                    see `frontlog`
 
 **A cut** is whole when its manifest is, and every file that the manifest names is there and has the
@@ -21,6 +22,11 @@ numbers go on from there, and a cut of an older incarnation with a greater numbe
 whenever it appears. For the same reason `begin` claims first and chooses the cut to restore after.
 Two drivers that claim one number at the same time see each other's claim and take the next; at most
 one sees itself alone.
+
+**Readers** who are not part of the run (SQL over state) *hold* the cut that they read: a file says
+which cut, and until when. `prune` keeps it so long. Nobody has to come back to let go of it, and who
+reads longer renews. Where a reader may not write, or there is no lock and pruning was quicker, the
+files of its cut may be gone before it is done, and it is told so.
 
 **Files that nobody needs** are those of cuts that were given up or superseded. `prune` removes what
 no kept manifest names, but for the parts of a cut under way: of the newest incarnation, with a number
@@ -50,6 +56,7 @@ from emberflow.checkpoint.files import digest, location_of, write
 from emberflow.checkpoint.lists import SavedLists
 from emberflow.checkpoint.manifest import Manifest, PartInfo, checked_json, json_with_checksum
 from emberflow.checkpoint.rows import BUCKET, SCHEDULED, Row
+from emberflow.checkpoint.scan import Counted, KeyTest, Page, Wanted, scan
 from emberflow.checkpoint.tables import PartWriter, Source, merged, united
 from emberflow.hashing import HASH_MAX, HASH_MIN
 
@@ -60,6 +67,7 @@ _CLAIM = re.compile(r"(\d+)-([0-9a-f]+)\.claim\.json")
 _BASE = re.compile(r"(\d+)-([0-9a-f]+)\.base\.json")
 _MANIFEST = re.compile(r"(\d+)-(\d+)\.json")
 _PART = re.compile(r"(\d+)-(\d+)-.*\.parquet")
+_HOLD = re.compile(r"(\d+)-(\d+)-(\d+)-[0-9a-f]+\.hold")
 _CLAIMS_MAX = 50
 _CLAIM_PAUSE_S_MAX = 0.2
 
@@ -262,11 +270,11 @@ class CheckpointStore:
         Where there were cuts and none is whole it raises: to begin from nothing would be to forget
         what sinks and front logs hold.
         """
-        return self._newest(lambda manifest: True)
+        return self._newest(lambda manifest: True, self.check_whole)
 
     def as_of(self, time: tuple[int, int]) -> Manifest | None:
         """The newest whole cut that is not above a global time."""
-        return self._newest(lambda manifest: manifest.time <= time)
+        return self._newest(lambda manifest: manifest.time <= time, self.check_whole)
 
     def check_whole(self, manifest: Manifest) -> None:
         """Raises `DamagedCutError` unless every file is there and has its checksum."""
@@ -313,6 +321,78 @@ class CheckpointStore:
             return united(sources, low, high, manifest.time)
         return merged(sources, low, high, lists=lists)
 
+    def pages(
+        self,
+        parts: Iterable[PartInfo],
+        wanted: Wanted,
+        *,
+        test: KeyTest | None = None,
+        counted: Counted | None = None,
+    ) -> Iterator[Page]:
+        """One step's rows of the parts of a cut, a page at a time; see `scan`."""
+        sources = [
+            Source(part.cut, self._location.shown(part.path), self._opener(part.path))
+            for part in parts
+            if part.kind != SCHEDULED and wanted.may_be_in(part.low, part.high)
+        ]
+        return scan(sources, wanted, test=test, counted=counted)
+
+    # Readers
+
+    def hold(
+        self, seconds: float, choose: Callable[[Manifest], bool] = lambda manifest: True
+    ) -> Manifest | None:
+        """The newest cut of those that ``choose`` takes, and keep it for so long; None if there is none.
+
+        It only looks whether the files are there: a page that is damaged shows when it is read.
+        """
+        if not self._location.names("cuts"):
+            return None  # and no lock either, where there is no checkpoint
+        try:
+            with self._location.lock():
+                manifest = self._newest(choose, self._check_there)
+                if manifest is not None and seconds > 0:
+                    self._keep(manifest.number, manifest.incarnation, seconds)
+                return manifest
+        except OSError:  # a reader may be one who may not write
+            return self._newest(choose, self._check_there)
+
+    def renew(self, cut: int, incarnation: int, seconds: float) -> bool:
+        """Hold a cut for so long from now; False if it is gone."""
+        path = f"{cut:010d}-{incarnation:06d}.json"
+        try:
+            with self._location.lock():
+                there = path in self._location.names("cuts")
+                if there and seconds > 0:
+                    self._keep(cut, incarnation, seconds)
+                return there
+        except OSError:
+            return path in self._location.names("cuts")
+
+    def _keep(self, cut: int, incarnation: int, seconds: float) -> None:
+        now = time.time()
+        # Not a file a query: what is held for at least half as long is held.
+        if any(of == (cut, incarnation) and now + seconds / 2 < till for of, till in self._holds()):
+            return
+        name = (
+            f"{cut:010d}-{incarnation:06d}-{round((now + seconds) * 1000)}-{uuid.uuid4().hex[:8]}"
+        )
+        write(self._location, f"holds/{name}.hold", b"")
+
+    def _holds(self) -> list[tuple[tuple[int, int], float]]:
+        """Which cuts are held, and until when."""
+        matches = map(_HOLD.fullmatch, self._location.names("holds"))
+        return [((int(m[1]), int(m[2])), int(m[3]) / 1000) for m in matches if m]
+
+    def _check_there(self, manifest: Manifest) -> None:
+        names = set(self._location.names("parts"))
+        for part in manifest.parts:
+            if part.path.rpartition("/")[2] not in names:
+                raise DamagedCutError(
+                    f"cut {manifest.number} needs {self._location.shown(part.path)}, which is not "
+                    f"there."
+                )
+
     def _opener(self, path: str) -> Callable[[], Any]:
         return lambda: self._location.open(path)
 
@@ -352,14 +432,16 @@ class CheckpointStore:
             )
         return manifest
 
-    def _newest(self, wanted: Callable[[Manifest], bool]) -> Manifest | None:
+    def _newest(
+        self, wanted: Callable[[Manifest], bool], check: Callable[[Manifest], None]
+    ) -> Manifest | None:
         faults = []
         for named in reversed(self._counting()):
             try:
                 manifest = self._manifest(named)
                 if not wanted(manifest):
                     continue
-                self.check_whole(manifest)
+                check(manifest)
                 return manifest
             except DamagedCutError as error:
                 faults.append(str(error))
@@ -378,7 +460,7 @@ class CheckpointStore:
     # Removing
 
     def prune(self, keep: int, *, incarnation: int) -> list[str]:
-        """Remove all but the newest ``keep`` cuts, and the files that no other needs.
+        """Remove all but the newest ``keep`` cuts and those that are held, and what no other needs.
 
         Only the newest incarnation may. Returns what was removed.
         """
@@ -390,6 +472,10 @@ class CheckpointStore:
             # these cuts, and chooses none that is removed here.
             named = self._named()
             kept = self._counting()[-keep:]
+            newest = max((one.number for one in kept), default=0)
+            now = time.time()
+            held = {of for of, until in self._holds() if until > now}
+            kept += [one for one in named if one[:2] in held and one not in kept]
             parts = [(name, f"parts/{name}") for name in location.names("parts")]
             parts += [
                 (name[1:], f"parts/{name}") for name in location.names("parts", temporary=True)
@@ -403,7 +489,6 @@ class CheckpointStore:
                     # It cannot say what it needs, so nothing is removed that it could need.
                     self._warn(error)
                     return []
-            newest = max((one.number for one in kept), default=0)
             removed = [one.path for one in named if one not in kept]
             for name, path in parts:
                 match = _PART.match(name)
@@ -417,6 +502,10 @@ class CheckpointStore:
                 match = _MANIFEST.match(name[1:])
                 if match is not None and int(match[2]) < incarnation:
                     removed.append(f"cuts/{name}")
+            for name in location.names("holds"):
+                match = _HOLD.fullmatch(name)
+                if match is not None and int(match[3]) / 1000 <= now:
+                    removed.append(f"holds/{name}")
             for path in removed:  # manifests first: none is ever left without its files
                 location.remove(path)
             return removed

@@ -252,11 +252,11 @@ def merged(
                 and (lists is None or not has_lists(row[7]))
             ):
                 # The usual case by far: a bucket of one row that no other part knows.
-                with _named(newest_first[row[2]]):
+                with damage_of(newest_first[row[2]]):
                     key, payload = pickle.loads(row[3]), pickle.loads(row[7])
                 yield row[0], row[1], key, _place_of(row), payload
             else:
-                yield from _newest_buckets(newest_first, stored, lists)
+                yield from newest_buckets(newest_first, stored, lists)
 
 
 def united(sources: Sequence[Source], low: int, high: int, time: tuple[int, int]) -> Iterator[Row]:
@@ -269,7 +269,7 @@ def united(sources: Sequence[Source], low: int, high: int, time: tuple[int, int]
                 place = _place_of(row)
                 if place not in seen and place[:2] >= time:
                     seen.add(place)
-                    with _named(newest_first[row[2]]):
+                    with damage_of(newest_first[row[2]]):
                         origin = pickle.loads(row[3])
                         (payload,), _ = unpickled([row[7]], ())
                     yield row[0], row[1], origin, place, payload
@@ -288,7 +288,7 @@ def _together(
         yield list(rows)
 
 
-class _named:  # noqa: N801 (reads as a word of the language)
+class damage_of:  # noqa: N801 (reads as a word of the language)
     """Whatever goes wrong within is damage to this source, and said so."""
 
     def __init__(self, source: Source) -> None:
@@ -312,13 +312,13 @@ class _named:  # noqa: N801 (reads as a word of the language)
 def _runs_of(
     number: int, source: Source, low: int, high: int, files: ExitStack
 ) -> list[Iterator[_Stored]]:
-    with _named(source):
+    with damage_of(source):
         handle = files.enter_context(source.open())
         file = files.enter_context(pq.ParquetFile(handle, page_checksum_verification=True))
         groups = iter(range(file.num_row_groups))
         hash_column = SCHEMA.get_field_index("key_hash")
         runs = []
-        for length in map(int, filter(None, file.metadata.metadata[_RUNS].decode().split(","))):
+        for length in run_lengths(file):
             wanted = []
             for group in itertools.islice(groups, length):
                 statistics = file.metadata.row_group(group).column(hash_column).statistics
@@ -332,10 +332,15 @@ def _runs_of(
     return runs
 
 
+def run_lengths(file: pq.ParquetFile) -> list[int]:
+    """Of how many row groups each run of a part is made."""
+    return [int(length) for length in file.metadata.metadata[_RUNS].decode().split(",") if length]
+
+
 def _run(
     number: int, source: Source, file: pq.ParquetFile, groups: list[int], low: int, high: int
 ) -> Iterator[_Stored]:
-    with _named(source):
+    with damage_of(source):
         for group in groups:
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], use_threads=False):
                 hashes = batch.column("key_hash")
@@ -354,7 +359,7 @@ class _Bucket(NamedTuple):
     rows: list[_Stored]
 
 
-def _newest_buckets(
+def newest_buckets(
     sources: Sequence[Source], stored: list[_Stored], lists: SavedLists | None
 ) -> Iterator[Row]:
     """Of rows with one operation and hash: the newest bucket of each key, with its lists whole."""
@@ -364,7 +369,7 @@ def _newest_buckets(
         number, data = row[2], row[3]
         known = by_data.get(data)
         if known is None:
-            with _named(sources[number]):
+            with damage_of(sources[number]):
                 key = pickle.loads(data)
             known = by_data[data] = (key, by_key.setdefault(key, []))
         buckets = known[1]
@@ -392,7 +397,7 @@ def _decoded(sources: Sequence[Source], buckets: list[_Bucket]) -> tuple[list[An
         follows = {row[8] for row in newer.rows} - {None}
         if not follows:
             break
-        with _named(sources[newer.source]):
+        with damage_of(sources[newer.source]):
             base = next((one for one in rest if {sources[one.source].cut} == follows), None)
             if base is None:
                 raise DamagedCutError(
@@ -403,7 +408,7 @@ def _decoded(sources: Sequence[Source], buckets: list[_Bucket]) -> tuple[list[An
     payloads: list[Any] = []
     lists: list[List] = []
     for bucket in reversed(needed):
-        with _named(sources[bucket.source]):
+        with damage_of(sources[bucket.source]):
             payloads, lists = unpickled([row[7] for row in bucket.rows], lists)
     return payloads, lists
 

@@ -1,0 +1,380 @@
+"""One step's rows of a cut, a page of columns at a time, and of the files only what is asked for.
+
+`tables.merged` gives all rows of a range to who restores it. Who *asks* wants one step, often a few
+keys, and the payloads only of those that fit. So here
+
+- row groups are skipped by their statistics: of another step, of other hashes;
+- a key is unpickled before its payload, and the payload not at all where the key is not wanted;
+- what does not meet anything in another part of the chain, which is nearly everything, goes from
+  columns to columns, without a tuple or a heap for each row.
+
+**The merge.** Every run is sorted by hash. Of each the next row group is read, and all runs are
+taken as far as the least of their ends: whatever has one hash is then together, with one exception.
+The last hash of a row group may go on in the next one; so it stays behind until that one is read, or
+the run is over. Memory is a row group a run.
+
+Within such a slice a hash that only one part has needs no further thought. The others are looked at
+hash by hash, as `tables` does it: the newest bucket of a key counts, an older one may have the
+beginning of its lists, and two keys of one hash stay apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from emberflow.checkpoint.tables import SCHEMA, Source, damage_of, newest_buckets, run_lengths
+from emberflow.hashing import HASH_MAX, HASH_MIN
+
+_OPERATION, _HASH = SCHEMA.get_field_index("operation"), SCHEMA.get_field_index("key_hash")
+_CHILD_IDS = "child_ids"
+#: A run that has been read to its end no longer holds the others back.
+_NEVER = HASH_MAX + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows: those of one step, in a range of hashes, and if ``hashes`` are given of these."""
+
+    operation: str
+    low: int = HASH_MIN
+    high: int = HASH_MAX
+    #: Sorted, each once.
+    hashes: tuple[int, ...] | None = None
+    #: Whether to read the child ids too: all of a place but for its global time.
+    child_ids: bool = False
+
+    def may_be_in(self, low: int, high: int) -> bool:
+        """Whether any of them can be among rows with hashes from ``low`` to ``high``."""
+        low, high = max(low, self.low), min(high, self.high)
+        if self.hashes is None:
+            return low <= high
+        position = bisect_left(self.hashes, low)
+        return position < len(self.hashes) and self.hashes[position] <= high
+
+
+class Page(NamedTuple):
+    """Columns of the same length. Rows of one key follow each other, in the order of their places.
+
+    ``child_ids`` are empty unless they were asked for.
+    """
+
+    keys: list[Any]
+    times: list[int]
+    fronts: list[int]
+    child_ids: list[Sequence[int]]
+    payloads: list[Any]
+
+    @classmethod
+    def empty(cls) -> Page:
+        return cls([], [], [], [], [])
+
+
+@dataclass(slots=True)
+class Counted:
+    """What a scan has read: for tests, and for who wants to know what a filter saves."""
+
+    groups: int = 0
+    groups_skipped: int = 0
+    rows: int = 0
+    payloads: int = 0
+    bytes: int = 0
+
+
+KeyTest: TypeAlias = Callable[[Any], bool]
+
+
+def scan(
+    sources: Sequence[Source],
+    wanted: Wanted,
+    *,
+    test: KeyTest | None = None,
+    counted: Counted | None = None,
+) -> Iterator[Page]:
+    """The rows that are wanted, of keys that pass the test, from the parts of a chain.
+
+    ``sources`` are the parts, oldest first.
+    """
+    newest_first = list(reversed(sources))
+    counted = counted if counted is not None else Counted()
+    with ExitStack() as files:
+        runs = [
+            run
+            for number, source in enumerate(newest_first)
+            for run in _runs_of(number, source, wanted, counted, files)
+        ]
+        while runs:
+            slices = _next_slices(runs)
+            yield from _pages(newest_first, slices, test, counted)
+            runs = [run for run in runs if not run.is_over]
+
+
+def _runs_of(
+    number: int, source: Source, wanted: Wanted, counted: Counted, files: ExitStack
+) -> list[_Run]:
+    with damage_of(source):
+        handle = files.enter_context(source.open())
+        file = files.enter_context(pq.ParquetFile(handle, page_checksum_verification=True))
+        groups = iter(range(file.num_row_groups))
+        runs = []
+        for length in run_lengths(file):
+            own = [
+                group
+                for group in itertools.islice(groups, length)
+                if _may_have(file.metadata.row_group(group), wanted)
+            ]
+            counted.groups_skipped += length - len(own)
+            if own:
+                runs.append(_Run(number, source, file, own, wanted, counted))
+        if not runs:
+            file.close()
+            handle.close()
+    return runs
+
+
+def _may_have(group: Any, wanted: Wanted) -> bool:
+    operations = group.column(_OPERATION).statistics
+    hashes = group.column(_HASH).statistics
+    # The hashes of a group that has several steps are those of all of them.
+    return operations.min <= wanted.operation <= operations.max and wanted.may_be_in(
+        hashes.min, hashes.max
+    )
+
+
+class _Slice(NamedTuple):
+    source: int
+    rows: pa.Table
+    hashes: list[int]
+
+
+class _Run:
+    """A run that is being read: the rows of it that are wanted, in order, a row group at a time."""
+
+    def __init__(
+        self,
+        number: int,
+        source: Source,
+        file: pq.ParquetFile,
+        groups: list[int],
+        wanted: Wanted,
+        counted: Counted,
+    ) -> None:
+        self._number, self._source, self._file = number, source, file
+        self._groups = groups
+        self._wanted, self._counted = wanted, counted
+        self._columns = [name for name in SCHEMA.names if wanted.child_ids or name != _CHILD_IDS]
+        self._value_set = None if wanted.hashes is None else pa.array(wanted.hashes, pa.int64())
+        self._rows: pa.Table = SCHEMA.empty_table()
+        self._hashes: list[int] = []
+
+    @property
+    def is_over(self) -> bool:
+        return not self._groups and not self._hashes
+
+    def end(self) -> int:
+        """All rows with a smaller hash are here. Reads on until that says something."""
+        hashes = self._hashes
+        while self._groups and (not hashes or hashes[0] == hashes[-1]):
+            self._read_group(self._groups.pop(0))
+            hashes = self._hashes
+        return hashes[-1] if self._groups else _NEVER
+
+    def below(self, end: int) -> _Slice | None:
+        """Take the rows with a smaller hash; None if there are none."""
+        count = bisect_left(self._hashes, end)
+        if not count:
+            return None
+        taken = _Slice(self._number, self._rows.slice(0, count), self._hashes[:count])
+        self._rows, self._hashes = self._rows.slice(count), self._hashes[count:]
+        return taken
+
+    def _read_group(self, group: int) -> None:
+        wanted, counted = self._wanted, self._counted
+        with damage_of(self._source):
+            described = self._file.metadata.row_group(group)
+            rows = self._file.read_row_group(group, columns=self._columns, use_threads=False)
+        counted.groups += 1
+        counted.rows += rows.num_rows
+        counted.bytes += sum(
+            described.column(number).total_compressed_size
+            for number, name in enumerate(SCHEMA.names)
+            if name in self._columns
+        )
+        hashes = rows.column("key_hash")
+        fits = pc.equal(rows.column("operation"), wanted.operation)
+        if self._value_set is not None:
+            fits = pc.and_(fits, pc.is_in(hashes, value_set=self._value_set))
+        if wanted.low > HASH_MIN or wanted.high < HASH_MAX:
+            inside = pc.and_(
+                pc.greater_equal(hashes, wanted.low), pc.less_equal(hashes, wanted.high)
+            )
+            fits = pc.and_(fits, inside)
+        rows = rows.filter(fits)
+        if self._hashes:
+            rows = pa.concat_tables([self._rows, rows])
+        self._rows, self._hashes = rows, rows.column("key_hash").to_pylist()
+
+
+def _next_slices(runs: list[_Run]) -> list[_Slice]:
+    end = min(run.end() for run in runs)
+    return [taken for run in runs if (taken := run.below(end)) is not None]
+
+
+def _pages(
+    sources: Sequence[Source], slices: list[_Slice], test: KeyTest | None, counted: Counted
+) -> Iterator[Page]:
+    shared = _shared_hashes(slices)
+    for each in slices:
+        rows = each.rows
+        # Of a bucket that stands alone every row says where it is, and none goes on with another.
+        alone = pc.and_(pc.is_valid(rows.column("time")), pc.is_null(rows.column("follows")))
+        if shared:
+            apart = pc.is_in(rows.column("key_hash"), value_set=pa.array(shared, pa.int64()))
+            alone = pc.and_(alone, pc.invert(apart))
+        if not pc.all(alone).as_py():
+            rows = rows.filter(alone)
+        if rows.num_rows:
+            with damage_of(sources[each.source]):
+                page = _decoded(rows, test, counted)
+            if page.keys:
+                yield page
+    if shared:
+        page = _of_shared(sources, slices, shared, test, counted)
+        if page.keys:
+            yield page
+
+
+def _shared_hashes(slices: list[_Slice]) -> list[int]:
+    """The hashes that need a closer look: of more than one part, or of rows that do not stand alone."""
+    shared: set[int] = set()
+    by_source: dict[int, set[int]] = {}
+    for each in slices:
+        by_source.setdefault(each.source, set()).update(each.hashes)
+        follows = each.rows.column("follows")
+        if follows.null_count < len(follows):
+            going_on = each.rows.column("key_hash").filter(pc.is_valid(follows))
+            shared.update(going_on.to_pylist())
+    if len(by_source) > 1:
+        met: set[int] = set()
+        for own in by_source.values():
+            shared |= met & own
+            met |= own
+    return sorted(shared)
+
+
+def _decoded(rows: pa.Table, test: KeyTest | None, counted: Counted) -> Page:
+    keys = _unpickled(rows.column("key"))
+    if test is not None:
+        passed = list(map(test, keys))
+        if not all(passed):
+            keys = list(itertools.compress(keys, passed))
+            rows = rows.filter(pa.array(passed))
+    counted.payloads += len(keys)
+    return Page(
+        keys,
+        rows.column("time").to_pylist(),
+        rows.column("front").to_pylist(),
+        _child_ids(rows),
+        _unpickled(rows.column("payload")),
+    )
+
+
+def _child_ids(rows: pa.Table) -> list[Sequence[int]]:
+    if _CHILD_IDS in rows.column_names:
+        found: list[Sequence[int]] = rows.column(_CHILD_IDS).to_pylist()
+        return found
+    return [()] * rows.num_rows
+
+
+def _unpickled(column: Any) -> list[Any]:
+    return list(map(pickle.loads, column.to_pylist()))
+
+
+def _of_shared(
+    sources: Sequence[Source],
+    slices: list[_Slice],
+    shared: list[int],
+    test: KeyTest | None,
+    counted: Counted,
+) -> Page:
+    """The buckets of these hashes: of each key the newest, if it is still there."""
+    by_hash: dict[int, list[tuple[Any, ...]]] = {value: [] for value in shared}
+    value_set = pa.array(shared, pa.int64())
+    # Slices are in the order of their sources, the newest first.
+    for each in slices:
+        rows = each.rows.filter(pc.is_in(each.rows.column("key_hash"), value_set=value_set))
+        # As `tables` has them: (operation, hash, source, key, time, front, child ids, payload, follows)
+        for row in zip(
+            rows.column("operation").to_pylist(),
+            rows.column("key_hash").to_pylist(),
+            itertools.repeat(each.source),
+            rows.column("key").to_pylist(),
+            rows.column("time").to_pylist(),
+            rows.column("front").to_pylist(),
+            _child_ids(rows),
+            rows.column("payload").to_pylist(),
+            rows.column("follows").to_pylist(),
+        ):
+            by_hash[row[1]].append(row)
+    page = Page.empty()
+    for stored in by_hash.values():
+        newest = stored[0]
+        data, number = newest[3], newest[2]
+        if len({row[3] for row in stored}) == 1:
+            with damage_of(sources[number]):
+                key = pickle.loads(data)
+            if newest[4] is None or (test is not None and not test(key)):
+                continue
+            own = [row for row in stored if row[2] == number]
+            if all(row[8] is None for row in own):
+                counted.payloads += len(own)
+                with damage_of(sources[number]):
+                    payloads = [pickle.loads(row[7]) for row in own]
+                for row, payload in zip(own, payloads, strict=True):
+                    _add(page, key, row[4], row[5], row[6], payload)
+                continue
+        for _, _, key, place, payload in newest_buckets(sources, stored, None):
+            counted.payloads += 1
+            if test is None or test(key):
+                _add(page, key, place[0], place[1], place[2:], payload)
+    return page
+
+
+def _add(
+    page: Page, key: Any, time: int, front: int, child_ids: Sequence[int], payload: Any
+) -> None:
+    page.keys.append(key)
+    page.times.append(time)
+    page.fronts.append(front)
+    page.child_ids.append(child_ids)
+    page.payloads.append(payload)
+
+
+def split(low: int, high: int, count: int) -> list[tuple[int, int]]:
+    """A range of hashes in so many ranges, as equal as they can be.
+
+    >>> split(0, 9, 3)
+    [(0, 2), (3, 5), (6, 9)]
+    """
+    size = high - low + 1
+    count = max(1, min(count, size))
+    bounds = [low + size * number // count for number in range(count + 1)]
+    return [(first, beyond - 1) for first, beyond in itertools.pairwise(bounds)]
+
+
+def shared_out(hashes: Sequence[int], low: int, high: int) -> tuple[int, ...]:
+    """Those of some sorted hashes that are in a range.
+
+    >>> shared_out((-5, 0, 7, 9), 0, 8)
+    (0, 7)
+    """
+    return tuple(hashes[bisect_left(hashes, low) : bisect_right(hashes, high)])
