@@ -3,9 +3,10 @@
 ==============================================  ============================================
 ``df.writeStream.format("emberflow")``          feeds ``.option("front", name)`` (`writing`)
 ``spark.readStream.format("emberflow")``        reads ``.option("sink", name)`` (`reading`)
+``spark.read.format("emberflow")``              reads ``.option("state", name)`` (`state`)
 ==============================================  ============================================
 
-of the live query that ``.option("query", name)`` names.
+of the live query that ``.option("query", name)`` names; a state also of a checkpoint.
 """
 
 from __future__ import annotations
@@ -37,17 +38,20 @@ class EmberflowSource(DataSource):
 
     def schema(self) -> StructType:
         """What is read has these columns, unless ``.schema(...)`` says otherwise."""
-        from emberflow.datasource.asking import Asked
-        from emberflow.datasource.reading import sink_schema
+        if "sink" in self.options:
+            from emberflow.datasource.asking import Asked
+            from emberflow.datasource.reading import sink_schema
 
-        return sink_schema(Asked.of(self.options, "sink"))
+            return sink_schema(Asked.of(self.options, "sink"))
+        from emberflow.datasource.state import state_schema
+
+        return state_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read: of a state."""
-        raise InputError(
-            "the data source 'emberflow' reads the sinks of live queries with spark.readStream, not "
-            "with spark.read."
-        )
+        from emberflow.datasource.state import state_reader
+
+        return state_reader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A streaming write: into a front."""

@@ -456,3 +456,23 @@ def _merged_two(one: DataType, other: DataType) -> DataType:
 
 def _is_numbered(kind: StructType) -> bool:
     return kind.names == [f"_{number}" for number in range(1, len(kind.names) + 1)]
+
+
+# --- For whoever else makes columns of values (the data source) -----------------------------------
+
+
+def common_type(values: list[Any]) -> DataType:
+    """The one type of all these values. Raises `ValueError`, which says why there is none.
+
+    >>> common_type([1, None, 2.5]).simpleString(), common_type([("a", 1)]).simpleString()
+    ('double', 'struct<_1:string,_2:bigint>')
+    """
+    try:
+        return _merged([_of_value(value) for value in values])
+    except _UnknownError as problem:
+        raise ValueError(str(problem)) from None
+
+
+def converter_to(kind: DataType) -> Callable[[Any], Any] | None:
+    """From a value to what Arrow takes for this type; None for itself."""
+    return _to_column(kind)

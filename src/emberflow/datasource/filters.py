@@ -1,0 +1,249 @@
+"""Filters on the key, which Spark hands over before it reads.
+
+Two uses. Every filter that is taken is a *test* of a key, and a row whose key does not pass is not
+read further. Where they leave only certain keys (``=`` and ``in``), the *hashes* of these say in
+which row groups, and on which worker, they can be at all.
+
+**The rule: what is taken is answered exactly as Spark would.** Spark does not look again. So a
+filter is taken only where Python compares as Spark does: the type of the column has to be the one
+that the stored keys have by themselves (a schema that says otherwise is followed, but nothing is
+taken), and be one of a few types whose order and equality are the same on both sides. Strings are:
+Spark orders them by their UTF-8 bytes, which is the order of code points. Everything else is left
+to Spark, which is never wrong, only slower.
+
+A key that is a tuple, a named tuple or a dataclass is a struct. Its fields can be tested one by one;
+once each of them has values to choose from, the keys are known and so are their hashes. Keys of a
+state are taken to be of one class, as the sample shows them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import datasource as spark
+from pyspark.sql import types as sql
+
+from emberflow.datasource.columns import KEY, key_type
+from emberflow.hashing import UnstableKey, key_hash
+
+#: With more keys than this a scan of everything is not much slower.
+_KEYS_MAX = 10_000
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other)
+
+
+def _is_null(key: Any, _: Any) -> bool:
+    return key is None
+
+
+def _is_not_null(key: Any, _: Any) -> bool:
+    return key is not None
+
+
+def _within(key: Any, values: frozenset[Any]) -> bool:
+    return key in values
+
+
+_COMPARED: dict[type, Callable[[Any, Any], bool]] = {
+    spark.EqualTo: _same,
+    spark.GreaterThan: operator.gt,
+    spark.GreaterThanOrEqual: operator.ge,
+    spark.LessThan: operator.lt,
+    spark.LessThanOrEqual: operator.le,
+}
+_OF_TEXT: dict[type, Callable[[str, str], bool]] = {
+    spark.StringStartsWith: str.startswith,
+    spark.StringEndsWith: str.endswith,
+    spark.StringContains: operator.contains,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One filter. ``field`` is the name and the number of the part of the key that it is about."""
+
+    compare: Callable[[Any, Any], bool]
+    value: Any
+    field: tuple[str, int] | None = None
+    nulls: bool = False
+
+    def __call__(self, key: Any) -> bool:
+        if self.field is not None and key is not None:
+            name, number = self.field
+            key = key[number] if isinstance(key, tuple) else getattr(key, name)
+        # In SQL nothing is known of null, and what is not known does not pass.
+        return (key is not None or self.nulls) and self.compare(key, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFilters:
+    """All filters that were taken: a key has to pass each."""
+
+    tests: tuple[Condition, ...] = ()
+    #: The hashes of the only keys that can pass; None if they are not known.
+    hashes: tuple[int, ...] | None = None
+
+    def test(self) -> Callable[[Any], bool] | None:
+        """What to ask of a key; None if all are wanted."""
+        if not self.tests:
+            return None
+        if len(self.tests) == 1:
+            return self.tests[0]
+        tests = self.tests
+        return lambda key: all(test(key) for test in tests)
+
+
+def taken(
+    filters: Iterable[spark.Filter], declared: sql.DataType | None, keys: Sequence[Any]
+) -> tuple[KeyFilters, list[spark.Filter]]:
+    """What is taken, and what is left to Spark.
+
+    ``declared`` is the type of the column ``key``, ``keys`` some that are stored.
+    """
+    tests: list[Condition] = []
+    left: list[spark.Filter] = []
+    usable = declared is not None and _is_as_found(declared, keys)
+    for each in filters:
+        test = _test_of(each, declared) if usable and declared is not None else None
+        if test is None:
+            left.append(each)
+        else:
+            tests.append(test)
+    return KeyFilters(tuple(tests), _hashes(tests, keys)), left
+
+
+def _is_as_found(declared: sql.DataType, keys: Sequence[Any]) -> bool:
+    try:
+        return bool(_nameless(key_type(keys)) == _nameless(declared))
+    except ValueError:
+        return False
+
+
+def _nameless(kind: sql.DataType) -> Any:
+    """A type without the names of its fields: of a tuple they may be given."""
+    if isinstance(kind, sql.StructType):
+        return tuple(_nameless(field.dataType) for field in kind.fields)
+    return kind
+
+
+def _test_of(given: spark.Filter, declared: sql.DataType) -> Condition | None:
+    path: tuple[str, ...] = getattr(given, "attribute", ())
+    field: tuple[str, int] | None = None
+    kind = declared
+    if len(path) == 2 and isinstance(declared, sql.StructType) and path[1] in declared.names:
+        number = declared.names.index(path[1])
+        field, kind = (path[1], number), declared.fields[number].dataType
+    elif len(path) != 1:
+        return None
+    if path[0] != KEY:
+        return None
+    if isinstance(given, spark.IsNotNull):
+        return Condition(_is_not_null, None, field)
+    if isinstance(given, spark.IsNull):
+        return Condition(_is_null, None, field, nulls=True)
+    if isinstance(given, spark.In):
+        values = [value for value in given.value if value is not None]
+        if all(_is_of(value, kind) for value in values):
+            return Condition(_within, frozenset(values), field)
+        return None
+    value = getattr(given, "value", None)
+    compare = _COMPARED.get(type(given))
+    if compare is not None and _is_of(value, kind):
+        return Condition(compare, value, field)
+    of_text = _OF_TEXT.get(type(given))
+    if of_text is not None and kind == sql.StringType() and isinstance(value, str):
+        return Condition(of_text, value, field)
+    return None
+
+
+#: Of these types Python and Spark have the same equality and the same order.
+_PYTHON_TYPES: dict[type[sql.DataType], type] = {
+    sql.LongType: int,
+    sql.BooleanType: bool,
+    sql.BinaryType: bytes,
+    sql.DateType: datetime.date,
+}
+
+
+def _is_of(value: Any, kind: sql.DataType) -> bool:
+    """Whether a value of a filter is one that can be compared with keys of this type."""
+    if isinstance(kind, sql.StringType):
+        return kind == sql.StringType() and type(value) is str  # else it has a collation
+    if isinstance(kind, sql.DoubleType):
+        # NaN is greater than everything to Spark, and nothing to Python.
+        return type(value) in (int, float) and value == value
+    if isinstance(kind, sql.TimestampType | sql.TimestampNTZType):
+        zoned = isinstance(kind, sql.TimestampType)
+        return type(value) is datetime.datetime and (value.tzinfo is not None) == zoned
+    return _PYTHON_TYPES.get(type(kind)) is type(value)
+
+
+def _hashes(tests: list[Condition], keys: Sequence[Any]) -> tuple[int, ...] | None:
+    if not keys:
+        return None
+    choices: dict[tuple[str, int] | None, frozenset[Any]] = {}
+    for test in tests:
+        if test.compare is _same or test.compare is _within:
+            own = frozenset([test.value]) if test.compare is _same else test.value
+            choices[test.field] = choices.get(test.field, own) & own
+    try:
+        if None in choices:
+            found = _limited([choices[None]])
+            return None if found is None else _sorted(key_hash(key) for (key,) in found)
+        return _struct_hashes({field: own for field, own in choices.items() if field}, keys)
+    except UnstableKey:
+        return None
+
+
+def _struct_hashes(
+    choices: dict[tuple[str, int], frozenset[Any]], keys: Sequence[Any]
+) -> tuple[int, ...] | None:
+    """Of keys with parts: the hashes of all that can be made of what the parts may be."""
+    by_name = {name: own for (name, _), own in choices.items()}
+    by_number = {number: own for (_, number), own in choices.items()}
+    hashes: set[int] = set()
+    kinds = {type(key) for key in keys if key is not None}
+    for kind in kinds:
+        parts: list[Any]
+        if issubclass(kind, tuple):
+            parts = list(range(max(len(key) for key in keys if type(key) is kind)))
+            own = [by_number.get(number) for number in parts]
+        elif dataclasses.is_dataclass(kind):
+            parts = [field.name for field in dataclasses.fields(kind) if field.compare]
+            own = [by_name.get(name) for name in parts]
+        else:
+            return None
+        found = _limited([each for each in own if each is not None]) if all(own) else None
+        if found is None:
+            return None
+        for values in found:
+            hashes.add(key_hash(values if issubclass(kind, tuple) else _made(kind, parts, values)))
+    return _sorted(hashes) if kinds else None
+
+
+def _limited(choices: list[frozenset[Any]]) -> list[tuple[Any, ...]] | None:
+    """All combinations, unless they are too many."""
+    count = 1
+    for each in choices:
+        count *= len(each)
+    return list(itertools.product(*choices)) if count <= _KEYS_MAX else None
+
+
+def _made(kind: type, names: list[str], values: tuple[Any, ...]) -> Any:
+    """An instance that has what its hash is made of. Nobody else sees it, so nothing is called."""
+    made: Any = object.__new__(kind)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _sorted(hashes: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(hashes)))

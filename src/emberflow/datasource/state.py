@@ -1,0 +1,211 @@
+"""SQL over state: what ``spark.read.format("emberflow")`` does.
+
+When Spark plans a query it asks for a reader, hands it the filters, and asks for partitions; all in
+one process, which is gone afterwards. What the tasks need travels in the partitions. So **the cut is
+chosen when a query is planned**: every query sees the newest one there is at that moment, and all
+its tasks see the same. Two reads in one query (a join of two states) choose for themselves; who needs
+them as of one moment says ``asOf``.
+
+The reader knows columns, types and filters. Where rows come from is behind `pages.StateView`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import types as sql
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from emberflow.datasource.columns import KEY, PageWriter, check_given, found_schema
+from emberflow.datasource.filters import KeyFilters, taken
+from emberflow.datasource.pages import Piece, StateView
+from emberflow.datasource.stored import StoredStates, listed_cuts, listed_states
+from emberflow.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HOLD_SECONDS = 60.0
+_LISTS = {
+    "states": "name string, step string",
+    "cuts": "number bigint, time bigint, front bigint, incarnation bigint, rows bigint, bytes bigint",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StateOptions:
+    """The options of a read, checked."""
+
+    checkpoint: str
+    state: str | None
+    as_of: str | None
+    raw: bool
+    partitions: int | None
+    hold_seconds: float
+    #: ``states`` or ``cuts``: a list of these in place of a state.
+    listed: str | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> StateOptions:
+        given = {name.lower(): value for name, value in options.items()}
+        known = ("checkpoint", "path", "state", "asOf", "raw", "partitions", "holdSeconds", "list")
+        for name in given:
+            if name not in {one.lower() for one in known}:
+                raise InputError(
+                    f"a read of state has no option {name!r}. There are {', '.join(known)}."
+                )
+        checkpoint = given.get("checkpoint", given.get("path"))
+        if not checkpoint:
+            raise InputError(
+                'a read of state needs .option("checkpoint", path): the checkpointLocation of a '
+                "query."
+            )
+        listed = given.get("list")
+        if listed is not None and listed not in _LISTS:
+            raise InputError(f"option list is one of {', '.join(_LISTS)}; got {listed!r}.")
+        return cls(
+            checkpoint=checkpoint,
+            state=given.get("state"),
+            as_of=given.get("asof"),
+            raw=_flag("raw", given.get("raw", "false")),
+            partitions=_number("partitions", given.get("partitions")),
+            hold_seconds=_seconds("holdSeconds", given.get("holdseconds")),
+            listed=listed,
+        )
+
+    def states(self) -> StoredStates:
+        return StoredStates(self.checkpoint, as_of=self.as_of, hold_seconds=self.hold_seconds)
+
+    def view(self) -> StateView:
+        return self.states().view(self.state)
+
+
+def _flag(name: str, given: str) -> bool:
+    if given.lower() not in ("true", "false"):
+        raise InputError(f"option {name} is true or false; got {given!r}.")
+    return given.lower() == "true"
+
+
+def _number(name: str, given: str | None) -> int | None:
+    if given is None:
+        return None
+    if not given.isdecimal() or not int(given):
+        raise InputError(f"option {name} is a number from 1 on; got {given!r}.")
+    return int(given)
+
+
+def _seconds(name: str, given: str | None) -> float:
+    try:
+        seconds = _HOLD_SECONDS if given is None else float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 1e6:
+        raise InputError(f"option {name} is a number of seconds, 0 or more; got {given!r}.")
+    return seconds
+
+
+def state_schema(given: Mapping[str, str]) -> sql.StructType:
+    """The columns of a read for which no schema is given."""
+    options = StateOptions.of(given)
+    if options.listed is not None:
+        return _list_schema(options.listed)
+    view = options.view()
+    return found_schema(view.name, view.sample(), raw=options.raw)
+
+
+def state_reader(given: Mapping[str, str], schema: sql.StructType) -> DataSourceReader:
+    options = StateOptions.of(given)
+    if options.listed is not None:
+        return ListReader(options, schema)
+    view = options.view()
+    check_given(view.name, schema, raw=options.raw)
+    return StateReader(view, schema, raw=options.raw, partitions=options.partitions)
+
+
+def _list_schema(listed: str) -> sql.StructType:
+    # `StructType.fromDDL` would ask a session, and there is none in this process.
+    types = {"string": sql.StringType(), "bigint": sql.LongType()}
+    columns = (column.split() for column in _LISTS[listed].split(", "))
+    return sql.StructType([sql.StructField(name, types[kind]) for name, kind in columns])
+
+
+class ListReader(DataSourceReader):
+    """What there is to read: a few rows, in one task."""
+
+    def __init__(self, options: StateOptions, schema: sql.StructType) -> None:
+        if schema.names != _list_schema(str(options.listed)).names:
+            raise InputError(f"option list={options.listed!r} takes no schema of its own.")
+        self._options = options
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        states = self._options.states()
+        return listed_states(states) if self._options.listed == "states" else listed_cuts(states)
+
+
+class StatePartition(InputPartition):
+    """A piece of a state, for one task."""
+
+    def __init__(self, piece: Piece, filters: KeyFilters) -> None:
+        self.piece = piece
+        self.filters = filters
+
+
+class _PushFilters:
+    """`StateReader.pushFilters`, for the eyes of Spark its base's own.
+
+    While ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, Spark refuses
+    every reader that has a `pushFilters` of its own, for fear that it relies on it. Ours does not:
+    it is only slower without. Spark looks at ``__func__`` to tell; that is answered here.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: StateReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._reader.take_filters(filters)
+
+
+class StateReader(DataSourceReader):
+    """Reads one state as of one moment."""
+
+    def __init__(
+        self, view: StateView, schema: sql.StructType, *, raw: bool, partitions: int | None
+    ) -> None:
+        self._view: StateView | None = view
+        self._name = view.name
+        self._schema = schema
+        self._raw = raw
+        self._partitions = partitions
+        self._filters = KeyFilters()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks have what they need in their partition; a manifest may be long.
+        return {**self.__dict__, "_view": None}
+
+    @property
+    def pushFilters(self) -> Any:  # noqa: N802 (Spark's name)
+        return _PushFilters(self)
+
+    def take_filters(self, filters: list[Filter]) -> list[Filter]:
+        """Take the filters on the key; returns what Spark has to look at itself."""
+        assert self._view is not None, "filters come before the reader is sent to tasks"
+        declared = next((f.dataType for f in self._schema.fields if f.name == KEY), None)
+        if declared is None or not filters:
+            return filters
+        self._filters, left = taken(filters, declared, self._view.sample().keys)
+        return left
+
+    def partitions(self) -> list[InputPartition]:
+        assert self._view is not None, "partitions are planned before the reader is sent to tasks"
+        pieces = self._view.pieces(self._filters, self._partitions)
+        return [StatePartition(piece, self._filters) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, StatePartition):  # Spark makes one itself where there is none
+            writer = PageWriter(self._name, self._schema, raw=self._raw)
+            for page in partition.piece.pages(partition.filters, child_ids=self._raw):
+                yield writer.batch(page)

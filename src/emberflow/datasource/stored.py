@@ -1,0 +1,233 @@
+"""The states of a checkpoint: what the cuts of a query hold, as of any cut that is kept.
+
+A cut names the parts that it needs. They are merged by key hash, so a piece is a range of hashes of
+all of them, and reads little else (`checkpoint.scan`). Hashes are spread evenly, so ranges of the
+same size have about as many rows.
+
+**A cut that goes away.** A query removes its older cuts as it goes (``checkpointsKept``). A reader
+holds the one it reads, for ``holdSeconds``, and each task renews that while it reads. Where it may
+not write to the checkpoint, or came too late, it says that the cut is gone, and what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from emberflow.checkpoint import SCHEDULED, CheckpointError, DamagedCutError, Manifest, PartInfo
+from emberflow.checkpoint.scan import Counted, Page, Wanted, shared_out, split
+from emberflow.checkpoint.store import CheckpointStore
+from emberflow.datasource.filters import KeyFilters
+from emberflow.datasource.pages import Piece
+from emberflow.errors import InputError
+from emberflow.hashing import HASH_MAX, HASH_MIN
+
+_SAMPLE_ROWS = 1_000
+_ROWS_A_PIECE = 250_000
+_BYTES_A_PIECE = 32 << 20
+_HASHES_A_PIECE = 1_000
+_PIECES_MAX = 1_000
+
+
+class StoredStates:
+    """The states of the newest cut of a checkpoint, or of the newest that is not above a time."""
+
+    def __init__(self, location: str, *, as_of: str | None = None, hold_seconds: float) -> None:
+        # Tasks may have another working directory.
+        self._location = location if "://" in location else os.path.abspath(location)
+        self._store = CheckpointStore(self._location)
+        self._hold_seconds = hold_seconds
+        self.cut = self._cut(as_of)
+
+    def _cut(self, as_of: str | None) -> Manifest:
+        choose = _not_above(as_of) if as_of is not None else (lambda manifest: True)
+        cut = self._store.hold(self._hold_seconds, choose)
+        if cut is not None:
+            return cut
+        kept = self._store.cuts()
+        if not kept:
+            raise InputError(
+                f"{self._location} has no cut. Is it the checkpointLocation of a query, and has "
+                f"that taken its first one?"
+            )
+        raise InputError(
+            f"asOf {as_of}: no cut that old is kept at {self._location}. There are "
+            f"{_listed(kept)}. Set checkpointsKept of the query to keep more."
+        )
+
+    def cuts(self) -> list[Manifest]:
+        return self._store.cuts()
+
+    def steps(self) -> dict[str, str]:
+        """By the name of each state the step that holds it."""
+        return state_steps(self.cut)
+
+    def view(self, state: str | None) -> StoredView:
+        steps = self.steps()
+        step = steps.get(state) if state is not None else None
+        if state in steps.values():
+            step = state
+        if state is None or step is None:
+            asked = "which state?" if state is None else f"there is no state {state!r}."
+            raise InputError(
+                f"{self._location}: {asked} Flow {self.cut.flow!r} has "
+                f'{", ".join(map(repr, steps)) or "none"}. Say .option("state", name).'
+            )
+        return StoredView(state, step, self._location, self.cut, self._hold_seconds)
+
+
+def _not_above(as_of: str) -> Callable[[Manifest], bool]:
+    """``'17'``: whatever the front; ``'17,1'``: a global time.
+
+    >>> _not_above("17 and a half")
+    Traceback (most recent call last):
+    emberflow.errors.InputError: asOf is a time, or a time and a front such as '17,1'; \
+got '17 and a half'.
+    """
+    try:
+        numbers = tuple(map(int, as_of.split(",")))
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in (1, 2):
+        raise InputError(f"asOf is a time, or a time and a front such as '17,1'; got {as_of!r}.")
+    return lambda manifest: manifest.time[: len(numbers)] <= numbers
+
+
+def _listed(cuts: list[Manifest]) -> str:
+    shown = [f"cut {cut.number} at {cut.time[0]},{cut.time[1]}" for cut in cuts]
+    if len(shown) > 10:
+        shown = [*shown[:5], f"{len(shown) - 10} more", *shown[-5:]]
+    return "; ".join(shown)
+
+
+def state_steps(cut: Manifest) -> dict[str, str]:
+    """The steps that keep something, by the names that users know.
+
+    A state has its own name. The grouping in a reduce is called ``count/reduce/group``; that is
+    ``count`` to who wrote it.
+    """
+    names: dict[str, list[str]] = {}
+    for step in cut.steps:
+        if step.kind == "state":
+            names.setdefault(step.name, []).append(step.name)
+        elif step.kind == "group" and step.details.get("window", 2) > 1:
+            short = step.name.removesuffix("/group").removesuffix("/reduce")
+            names.setdefault(short, []).append(step.name)
+    found = {}
+    for short, steps in names.items():
+        if len(steps) == 1:
+            found[short] = steps[0]
+        else:
+            found.update({step: step for step in steps})
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class StoredView:
+    """One state of one cut."""
+
+    name: str
+    step: str
+    location: str
+    cut: Manifest
+    hold_seconds: float
+
+    def sample(self) -> Page:
+        piece = self._piece(Wanted(self.step))
+        sample = Page.empty()
+        for page in piece.pages(KeyFilters(), child_ids=False):
+            missing = _SAMPLE_ROWS - len(sample.keys)
+            sample = Page._make(
+                [*own, *more[:missing]] for own, more in zip(sample, page, strict=True)
+            )
+            if len(sample.keys) == _SAMPLE_ROWS:
+                break
+        return sample
+
+    def pieces(self, filters: KeyFilters, count: int | None) -> list[Piece]:
+        parts = [part for part in self.cut.parts if part.kind != SCHEDULED]
+        hashes = filters.hashes
+        if count is None:
+            rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+            count = max(-(-rows // _ROWS_A_PIECE), -(-size // _BYTES_A_PIECE), 1)
+            if hashes is not None:
+                count = min(count, -(-len(hashes) // _HASHES_A_PIECE))
+        pieces: list[Piece] = []
+        for low, high in split(HASH_MIN, HASH_MAX, min(count, _PIECES_MAX)):
+            own = None if hashes is None else shared_out(hashes, low, high)
+            piece = self._piece(Wanted(self.step, low, high, own))
+            if piece.parts and own != ():
+                pieces.append(piece)
+        return pieces
+
+    def _piece(self, wanted: Wanted) -> StoredPiece:
+        parts = tuple(
+            part
+            for part in self.cut.parts
+            if part.kind != SCHEDULED and wanted.may_be_in(part.low, part.high)
+        )
+        cut = self.cut
+        return StoredPiece(
+            self.location, cut.number, cut.incarnation, parts, wanted, self.hold_seconds
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPiece:
+    """A range of hashes of one state of one cut."""
+
+    location: str
+    cut: int
+    incarnation: int
+    parts: tuple[PartInfo, ...]
+    wanted: Wanted
+    hold_seconds: float
+
+    def pages(
+        self, filters: KeyFilters, *, child_ids: bool, counted: Counted | None = None
+    ) -> Iterator[Page]:
+        store = CheckpointStore(self.location)
+        wanted = Wanted(
+            self.wanted.operation,
+            self.wanted.low,
+            self.wanted.high,
+            self.wanted.hashes,
+            child_ids=child_ids,
+        )
+        try:
+            renewed = self._renewed(store)
+            for page in store.pages(self.parts, wanted, test=filters.test(), counted=counted):
+                yield page
+                if time.monotonic() - renewed > self.hold_seconds / 4:
+                    renewed = self._renewed(store)
+        except DamagedCutError as error:
+            if not store.renew(self.cut, self.incarnation, 0):
+                raise self._gone() from error
+            raise
+
+    def _renewed(self, store: CheckpointStore) -> float:
+        if not store.renew(self.cut, self.incarnation, self.hold_seconds):
+            raise self._gone()
+        return time.monotonic()
+
+    def _gone(self) -> CheckpointError:
+        return CheckpointError(
+            f"{self.location}: cut {self.cut} was removed while it was being read, because the "
+            f"query has made newer ones. Ask again. If that is of no use, let readers write to the "
+            f'checkpoint, so that they can hold a cut; raise .option("holdSeconds", '
+            f"{self.hold_seconds:g}); or raise checkpointsKept of the query."
+        )
+
+
+def listed_states(states: StoredStates) -> Iterator[tuple[str, str]]:
+    yield from states.steps().items()
+
+
+def listed_cuts(states: StoredStates) -> Iterator[tuple[int, int, int, int, int, int]]:
+    for cut in states.cuts():
+        parts: Mapping[str, PartInfo] = {part.path: part for part in cut.parts}
+        rows = sum(part.rows for part in parts.values())
+        size = sum(part.bytes for part in parts.values())
+        yield cut.number, cut.time[0], cut.time[1], cut.incarnation, rows, size

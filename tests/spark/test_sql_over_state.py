@@ -1,0 +1,355 @@
+"""SQL over the state of real live queries: as of any cut it is the reference's state."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import emberflow as ef
+from emberflow import fronts, sinks
+from emberflow.checkpoint import Manifest
+from emberflow.checkpoint.store import CheckpointStore
+from emberflow.hashing import HashRange
+
+SECONDS = 120
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+NAMES = [f"account {number}" for number in range(12)]
+
+
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(PUSHDOWN, "true")
+    yield
+    spark.conf.unset(PUSHDOWN)
+
+
+def bank() -> ef.Flow:
+    """Two states that change together; reduces, of which one has keys with parts; a grouping."""
+    flow = ef.Flow("bank")
+    accounts = flow.state("accounts", default=0)
+    sides: ef.State[int] = flow.state("sides", default=0)
+
+    deposits = flow.front("deposits")
+    with deposits.transaction(name="deposit") as deposit:
+        paid = deposit.output(
+            deposit.key_by(lambda d: d[0]).update(accounts, lambda b, d: b + d[1])
+        )
+    with flow.front("transfers").transaction(name="transfer") as transfer:
+        two = transfer.flat_map(lambda t: [(t[0], -t[2]), (t[1], t[2])])
+        keyed = two.key_by(lambda side: side[0])
+        moved = transfer.output(
+            keyed.update(accounts, lambda b, s: b + s[1], check=lambda balance: balance >= 0)
+        )
+        keyed.update(sides, lambda n, side: n + 1)
+    ef.merge(paid, moved).map(lambda pair: (pair[0][0], pair[1])).sink("balances")
+    deposits.key_by(lambda d: d[0]).count(name="deposits made").sink("counts")
+    by_pair = transfer.committed.key_by(lambda t: (t[0], t[1]))
+    by_pair.sum(of=lambda t: t[2], name="moved").map(lambda pair: pair).sink("moved")
+    by_range = deposits.key_by(lambda d: HashRange(d[1], d[1] + 1))
+    by_range.count(name="ranges").sink("ranges")
+    deposits.key_by(lambda d: d[0]).group(window=3, name="last").sink("last")
+    return flow
+
+
+def elements(seed: int) -> dict[str, list[Any]]:
+    draw = Random(seed)
+    return {
+        "deposits": [(draw.choice(NAMES), draw.randint(0, 20)) for _ in range(400)],
+        "transfers": [
+            (draw.choice(NAMES), draw.choice(NAMES), draw.randint(0, 40)) for _ in range(400)
+        ],
+    }
+
+
+def run(spark: SparkSession, location: Path, workers: int, given: dict[str, list[Any]]) -> None:
+    flow = bank()
+    query = (
+        flow.live(spark)
+        .read(**{name: fronts.Iterable(each, rate=200) for name, each in given.items()})
+        .write(**{name: sinks.Memory() for name in flow.graph().sinks})
+        .option("workers", workers)
+        .option("checkpointLocation", str(location))
+        .option("checkpointInterval", 200)
+        .option("checkpointsKept", 1_000)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(SECONDS), query.status
+    finally:
+        query.stop()
+
+
+def reference(given: dict[str, list[Any]], cut: Manifest) -> dict[str, dict[Any, Any]]:
+    """The state below the time of a cut: the last that the reference says of each key."""
+    below = {
+        name: [each for at, each in enumerate(given[name]) if (at, index) < cut.time]
+        for index, name in enumerate(("deposits", "transfers"))
+    }
+    outputs = ef.run(bank(), **below)
+    return {
+        "accounts": dict(outputs["balances"]),
+        "deposits made": dict(outputs["counts"]),
+        "moved": dict(outputs["moved"]),
+        "ranges": dict(outputs["ranges"]),
+    }
+
+
+def state(spark: SparkSession, location: Path, name: str, **options: Any) -> DataFrame:
+    return (
+        spark.read.format("emberflow")
+        .option("checkpoint", str(location))
+        .option("state", name)
+        .options(**options)
+        .load()
+    )
+
+
+def values(frame: DataFrame) -> dict[Any, Any]:
+    rows = frame.collect()
+    assert len({row.key for row in rows}) == len(rows)
+    return {row.key: row.value for row in rows}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    location = tmp_path_factory.mktemp("checkpoint")
+    run(spark, location, 2, elements(2))
+    return location
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_state_as_of_a_cut_is_the_reference_s(
+    spark: SparkSession, tmp_path: Path, workers: int, request: pytest.FixtureRequest
+) -> None:
+    if workers == 2:
+        tmp_path = request.getfixturevalue("checkpoint")
+    else:
+        run(spark, tmp_path, workers, elements(workers))
+    cuts = CheckpointStore(tmp_path).cuts()
+    assert len(cuts) >= 3
+    half, newest = cuts[len(cuts) // 2], cuts[-1]
+
+    expected = reference(elements(workers), half)
+    assert len(expected["accounts"]) > 5
+    as_of = f"{half.time[0]},{half.time[1]}"
+    for name in ("accounts", "moved"):
+        assert values(state(spark, tmp_path, name, asOf=as_of)) == expected[name]
+
+    expected = reference(elements(workers), newest)
+    for name in ("accounts", "deposits made"):
+        assert values(state(spark, tmp_path, name)) == expected[name]
+    ranges = values(state(spark, tmp_path, "ranges"))
+    assert {HashRange(*key): count for key, count in ranges.items()} == expected["ranges"]
+
+
+def test_sql_with_joins_groups_and_filters(
+    spark: SparkSession, checkpoint: Path, pushdown: None
+) -> None:
+    cuts = CheckpointStore(checkpoint).cuts()
+    now, before = cuts[-1], cuts[1]
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW accounts USING emberflow "
+        f"OPTIONS (checkpoint '{checkpoint}', state 'accounts')"
+    )
+    state(
+        spark, checkpoint, "accounts", asOf=f"{before.time[0]},{before.time[1]}"
+    ).createOrReplaceTempView("earlier")
+    state(spark, checkpoint, "moved").createOrReplaceTempView("moved")
+    towns = spark.createDataFrame(
+        [(name, "oslo" if number % 2 else "rome") for number, name in enumerate(NAMES)],
+        "name string, town string",
+    )
+    towns.createOrReplaceTempView("towns")
+    expected, earlier = reference(elements(2), now), reference(elements(2), before)
+
+    by_town = spark.sql(
+        "SELECT town, sum(value) AS total, count(*) AS n FROM accounts JOIN towns ON key = name "
+        "WHERE key >= 'account 2' GROUP BY town ORDER BY town"
+    ).collect()
+    wanted: dict[str, list[int]] = {"oslo": [], "rome": []}
+    for name, balance in expected["accounts"].items():
+        if name >= "account 2":
+            wanted["oslo" if NAMES.index(name) % 2 else "rome"].append(balance)
+    assert [tuple(row) for row in by_town] == [
+        (town, sum(held), len(held)) for town, held in sorted(wanted.items())
+    ]
+
+    changed = spark.sql(
+        "SELECT a.key, a.value - e.value AS change FROM accounts a JOIN earlier e ON a.key = e.key "
+        "WHERE a.value <> e.value"
+    ).collect()
+    assert dict(map(tuple, changed)) == {
+        name: balance - earlier["accounts"][name]
+        for name, balance in expected["accounts"].items()
+        if name in earlier["accounts"] and balance != earlier["accounts"][name]
+    }
+    assert changed
+
+    sent = spark.sql("SELECT key._2, value FROM moved WHERE key._1 = 'account 3'").collect()
+    assert dict(map(tuple, sent)) == {
+        target: amount
+        for (source, target), amount in expected["moved"].items()
+        if source == "account 3"
+    }
+
+
+FILTERS = {
+    "key = 'account 3'": True,
+    "key IN ('account 3', 'account 11', 'nobody')": True,
+    "key > 'account 2' AND key <= 'account 5'": True,
+    "key LIKE 'account 1%'": True,
+    "key LIKE '%1'": True,
+    "key IS NULL": True,
+    "'account 4' = key": True,
+    "key = 'account 3' AND value >= 0": False,
+    "key <> 'account 3'": False,
+    "key = 'account 3' OR value > 50": False,
+    "upper(key) = 'ACCOUNT 3'": False,
+    "value > 30": False,
+}
+
+
+def test_filters_on_the_key_are_pushed_down_and_change_nothing(
+    spark: SparkSession, checkpoint: Path
+) -> None:
+    # Without pushdown, which Spark has off unless told: a scan, and Spark's own answers.
+    assert spark.conf.get(PUSHDOWN) == "false"
+    answers = [f"coalesce({each}, false) AS f{number}" for number, each in enumerate(FILTERS)]
+    rows = state(spark, checkpoint, "accounts").selectExpr("key", "value", *answers).collect()
+    expected = {
+        each: {row.key: row.value for row in rows if row[f"f{number}"]}
+        for number, each in enumerate(FILTERS)
+    }
+    assert len(expected["key = 'account 3'"]) == 1
+
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        frame = state(spark, checkpoint, "accounts", partitions=5)
+        assert partitions(frame) == 5
+        for each, taken in FILTERS.items():
+            filtered = frame.where(each)
+            assert (re.search(r"\bFilter\b", plan(filtered)) is None) is taken, each
+            assert values(filtered) == expected[each]
+        assert partitions(frame.where("key = 'account 3'")) == 1
+
+        pairs = state(spark, checkpoint, "moved", partitions=5)
+        one = pairs.where("key._1 = 'account 3' AND key._2 IN ('account 4', 'account 5')")
+        assert re.search(r"\bFilter\b", plan(one)) is None
+        assert partitions(one) <= 2
+        found = values(one)
+    finally:
+        spark.conf.unset(PUSHDOWN)
+    assert found == {
+        key: value
+        for key, value in values(pairs).items()
+        if key[0] == "account 3" and key[1] in ("account 4", "account 5")
+    }
+
+
+def plan(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def partitions(frame: DataFrame) -> int:
+    return int(frame._jdf.queryExecution().executedPlan().execute().getNumPartitions())
+
+
+def test_a_grouping_has_a_row_for_each_item_and_raw_gives_python_s_values(
+    spark: SparkSession, checkpoint: Path
+) -> None:
+    cut = CheckpointStore(checkpoint).cuts()[-1]
+    below = [each for at, each in enumerate(elements(2)["deposits"]) if (at, 0) < cut.time]
+    last: dict[str, list[Any]] = {}
+    for deposit in below:
+        last.setdefault(deposit[0], []).append(deposit)
+    expected = {name: deposits[-2:] for name, deposits in last.items()}
+    rows = state(spark, checkpoint, "last").orderBy("time").collect()
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row.key, []).append(tuple(row.value))
+    assert found == expected
+    pairs = ef.payloads(state(spark, checkpoint, "last", raw=True))
+    assert [deposit for _, deposit in pairs] == [tuple(row.value) for row in rows]
+    ranges = dict(ef.payloads(state(spark, checkpoint, "ranges", raw="true")))
+    assert ranges == reference(elements(2), cut)["ranges"]
+
+
+def test_errors_reach_the_user(spark: SparkSession, checkpoint: Path) -> None:
+    names = "'accounts', 'sides', 'deposits made', 'moved', 'ranges', 'last'"
+    with pytest.raises(Exception, match=f"which state\\? Flow 'bank' has {names}"):
+        spark.read.format("emberflow").load(str(checkpoint))
+    with pytest.raises(Exception, match=r"asOf -1: no cut that old is kept .* There are cut"):
+        state(spark, checkpoint, "accounts", asOf=-1)
+    cuts = spark.read.format("emberflow").option("list", "cuts").load(str(checkpoint))
+    assert [row.number for row in cuts.orderBy("number").collect()] == [
+        cut.number for cut in CheckpointStore(checkpoint).cuts()
+    ]
+    reader = spark.read.format("emberflow").schema("key long, value long")
+    narrow = reader.option("state", "accounts").load(str(checkpoint))
+    with pytest.raises(Exception, match="the column 'key' is bigint, and the key 'account"):
+        narrow.collect()
+
+
+def test_a_query_that_runs_can_be_read_and_every_read_is_one_moment(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Transfers leave the sum of all balances as it is: so it is, in every cut, all the time."""
+    flow = ef.Flow("transfers")
+    accounts = flow.state("accounts", default=100)
+    with flow.front("transfers").transaction() as tx:
+        sides = tx.flat_map(lambda t: [(t[0], -t[2]), (t[1], t[2])])
+        sides.key_by(lambda s: s[0]).update(
+            accounts, lambda b, s: b + s[1], check=lambda balance: balance >= 0
+        )
+    tx.committed.sink("done")
+
+    def transfers() -> Iterator[tuple[int, int, int]]:
+        # First of all everybody is known.
+        yield from ((number, number + 1, 0) for number in range(0, 200, 2))
+        draw = Random(7)
+        while True:
+            yield draw.randrange(200), draw.randrange(200), draw.randint(1, 150)
+
+    query = (
+        flow.live(spark)
+        .read(transfers=fronts.Iterable(transfers, rate=400))
+        .write(done=sinks.Callback(lambda bundle: None))
+        .option("workers", 2)
+        .option("checkpointLocation", str(tmp_path))
+        .option("checkpointInterval", 100)
+        .option("checkpointsKept", 2)
+        .start()
+    )
+    try:
+        store = CheckpointStore(tmp_path)
+        deadline = time.monotonic() + SECONDS
+        while not [cut for cut in store.cuts() if cut.time[0] > 150]:
+            assert time.monotonic() < deadline
+            assert query.exception() is None
+            time.sleep(0.1)
+        frame = state(spark, tmp_path, "accounts", partitions=4)
+        frame.createOrReplaceTempView("running")
+        seen = []
+        for _ in range(3):
+            (row,) = spark.sql(
+                "SELECT count(*), sum(value), min(value), max(time) FROM running"
+            ).collect()
+            assert tuple(row)[:2] == (200, 200 * 100)
+            assert row[2] >= 0
+            seen.append(row[3])
+            reached = store.cuts()[-1].number
+            while store.cuts()[-1].number < reached + 3:
+                assert time.monotonic() < deadline
+                assert query.exception() is None
+                time.sleep(0.05)
+        assert seen == sorted(set(seen)), "each query sees a newer cut"
+    finally:
+        query.stop()
+    assert query.exception() is None
