@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from live import stages
 from pyspark.sql import SparkSession
+
 from transactions import flows
 
 TRANSFERS = 100_000

@@ -22,7 +22,7 @@ from emberflow.checkpoint import CheckpointError, Manifest, tables
 from emberflow.checkpoint.scan import Counted
 from emberflow.checkpoint.store import CheckpointStore
 from emberflow.datasource import stored
-from emberflow.datasource.source import EmberflowDataSource
+from emberflow.datasource.source import EmberflowSource
 from emberflow.datasource.state import StatePartition, state_reader, state_schema
 from emberflow.hashing import key_hash, owner
 from emberflow.runners.batch.codec import decode
@@ -495,5 +495,5 @@ def test_spark_finds_the_source_by_its_module() -> None:
     import pyspark_emberflow
 
     assert issubclass(pyspark_emberflow.DefaultSource, DataSource)
-    assert pyspark_emberflow.DefaultSource is EmberflowDataSource
-    assert EmberflowDataSource.name() == "emberflow"
+    assert pyspark_emberflow.DefaultSource is EmberflowSource
+    assert EmberflowSource.name() == "emberflow"
