@@ -207,6 +207,11 @@ class SavedLists:
         self._pending_cut = None
         self._pending = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the chain holds no lists at all."""
+        return not self._stored
+
     def stored(self, operation: str, key: Any) -> Stored | None:
         return self._stored.get((operation, key)) if self._stored else None
 

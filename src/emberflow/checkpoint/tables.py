@@ -73,6 +73,9 @@ _GROUP_BYTES = 2 << 20
 _GROUP_ROWS_MAX = 16_384
 _BATCH_ROWS = 1024
 
+#: Values of these hold no lists, and pickle has taken every one of them.
+_PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
+
 #: ``(operation, key hash, source, key, time, front, child ids, payload, follows)``
 _Stored: TypeAlias = tuple[Any, ...]
 _ORDER = itemgetter(0, 1, 2)
@@ -127,8 +130,28 @@ class PartWriter:
             self._write_run()
         columns: list[list[Any]] = [[] for _ in SCHEMA]
         operations, hashes, keys, times, fronts, child_ids, payloads, follows = columns
+        plain, lists, pickler = _PLAIN, self._lists, self._pickler
         for row in chunk:
-            operation, key_hash, key, place, _ = row
+            operation, key_hash, key, place, payload = row
+            if (
+                payload.__class__ in plain
+                and key.__class__ in plain
+                and place
+                and lists.is_empty
+                and not pickler.found
+            ):
+                # Neither this bucket nor the one before has lists: nothing to begin or to end.
+                self._operation, self._key, self._follows = operation, key, None
+                self._key_data = pickle.dumps(key, PROTOCOL)
+                operations.append(operation)
+                hashes.append(key_hash)
+                keys.append(self._key_data)
+                times.append(place[0])
+                fronts.append(place[1])
+                child_ids.append(place[2:])
+                payloads.append(pickle.dumps(payload, PROTOCOL))
+                follows.append(None)
+                continue
             if not self._is_current(row):
                 self._begin_bucket(operation, key)
             operations.append(operation)

@@ -74,26 +74,42 @@ def access_process(graph: Graph, node: Access) -> Process:
     known: set[object] = set()
 
     def access(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
-        output: list[FlatItem] = []
-        append = output.append
-        for place, mark, payload in items:
-            own = payload[1] if carried else payload
-            try:
-                key = key_of(own)
+        try:
+            keys = [key_of(item[2][1] if carried else item[2]) for item in items]
+            for key in keys:
                 if key.__class__ not in _STABLE and key not in known:
                     if len(known) >= _KEYS_MAX:
                         known.clear()
                     key_hash(key)  # a key that has no stable hash is refused, below
                     known.add(key)
-            except Exception:
-                try:
-                    key, _ = balance(own, (place[0], place[1]))
-                except StepError as error:
-                    failed.append((place, mark, error))
-                    continue
+        except Exception:
+            return one_by_one(items, failed)
+        if alone and not carried:
+            return [
+                [
+                    (place, mark, (key, number, len(place) - depth, (payload, payload)))
+                    for (place, mark, payload), key in zip(items, keys, strict=True)
+                ]
+            ]
+        return [
+            [
+                (place, mark, (key, number, len(place) - depth, payload))
+                for (place, mark, payload), key in zip(items, keys, strict=True)
+            ]
+        ]
+
+    def one_by_one(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+        output: list[FlatItem] = []
+        for place, mark, payload in items:
+            own = payload[1] if carried else payload
+            try:
+                key, _ = balance(own, (place[0], place[1]))
+            except StepError as error:
+                failed.append((place, mark, error))
+                continue
             if alone and not carried:
                 payload = (payload, payload)
-            append((place, mark, (key, number, len(place) - depth, payload)))
+            output.append((place, mark, (key, number, len(place) - depth, payload)))
         return [output]
 
     return access

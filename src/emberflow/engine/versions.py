@@ -501,6 +501,14 @@ class Versions(Trimmed[Bucket]):
     def _last_counting(self, bucket: Bucket, final: int) -> Entry | None:
         """The last version of a committed transaction among the first entries."""
         entries, aborts = bucket.entries, bucket.aborts
+        if final and not aborts:
+            last = entries[final - 1]
+            if (
+                last[7] is None
+                and last[2] in self._writes
+                and (final == 1 or entries[final - 2][0][0] != last[0][0])
+            ):
+                return last  # and the only one of its transaction
         end = final
         while end:
             start = _group_start(entries, end - 1)
@@ -534,6 +542,25 @@ class Versions(Trimmed[Bucket]):
         if entry is None or entry[0] < since:
             return []
         return [Row(self.operation, key_hash(bucket.key), bucket.key, entry[0], entry[6])]
+
+    def _captured(
+        self, changes: Changes[Bucket], moment: Moment, since: Moment
+    ) -> Iterator[Row | None]:
+        """As of other machines, but there is one row of a bucket at most."""
+        operation, last_counting = self.operation, self._last_counting
+        for bucket in changes.ahead():
+            entries = bucket.entries
+            final = len(entries)
+            if final and entries[-1][0] >= moment:
+                changes.note(bucket)  # first: it may be given up at any yield
+                final = bisect_left(entries, (moment,))
+            entry = last_counting(bucket, final)
+            if entry is None or entry[0] < since:
+                yield None
+            else:
+                changes.captured(bucket)
+                key = bucket.key
+                yield Row(operation, key_hash(key), key, entry[0], entry[6])
 
     def touched_since(self, moment: Moment) -> list[Bucket]:
         return self.touched
