@@ -45,6 +45,8 @@ soak: setup ## simulate many seeds, without and with crashes; kill for real: mak
 	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --crashes
 	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --transactions
 	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --transactions --crashes
+	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --histories
+	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --histories --crashes
 	for round in $$(seq 1 $(or $(FAULTS),3)); do \
 	  EMBERFLOW_FAULTS_ROUND=$$round scripts/ensure-java $(BIN)/python -m pytest -q tests/faults || exit 1; \
 	done

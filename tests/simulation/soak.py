@@ -1,8 +1,9 @@
 """As many seeds as wanted: ``python -m tests.simulation.soak --seeds 10000 [--from 0] [--jobs 2]``.
 
 With ``--crashes`` everything that can go wrong does; without, nothing crashes. ``--transactions`` draws
-flows of transactions, and goes with ``--crashes`` too. ``--traces`` prints the digest of each run
-instead, to be compared between processes.
+flows of transactions, ``--histories`` list-append transactions whose isolation is judged; both go
+with ``--crashes`` too. ``--traces`` prints the digest of each run instead, to be compared between
+processes.
 
 Every seed that fails is told with its options and the command that shows it again; the exit code is
 1 then.
@@ -16,6 +17,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
+from tests.isolation.simulated import judge_histories
 from tests.simulation.cases import Case, WrongError, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 from tests.simulation.transactional import (
@@ -33,14 +35,16 @@ def traces(seeds: range) -> list[str]:
 
 
 def problems(
-    seeds: range, crashes: bool, transactions: bool
+    seeds: range, crashes: bool, transactions: bool, histories: bool
 ) -> tuple[list[str], tuple[float, int]]:
     """What is wrong with these seeds, and how long the slowest of them took."""
     found, slowest = [], (0.0, -1)
     for seed in seeds:
         begin = time.perf_counter()
         try:
-            if crashes and transactions:
+            if histories:
+                judge_histories(seed, crashes=crashes)
+            elif crashes and transactions:
                 judged_with_crashes_and_cuts(transactions_with_crashes(seed))
             elif crashes:
                 judged_with_crashes(CrashCase.of(seed))
@@ -62,6 +66,7 @@ def main() -> int:
     parser.add_argument("--traces", action="store_true", help="print the digest of each run")
     parser.add_argument("--crashes", action="store_true", help="with crashes and recovery")
     parser.add_argument("--transactions", action="store_true", help="flows of transactions")
+    parser.add_argument("--histories", action="store_true", help="the isolation of transactions")
     asked = parser.parse_args()
     end = asked.first + asked.seeds
     if asked.traces:
@@ -71,7 +76,7 @@ def main() -> int:
     failures, done, slowest, begin = 0, 0, (0.0, -1), time.perf_counter()
     with ProcessPoolExecutor(max_workers=max(1, min(asked.jobs, len(chunks)))) as pool:
         futures = {
-            pool.submit(problems, chunk, asked.crashes, asked.transactions): chunk
+            pool.submit(problems, chunk, asked.crashes, asked.transactions, asked.histories): chunk
             for chunk in chunks
         }
         for future in as_completed(futures):

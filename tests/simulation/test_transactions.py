@@ -24,8 +24,8 @@ from tests.simulation.transactional import (
     transactions_with_crashes,
 )
 
-SEEDS = 200
-CRASH_SEEDS = 75
+SEEDS = 100
+CRASH_SEEDS = 25
 CHUNK = 25
 CASES_OF_A_BREAK = 60
 
@@ -44,7 +44,7 @@ def test_however_little_they_may_speculate(
     monkeypatch.setattr(worker_module, "_REPLAYS_MAX", replays_max)
     monkeypatch.setattr(slices_module, "_SLICE_FIRST", slice_first)
     monkeypatch.setattr(slices_module, "_CHUNK", chunk)
-    for seed in range(10_000 * (replays_max + 1), 10_000 * (replays_max + 1) + 15):
+    for seed in range(10_000 * (replays_max + 1), 10_000 * (replays_max + 1) + 10):
         judged_with_states(TransactionCase.of(seed))
 
 
