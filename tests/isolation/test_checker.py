@@ -172,6 +172,18 @@ BY_HAND: dict[str, tuple[list[Transaction], str, set[str], set[str]]] = {
         {"b"},
         {"x"},
     ),
+    "what one appended, the other way round": (
+        [t("a", w("x", 1), w("x", 2)), t("b", r("x", 2, 1))],
+        "version order",
+        {"a"},
+        {"x"},
+    ),
+    "what one appended, without the first": (
+        [t("a", w("x", 1), w("x", 2)), t("b", r("x", 2))],
+        "version order",
+        {"a"},
+        {"x"},
+    ),
     "two orders of one key": (
         [t("a", w("x", 1)), t("b", w("x", 2)), t("c", r("x", 1, 2)), t("d", r("x", 2))],
         "version order",

@@ -32,7 +32,8 @@ G2              a cycle with several rw, as write skew is
 internal        a transaction does not see its own appends, or one list now and another later
 duplicate       a list has a value twice, or a transaction was recorded twice
 unknown value   a list has a value that nobody appended
-version order   of two lists of a key none is the beginning of the other
+version order   of two lists of a key none is the beginning of the other, or what one transaction
+                appended is there in another order
 lost append     a committed value is not in the list that is there at the end
 ==============  ===============================================================================
 
@@ -154,11 +155,10 @@ def find_disorder(
                 found.append(_anomaly("out of order", f"{transaction.name!r} {told}", transaction))
         if transaction.committed:
             lists.update(own)
-    for key in (lists.keys() | final.keys()) if final is not None else ():
-        assert final is not None
-        there, is_ = lists.get(key, []), list(final.get(key, ()))
-        if is_ != there:
-            told = f"{key!r} holds {_list(is_)} at the end, and should {_list(there)}"
+    for key in [] if final is None else dict.fromkeys([*lists, *final]):
+        should, holds = lists.get(key, []), list((final or {}).get(key, ()))
+        if holds != should:
+            told = f"{key!r} holds {_list(holds)} at the end, and should {_list(should)}"
             found.append(Anomaly("out of order", told, (), (key,)))
     return found
 
@@ -193,7 +193,7 @@ class _Judgement:
     nodes: list[Transaction] = field(default_factory=list)
     #: By key and value: who appended it.
     appended: dict[Key, dict[Value, int]] = field(default_factory=dict)
-    #: Of the committed transactions: which one read which list first, without what it appended.
+    #: Of the committed transactions: which one read which list, without what it appended itself.
     reads: dict[Key, list[tuple[int, Sequence[Value]]]] = field(default_factory=dict)
     graph: _Graph = field(default_factory=dict)
 
@@ -296,9 +296,9 @@ class _Judgement:
 
     def _versions(self, key: Key) -> list[Value] | None:
         """The order of a key's values, as far as it was seen; None if there is none."""
-        lists = {tuple(seen) for _, seen in self.reads.get(key, ())}
+        lists = dict.fromkeys(tuple(seen) for _, seen in self.reads.get(key, ()))
         if self.final is not None:
-            lists.add(tuple(self._final(key)))
+            lists[tuple(self._final(key))] = None
         ordered = sorted(lists, key=len)
         for one, other in pairwise(ordered):
             if other[: len(one)] != one:
@@ -341,6 +341,7 @@ class _Judgement:
         appended = self.appended.get(key, {})
         seen = set(versions)
         writers = [appended[value] for value in versions]
+        self._look_at_order(key, versions, writers)
         # Where nobody looked: the first value that each one appended, in no order.
         unseen: dict[int, Value] = {}
         if self.final is None:
@@ -365,6 +366,21 @@ class _Judgement:
             else:
                 for other, next_ in unseen.items():
                     self._edge(reader, other, _Edge("rw", key, value, next_))
+
+    def _look_at_order(self, key: Key, versions: list[Value], writers: list[int]) -> None:
+        """What a transaction appended first comes first."""
+        by_writer: dict[int, list[Value]] = {}
+        for value, writer in zip(versions, writers, strict=True):
+            by_writer.setdefault(writer, []).append(value)
+        for writer, values in by_writer.items():
+            transaction = self.nodes[writer]
+            did = transaction.appended(key)
+            if did[: len(values)] != values:
+                told = (
+                    f"{transaction.name!r} appended {_list(did)} to {key!r}, and {_list(values)} "
+                    f"was seen of that"
+                )
+                self._found("version order", told, transaction, key=key)
 
     def _edge(self, one: int, other: int, edge: _Edge) -> None:
         if one == other:
