@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -12,16 +12,19 @@ import emberflow as ef
 from emberflow.graph import Graph, Node
 from emberflow.graph import Map as MapNode
 from emberflow.operators.reduce import Combined, Paired
+from emberflow.transactional import Access, Close
 from tests.simulation.cases import Case
 
 
-def failing(function: Callable[..., Any], random: Random) -> Callable[..., Any]:
+def failing(
+    function: Callable[..., Any], random: Random, moduli: Sequence[int] = (2, 5, 20)
+) -> Callable[..., Any]:
     """The same function, except that it raises for some payloads.
 
     A combine raises for some payloads, or for some payloads after some accumulators: those that only
     speculation meets are among them.
     """
-    modulus = random.choice([2, 5, 20])
+    modulus = random.choice(moduli)
     rest = random.randrange(modulus)
     first = random.choice([0, -1])
 
@@ -98,3 +101,29 @@ def diverting(seed: int) -> Case:
     case = Case.of(200_000 + seed)
     graph = with_failures(case.graph, Random(f"diverted {seed}"), most=4)
     return replace(case, graph=graph, on_error="divert", again=f"diverting({seed})")
+
+
+def with_failing_transactions(graph: Graph, random: Random) -> Graph:
+    """The same graph, where functions of transactions raise: maps, keys, updates, checks, constraints.
+
+    Seldom, so that many of these inputs are met by speculation only.
+    """
+
+    def rarely(function: Any) -> Any:
+        if function is None or random.random() < 0.4:
+            return function
+        return failing(function, random, (30, 120, 500))
+
+    def changed(node: Node) -> Node:
+        if isinstance(node, Access):
+            check = node.check and replace(node.check, function=rarely(node.check.function))
+            by = replace(node.by, function=rarely(node.by.function))
+            return replace(node, by=by, function=rarely(node.function), check=check)
+        if isinstance(node, Close):
+            requires = [replace(one, function=rarely(one.function)) for one in node.requires]
+            return replace(node, requires=tuple(requires))
+        if isinstance(node, MapNode):
+            return replace(node, function=rarely(node.function))
+        return node
+
+    return replace(graph, nodes=tuple(map(changed, graph.nodes)))

@@ -16,7 +16,8 @@ from emberflow.runners import reference as reference_module
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
 from tests.simulation.cases import Case
-from tests.simulation.failing import with_failures
+from tests.simulation.failing import with_failing_transactions, with_failures
+from tests.simulation.transactional import TransactionCase
 
 # --- Errors that the reference meets ---------------------------------------------------------------
 
@@ -54,6 +55,23 @@ def test_the_error_is_the_one_of_the_reference(chunk: int) -> None:
         raised += isinstance(expected, tuple)
         passed += isinstance(expected, dict)
     assert raised > 15
+    assert passed > 5
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_the_error_of_a_transaction_is_the_one_of_the_reference(chunk: int) -> None:
+    """Or there is none, and all is as if functions never failed: decisions, outputs and states."""
+    raised = passed = 0
+    for seed in range(chunk, 60, 2):
+        case = TransactionCase.of(100_000 + seed)
+        graph = with_failing_transactions(case.graph, Random(f"failures {seed}"))
+        failing_case = replace(case, graph=graph)
+        expected = outcome(lambda case=failing_case: (case.expected, case.expected_states))
+        got = outcome(lambda case=failing_case: (case.run().outputs, case.run().states))
+        assert got == expected, f"failures {seed}\n{case}"
+        raised += len(expected) > 2
+        passed += len(expected) == 2
+    assert raised > 5
     assert passed > 5
 
 
