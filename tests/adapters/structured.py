@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
+from xxhash import xxh64
 
 import emberflow as ef
 from emberflow import fronts, sinks
@@ -81,7 +82,7 @@ class Sender:
                 "stream": self.stream,
                 "batch": batch,
                 "schema": SCHEMA.json(),
-                "parts": [(name, len(data)) for name, data in named],
+                "parts": [(name, len(data), xxh64(data).hexdigest()) for name, data in named],
                 "rows": sum(map(len, parts)),
             }
             return service.serve("commit", arguments)

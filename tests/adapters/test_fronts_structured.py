@@ -216,6 +216,22 @@ def test_half_a_part_is_not_committed(front: fronts.Structured, service: InboxSe
     assert words(front) == WORDS
 
 
+def test_a_part_that_lost_its_beginning_or_its_bytes_is_not_committed(
+    front: fronts.Structured, service: InboxService, tmp_path: Path
+) -> None:
+    *staged, commit = Sender().steps(0, ROWS, chunk=50)
+    with pytest.raises(InputError, match="a part of the batch is not here: 0 of 50 bytes"):
+        staged[1](service)
+    for step in staged:
+        step(service)
+    (name, *_) = sorted(os.listdir(tmp_path / "structured/fronts-docs/staged"))
+    path = tmp_path / "structured/fronts-docs/staged" / name
+    path.write_bytes(bytes(path.stat().st_size))  # as a file system may leave it, without power
+    with pytest.raises(InputError, match="a part of the batch is not here: other bytes"):
+        commit(service)
+    assert words(front) == []
+
+
 def test_a_name_of_a_part_leads_nowhere_else(service: InboxService) -> None:
     with pytest.raises(InputError, match="not the name of a part"):
         service.serve("stage", {"part": "../../etc/passwd", "offset": 0, "data": b"x"})

@@ -26,7 +26,8 @@ from pyspark.sql.streaming.datasource import (
 
 from emberflow.datasource.asking import Asked
 from emberflow.errors import InputError
-from emberflow.runners.live.bridge import CHUNK_BYTES, BridgeAwayError
+from emberflow.runners.live.addresses import UnknownQueryError
+from emberflow.runners.live.bridge import CHUNK_BYTES, BridgeAwayError, BridgeClient
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +65,7 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._bytes_max = _bytes(bytes_max)
         self._target: dict[str, Any] | None = None
+        self._client: BridgeClient | None = None
         self._check_schema()
 
     def _check_schema(self) -> None:
@@ -79,24 +81,18 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Beside the driver.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        with self._asked.client() as client:
-            return dict(client.ask(self._asked.service, "initial"))
+        return dict(self._ask("initial"))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        with self._asked.client() as client:
-            begin = client.ask(self._asked.service, "initial")
-            self._target = client.ask(self._asked.service, "latest", start=begin, bytes_max=None)
+        self._target = self._ask("latest", start=self._ask("initial"), bytes_max=None)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         try:
-            with self._asked.client() as client:
-                found: dict[str, Any] = client.ask(
-                    self._asked.service, "latest", start=start, bytes_max=self._bytes_max
-                )
-        except BridgeAwayError as away:
+            found: dict[str, Any] = self._ask("latest", start=start, bytes_max=self._bytes_max)
+        except (BridgeAwayError, UnknownQueryError) as away:
             _log.warning("%s", away)
             return start
         if self._target is None:
@@ -119,14 +115,31 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         try:
-            with self._asked.client() as client:
-                client.ask(self._asked.service, "acknowledge", end=end)
-        except BridgeAwayError as away:
+            self._ask("acknowledge", end=end)
+        except (BridgeAwayError, UnknownQueryError) as away:
             # It keeps what it could drop, until the next batch is committed.
             _log.warning("%s", away)
 
     def stop(self) -> None:
-        pass
+        self._hang_up()
+
+    def _ask(self, method: str, **arguments: Any) -> Any:
+        """Ask the live query; Spark does so many times a second, so the line is kept open."""
+        if self._client is None:
+            self._client = self._asked.client()
+        try:
+            return self._client.ask(self._asked.service, method, **arguments)
+        except BridgeAwayError:
+            self._hang_up()  # it may be elsewhere when it comes back
+            raise
+
+    def _hang_up(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
 
     # On an executor.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from xxhash import xxh64
 
 from emberflow.datasource.asking import Asked
 from emberflow.errors import EmberflowError
@@ -42,6 +43,7 @@ class Staged(WriterCommitMessage):
     batch: int
     part: str | None
     bytes: int
+    checksum: str
     rows: int
 
 
@@ -62,11 +64,11 @@ class FrontWriter(DataSourceStreamArrowWriter):
             if not self._may_stage(client, stream, batch):
                 for _ in iterator:  # Spark wants it read
                     pass
-                return Staged(partition, stream, batch, None, 0, 0)
+                return Staged(partition, stream, batch, None, 0, "", 0)
             part = part_name(stream, batch, partition)
             staging = _Staging(client, self._asked.service, part)
             rows = staging.write(iterator)
-            return Staged(partition, stream, batch, part, staging.bytes, rows)
+            return Staged(partition, stream, batch, part, staging.bytes, staging.checksum, rows)
 
     def _may_stage(self, client: BridgeClient, stream: str, batch: int) -> bool:
         """Wait until the live query takes more; whether it does not have the batch already."""
@@ -105,7 +107,7 @@ class FrontWriter(DataSourceStreamArrowWriter):
                 stream=staged[0].stream,
                 batch=batchId,
                 schema=self._schema,
-                parts=[(one.part, one.bytes) for one in staged if one.rows],
+                parts=[(one.part, one.bytes, one.checksum) for one in staged if one.rows],
                 rows=sum(one.rows for one in staged),
             )
 
@@ -124,8 +126,12 @@ class _Staging:
         self._service = service
         self._part = part
         self._waiting = bytearray()
+        self._digest = xxh64()
         self.bytes = 0
-        self.closed = False
+
+    @property
+    def checksum(self) -> str:
+        return self._digest.hexdigest()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> int:
         """Send all of it; how many rows it was."""
@@ -155,6 +161,7 @@ class _Staging:
             chunk = bytes(self._waiting[:CHUNK_BYTES])
             del self._waiting[:CHUNK_BYTES]
             self._client.ask(self._service, "stage", part=self._part, offset=self.bytes, data=chunk)
+            self._digest.update(chunk)
             self.bytes += len(chunk)
 
 

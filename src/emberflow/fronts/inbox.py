@@ -35,7 +35,9 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
+
+from xxhash import xxh64
 
 from emberflow.checkpoint.owned import OwnedFolder
 from emberflow.errors import EmberflowError, InputError
@@ -50,6 +52,16 @@ _STAGED = "staged"
 #: Streams that are remembered; each is a streaming query with a checkpoint of its own.
 _STREAMS_MAX = 256
 _STAGED_SECONDS_MAX = 86_400
+
+
+#: The name of what a task has staged, its bytes and their xxh64.
+Part: TypeAlias = tuple[str, int, str]
+
+_NOT_HERE = (
+    "a part of the batch is not here: {found} of {expected} bytes. The live query was begun elsewhere "
+    "since. Nothing of the batch was taken in; the streaming query gives it again when it is started "
+    "again."
+)
 
 
 class StoredBatch(NamedTuple):
@@ -103,14 +115,17 @@ class Inbox:
     def stage(self, part: str, offset: int, data: bytes) -> None:
         """Put bytes of a part where they belong."""
         descriptor = os.open(self._part(part), os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            os.pwrite(descriptor, data, offset)
-            os.ftruncate(descriptor, offset + len(data))
-        finally:
-            os.close(descriptor)
+        with open(descriptor, "wb") as file:
+            if os.fstat(descriptor).st_size < offset:
+                raise InputError(
+                    _NOT_HERE.format(found=os.fstat(descriptor).st_size, expected=offset)
+                )
+            file.truncate(offset)
+            file.seek(offset)
+            file.write(data)
 
     def commit(
-        self, stream: str, batch: int, schema: str, parts: Sequence[tuple[str, int]], rows: int
+        self, stream: str, batch: int, schema: str, parts: Sequence[Part], rows: int
     ) -> bool:
         """Make a batch part of the input, unless it is; whether it was not. Durable on return."""
         with self._lock:
@@ -147,27 +162,25 @@ class Inbox:
             f"streaming query with another checkpointLocation."
         )
 
-    def _check_parts(self, parts: Sequence[tuple[str, int]]) -> None:
-        for part, expected in parts:
+    def _check_parts(self, parts: Sequence[Part]) -> None:
+        for part, expected, checksum in parts:
             try:
                 found = self._part(part).stat().st_size
             except FileNotFoundError:
                 found = 0
             if found != expected:
-                raise InputError(
-                    f"a part of the batch is not here: {found} of {expected} bytes. The live query "
-                    f"was begun elsewhere since. Nothing of the batch was taken in; the streaming "
-                    f"query gives it again when it is started again."
-                )
+                raise InputError(_NOT_HERE.format(found=found, expected=expected))
+            if checksum_of(self._part(part)) != checksum:  # the machine lost power, say
+                raise InputError(_NOT_HERE.format(found="other bytes, not the", expected=expected))
 
-    def _store_batch(self, stored: StoredBatch, parts: Sequence[tuple[str, int]]) -> None:
-        told = stored._asdict() | {"parts": [size for _, size in parts]}
+    def _store_batch(self, stored: StoredBatch, parts: Sequence[Part]) -> None:
+        told = stored._asdict() | {"parts": [size for _, size, _ in parts]}
         head = json.dumps(told).encode()
         path = self._folder / batch_name(self._sequence + 1)
         self._put(
             path,
             _HEADER.pack(_MAGIC, len(head)) + head,
-            [self._part(part) for part, _ in parts],
+            [self._part(part) for part, _, _ in parts],
             is_new=True,
         )
         self._sequence += 1
@@ -216,6 +229,14 @@ class Inbox:
 def part_name(stream: str, batch: int, partition: int) -> str:
     """A new name for what a task stages: another attempt at the same task has another one."""
     return f"{stream}_{batch}_{partition}_{uuid.uuid4().hex}"
+
+
+def checksum_of(path: Path) -> str:
+    digest = xxh64()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def batch_name(sequence: int) -> str:

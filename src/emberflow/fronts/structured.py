@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from emberflow.errors import InputError, shortened
-from emberflow.fronts.inbox import Inbox, batch_name, opened_batch, sequences, trim
+from emberflow.fronts.inbox import Inbox, Part, batch_name, opened_batch, sequences, trim
 from emberflow.fronts.protocol import Batch, Element, Malformed
 
 if TYPE_CHECKING:
@@ -313,9 +313,7 @@ class InboxService:
     def stage(self, part: str, offset: int, data: bytes) -> None:
         self._inbox.stage(part, offset, data)
 
-    def commit(
-        self, stream: str, batch: int, schema: str, parts: list[tuple[str, int]], rows: int
-    ) -> bool:
+    def commit(self, stream: str, batch: int, schema: str, parts: list[Part], rows: int) -> bool:
         self.check(schema)
         return self._inbox.commit(stream, batch, schema, parts, rows)
 

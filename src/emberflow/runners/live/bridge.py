@@ -311,7 +311,16 @@ class BridgeClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # Spark does not tell everybody when it is done with them, and a context that is left open
+        # waits for its sockets for ever.
+        with contextlib.suppress(Exception):
+            self.close()
+
     def close(self) -> None:
+        """Closing again does nothing."""
+        if self._context.closed:
+            return
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close()

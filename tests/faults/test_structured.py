@@ -1,0 +1,222 @@
+"""Files through Structured Streaming into a flow and out to Parquet, with everybody killed on the way.
+
+The live query has a driver of its own. Its worker is killed, then its driver with all of its processes;
+both streaming queries are stopped in the middle of what they do and started again from their checkpoints.
+What the Parquet files hold is what the reference runner gives for the lines, under the times that the
+front's log says they got; and the lines are those of the files, each once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import emberflow as ef
+from emberflow.checkpoint.frontlog import read_log
+from tests.faults.structured_program import lines_front, word_flow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 240
+FILES = 12
+
+
+class Driver:
+    """The program of the live query, in a process group of its own."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        self._log = open(folder / "log", "a+b")  # noqa: SIM115 - closed by `kill`
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.structured_program", name, str(folder)],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def running(self) -> list[int]:
+        """The process ids of the next set of workers."""
+        assert self.process.stdout is not None
+        word, *pids = self.process.stdout.readline().decode().split() or ["nothing"]
+        assert word == "running"
+        return [int(pid) for pid in pids]
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(60)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self._log.close()
+
+
+class Streams:
+    """Both streaming queries. Either may fail when the live query goes, and is then started again."""
+
+    def __init__(self, spark: SparkSession, name: str, folder: Path) -> None:
+        self._spark = spark
+        self._name = name
+        self._folder = folder
+        self.restarts = 0
+        self.writing = self._write()
+        self.reading = self._read()
+
+    def _write(self) -> StreamingQuery:
+        lines = (
+            self._spark.readStream.schema("value string")
+            .option("maxFilesPerTrigger", "1")
+            .text(str(self._folder / "in"))
+        )
+        return (
+            lines.writeStream.format("emberflow")
+            .option("query", self._name)
+            .option("front", "lines")
+            .option("checkpointLocation", str(self._folder / "writing"))
+            .start()
+        )
+
+    def _read(self) -> StreamingQuery:
+        counts = (
+            self._spark.readStream.format("emberflow")
+            .option("query", self._name)
+            .option("sink", "counts")
+            .schema("word string, n long, _time long, _path binary")
+            .load()
+        )
+        return (
+            counts.writeStream.format("parquet")
+            .trigger(processingTime="200 milliseconds")
+            .option("checkpointLocation", str(self._folder / "reading"))
+            .start(str(self._folder / "out"))
+        )
+
+    def restart_writing(self) -> None:
+        self.writing.stop()
+        self.writing = self._write()
+        self.restarts += 1
+
+    def restart_reading(self) -> None:
+        self.reading.stop()
+        self.reading = self._read()
+        self.restarts += 1
+
+    def keep_alive(self) -> None:
+        """As whoever runs them would, after what they failed with."""
+        if not self.writing.isActive:
+            self.restart_writing()
+            time.sleep(1)
+        if not self.reading.isActive:
+            self.restart_reading()
+            time.sleep(1)
+
+    def until(self, true: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not true():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what}; {self.writing.exception()} {self.reading.exception()}")
+            self.keep_alive()
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        self.writing.stop()
+        self.reading.stop()
+
+
+def batches_in(folder: Path) -> int:
+    """How many batches the front has acknowledged."""
+    inbox = folder / "live" / "structured" / "fronts-lines"
+    return len(list(inbox.glob("batch-*")))
+
+
+def batches_out(folder: Path) -> int:
+    """How many batches of the reading query are in Parquet."""
+    return len(list((folder / "out" / "_spark_metadata").glob("[0-9]*")))
+
+
+def read_back(spark: SparkSession, folder: Path) -> list[tuple[str, int]]:
+    found = spark.read.parquet(str(folder / "out")).orderBy("_time", "_path").collect()
+    return [(row.word, row.n) for row in found]
+
+
+def taken_in(folder: Path) -> list[ef.At]:
+    """What the front took in, with the times that its log gave it."""
+    front = lines_front().placed(word_flow().graph().fronts["lines"], str(folder / "live"))
+    payloads: dict[Any, str] = {}
+    for element in front.read(0, None):
+        if element is None:
+            break
+        payloads[element.position] = element.payload
+    log = list(read_log(folder / "live", "lines", 0))
+    assert [position for position, _ in log] == list(payloads)
+    return [ef.At(at, payloads[position]) for position, at in log]
+
+
+def test_everybody_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    name = f"words {uuid.uuid4()}"
+    lines = [[f"file{number} line{row} every" for row in range(5)] for number in range(FILES)]
+    given = tmp_path / "in"
+    given.mkdir()
+    for number, own in enumerate(lines):
+        # The source takes files by the time of their last change.
+        path = given / f"{number:02d}.txt"
+        path.write_text("".join(f"{line}\n" for line in own))
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+    drivers = [Driver(name, tmp_path)]
+    streams: Streams | None = None
+    try:
+        workers = drivers[0].running()
+        streams = Streams(spark, name, tmp_path)
+        streams.until(lambda: batches_in(tmp_path) >= 2, "the first batches")
+        os.kill(workers[0], signal.SIGKILL)
+        streams.until(lambda: batches_in(tmp_path) >= 4, "batches while workers are replaced")
+        streams.restart_writing()
+        streams.until(lambda: batches_out(tmp_path) >= 2, "output")
+        streams.restart_reading()
+        streams.until(lambda: batches_in(tmp_path) >= FILES // 2, "more batches")
+        drivers[0].kill()
+        assert batches_in(tmp_path) < FILES
+        drivers.append(Driver(name, tmp_path))
+        drivers[1].running()
+        streams.until(lambda: batches_in(tmp_path) == FILES, "all batches")
+        streams.restart_reading()
+        expected = 3 * sum(map(len, lines))
+        streams.until(lambda: len(read_back(spark, tmp_path)) >= expected, "all output")
+        streams.restart_writing()
+        streams.writing.processAllAvailable()
+        streams.reading.processAllAvailable()
+    except BaseException:
+        print((tmp_path / "log").read_text()[-3_000:])  # noqa: T201
+        raise
+    finally:
+        if streams is not None:
+            streams.stop()
+        for driver in drivers:
+            driver.kill()
+    elements = taken_in(tmp_path)
+    assert [element.payload for element in elements] == [line for own in lines for line in own]
+    assert read_back(spark, tmp_path) == ef.run(word_flow(), lines=elements)["counts"]
