@@ -18,7 +18,7 @@ from emberflow.checkpoint import Manifest
 from emberflow.checkpoint.store import CheckpointStore
 from emberflow.hashing import HashRange
 
-SECONDS = 120
+SECONDS = 200
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 NAMES = [f"account {number}" for number in range(12)]
 
@@ -61,9 +61,9 @@ def bank() -> ef.Flow:
 def elements(seed: int) -> dict[str, list[Any]]:
     draw = Random(seed)
     return {
-        "deposits": [(draw.choice(NAMES), draw.randint(0, 20)) for _ in range(400)],
+        "deposits": [(draw.choice(NAMES), draw.randint(0, 20)) for _ in range(250)],
         "transfers": [
-            (draw.choice(NAMES), draw.choice(NAMES), draw.randint(0, 40)) for _ in range(400)
+            (draw.choice(NAMES), draw.choice(NAMES), draw.randint(0, 40)) for _ in range(250)
         ],
     }
 

@@ -5,17 +5,16 @@ keys, and the payloads only of those that fit. So here
 
 - row groups are skipped by their statistics: of another step, of other hashes;
 - a key is unpickled before its payload, and the payload not at all where the key is not wanted;
-- what does not meet anything in another part of the chain, which is nearly everything, goes from
-  columns to columns, without a tuple or a heap for each row.
+- rows go from columns to columns, without a tuple or a heap for each.
 
 **The merge.** Every run is sorted by hash. Of each the next row group is read, and all runs are
 taken as far as the least of their ends: whatever has one hash is then together, with one exception.
 The last hash of a row group may go on in the next one; so it stays behind until that one is read, or
 the run is over. Memory is a row group a run.
 
-Within such a slice a hash that only one part has needs no further thought. The others are looked at
-hash by hash, as `tables` does it: the newest bucket of a key counts, an older one may have the
-beginning of its lists, and two keys of one hash stay apart.
+Within such a slice, of a hash that belongs to one key the newest part's rows count, and that is told
+for all rows at once. What is left is looked at hash by hash, as `tables` does it: a bucket that goes
+on with the lists of an older one, and two keys of one hash, or one key that was pickled in two ways.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -77,6 +77,14 @@ class Page(NamedTuple):
     @classmethod
     def empty(cls) -> Page:
         return cls([], [], [], [], [])
+
+    def extend(self, more: Page, count: int) -> None:
+        """Add the first rows of another page."""
+        self.keys.extend(more.keys[:count])
+        self.times.extend(more.times[:count])
+        self.fronts.extend(more.fronts[:count])
+        self.child_ids.extend(more.child_ids[:count])
+        self.payloads.extend(more.payloads[:count])
 
 
 @dataclass(slots=True)
@@ -232,43 +240,61 @@ def _next_slices(runs: list[_Run]) -> list[_Slice]:
 def _pages(
     sources: Sequence[Source], slices: list[_Slice], test: KeyTest | None, counted: Counted
 ) -> Iterator[Page]:
-    shared = _shared_hashes(slices)
+    by_source: dict[int, set[int]] = {}
     for each in slices:
-        rows = each.rows
-        # Of a bucket that stands alone every row says where it is, and none goes on with another.
-        alone = pc.and_(pc.is_valid(rows.column("time")), pc.is_null(rows.column("follows")))
-        if shared:
-            apart = pc.is_in(rows.column("key_hash"), value_set=pa.array(shared, pa.int64()))
-            alone = pc.and_(alone, pc.invert(apart))
-        if not pc.all(alone).as_py():
-            rows = rows.filter(alone)
-        if rows.num_rows:
-            with damage_of(sources[each.source]):
-                page = _decoded(rows, test, counted)
-            if page.keys:
-                yield page
-    if shared:
-        page = _of_shared(sources, slices, shared, test, counted)
+        by_source.setdefault(each.source, set()).update(each.hashes)
+    entangled = _entangled(slices, by_source)
+    newer: set[int] = set()
+    # They are in the order of their sources, the newest first.
+    for number, own in itertools.groupby(slices, key=itemgetter(0)):
+        passed_over = entangled | (newer & by_source[number])
+        newer |= by_source[number]
+        for each in own:
+            rows = each.rows
+            counts = pc.is_valid(rows.column("time"))
+            if passed_over:
+                value_set = pa.array(passed_over, pa.int64())
+                others = pc.is_in(rows.column("key_hash"), value_set=value_set)
+                counts = pc.and_not(counts, others)
+            if not pc.all(counts).as_py():
+                rows = rows.filter(counts)
+            if rows.num_rows:
+                with damage_of(sources[number]):
+                    page = _decoded(rows, test, counted)
+                if page.keys:
+                    yield page
+    if entangled:
+        page = _disentangled(sources, slices, entangled, test, counted)
         if page.keys:
             yield page
 
 
-def _shared_hashes(slices: list[_Slice]) -> list[int]:
-    """The hashes that need a closer look: of more than one part, or of rows that do not stand alone."""
-    shared: set[int] = set()
-    by_source: dict[int, set[int]] = {}
+def _entangled(slices: list[_Slice], by_source: dict[int, set[int]]) -> set[int]:
+    """The hashes for which it is not enough to take the rows of the newest part that has any.
+
+    They are of several keys, which may be equal though their bytes differ; or rows go on with
+    lists of an older part.
+    """
+    entangled: set[int] = set()
     for each in slices:
-        by_source.setdefault(each.source, set()).update(each.hashes)
         follows = each.rows.column("follows")
         if follows.null_count < len(follows):
             going_on = each.rows.column("key_hash").filter(pc.is_valid(follows))
-            shared.update(going_on.to_pylist())
-    if len(by_source) > 1:
-        met: set[int] = set()
-        for own in by_source.values():
-            shared |= met & own
-            met |= own
-    return sorted(shared)
+            entangled.update(going_on.to_pylist())
+    shared: set[int] = set()
+    met: set[int] = set()
+    for own in by_source.values():
+        shared |= met & own
+        met |= own
+    if shared:
+        value_set = pa.array(shared, pa.int64())
+        rows = pa.concat_tables(each.rows.select(["key_hash", "key"]) for each in slices)
+        rows = rows.filter(pc.is_in(rows.column("key_hash"), value_set=value_set))
+        keys = rows.group_by(["key_hash", "key"]).aggregate([])
+        of_hash = keys.group_by("key_hash").aggregate([([], "count_all")])
+        several = of_hash.filter(pc.greater(of_hash.column("count_all"), 1))
+        entangled.update(several.column("key_hash").to_pylist())
+    return entangled
 
 
 def _decoded(rows: pa.Table, test: KeyTest | None, counted: Counted) -> Page:
@@ -299,17 +325,16 @@ def _unpickled(column: Any) -> list[Any]:
     return list(map(pickle.loads, column.to_pylist()))
 
 
-def _of_shared(
+def _disentangled(
     sources: Sequence[Source],
     slices: list[_Slice],
-    shared: list[int],
+    hashes: set[int],
     test: KeyTest | None,
     counted: Counted,
 ) -> Page:
-    """The buckets of these hashes: of each key the newest, if it is still there."""
-    by_hash: dict[int, list[tuple[Any, ...]]] = {value: [] for value in shared}
-    value_set = pa.array(shared, pa.int64())
-    # Slices are in the order of their sources, the newest first.
+    """The buckets of these hashes: of each key the newest, with its lists whole."""
+    by_hash: dict[int, list[tuple[Any, ...]]] = {value: [] for value in sorted(hashes)}
+    value_set = pa.array(by_hash, pa.int64())
     for each in slices:
         rows = each.rows.filter(pc.is_in(each.rows.column("key_hash"), value_set=value_set))
         # As `tables` has them: (operation, hash, source, key, time, front, child ids, payload, follows)
@@ -327,36 +352,15 @@ def _of_shared(
             by_hash[row[1]].append(row)
     page = Page.empty()
     for stored in by_hash.values():
-        newest = stored[0]
-        data, number = newest[3], newest[2]
-        if len({row[3] for row in stored}) == 1:
-            with damage_of(sources[number]):
-                key = pickle.loads(data)
-            if newest[4] is None or (test is not None and not test(key)):
-                continue
-            own = [row for row in stored if row[2] == number]
-            if all(row[8] is None for row in own):
-                counted.payloads += len(own)
-                with damage_of(sources[number]):
-                    payloads = [pickle.loads(row[7]) for row in own]
-                for row, payload in zip(own, payloads, strict=True):
-                    _add(page, key, row[4], row[5], row[6], payload)
-                continue
         for _, _, key, place, payload in newest_buckets(sources, stored, None):
             counted.payloads += 1
             if test is None or test(key):
-                _add(page, key, place[0], place[1], place[2:], payload)
+                page.keys.append(key)
+                page.times.append(place[0])
+                page.fronts.append(place[1])
+                page.child_ids.append(place[2:])
+                page.payloads.append(payload)
     return page
-
-
-def _add(
-    page: Page, key: Any, time: int, front: int, child_ids: Sequence[int], payload: Any
-) -> None:
-    page.keys.append(key)
-    page.times.append(time)
-    page.fronts.append(front)
-    page.child_ids.append(child_ids)
-    page.payloads.append(payload)
 
 
 def split(low: int, high: int, count: int) -> list[tuple[int, int]]:

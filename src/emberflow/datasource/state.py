@@ -194,7 +194,7 @@ class StateReader(DataSourceReader):
         """Take the filters on the key; returns what Spark has to look at itself."""
         assert self._view is not None, "filters come before the reader is sent to tasks"
         declared = next((f.dataType for f in self._schema.fields if f.name == KEY), None)
-        if declared is None or not filters:
+        if declared is None or not any(getattr(f, "attribute", ())[:1] == (KEY,) for f in filters):
             return filters
         self._filters, left = taken(filters, declared, self._view.sample().keys)
         return left

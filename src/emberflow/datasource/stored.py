@@ -25,6 +25,7 @@ from emberflow.errors import InputError
 from emberflow.hashing import HASH_MAX, HASH_MIN
 
 _SAMPLE_ROWS = 1_000
+_SAMPLE_HIGH = HASH_MIN + (1 << 32) // 64
 _ROWS_A_PIECE = 250_000
 _BYTES_A_PIECE = 32 << 20
 _HASHES_A_PIECE = 1_000
@@ -135,13 +136,15 @@ class StoredView:
     hold_seconds: float
 
     def sample(self) -> Page:
-        piece = self._piece(Wanted(self.step))
+        # Every part that has any of a range is opened, so a small one comes first.
+        sample = self._first_rows(_SAMPLE_HIGH)
+        return sample if len(sample.keys) == _SAMPLE_ROWS else self._first_rows(HASH_MAX)
+
+    def _first_rows(self, high: int) -> Page:
         sample = Page.empty()
+        piece = self._piece(Wanted(self.step, HASH_MIN, high))
         for page in piece.pages(KeyFilters(), child_ids=False):
-            missing = _SAMPLE_ROWS - len(sample.keys)
-            sample = Page._make(
-                [*own, *more[:missing]] for own, more in zip(sample, page, strict=True)
-            )
+            sample.extend(page, _SAMPLE_ROWS - len(sample.keys))
             if len(sample.keys) == _SAMPLE_ROWS:
                 break
         return sample
