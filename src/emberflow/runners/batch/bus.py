@@ -21,7 +21,7 @@ if Spark hashed otherwise, partitions would be less even, and nothing else would
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -177,7 +177,11 @@ class BusRows:
         self._items = self._bytes = 0
 
     def add(
-        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+        self,
+        buckets: Sequence[int],
+        times: list[int],
+        paths: list[bytes],
+        payloads: list[Any],
     ) -> None:
         """Take items; a bucket is a unit's number and a key's hash."""
         if not times:

@@ -34,6 +34,9 @@ Kept: TypeAlias = tuple[int, bytes, Any, Any]
 #: ``(key, what is left of it)``
 Ended: TypeAlias = Callable[[Any, list[Kept]], None]
 
+#: ``(times, paths, keys, accumulators)``: a step that takes pairs as two lists.
+Pairs: TypeAlias = Callable[[list[int], list[bytes], list[Any], list[Any]], None]
+
 _ABSENT: Any = object()
 _TEXT = {str}
 
@@ -135,9 +138,16 @@ class Reducer:
 class ReduceMachine:
     """The accumulator of the key after each item."""
 
-    def __init__(self, reducer: Reducer, send: Step, ended: Ended | None = None) -> None:
+    def __init__(
+        self,
+        reducer: Reducer,
+        send: Step,
+        ended: Ended | None = None,
+        pairs: Pairs | None = None,
+    ) -> None:
         self._reducer = reducer
         self._send = send
+        self._send_pairs = pairs if reducer.keyed and reducer.with_key else None
         self._ended = ended
         self._bucket: int | None = None
         #: The key at hand and its accumulator; and those of other keys of the same hash.
@@ -164,13 +174,16 @@ class ReduceMachine:
             for accumulator, time, path in zip(accumulators, times, paths, strict=True):
                 if isinstance(accumulator, At):
                     reducer.refuse(accumulator, time, path)
+        out = reducer.out
+        paths = [path + out for path in paths]
+        if self._send_pairs is not None:
+            return self._send_pairs(times, paths, keys, accumulators)
         sent: list[Any] = accumulators
         if not reducer.keyed:
             sent = [(key, True, held) for key, held in zip(keys, accumulators, strict=True)]
         elif reducer.with_key:
             sent = list(zip(keys, accumulators, strict=True))
-        out = reducer.out
-        self._send(times, [path + out for path in paths], sent)
+        return self._send(times, paths, sent)
 
     def _reduce(
         self,

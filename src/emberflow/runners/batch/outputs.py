@@ -88,22 +88,44 @@ class ColumnWriter:
         self._getters: dict[type, Callable[[Any], Sequence[Any]]] = {}
 
     def batch(self, times: list[int], paths: list[bytes], payloads: list[Any]) -> pa.RecordBatch:
-        pa = self._pa
         arrays = self._payload_arrays(times, paths, payloads)
         fronts = fronts_of(paths)
-        arrays += [
-            pa.array(times, pa.int64()),
-            pa.array(fronts, pa.int64()),
-            pa.array(paths, pa.binary()),
-        ]
+        arrays += self._place_arrays(times, fronts, paths)
         if self._balance is not None:
             partitions = [
                 owner(self._balance(payload, (time, front))[1], self._sink.partitions)
                 for time, front, payload in zip(times, fronts, payloads, strict=True)
             ]
             if self._sink.partitions > 1:
-                arrays.append(pa.array(partitions, pa.int32()))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+                arrays.append(self._pa.array(partitions, self._pa.int32()))
+        return self._pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def takes_columns(self, count: int) -> bool:
+        """Whether `batch_of_columns` will do for payloads that are tuples of so many."""
+        fields = self._payload is not None and self._fields and len(self._payload.fields) == count
+        return fields and self._balance is None
+
+    def batch_of_columns(
+        self, times: list[int], paths: list[bytes], columns: Sequence[list[Any]]
+    ) -> pa.RecordBatch:
+        """As `batch` of the tuples that have these columns."""
+        try:
+            arrays = [self._array(number, values) for number, values in enumerate(columns)]
+        except Exception:  # told by the tuples
+            return self.batch(times, paths, list(zip(*columns, strict=True)))
+        arrays += self._place_arrays(times, fronts_of(paths), paths)
+        return self._pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _place_arrays(
+        self, times: list[int], fronts: list[int], paths: list[bytes]
+    ) -> list[pa.Array]:
+        pa = self._pa
+        one = fronts.count(fronts[0]) == len(fronts)
+        return [
+            pa.array(times, pa.int64()),
+            pa.repeat(fronts[0], len(fronts)) if one else pa.array(fronts, pa.int64()),
+            pa.array(paths, pa.binary()),
+        ]
 
     def _payload_arrays(
         self, times: list[int], paths: list[bytes], payloads: list[Any]
@@ -112,15 +134,18 @@ class ColumnWriter:
             return [self._pa.array(encode_all(payloads), self._pa.binary())]
         columns = self._columns(times, paths, payloads) if self._fields else [payloads]
         arrays = []
-        for number, (values, convert) in enumerate(zip(columns, self._converters, strict=True)):
-            kind = self.schema.field(number).type
+        for number, values in enumerate(columns):
             try:
-                converted = values if convert is None else [convert(value) for value in values]
-                arrays.append(self._pa.array(converted, kind))
+                arrays.append(self._array(number, values))
             except Exception:
                 self._say_misfit(number, times, paths, payloads, values)
                 raise
         return arrays
+
+    def _array(self, number: int, values: Sequence[Any]) -> pa.Array:
+        convert = self._converters[number]
+        converted = values if convert is None else [convert(value) for value in values]
+        return self._pa.array(converted, self.schema.field(number).type)
 
     def _columns(
         self, times: list[int], paths: list[bytes], payloads: list[Any]

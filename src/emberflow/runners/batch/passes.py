@@ -14,8 +14,9 @@ from __future__ import annotations
 import gc
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from time import thread_time
 from typing import Any, TypeAlias
 
@@ -58,8 +59,9 @@ _ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
 #: Keys whose bucket is remembered. Past that it is forgotten and begun anew.
 _KNOWN_MAX = 200_000
 
-#: Longer texts hardly come twice.
-_TEXT_MAX = 100
+#: Texts that are longer than this on average hardly come twice.
+_TEXT_LENGTH = 32
+_TEXT = {str}
 
 #: Items die young, and a look at all of them now and then finds nothing.
 _COLLECTIONS = (100_000, 20, 100)
@@ -236,9 +238,13 @@ class Runner:
         found = graph.nodes[node]
         if isinstance(found, State):
             return StateMachine(graph, found, self._sends(found), ended)
-        send = self._step(layout.readers[node][0])
+        reader = layout.readers[node][0]
+        send = self._step(reader)
         if node in layout.fused:
-            return ReduceMachine(Reducer(graph, layout.fused[node]), send, ended)
+            reducer, pairs = Reducer(graph, layout.fused[node]), None
+            if isinstance(self._out, _SinkRows) and isinstance(graph.nodes[reader], Sink):
+                pairs = self._out.add_columns if self._out.takes_columns(2) else None
+            return ReduceMachine(reducer, send, ended, pairs)
         assert isinstance(found, Group)
         return GroupMachine(found, send, ended)
 
@@ -314,12 +320,12 @@ class Runner:
         number = state.accesses.index(access.id)
         several = len(state.accesses) > 1
         key_of, balance = access.by.function, balance_of(access, access.by)
-        buckets_of = _buckets(key_of, balance, self.units.of_node[state.id] << HASH_BITS)
+        placed = _placed(key_of, balance, self.units.of_node[state.id] << HASH_BITS)
         carried = access.carried
 
         def to_state(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
             owns = [pair[1] for pair in payloads] if carried else payloads
-            buckets = buckets_of(times, paths, owns)
+            buckets, _ = placed(times, paths, owns)
             told = [(number, payload) for payload in payloads] if several else payloads
             out.add(buckets, times, paths, told)
 
@@ -356,43 +362,46 @@ class Runner:
 
         found = self.units.layout.balance_of(keyed)
         assert found is not None
-        buckets_of = _buckets(*found, target)
+        placed = _placed(*found, target)
         if unit.is_region:
 
             def to_keyed_region(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
-                buckets = buckets_of(times, paths, payloads)
-                out.add(buckets, times, paths, [(entry, payload) for payload in payloads])
+                buckets, given = placed(times, paths, payloads)
+                out.add(buckets, times, paths, [(entry, payload) for payload in given])
 
             return to_keyed_region
 
         def to_unit(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
-            out.add(buckets_of(times, paths, payloads), times, paths, payloads)
+            buckets, given = placed(times, paths, payloads)
+            out.add(buckets, times, paths, given)
 
         return to_unit
 
 
-_Buckets: TypeAlias = Callable[[list[int], list[bytes], list[Any]], list[int]]
+#: ``(times, paths, payloads) -> (buckets, payloads)``
+_Placed: TypeAlias = Callable[[list[int], list[bytes], list[Any]], tuple[Sequence[int], list[Any]]]
 
 
-def _buckets(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Buckets:
+def _placed(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Placed:
     known = _Known(target)
-    known_texts = _KnownTexts(key_of, known)
+    texts = _Texts(key_of, known)
 
-    def buckets_of(times: list[int], paths: list[bytes], payloads: list[Any]) -> list[int]:
+    def placed(
+        times: list[int], paths: list[bytes], payloads: list[Any]
+    ) -> tuple[Sequence[int], list[Any]]:
         try:
-            if set(map(type, payloads)) == _TEXT:
-                return list(map(known_texts.__getitem__, payloads))
-            return [known[key_of(payload)] for payload in payloads]
+            if set(map(type, payloads)) == _TEXT and sum(map(len, payloads)) <= (
+                _TEXT_LENGTH * len(payloads)
+            ):
+                return texts.placed(payloads)
+            return [known[key_of(payload)] for payload in payloads], payloads
         except Exception:  # the key function raised, or a key has no stable hash: told item by item
             return [
                 target | balance(payload, (time, decoded_path(path)[0]))[1] & HASH_MASK
                 for time, path, payload in zip(times, paths, payloads, strict=True)
-            ]
+            ], payloads
 
-    return buckets_of
-
-
-_TEXT = {str}
+    return placed
 
 
 class _Known(dict[Any, int]):
@@ -416,20 +425,34 @@ def _spread(known: _Known, key_of: Callable[[Any], Any], payload: Any) -> int:
         return known.target
 
 
-class _KnownTexts(dict[str, int]):
-    """The bucket of payloads that are plain text, of which equal ones cannot be told apart."""
+class _Texts(dict[str, int]):
+    """Short texts met so far, numbered; and the bucket of each.
+
+    Equal texts cannot be told apart, so one object stands for all of them: it is at hand when it is
+    sorted, it is written once a chunk, and its key is asked for once.
+    """
 
     def __init__(self, key_of: Callable[[Any], Any], known: _Known) -> None:
         self._key_of = key_of
         self._known = known
+        self._texts: list[str] = []
+        self._buckets: list[int] = []
 
-    def __missing__(self, payload: str) -> int:
-        bucket = self._known[self._key_of(payload)]
-        if len(payload) <= _TEXT_MAX:
-            if len(self) >= _KNOWN_MAX:
-                self.clear()
-            self[payload] = bucket
-        return bucket
+    def __missing__(self, text: str) -> int:
+        self._buckets.append(self._known[self._key_of(text)])
+        self._texts.append(text)
+        number = self[text] = len(self)
+        return number
+
+    def placed(self, texts: list[str]) -> tuple[Sequence[int], list[str]]:
+        if len(self) >= _KNOWN_MAX:
+            self.clear()
+            self._texts, self._buckets = [], []
+        numbers = list(map(self.__getitem__, texts))
+        if len(numbers) < 2:
+            return [self._buckets[number] for number in numbers], texts
+        pick = itemgetter(*numbers)
+        return pick(self._buckets), list(pick(self._texts))
 
 
 class _SinkRows:
@@ -444,11 +467,22 @@ class _SinkRows:
 
     def add(self, times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
         if times:
-            batch = self._writer.batch(times, paths, payloads)
-            self._batches.append(batch)
-            self.taken += batch.num_rows
-            self._rows += batch.num_rows
-            self._bytes += batch.nbytes
+            self._take(self._writer.batch(times, paths, payloads))
+
+    def takes_columns(self, count: int) -> bool:
+        """Whether payloads that are tuples of so many may come as columns."""
+        return self._writer.takes_columns(count)
+
+    def add_columns(self, times: list[int], paths: list[bytes], *columns: list[Any]) -> None:
+        """As `add` of tuples, without making them."""
+        if times:
+            self._take(self._writer.batch_of_columns(times, paths, columns))
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self.taken += batch.num_rows
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
 
     def full(self) -> Iterator[pa.RecordBatch]:
         if self._rows >= _ROWS_MAX or self._bytes >= _BYTES_MAX:

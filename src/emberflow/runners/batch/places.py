@@ -23,6 +23,7 @@ need no end mark.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Final
 
 _SMALL: Final = 112
@@ -110,7 +111,7 @@ def front_of(path: bytes) -> int:
 
 def fronts_of(paths: list[bytes]) -> list[int]:
     """The first number of each path."""
-    heads = {path[0] for path in paths}
+    heads = set(map(itemgetter(0), paths))
     if all(0x10 <= head < 0xF0 for head in heads):  # codes of one byte
         if len(heads) == 1:
             return [heads.pop() - 0x80] * len(paths)

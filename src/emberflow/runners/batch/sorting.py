@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 
-from emberflow.runners.batch.bus import Integers, Items, chunk, unchunked
+from emberflow.runners.batch.bus import HASH_BITS, HASH_MASK, Integers, Items, chunk, unchunked
 from emberflow.runners.batch.codec import column_of
 
 #: Bytes of chunks that are sorted in memory. As objects they take several times as much.
@@ -38,6 +38,8 @@ _BLOCK_ITEMS: Final = 2_048
 _BLOCK_BYTES: Final = 1 << 16
 #: Runs that are merged at once.
 _RUNS_MAX: Final = 64
+
+_HASH_BITS: Final = np.uint64(HASH_BITS)
 
 #: Paths of up to so many bytes are compared as numbers.
 _PATH_MAX: Final = 32
@@ -135,7 +137,12 @@ def _order(hashes: Integers, times: Integers, paths: list[bytes]) -> tuple[Integ
     words = -(-longest // 8)
     numbers = np.array(paths, f"S{8 * words}").view(">u8").reshape(-1, words).astype(np.uint64)
     # The last of them counts most.
-    columns = (*(numbers[:, word] for word in reversed(range(words))), times, hashes)
+    columns: list[Any] = [numbers[:, word] for word in reversed(range(words))]
+    least = times.min()
+    if int(times.max()) - int(least) <= HASH_MASK:  # both in one number
+        columns.append(hashes.astype(np.uint64) << _HASH_BITS | (times - least).astype(np.uint64))
+    else:
+        columns += [times, hashes]
     in_order = np.lexsort(columns)
     same = np.ones(len(paths) - 1, np.bool_)
     for column in columns:
