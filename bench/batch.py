@@ -1,18 +1,20 @@
 """Batch on Spark, next to what one would write in PySpark by hand.
 
     python bench/batch.py [--data FOLDER] [--documents 1000] [--scales 1,10] [--only count,index]
+                          [--rounds 1]
 
 - *Running count*: how often each word has come so far, for each word of each document in order.
-  By hand: `row_number` over a window by word, all of it inside the JVM; and `transformWithState`,
-  with a trigger of available-now, which cannot even promise the order.
+  By hand: `row_number` over a window by word, all of it inside the JVM, without and with the sort that
+  brings the records of a partition into their order, as Emberflow does it unless it is told not to;
+  and `transformWithState`, with a trigger of available-now, which cannot even promise the order.
 - *Inverted index*: the change records of versions of documents, as in `examples/inverted_index.py`.
   By hand: `applyInPandas` twice, by document and by word.
 
 The corpus is `articles.jsonl.gz` of ``--data`` (or of the variable EMBERFLOW_DATA), which is not part
 of the project; without it only made-up text is measured. Scale 1 is that many documents of the
 corpus, 10 and 100 are so many times as many made-up ones. Each measurement has a process and a Spark
-of its own, warmed up on a few documents first, so that peak memory is its own too. Compare within one
-run.
+of its own, warmed up on some documents first, so that peak memory is its own too. Rounds take turns.
+Compare within one run; on a machine with other work, seconds of processor rather than of the clock.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,13 +38,13 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
-WARM_UP = 20
+WARM_UP = 200
 SLOTS = 2
 PARTITIONS = 8
 JVM_MEMORY = "2g"
 TOKEN = r"[a-z0-9]+"
-#: transformWithState is slow enough that a part of the documents tells all.
-STATEFUL_SHARE = 10
+#: Of how many documents `PARTLY` get one.
+SHARE = 10
 
 
 def session() -> Any:
@@ -142,6 +145,10 @@ def window_count(spark: Any, docs: Any) -> Any:
     )
 
 
+def window_count_ordered(spark: Any, docs: Any) -> Any:
+    return window_count(spark, docs).sortWithinPartitions("time", "position")
+
+
 def pandas_index(spark: Any, docs: Any) -> Any:
     import pandas as pd
 
@@ -204,21 +211,34 @@ def stateful_count(spark: Any, folder: str) -> int:
         return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
-CONTENDERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
-    "count": ("running count", "Emberflow", emberflow_count),
+#: What, by whom, how; and the name of what it is compared with.
+CONTENDERS: dict[str, tuple[str, str, Callable[..., Any], str]] = {
     "count-unordered": (
         "running count",
         "Emberflow, times known unique, rows unordered",
         emberflow_count_unordered,
+        "count-window",
     ),
-    "count-window": ("running count", "window function, JVM only", window_count),
-    "count-stateful": ("running count", "transformWithState, available-now", stateful_count),
-    "index": ("inverted index", "Emberflow", emberflow_index),
-    "index-pandas": ("inverted index", "applyInPandas, twice", pandas_index),
+    "count-window": ("running count", "window function, JVM only", window_count, ""),
+    "count": ("running count", "Emberflow, in order", emberflow_count, "count-window-ordered"),
+    "count-window-ordered": (
+        "running count",
+        "window function, JVM only, in order",
+        window_count_ordered,
+        "",
+    ),
+    "count-stateful": ("running count", "transformWithState, available-now", stateful_count, ""),
+    "index": ("inverted index", "Emberflow, in order", emberflow_index, "index-pandas"),
+    "index-pandas": ("inverted index", "applyInPandas, twice", pandas_index, ""),
 }
+#: Slow enough that a part of the documents tells all.
+PARTLY = ("count-stateful", "index-pandas")
 
 
 # --- One measurement, in a process of its own -----------------------------------------------------
+
+
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Memory(threading.Thread):
@@ -239,34 +259,43 @@ class Memory(threading.Thread):
         self.join()
 
 
-def resident() -> tuple[float, float]:
-    """Megabytes of the JVM and of its Python workers, which are its descendants."""
-    parents: dict[int, int] = {}
-    sizes: dict[int, tuple[bool, float]] = {}
+def processes() -> Iterator[tuple[bool, list[str]]]:
+    """Of everything that was started from here: whether it is a JVM, and what /proc says of it."""
+    found: dict[int, tuple[bool, list[str]]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parents[int(entry.name)] = int(
-                    (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
-                )
-                is_jvm = (entry / "comm").read_text().strip() == "java"
-                pages = int((entry / "statm").read_text().split()[1])
-            except (OSError, ValueError, IndexError):
+                head, _, rest = (entry / "stat").read_text().rpartition(")")
+            except OSError:
                 continue
-            sizes[int(entry.name)] = (is_jvm, pages * 4096 / 1e6)
-    jvm = workers = 0.0
-    for process, (is_jvm, size) in sizes.items():
-        above = parents.get(process, 0)
+            found[int(entry.name)] = head.endswith("(java"), rest.split()
+    for process, (is_jvm, fields) in found.items():
+        above = process
         while above and above != os.getpid():
-            above = parents.get(above, 0)
-        if above:
-            jvm, workers = (jvm + size, workers) if is_jvm else (jvm, workers + size)
-    return jvm, workers
+            above = int(found[above][1][1]) if above in found else 0
+        if above and process != os.getpid():
+            yield is_jvm, fields
+
+
+def resident() -> tuple[float, float]:
+    """Megabytes of the JVM and of its Python workers, which are its descendants."""
+    sizes = [0.0, 0.0]
+    for is_jvm, fields in processes():
+        sizes[not is_jvm] += int(fields[21]) * 4096 / 1e6
+    return sizes[0], sizes[1]
+
+
+def processor_seconds() -> tuple[float, float]:
+    """Of the JVM and of its Python workers, those that have ended included."""
+    ticks = [0, 0]
+    for is_jvm, fields in processes():
+        ticks[not is_jvm] += sum(map(int, fields[11:13] if is_jvm else fields[11:15]))
+    return ticks[0] / TICKS, ticks[1] / TICKS
 
 
 def measure(name: str, folder: str, warm_up: str) -> dict[str, float]:
     spark = session()
-    _, _, contender = CONTENDERS[name]
+    _, _, contender, _ = CONTENDERS[name]
 
     def run(where: str) -> None:
         if contender is stateful_count:
@@ -278,12 +307,19 @@ def measure(name: str, folder: str, warm_up: str) -> dict[str, float]:
     run(warm_up)
     memory = Memory()
     memory.start()
-    began = time.perf_counter()
+    before, began = processor_seconds(), time.perf_counter()
     run(folder)
-    seconds = time.perf_counter() - began
+    seconds, after = time.perf_counter() - began, processor_seconds()
     memory.stop()
     spark.stop()
-    return {"seconds": seconds, "jvm": memory.jvm, "workers": memory.workers}
+    return {
+        "seconds": seconds,
+        "jvm seconds": after[0] - before[0],
+        "python seconds": after[1] - before[1],
+        "jvm": memory.jvm,
+        "workers": memory.workers,
+        "load": os.getloadavg()[0],
+    }
 
 
 # --- Data -----------------------------------------------------------------------------------------
@@ -340,6 +376,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--documents", type=int, default=1_000)
     parser.add_argument("--scales", default="1,10")
     parser.add_argument("--only", default=",".join(CONTENDERS))
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--one", nargs=3, metavar=("NAME", "FOLDER", "WARM_UP"))
     options = parser.parse_args([] if arguments is None else arguments)
     if options.one:
@@ -349,36 +386,59 @@ def main(arguments: list[str] | None = None) -> None:
     names = [name for name in CONTENDERS if name in options.only.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         store(made_up(WARM_UP), f"{folder}/warm-up")
-        print("| | documents | words | by | words a second | JVM MB | Python MB |")
-        print("| --- | --- | --- | --- | --- | --- | --- |")
+        print(
+            "| | documents | words | by | words a second | JVM CPU s | Python CPU s | µs CPU a word "
+            "| of by hand: clock, CPU | JVM MB | Python MB | load |"
+        )
+        print("| --- " * 12 + "|")
         for scale in map(int, options.scales.split(",")):
             count = scale * options.documents
-            if scale > 1:
-                rows = made_up(count)
-            elif articles.exists():
-                rows = corpus(articles, count)
-            else:
+            if scale == 1 and not articles.exists():
                 print(f"skipped: {articles} is not there; pass --data or set EMBERFLOW_DATA")
                 continue
-            documents, words = store(rows, f"{folder}/{scale}")
-            small = f"{folder}/{scale}-small"
-            less, fewer = store(
-                corpus(articles, count // STATEFUL_SHARE)
-                if scale == 1
-                else made_up(count // STATEFUL_SHARE),
-                small,
-            )
+
+            def rows(count: int, scale: int = scale) -> Iterator[tuple[int, int, int, str]]:
+                return corpus(articles, count) if scale == 1 else made_up(count)
+
+            folders = f"{folder}/{scale}", f"{folder}/{scale}-small"
+            sizes = [
+                store(rows(number), where)
+                for number, where in zip((count, count // SHARE), folders, strict=True)
+            ]
+            found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+            for _ in range(options.rounds):
+                for name in names:
+                    where = folders[name in PARTLY]
+                    found[name].append(apart(name, where, f"{folder}/warm-up"))
             for name in names:
-                partly = name == "count-stateful"
-                label, by, _ = CONTENDERS[name]
-                found = apart(name, small if partly else f"{folder}/{scale}", f"{folder}/warm-up")
-                done = (less, fewer) if partly else (documents, words)
-                print(
-                    f"| {label} | {done[0]:,} | {done[1]:,} | {by} | "
-                    f"{done[1] / found['seconds']:,.0f} | {found['jvm']:,.0f} | "
-                    f"{found['workers']:,.0f} |",
-                    flush=True,
-                )
+                print(line(name, sizes, found), flush=True)
+
+
+def line(name: str, sizes: list[tuple[int, int]], found: dict[str, list[dict[str, float]]]) -> str:
+    """A row of the table: medians of all rounds, the most of memory and load."""
+    label, by, _, hand = CONTENDERS[name]
+
+    def middle(who: str, *whats: str) -> float:
+        """For a word."""
+        words = sizes[who in PARTLY][1]
+        return statistics.median(sum(one[what] for what in whats) for one in found[who]) / words
+
+    processor = ("jvm seconds", "python seconds")
+    ratios = "1" if any(name == other[3] for other in CONTENDERS.values()) else ""
+    if found.get(hand):
+        ratios = (
+            f"{middle(name, 'seconds') / middle(hand, 'seconds'):.2f}, "
+            f"{middle(name, *processor) / middle(hand, *processor):.2f}"
+        )
+    documents, words = sizes[name in PARTLY]
+    most = {what: max(one[what] for one in found[name]) for what in ("jvm", "workers", "load")}
+    return (
+        f"| {label} | {documents:,} | {words:,} | {by} | {1 / middle(name, 'seconds'):,.0f} | "
+        f"{middle(name, 'jvm seconds') * words:,.1f} | "
+        f"{middle(name, 'python seconds') * words:,.1f} | "
+        f"{middle(name, *processor) * 1e6:,.2f} | {ratios} | {most['jvm']:,.0f} | "
+        f"{most['workers']:,.0f} | {most['load']:.0f} |"
+    )
 
 
 def apart(name: str, folder: str, warm_up: str) -> dict[str, float]:

@@ -36,6 +36,8 @@ _BYTES_MAX: Final = 8 << 20
 #: Items of a block of a run, and how many bytes of them there should be at most.
 _BLOCK_ITEMS: Final = 2_048
 _BLOCK_BYTES: Final = 1 << 16
+#: Items of the first block, which tells how large items are.
+_SAMPLED: Final = 16
 #: Runs that are merged at once.
 _RUNS_MAX: Final = 64
 
@@ -163,7 +165,7 @@ class _Run:
         self._ends: list[int] = []
         try:
             for hashes, times, paths, payloads in blocks:
-                start, size = 0, _BLOCK_ITEMS
+                start, size = 0, min(_SAMPLED, _BLOCK_ITEMS)
                 while start < len(paths):
                     end = start + size
                     kind, values, count = column_of(payloads[start:end])
@@ -173,7 +175,7 @@ class _Run:
                     self._ends.append(self._file.tell())
                     start = end
                     # The next block has as many as would have made this one of the size aimed at.
-                    size = max(1, min(_BLOCK_ITEMS, size * _BLOCK_BYTES // max(1, count)))
+                    size = max(1, min(_BLOCK_ITEMS, len(values) * _BLOCK_BYTES // max(1, count)))
             self._file.flush()
         except BaseException:
             self.close()
