@@ -1,19 +1,23 @@
 """The runners that have to agree with the reference. Another one is another entry of `RUNNERS`.
 
 A runner takes a case and a function that gives the Spark session, and returns the bytes of each
-partition of each sink.
+partition of each sink that it was asked for: of all of them, but for batch (`asked_of_batch`).
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import emberflow as ef
 from emberflow import fronts, sinks
-from tests.contract.cases import Case
+from emberflow.runners.batch import Rows
+from emberflow.runners.batch.codec import decode
+from tests.contract.cases import ROUND, Case
 from tests.contract.outputs import Bytes, as_bytes, by_partition
 
 if TYPE_CHECKING:
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 SECONDS = 60
 SEEDS_OF_NETWORKS = range(5)
+#: Of each shuffle of a batch.
+PARTITIONS = (1, 3, 8)
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,62 @@ def live(case: Case, spark: Callable[[], SparkSession], *, workers: int) -> Byte
     }
 
 
+def batch(case: Case, spark: Callable[[], SparkSession], *, partitions: int) -> Bytes:
+    """What is asked of batch at this number of partitions, in one job: see `asked_of_batch`."""
+    from pyspark.sql import functions as sql
+
+    names = asked_of_batch(case, partitions)
+    given = {
+        name: shuffled(spark(), elements, Random(f"{partitions} {name}"))
+        for name, elements in case.elements.items()
+    }
+    found = case.flow.batch(spark(), raw=True, ordered=False, partitions=partitions, **given)
+    frames = [
+        found[name].select(
+            sql.lit(name).alias("sink"),
+            "_time",
+            "_path",
+            "_payload",
+            sql.col("_partition") if "_partition" in found[name].columns else sql.lit(0),
+        )
+        for name in names
+    ]
+    rows = reduce(lambda one, other: one.union(other), frames).collect()
+    got: Bytes = {
+        (name, partition): []
+        for name in names
+        for partition in range(case.flow.graph().sinks[name].partitions)
+    }
+    for sink, _, _, payload, partition in sorted(map(tuple, rows)):
+        got[sink, partition].append(as_bytes(decode(bytes(payload))))
+    return got
+
+
+def asked_of_batch(case: Case, partitions: int) -> list[str]:
+    """The sinks that are looked at with so many partitions.
+
+    Each sink is a plan of its own, and costs as much as a small flow. So where a flow has many, a
+    test run takes each at one number of partitions; `make soak` takes all of them at all.
+    """
+    names = list(case.flow.graph().sinks)
+    if len(names) < len(PARTITIONS) or ROUND:
+        return names
+    return names[PARTITIONS.index(partitions) :: len(PARTITIONS)]
+
+
+def shuffled(spark: SparkSession, elements: list[Any], random: Random) -> Rows:
+    """The elements as rows of a few partitions, in any order; pickled, so that any payload will do."""
+    rows = [
+        (element.time, pickle.dumps(element.payload))
+        if isinstance(element, ef.At)
+        else (number, pickle.dumps(element))
+        for number, element in enumerate(elements)
+    ]
+    random.shuffle(rows)
+    df = spark.createDataFrame(rows, "time long, pickled binary").repartition(random.randint(1, 3))
+    return ef.rows(df, payload=lambda row: pickle.loads(row.pickled), unique=True)
+
+
 def in_order(elements: list[Any]) -> list[Any]:
     """A front gives its elements in the order of time; a list may have them in any."""
     if any(isinstance(element, ef.At) for element in elements):
@@ -72,5 +134,11 @@ RUNNERS: dict[str, Runner] = {
     **{
         f"live, {workers} workers": Runner(partial(live, workers=workers), on_spark=True)
         for workers in (1, 2, 4)
+    },
+    **{
+        f"batch, {partitions} partitions": Runner(
+            partial(batch, partitions=partitions), on_spark=True
+        )
+        for partitions in PARTITIONS
     },
 }

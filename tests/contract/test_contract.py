@@ -9,7 +9,7 @@ import pytest
 import emberflow as ef
 from tests.contract.cases import CASES, EXAMPLE_ELEMENTS, EXAMPLES, Case, examples_importable
 from tests.contract.outputs import Bytes, by_partition, differences
-from tests.contract.runners import RUNNERS
+from tests.contract.runners import PARTITIONS, RUNNERS, asked_of_batch
 
 BY_NAME = {case.name: case for case in CASES}
 
@@ -48,7 +48,17 @@ def test_the_output_is_that_of_the_reference_to_the_byte(
 ) -> None:
     with examples_importable():
         got = RUNNERS[runner].run(case, lambda: request.getfixturevalue("spark"))
-        assert differences(got, right(case.name)) == []
+        expected = right(case.name)
+        asked = {sink for sink, _ in got}
+        assert asked
+        assert differences(got, {at: is_ for at, is_ in expected.items() if at[0] in asked}) == []
+
+
+def test_batch_is_asked_for_every_sink_and_at_every_number_of_partitions() -> None:
+    for case in CASES:
+        asked = [asked_of_batch(case, partitions) for partitions in PARTITIONS]
+        assert {name for names in asked for name in names} == set(case.flow.graph().sinks)
+        assert all(asked)
 
 
 @pytest.mark.parametrize(

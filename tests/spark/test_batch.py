@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import emberflow as ef
 from emberflow.runners.batch import Rows
-from tests.strategies import random_flow
+from tests.batch.test_transactions import kinds, random_case
 from tests.test_examples import EXAMPLES, example
 
 
@@ -32,18 +32,6 @@ def assert_equal(expected: dict[str, list[Any]], found: dict[str, DataFrame]) ->
     assert list(found) == list(expected)
     for name, df in found.items():
         assert repr(ef.payloads(df)) == repr(expected[name])
-
-
-# Hundreds of others, without Spark: tests/batch.
-@pytest.mark.parametrize("seed", range(9))
-def test_random_flows_in_batch_equal_the_reference(spark: SparkSession, seed: int) -> None:
-    flow, elements = random_flow(Random(seed))
-    frames = {
-        name: ef.rows(frame(spark, given, "value long", (3, 8, 1)[seed % 3], seed), unique=True)
-        for name, given in elements.items()
-    }
-    found = flow.batch(spark, raw=True, partitions=(1, 3, 8)[seed % 3], **frames)
-    assert_equal(ef.run(flow, **elements), found)
 
 
 def examples() -> dict[str, tuple[ef.Flow, dict[str, list[Any]], dict[str, tuple[Any, str]]]]:
@@ -83,13 +71,60 @@ def examples() -> dict[str, tuple[ef.Flow, dict[str, list[Any]], dict[str, tuple
             {"numbers": (None, "value long")},
         ),
         "word_count": (words.flow, {"lines": words.LINES}, {"lines": (None, "value string")}),
+        **transactional_examples(),
     }
 
 
-@pytest.mark.parametrize("partitions", [1, 3, 8])
+def transactional_examples() -> dict[
+    str, tuple[ef.Flow, dict[str, list[Any]], dict[str, tuple[Any, str]]]
+]:
+    bank, ledger, seats, stock = map(example, ("bank", "ledger", "seats", "stock"))
+    return {
+        "bank": (
+            bank.flow,
+            {"orders": bank.ORDERS},
+            {"orders": (bank.Order, "kind string, source string, target string, amount long")},
+        ),
+        "ledger": (
+            ledger.flow,
+            {"deposits": ledger.DEPOSITS, "transfers": ledger.TRANSFERS},
+            {
+                "deposits": (ledger.Deposit, "client string, euro long, assets long"),
+                "transfers": (
+                    ledger.Transfer,
+                    "source string, target string, euro long, assets long",
+                ),
+            },
+        ),
+        "seats": (
+            seats.flow,
+            {"requests": seats.REQUESTS + seats.crowd(40)},
+            {
+                "requests": (
+                    lambda row: seats.Request(row.name, tuple(row.seats)),
+                    "name string, seats array<string>",
+                )
+            },
+        ),
+        "stock": (
+            stock.flow,
+            {"moves": stock.MOVES, "deliveries": stock.DELIVERIES, "orders": stock.ORDERS},
+            {
+                "moves": (stock.Move, "item string, warehouse string"),
+                "deliveries": (stock.Delivery, "warehouse string, item string, pieces long"),
+                "orders": (
+                    lambda row: stock.Order(row.number, tuple(stock.Line(*n) for n in row.lines)),
+                    "number long, lines array<struct<item: string, pieces: long>>",
+                ),
+            },
+        ),
+    }
+
+
+# With columns, as users have them. On 1, 3 and 8 partitions: tests/contract.
 @pytest.mark.parametrize("name", sorted(examples()))
 def test_the_examples_in_batch_equal_the_reference(
-    spark: SparkSession, name: str, partitions: int, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))  # tasks import from where the driver does
     flow, elements, schemas = examples()[name]
@@ -97,26 +132,56 @@ def test_the_examples_in_batch_equal_the_reference(
         front: ef.rows(frame(spark, elements[front], schema, 2), payload=payload, unique=True)
         for front, (payload, schema) in schemas.items()
     }
-    found = flow.batch(spark, raw=True, partitions=partitions, **given)
+    found = flow.batch(spark, raw=True, partitions=2, **given)
     assert_equal(ef.run(flow, **elements), found)
 
 
 def test_an_example_without_a_test_is_noticed() -> None:
     scripts = {path.stem for path in EXAMPLES.glob("*.py")} - {"conftest", "demo"}
-    # Batch says of transactions that it does not run them yet.
-    transactional = {"bank", "ledger", "seats", "stock"}
-    assert scripts - transactional == set(examples())
+    assert scripts == set(examples())
 
 
-@pytest.mark.parametrize("name", ["bank", "seats"])
-def test_a_flow_with_transactions_is_refused_when_it_is_planned(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str
+# Hundreds of others, without Spark: tests/batch; other random flows: tests/contract. Here one of each
+# way that transactions run.
+@pytest.mark.parametrize(("seed", "ways"), [(6, {"by key"}), (7, {"apart"}), (17, {"in order"})])
+def test_random_transactions_in_batch_equal_the_reference(
+    spark: SparkSession, seed: int, ways: set[str]
 ) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    flow = example(name).flow
-    (front,) = flow.graph().fronts
-    with pytest.raises(ef.EmberflowError, match=r"transaction|does not know|cannot"):
-        flow.batch(spark, **{front: spark.createDataFrame([(1, 2)], ["time", "value"])})
+    flow, elements = random_case(seed)
+    assert set(kinds(flow.graph())) >= ways
+    frames = {
+        name: ef.rows(frame(spark, given, "value long", 3, seed), unique=True)
+        for name, given in elements.items()
+    }
+    found = flow.batch(spark, raw=True, partitions=3, **frames)
+    assert_equal(ef.run(flow, **elements), found)
+
+
+def test_a_task_holds_the_states_of_one_key_where_transactions_have_one(
+    spark: SparkSession,
+) -> None:
+    """1,000 values of a megabyte in two states that change together, in one task."""
+
+    def megabyte(held: bytes, n: int) -> bytes:
+        return held + b"x" if held else bytes(1 << 20)
+
+    def resident(n: int) -> tuple[int, int]:
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[1])
+        return n, pages * 4096 >> 20
+
+    flow = ef.Flow("large")
+    large, counts = flow.state("large", default=b""), flow.state("counts", default=0)
+    with flow.front("numbers").transaction() as tx:
+        keyed = tx.key_by(lambda n: n % 1_000)
+        keyed.update(large, megabyte)
+        keyed.update(counts, lambda count, n: count + 1, check=lambda count: count < 3)
+    tx.committed.map(resident).sink("out")
+    rows = ef.rows(spark.range(3_000).selectExpr("id as time", "id as value"), unique=True)
+    found = flow.batch(spark, schema="n long, resident long", partitions=1, numbers=rows)["out"]
+    out = found.collect()
+    assert sorted(row.n for row in out) == list(range(2_000))
+    assert max(row.resident for row in out) < 700
 
 
 # --- The DataFrame that comes out -----------------------------------------------------------------
