@@ -185,15 +185,13 @@ def test_an_abort_may_come_before_its_version() -> None:
     assert versions.buckets == {}
 
 
-def test_what_is_held_is_not_trimmed() -> None:
+def test_what_is_kept_is_not_trimmed() -> None:
     versions, _ = machines()
     ports = Ports(versions)
     ports.take([((time, 0, 0), 0, ("a", 0, 2, 2)) for time in range(1, 6)])
-    versions.held = (3, 0)
-    versions.trim((9, 0))
+    versions.trim((3, 0))
     assert [row.payload for row in versions.committed((3, 0))] == [4]
     assert [row.payload for row in versions.committed((5, 0))] == [8]
-    versions.held = AFTER_ALL
     versions.trim((9, 0))
     assert versions.sizes() == [1]
 

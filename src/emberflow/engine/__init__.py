@@ -15,6 +15,8 @@ moves messages differs. Read `worker` for how they work together, then the machi
 `closing`       the closers: votes, decisions, aborts
 `slices`        how the cycle of states and closers is run
 `barrier`       holds output until the minimal time has passed it
+`reading`       a worker's part of an answer to a query of state
+`asking`        the coordinator's: the moment of the answer, and that it is kept
 `acker`         the minimal time, from acks by xor and reports of fronts
 `gate`          credits: how far a front may run ahead
 `markers`       the baseline: items by arrival, snapshots by markers; with `arrival`

@@ -36,13 +36,15 @@ class Gate:
     (1, (5, 0))
     """
 
-    __slots__ = ("_credit", "_open", "_open_count", "front", "position", "promise")
+    __slots__ = ("_credit", "_open", "_open_count", "front", "position", "promise", "reached")
 
     def __init__(self, *, front: int, credit: int) -> None:
         if credit < 1:
             raise ValueError(f"a front needs a credit of at least 1, got {credit}")
         self.front = front
         self.promise: Moment = (-(2**63), front)
+        #: All that was emitted is below this.
+        self.reached: Moment = self.promise
         self._credit = credit
         #: The position of the last element below the minimal time, if positions are told.
         self.position: Any = None
@@ -67,7 +69,7 @@ class Gate:
         """Several at once, which the caller has seen to be in order and not below the promise."""
         self._open.append((times, positions))
         self._open_count += len(times)
-        self.promise = (times[-1] + 1, self.front)
+        self.promise = self.reached = (times[-1] + 1, self.front)
 
     def idle_until(self, time: int) -> None:
         """The front has nothing now, and will emit nothing below this time."""

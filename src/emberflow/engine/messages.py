@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.item import FlatItem, GlobalTime
 
@@ -51,10 +52,15 @@ class Ack(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The minimal times: of all that may still go anywhere, and of what is bound for each worker."""
+    """The minimal times: of all that may still go anywhere, and of what is bound for each worker.
+
+    ``kept`` is how far what can be read has to reach back (`asking`); None for no further than the
+    minimal time itself.
+    """
 
     anywhere: Moment
     ranges: tuple[Moment, ...]
+    kept: Moment | None = None
 
     def of_range(self, worker: int) -> Moment:
         """Nothing below this can reach the barriers of a worker any more."""
@@ -81,3 +87,86 @@ class Effects(NamedTuple):
     ack: Ack
     bundles: list[Bundle]
     failure: Exception | None
+
+
+class Keys(NamedTuple):
+    """Some keys of a state that are asked for."""
+
+    state: str
+    keys: tuple[Any, ...]
+
+
+class Scan(NamedTuple):
+    """All keys of a state from ``low`` on and below ``high`` that a predicate lets through.
+
+    The predicate gets key and value. None is no bound, and no predicate.
+    """
+
+    state: str
+    low: Any = None
+    high: Any = None
+    predicate: Callable[[Any, Any], object] | None = None
+
+
+#: What is asked of a state.
+Part: TypeAlias = Keys | Scan
+
+
+class Ask(NamedTuple):
+    """To a worker: what do you hold of this, as of a moment? Parts have their number in the question."""
+
+    number: int
+    moment: Moment
+    parts: Any  # tuple[tuple[int, Part], ...]; on the wire, the bytes of it
+
+
+class Mark(NamedTuple):
+    """To a worker: how far have your fronts come?"""
+
+    number: int
+
+
+class More(NamedTuple):
+    """To a worker: the next page, please."""
+
+    number: int
+
+
+class Close(NamedTuple):
+    """To a worker: nobody waits for the rest."""
+
+    number: int
+
+
+class Page(NamedTuple):
+    """From a worker: rows ``(part, key, value)``, whether there are more, or why there are none."""
+
+    worker: int
+    number: int
+    rows: Any  # list[tuple[int, Any, Any]]; on the wire, the bytes of it
+    more: bool
+    problem: str | None = None
+
+
+class Marked(NamedTuple):
+    """From a worker: all that its fronts have let in is below this."""
+
+    worker: int
+    number: int
+    moment: Moment
+
+
+class Began(NamedTuple):
+    """To who asked: it is read as of this moment, on so many workers."""
+
+    number: int
+    moment: Moment
+    workers: int
+
+
+class Refused(NamedTuple):
+    """To who asked: it cannot be answered. ``kept`` is what could be asked for, at most that."""
+
+    number: int
+    problem: str
+    kept: tuple[Moment, Moment]

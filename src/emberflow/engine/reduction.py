@@ -412,6 +412,21 @@ class Reducing(Trimmed[Versions]):
     def sizes(self) -> list[int]:
         return [len(versions) for versions in self.buckets.values()]
 
+    def bucket_of(self, key: Any) -> Versions | None:
+        return self.buckets.get(key)
+
+    def row_at(self, versions: Versions, moment: Moment) -> tuple[Any, Any] | None:
+        """Key and accumulator as of a moment that is final and not trimmed; None if there is none."""
+        last = bisect_left(versions, (moment,)) - 1
+        if last < 0:
+            return None
+        _, _, mapped, accumulator = versions[last]
+        if accumulator.__class__ is _Absent:
+            accumulator = accumulator.kept  # it was diverted, or the run ends
+            if accumulator is _NO_ACCUMULATOR:
+                return None
+        return (mapped.key if mapped.__class__ is _Restored else self._key_of(mapped)), accumulator
+
     def all_buckets(self) -> list[Versions]:
         return list(self.buckets.values())
 
@@ -422,14 +437,12 @@ class Reducing(Trimmed[Versions]):
         last = bisect_left(versions, (moment,)) - 1
         if last < 0 or versions[last][0] < since:
             return []
-        place, _, mapped, accumulator = versions[last]
-        if accumulator.__class__ is _Absent:
-            # What failed below a cut ends the run, so this cut will never be committed; unless it
-            # was diverted, and then the accumulator that goes on behind it is what to save.
-            accumulator = accumulator.kept
-            if accumulator is _NO_ACCUMULATOR:
-                return []
-        key = mapped.key if mapped.__class__ is _Restored else self._key_of(mapped)
+        # What failed below a cut ends the run, so this cut will never be committed; unless it
+        # was diverted, and then the accumulator that goes on behind it is what to save.
+        row = self.row_at(versions, moment)
+        if row is None:
+            return []
+        place, (key, accumulator) = versions[last][0], row
         return [Row(self.operation, key_hash(key), key, place, accumulator)]
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:

@@ -28,8 +28,8 @@ the batch: all tombstones first, for the reasons told in `net`.
 
 **Trimming.** Below the minimal time all is decided: of what is there only the last version that
 counts is needed, and aborts are not. ``committed`` gives the last such version below any time that
-is not trimmed yet, which is what a cut saves and what a query reads. ``held`` is the hook for both:
-what is at or above it stays, though it is below the minimal time.
+is not trimmed yet, which is what a cut saves and what a query reads (`reading`): a worker trims no
+further than both allow.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from typing import Any, TypeAlias
 from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.changes import Changes
 from emberflow.engine.cut import Row
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.engine.trimming import ITEMS_MIN, Trimmed
 from emberflow.errors import StepError
 from emberflow.graph import Graph
@@ -172,8 +172,6 @@ class Versions(Trimmed[Bucket]):
         self.node = node
         self.buckets: dict[Any, Bucket] = {}
         self.replays = 0
-        #: Versions from here on stay, whatever the minimal time: for a cut under way, or history.
-        self.held: Moment = AFTER_ALL
         self._default = node.default
         self._ports = node.ports
         self._uses = [_Use(graph, node, number) for number in range(len(node.accesses))]
@@ -443,7 +441,7 @@ class Versions(Trimmed[Bucket]):
     def trim(self, minimal: Moment) -> None:
         if self.changes is not None:
             self.changes.note_all(self.touched_since(self.changes.begun))
-        bound, trim_one, writes = min(minimal, self.held), self.trim_one, self._writes
+        trim_one, writes = self.trim_one, self._writes
         touched: list[Bucket] = []
         stays = touched.append
         for bucket in self.touched:
@@ -452,10 +450,10 @@ class Versions(Trimmed[Bucket]):
                 if trim_one(bucket, minimal):
                     stays(bucket)
                 continue
-            if entries[1][0] >= bound:
+            if entries[1][0] >= minimal:
                 stays(bucket)  # of what is final the last version is enough
                 continue
-            final = len(entries) if entries[-1][0] < bound else bisect_left(entries, (bound,))
+            final = len(entries) if entries[-1][0] < minimal else bisect_left(entries, (minimal,))
             last = entries[final - 1]
             if (
                 last[7] is None
@@ -480,7 +478,6 @@ class Versions(Trimmed[Bucket]):
 
     def trim_one(self, bucket: Bucket, minimal: Moment) -> bool:
         """Drop what is decided and superseded; whether there will be more to drop."""
-        minimal = min(minimal, self.held)
         entries, aborts = bucket.entries, bucket.aborts
         final = bisect_left(entries, (minimal,))
         if final:
@@ -523,10 +520,20 @@ class Versions(Trimmed[Bucket]):
     def committed(self, below: Moment) -> Iterator[Row]:
         """The last committed version of each key below a time, which the minimal time has reached.
 
-        It must not be above what was trimmed with: see ``held``.
+        It must not be below what was trimmed with.
         """
         for bucket in self.buckets.values():
             yield from self.rows_of(bucket, below, BEFORE_ALL)
+
+    # Reads: see `reading`.
+
+    def bucket_of(self, key: Any) -> Bucket | None:
+        return self.buckets.get(key)
+
+    def row_at(self, bucket: Bucket, moment: Moment) -> tuple[Any, Any] | None:
+        """Key and value as of a moment that is final and not trimmed; None if there is no value."""
+        entry = self._last_counting(bucket, bisect_left(bucket.entries, (moment,)))
+        return None if entry is None else (bucket.key, entry[6])
 
     # Cuts: see `cut`. The rows of a state are its committed versions, one a key.
 

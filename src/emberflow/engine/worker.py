@@ -45,6 +45,7 @@ from emberflow.engine.messages import (
     Xors,
 )
 from emberflow.engine.program import Layout, Machines, Unit
+from emberflow.engine.reading import Reading
 from emberflow.engine.routing import Route, barrier_host
 from emberflow.engine.slices import Slices, runs_in_slices
 from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, InternalError, StepError
@@ -103,6 +104,8 @@ class Worker:
         self.workers = workers
         self.machines = Machines(layout)
         self._process = self.machines.process
+        self.reading = Reading(index, layout, self.machines)
+        self._kept: Moment = BEFORE_ALL
         self._incarnation = incarnation
         self._frames_made = 0
         self._elements = 0
@@ -218,11 +221,15 @@ class Worker:
             self._run()
         if minimal > self._minimal:
             self._minimal = minimal
-        if progress.of_all() > self._minimal_of_all:
-            self._minimal_of_all = progress.of_all()
+        of_all = progress.of_all()
+        kept = of_all if progress.kept is None else progress.kept
+        if of_all > self._minimal_of_all or kept > self._kept:
+            self._minimal_of_all = max(of_all, self._minimal_of_all)
+            self._kept = max(kept, self._kept)
             bound = self._trims_below()
-            for machine in self.machines.stateful.values():
-                machine.trim_if_due(bound)
+            for node, machine in self.machines.stateful.items():
+                machine.trim_if_due(self._kept_of(node, bound))
+            self.reading.trimmed_below = min(bound, self._kept)
             if not self._is_capturing():
                 for pending in self.machines.pending.values():
                     pending.trim_if_due(bound)
@@ -237,8 +244,8 @@ class Worker:
     def trim(self) -> None:
         """Trim every bucket now, whatever the rhythm says."""
         bound = self._trims_below()
-        for machine in self.machines.stateful.values():
-            machine.trim(bound)
+        for node, machine in self.machines.stateful.items():
+            machine.trim(self._kept_of(node, bound))
         if not self._is_capturing():
             for pending in self.machines.pending.values():
                 pending.trim(bound)
@@ -313,6 +320,10 @@ class Worker:
         if self._capture is not None and not self._capture.done:
             return min(self._minimal_of_all, self._capture.moment)
         return self._minimal_of_all
+
+    def _kept_of(self, node: int, bound: Moment) -> Moment:
+        """How far a machine is trimmed: what can be read, no further than it may be asked for."""
+        return min(bound, self._kept) if node in self.reading.nodes else bound
 
     # Running the graph.
 
