@@ -119,6 +119,10 @@ class Reference:
         self._follow_scheduled(place)
         self._follow((place, front.id, payload))
 
+    def advance(self, global_time: GlobalTime) -> None:
+        """Process what is scheduled for global times below this one."""
+        self._follow_scheduled((global_time, ()))
+
     def finish(self) -> None:
         """Process what is scheduled for times after the last element."""
         self._follow_scheduled(None)

@@ -8,13 +8,14 @@ Nothing crashes here; `recovery` puts the same machines into processes that do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from emberflow.engine.acker import Acker
 from emberflow.engine.gate import Gate
-from emberflow.engine.messages import Ack, Effects, Frame, Moment, Progress
+from emberflow.engine.messages import BEFORE_ALL, Ack, Effects, Frame, Moment, Progress
 from emberflow.engine.program import Layout
+from emberflow.engine.reading import readable_states
 from emberflow.engine.worker import Worker
 from emberflow.errors import ERRORS_SINK, InputError, OnError
 from emberflow.flow import Flow
@@ -22,6 +23,8 @@ from emberflow.graph import Front, Graph
 from emberflow.item import FlatItem
 from emberflow.runners.diverting import check_parameters, checked_on_error
 from emberflow.runners.elements import timed_elements
+from emberflow.runners.questions import Question
+from emberflow.runners.simulation.asking import Asked, Asker, ReadingHost
 from emberflow.runners.simulation.checkers import (
     CheckError,
     MinimalTimeChecker,
@@ -42,6 +45,7 @@ def simulate(
     workers: int | None = None,
     crashes: int = 0,
     on_error: OnError = "fail",
+    queries: Sequence[Mapping[str, Any]] = (),
     **elements: Iterable[Any],
 ) -> SimulationResult:
     """Run a flow on several workers over a network with delays, all drawn from the seed.
@@ -67,21 +71,34 @@ def simulate(
     >>> result = ef.simulate(flow, numbers=numbers, seed=7, workers=3, on_error="divert")
     >>> result.outputs == ef.run(flow, numbers=numbers, on_error="divert")
     True
+
+    ``queries`` are reads of state, each as for `LiveQuery.read`: a dict from the names of states to
+    keys. They are asked at moments that the seed draws; ``answers`` are as of various times then.
+
+    >>> flow = ef.Flow("word count")
+    >>> words = flow.front("lines").flat_map(str.split).key_by(lambda word: word)
+    >>> words.count(name="counts").sink("out")
+    >>> lines = ["the dog", "the cat"]
+    >>> result = ef.simulate(flow, lines=lines, queries=[{"counts": ["the", "dog"]}])
+    >>> result.answers[0]["counts"] in ({}, {"the": 1, "dog": 1}, {"the": 2, "dog": 1})
+    True
     """
     graph = flow.graph()
-    check_parameters(graph, "simulate", "seed", "workers", "crashes", "on_error")
+    check_parameters(graph, "simulate", "seed", "workers", "crashes", "on_error", "queries")
     on_error = checked_on_error(graph, on_error, "simulate(on_error=)")
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise InputError(f"simulate(workers=) takes an int of at least 1, got {workers!r}.")
     if not isinstance(crashes, int) or crashes < 0:
         raise InputError(f"simulate(crashes=) takes an int of at least 0, got {crashes!r}.")
     options = Options.drawn(seed, workers=workers)
+    states = readable_states(Layout(graph))
+    asked = [Asked(Question(graph.flow, states, query), default=True) for query in queries]
     simulation: Simulation | CrashSimulation
     if crashes:
         faults = Faults.drawn(seed, crashes=crashes)
-        simulation = CrashSimulation(graph, options, faults, on_error=on_error)
+        simulation = CrashSimulation(graph, options, faults, on_error=on_error, asked=asked)
     else:
-        simulation = Simulation(graph, options, on_error=on_error)
+        simulation = Simulation(graph, options, on_error=on_error, asked=asked)
     return simulation.run(timed_elements(graph, elements))
 
 
@@ -96,10 +113,13 @@ class Simulation:
         worker: type[Worker] = Worker,
         acker: type[Acker] = Acker,
         on_error: OnError = "fail",
+        asked: Sequence[Asked] = (),
+        history: int = 0,
     ) -> None:
         self.graph = graph
         self.options = options
         self.network = Network(options)
+        self.asker = Asker(self.network, asked, history)
         layout = Layout(graph, on_error=on_error)
         self.workers = [
             _WorkerHost(self, worker(layout, index, options.workers))
@@ -124,9 +144,14 @@ class Simulation:
             own[node.id].append((moment, payload))
         for front in self.fronts:
             front.begin(own[front.node.id])
+        self.asker.attach(self.options.workers, BEFORE_ALL, self._ask)
+        self.asker.reached = lambda: max(front.gate.reached for front in self.fronts)
+        self.asker.begin()
         try:
             self.network.run()
             if self.failure is None:
+                for host in self.workers:
+                    host.worker.progress(self.acker.progress)  # nobody asks for history any more
                 self.minimal_time_checker.finished()
                 check_drained([host.worker for host in self.workers], self.acker.entries)
         except (CheckError, DoesNotDrainError) as error:
@@ -143,6 +168,7 @@ class Simulation:
             options=self.options,
             trace=self.network.trace,
             states=states_of([host.worker for host in self.workers]),
+            answered=list(self.asker.answered),
         )
 
     # What hosts tell.
@@ -177,8 +203,18 @@ class Simulation:
         if progress == before:
             return
         self.network.note("progress", progress)
+        self.asker.progress(progress, self._tell_progress)
+
+    def _tell_progress(self, progress: Progress) -> None:
         for host in self.workers:
             self._send_progress(host, progress)
+
+    def _ask(self, worker: int, message: Any) -> None:
+        host = self.workers[worker]
+        self.network.send("acker", f"worker {worker}", lambda: host.reading.hear(message))
+
+    def answer(self, worker: int, message: Any) -> None:
+        self.network.send(f"worker {worker}", "acker", lambda: self.asker.hear(message))
 
     def _send_progress(self, host: _WorkerHost, progress: Progress) -> None:
         self.network.send("acker", f"worker {host.index}", lambda: host.progress(progress))
@@ -194,6 +230,18 @@ class _WorkerHost:
         self._waiting: deque[Frame] = deque()
         self._busy = False
         self._told_at = 0
+        self.reading = ReadingHost(
+            simulation.network,
+            worker,
+            reached=self._reached,
+            tell=lambda message: simulation.answer(self.index, message),
+            later=simulation.network.later,
+        )
+
+    def _reached(self) -> Moment:
+        """All that the fronts here have let in is below this."""
+        fronts = [front for front in self.simulation.fronts if front.host is self]
+        return max((front.gate.reached for front in fronts), default=BEFORE_ALL)
 
     def tell_time(self) -> None:
         now = self.simulation.network.now

@@ -20,6 +20,7 @@ from emberflow.engine.worker import Worker
 from emberflow.errors import ERRORS_SINK
 from emberflow.graph import Front
 from emberflow.item import TIME_MIN, FlatItem
+from emberflow.runners.simulation.asking import ReadingHost
 from emberflow.runners.simulation.checkers import CheckError
 from emberflow.runners.simulation.network import Network
 from emberflow.runners.simulation.storage import SinkPartition
@@ -78,6 +79,7 @@ class WorkerProcess(Process):
         self._busy = False
         self._told_at = life.network.now
         self._cut: CutOfProcess | None = None
+        self._reading: ReadingHost | None = None
 
     def hear(self, incarnation: int, message: Callable[[WorkerProcess], None]) -> None:
         if self.alive and not is_of_another(incarnation, self.life.number):
@@ -111,6 +113,13 @@ class WorkerProcess(Process):
             rows = owned(cut.rows, self.index, life.workers)
             scheduled = owned(cut.scheduled, self.index, life.workers)
             self._effects(self.worker.restore(cut.manifest.moment, rows, scheduled))
+        self._reading = ReadingHost(
+            life.network,
+            self.worker,
+            reached=lambda: max((front.reached for front in self.fronts), default=BEFORE_ALL),
+            tell=lambda said: life.tell_driver(self.name, lambda driver: driver.answered(said)),
+            later=self.later,
+        )
         life.tell_driver(self.name, lambda driver: driver.restored(self.index))
         self._work_later()
 
@@ -159,6 +168,10 @@ class WorkerProcess(Process):
         self._effects(self.worker.progress(progress))
         for front in self.fronts:
             front.progress(progress)
+
+    def asked(self, message: Any) -> None:
+        assert self._reading is not None
+        self._reading.hear(message)
 
     def tell_time(self) -> None:
         assert self.worker is not None
@@ -394,6 +407,10 @@ class FrontOfProcess:
             ahead = [moment for moment, _ in self._source[self._position :]]
             life.minimal_time_checker.will_enter(self.index, ahead)
         self._pause()
+
+    @property
+    def reached(self) -> Moment:
+        return self._gate.reached
 
     def position_at(self, moment: Moment) -> int:
         """How many elements are below a moment that is not below the cut this began with."""

@@ -12,7 +12,7 @@ run has to drain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from emberflow.engine.acker import Acker
@@ -21,6 +21,7 @@ from emberflow.engine.program import Layout
 from emberflow.engine.worker import Worker
 from emberflow.errors import OnError
 from emberflow.graph import Front, Graph
+from emberflow.runners.simulation.asking import Asked, Asker
 from emberflow.runners.simulation.checkers import (
     CheckError,
     MinimalTimeChecker,
@@ -51,11 +52,14 @@ class CrashSimulation:
         worker: type[Worker] = Worker,
         acker: type[Acker] = Acker,
         on_error: OnError = "fail",
+        asked: Sequence[Asked] = (),
+        history: int = 0,
     ) -> None:
         self.graph = graph
         self.options = options
         self.faults = faults
         self.network = Network(options)
+        self.asker = Asker(self.network, asked, history)
         self.layout = Layout(graph, on_error=on_error)
         self.storage = Storage(graph, on_error)
         self.worker = worker
@@ -70,9 +74,12 @@ class CrashSimulation:
         self.sources = sources_of(list(self.graph.fronts.values()), list(elements))
         self._plan_a_crash()
         self.start_driver()
+        self.asker.begin()
         try:
             self.network.run()
             if self.failure is None:
+                for worker in self.lives[-1].engines():
+                    worker.progress(self.lives[-1].acker.progress)  # nobody asks for history now
                 self._check_drained()
         except (CheckError, DoesNotDrainError) as error:
             raise SimulationError(str(error), self.options, self.faults) from error
@@ -95,6 +102,7 @@ class CrashSimulation:
             incarnations=len(self.lives),
             cuts=len(self.storage.cuts.manifests),
             states=states_of(self.lives[-1].engines()),
+            answered=list(self.asker.answered),
         )
 
     def _check_drained(self) -> None:
@@ -124,6 +132,7 @@ class CrashSimulation:
             else:
                 self.driver.kill()
             self.driver = None
+            self.asker.detach()
             network.note("the driver crashes")
             self.lives[-1].leave_alone()
             network.later(network.ticks(faults.restart_ticks_max), self.start_driver)
@@ -257,6 +266,7 @@ class Driver(Process):
         self.life = life
         self.simulation.lives.append(life)
         self._unrestored = set(range(life.workers))
+        self.simulation.asker.detach()
         self.network.note("incarnation", life.number, life.workers, self._committed)
         for process in life.processes:
             process.later(self.network.ticks(self.faults.restart_ticks_max), process.start)
@@ -291,6 +301,14 @@ class Driver(Process):
         if not self._unrestored:
             for process in self.life.processes:
                 self._tell(process, WorkerProcess.go)
+            since = BEFORE_ALL if self.life.cut is None else self.life.cut.manifest.moment
+            self.simulation.asker.attach(self.life.workers, since, self._ask)
+
+    def _ask(self, worker: int, message: Any) -> None:
+        self._tell(self.life.processes[worker], lambda process: process.asked(message))
+
+    def answered(self, message: Any) -> None:
+        self.simulation.asker.hear(message)
 
     def _tell(self, process: WorkerProcess, message: Callable[[WorkerProcess], None]) -> None:
         self.life.tell_worker(f"driver for {self.life.number}", process.index, message)
@@ -305,9 +323,12 @@ class Driver(Process):
         if progress == before or self._unrestored:
             return
         self.network.note("progress", progress)
+        self.simulation.asker.progress(progress, self._tell_progress)
+        self._cut_if_due(progress.of_all())
+
+    def _tell_progress(self, progress: Progress) -> None:
         for process in self.life.processes:
             self._tell(process, lambda process: process.progress(progress))
-        self._cut_if_due(progress.of_all())
 
     def failed(self, failure: Exception) -> None:
         self.simulation.end(failure)

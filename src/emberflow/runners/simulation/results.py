@@ -10,6 +10,8 @@ from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.versions import Versions
 from emberflow.engine.worker import Statistics, Worker
 from emberflow.errors import EmberflowError
+from emberflow.runners.questions import Answer
+from emberflow.runners.simulation.asking import Answered
 from emberflow.runners.simulation.options import Faults, Options
 
 
@@ -27,6 +29,15 @@ class SimulationResult:
     cuts: int = 0
     #: Key to value, of each state, at the end.
     states: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    #: What came of each query.
+    answered: list[Answered | None] = field(default_factory=list)
+
+    @property
+    def answers(self) -> list[Answer]:
+        """The answers to the queries, in the order they were given."""
+        return [
+            each.answer for each in self.answered if each is not None and each.answer is not None
+        ]
 
     @property
     def overhead(self) -> float:

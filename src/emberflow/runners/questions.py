@@ -1,0 +1,187 @@
+"""What is asked of the state of a flow, and what is answered: the same for every runner.
+
+A question names states, and of each the keys or the range of keys that it is about. Keys are known
+to belong to one worker each; a range goes to all of them. The answer is put together of the rows
+that come back, which are all as of one moment.
+
+**As of.** Users count inclusively: ``as_of=7`` is after all elements of time 7, ``as_of=(7, 0)``
+after the element of time 7 of front 0. Machines count exclusively, 'below this moment'. Fronts are
+ints, so the one is the other plus one: `moment_after` and `last_before` go there and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Keys, Moment, Part
+from emberflow.engine.messages import Scan as ScanPart
+from emberflow.engine.reading import StateInfo, in_key_order
+from emberflow.errors import InputError, shortened
+from emberflow.hashing import UnstableKey, key_hash, owner
+from emberflow.item import GlobalTime, is_time
+
+#: Below every front index, those of scheduled items included.
+_FRONT_MIN = -(2**63)
+
+#: What may be asked of a state: keys, or a `Scan`.
+Wanted: TypeAlias = "Iterable[Any] | Scan"
+
+#: Keys in one question: more would be a message that nobody wants to wait behind.
+KEYS_MAX = 100_000
+
+
+class Scan(NamedTuple):
+    """The keys of a state from ``low`` on and below ``high``, of which ``where(key, value)`` holds.
+
+    Whatever is left out is no limit.
+
+    >>> Scan(low="a", high="c")
+    Scan(low='a', high='c', where=None)
+    """
+
+    low: Any = None
+    high: Any = None
+    where: Callable[[Any, Any], object] | None = None
+
+
+class Answer(dict[Any, Any]):
+    """What was read, by key (of several states: by state, then by key), and as of when.
+
+    ``as_of`` is a global time: the answer is what the elements up to it, and no others, have left.
+    Given back as ``as_of=``, it asks for the same moment again.
+
+    >>> answer = Answer({"ada": 5}, as_of=GlobalTime(7, 0))
+    >>> answer, answer["ada"], answer.as_of
+    ({'ada': 5}, 5, GlobalTime(time=7, front=0))
+    """
+
+    __slots__ = ("as_of",)
+
+    def __init__(self, rows: Any = (), *, as_of: GlobalTime) -> None:
+        super().__init__(rows)
+        self.as_of = as_of
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (dict(self), self.as_of)
+
+
+def _rebuilt(rows: dict[Any, Any], as_of: GlobalTime) -> Answer:
+    return Answer(rows, as_of=as_of)
+
+
+class Question:
+    """What is asked, checked against what the flow has."""
+
+    def __init__(
+        self, flow: str, states: Mapping[str, StateInfo], wanted: Mapping[str, Wanted]
+    ) -> None:
+        if not isinstance(wanted, Mapping):
+            raise InputError(
+                f"a read takes a dict from the names of states to lists of keys, got "
+                f"{shortened(wanted)}."
+            )
+        self.states = [checked_state(flow, states, name) for name in wanted]
+        self.parts = [_part(name, what) for name, what in wanted.items()]
+        if sum(len(part.keys) for part in self.parts if isinstance(part, Keys)) > KEYS_MAX:
+            raise InputError(
+                f"a read takes at most {KEYS_MAX:,} keys. Ask for fewer, or scan a range of them."
+            )
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is answered in pages, and its moment kept meanwhile."""
+        return any(isinstance(part, ScanPart) for part in self.parts)
+
+    def asks(self, workers: int) -> dict[int, tuple[tuple[int, Part], ...]]:
+        """What is asked of each worker; nothing of those that have none of the keys."""
+        asks: dict[int, list[tuple[int, Part]]] = {}
+        for number, part in enumerate(self.parts):
+            if isinstance(part, ScanPart):
+                for worker in range(workers):
+                    asks.setdefault(worker, []).append((number, part))
+                continue
+            keys: dict[int, list[Any]] = {}
+            for key in part.keys:
+                keys.setdefault(owner(key_hash(key), workers), []).append(key)
+            for worker, own in keys.items():
+                asks.setdefault(worker, []).append((number, Keys(part.state, tuple(own))))
+        return {worker: tuple(parts) for worker, parts in asks.items()}
+
+    def assembled(
+        self, rows: Iterable[tuple[int, Any, Any]], moment: Moment, *, default: bool
+    ) -> Answer:
+        """The answer by state: keys in the order they were asked for, of a scan in their own."""
+        found: list[dict[Any, Any]] = [{} for _ in self.parts]
+        for number, key, value in rows:
+            found[number][key] = value
+        answer = Answer(as_of=last_before(moment))
+        for info, part, own in zip(self.states, self.parts, found, strict=True):
+            if isinstance(part, ScanPart):
+                answer[info.name] = dict(in_key_order(own.items()))
+            elif default and info.has_default:
+                answer[info.name] = {key: own.get(key, info.default) for key in part.keys}
+            else:
+                answer[info.name] = {key: own[key] for key in part.keys if key in own}
+        return answer
+
+
+def checked_state(flow: str, states: Mapping[str, StateInfo], name: object) -> StateInfo:
+    """By its name, or by the state itself."""
+    name = getattr(name, "name", name)
+    if not isinstance(name, str) or name not in states:
+        known = ", ".join(map(repr, states)) or "none"
+        raise InputError(
+            f"flow {flow!r} has no state {name!r}; there is {known}. What can be read are the "
+            f"states of flow.state(...), and reduces, folds and aggregations by their name=."
+        )
+    return states[name]
+
+
+def _part(name: Any, wanted: Wanted) -> Part:
+    name = getattr(name, "name", name)
+    if isinstance(wanted, Scan):
+        if wanted.where is not None and not callable(wanted.where):
+            raise InputError(f"where= takes a function of key and value, got {wanted.where!r}.")
+        return ScanPart(name, wanted.low, wanted.high, wanted.where)
+    if isinstance(wanted, str | bytes) or not isinstance(wanted, Iterable):
+        raise InputError(
+            f"state {name!r} is asked for {shortened(wanted)}: give a list of keys, or a Scan."
+        )
+    keys = tuple(wanted)
+    for key in keys:
+        try:
+            key_hash(key)
+        except UnstableKey as error:
+            raise InputError(
+                f"state {name!r} is asked for the key {shortened(key)}, and no state has such a "
+                f"key: {error}."
+            ) from None
+    return Keys(name, keys)
+
+
+def moment_after(as_of: object) -> Moment:
+    """The least moment that is after a time, or a global time.
+
+    >>> moment_after((7, 0)), last_before(moment_after((7, 0)))
+    ((7, 1), GlobalTime(time=7, front=0))
+    """
+    if is_time(as_of):
+        assert isinstance(as_of, int)
+        return as_of + 1, _FRONT_MIN
+    if isinstance(as_of, Sequence) and len(as_of) == 2 and all(type(part) is int for part in as_of):
+        time, front = as_of
+        if BEFORE_ALL[0] <= time <= AFTER_ALL[0]:
+            return min((time, front + 1), AFTER_ALL)
+    raise InputError(
+        f"as_of= takes a time, which is an int, or a global time (time, front), as an answer tells "
+        f"it; got {shortened(as_of)}."
+    )
+
+
+def last_before(moment: Moment) -> GlobalTime:
+    """The greatest global time below a moment."""
+    time, front = moment
+    if front == _FRONT_MIN:
+        return GlobalTime(time - 1, 2**63 - 1)
+    return GlobalTime(time, front - 1)
