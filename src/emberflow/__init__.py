@@ -11,7 +11,10 @@ from emberflow.errors import (
     InputError,
     InternalError,
     NondeterminismError,
+    NotKeptError,
     OutputError,
+    ReadError,
+    ReadTimeoutError,
     StepError,
     UnstableKeyError,
 )
@@ -29,6 +32,7 @@ from emberflow.operators.windows import (
 )
 from emberflow.persistent import PersistentList
 from emberflow.runners.batch import failure_of, payloads, rows
+from emberflow.runners.questions import Answer, Scan
 from emberflow.runners.reference import run
 from emberflow.runners.simulation import SimulationResult, simulate
 from emberflow.runners.verify import Verification, verify
@@ -38,6 +42,7 @@ from emberflow.transactional import Rejected, Values
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
     "At",
     "CountWindow",
     "Diverted",
@@ -55,9 +60,13 @@ __all__ = [
     "Loop",
     "Meta",
     "NondeterminismError",
+    "NotKeptError",
     "OutputError",
     "PersistentList",
+    "ReadError",
+    "ReadTimeoutError",
     "Rejected",
+    "Scan",
     "Session",
     "SimulationResult",
     "Sliding",

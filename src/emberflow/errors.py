@@ -130,6 +130,18 @@ class Diverted(NamedTuple):
         return cls(time, front, error.step, error.function, error.problem, error.payload)
 
 
+class ReadError(EmberflowError):
+    """State could not be read: the query is over, or a worker could not answer."""
+
+
+class NotKeptError(ReadError):
+    """State was asked for as of a time that is not kept. The message tells what is."""
+
+
+class ReadTimeoutError(ReadError, TimeoutError):
+    """A read was not answered within its time limit."""
+
+
 class NondeterminismError(EmberflowError):
     """A user's function is not pure: the same input gave two outputs.
 

@@ -32,8 +32,8 @@ class Gate:
     >>> gate.emitted(3), gate.emitted(4), gate.credits
     (None, None, 0)
     >>> gate.minimal_time((4, 0))
-    >>> gate.credits, gate.promise
-    (1, (5, 0))
+    >>> gate.credits, gate.promise, gate.reached
+    (1, (5, 0), (4, 1))
     """
 
     __slots__ = ("_credit", "_open", "_open_count", "front", "position", "promise", "reached")
@@ -43,7 +43,7 @@ class Gate:
             raise ValueError(f"a front needs a credit of at least 1, got {credit}")
         self.front = front
         self.promise: Moment = (-(2**63), front)
-        #: All that was emitted is below this.
+        #: All that was emitted is below this, and nothing else that could be.
         self.reached: Moment = self.promise
         self._credit = credit
         #: The position of the last element below the minimal time, if positions are told.
@@ -69,7 +69,8 @@ class Gate:
         """Several at once, which the caller has seen to be in order and not below the promise."""
         self._open.append((times, positions))
         self._open_count += len(times)
-        self.promise = self.reached = (times[-1] + 1, self.front)
+        self.promise = (times[-1] + 1, self.front)
+        self.reached = (times[-1], self.front + 1)
 
     def idle_until(self, time: int) -> None:
         """The front has nothing now, and will emit nothing below this time."""

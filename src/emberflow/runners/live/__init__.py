@@ -8,6 +8,7 @@
 `supervision`  one life of all this after another, with `heartbeat`
 `capturing`    a worker's part of a cut; `committing` is the driver's, `journal` a front's
 `arrival`      the loop by arrival, and `snapshotting` its cuts
+`asking`       questions about state on their way; `reads` is who asks, `endpoint` serves HTTP
 `wire`         authenticated sockets
 `query`        the handle, with `progress` (what it tells) and `listening` (whom)
 """

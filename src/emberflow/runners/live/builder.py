@@ -13,6 +13,7 @@ from emberflow.graph import Graph
 from emberflow.runners.diverting import checked_on_error, known_sinks
 from emberflow.runners.live.bridge import checked_token
 from emberflow.runners.live.cluster import Place, check_cluster, coordinator_place
+from emberflow.runners.live.endpoint import HttpServer
 from emberflow.runners.live.listening import check_listener
 from emberflow.runners.live.plan import Guarantee, Ordering, Snapshots
 from emberflow.runners.live.query import LiveQuery
@@ -62,6 +63,10 @@ class LiveBuilder:
 
         ``ordering`` is ``"time"``, or ``"arrival"``: then items are processed as they come, and
         output waits for a snapshot, taken by ``snapshots``: ``"markers"``, or ``"stop"``.
+
+        ``historyKept`` is how far ``as_of=`` may look back when state is read, in the time of the
+        elements; 0 for not at all. ``httpPort`` serves reads over HTTP: a port, or 0 for a free one;
+        ``httpHost`` is the address it listens on, of this machine alone if not given.
         """
         if key not in _OPTIONS:
             raise InputError(f"a live query has no option {key!r}; it has {', '.join(_OPTIONS)}.")
@@ -126,8 +131,12 @@ class LiveBuilder:
             snapshots=self._options["snapshots"],
             bridge_place=self._bridge_place(place),
             bridge_token=self._options["bridgeToken"],
+            history=self._options["historyKept"],
         )
-        return LiveQuery(self._spark, settings, self._name, self._listeners)
+        http = None
+        if self._options["httpPort"] is not None:
+            http = HttpServer(self._options["httpHost"], self._options["httpPort"])
+        return LiveQuery(self._spark, settings, self._name, self._listeners, http=http)
 
 
 def _placed(
@@ -147,6 +156,16 @@ def _number(key: str, value: object) -> int:
         number = 0
     if number < 1:
         raise InputError(f"option {key!r} takes an int of at least 1, got {value!r}.")
+    return number
+
+
+def _number_up_to(most: int) -> Callable[[str, object], int]:
+    def number(key: str, value: object) -> int:
+        text = str(value)
+        if isinstance(value, bool) or not text.isdecimal() or int(text) > most:
+            raise InputError(f"option {key!r} takes an int from 0 to {most:,}, got {value!r}.")
+        return int(text)
+
     return number
 
 
@@ -194,6 +213,9 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "guarantee": ("exactly-once", _one_of(Guarantee)),
     "ordering": ("time", _one_of(Ordering)),
     "snapshots": ("markers", _one_of(Snapshots)),
+    "historyKept": (0, _number_up_to(2**62)),
+    "httpPort": (None, _number_up_to(65_535)),
+    "httpHost": ("127.0.0.1", _text),
 }
 
 
@@ -219,6 +241,11 @@ def _check_ordering(graph: Graph, options: Mapping[str, Any], adapters: Mapping[
                 f"ordering='arrival' gives output no order that lasts, so {name!r} cannot be read or "
                 f"written by Structured Streaming: leave out ordering='arrival'."
             )
+    if options["httpPort"] is not None or options["historyKept"]:
+        raise InputError(
+            "ordering='arrival' has no times that state could be read as of: leave out 'httpPort' "
+            "and 'historyKept'."
+        )
     if any(node.kind == "state" for node in graph.nodes):
         raise InputError(
             f"flow {graph.flow!r} has transactions, and their order is that of time: leave out "

@@ -33,6 +33,7 @@ from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.diverting import sink_partitions
 from emberflow.runners.live import plan as said
+from emberflow.runners.live.asking import Questions
 from emberflow.runners.live.cluster import ClusterError, Place
 from emberflow.runners.live.committing import Committing
 from emberflow.runners.live.packing import unpacked_bundle
@@ -72,7 +73,10 @@ class Coordinator:
         sinks: Mapping[str, Any],
         on_error: OnError = "fail",
         committing: Committing | None = None,
+        since: Moment = BEFORE_ALL,
+        history: int = 0,
     ) -> None:
+        """``since`` is the moment of the cut to begin from; ``history`` is what queries look back."""
         self._graph = graph
         self.committing = committing
         self._workers = workers
@@ -117,6 +121,12 @@ class Coordinator:
         self.latencies = Latencies()
         self._settled_of = dict.fromkeys(range(workers), BEFORE_ALL)
         self._settled = BEFORE_ALL
+        #: What is asked of the state.
+        self.questions = Questions(workers, since=since, history=history)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._wakes = self.questions.fileno()
+        self._poller.register(self._wakes, zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name="emberflow coordinator", daemon=True)
 
     # What the query asks.
@@ -164,6 +174,7 @@ class Coordinator:
         except Exception as error:
             self.fail(error)
         finally:
+            self.questions.end()
             self._tell_all(said.QUIT, None)
             for writer in self._writers.values():
                 writer.close(_JOIN_SECONDS)
@@ -174,8 +185,11 @@ class Coordinator:
             self._over.set()
 
     def _take(self) -> None:
-        if not self._socket.poll(_POLL_MS):
+        ready = self._poller.poll(_POLL_MS)
+        if not ready:
             return
+        if any(what == self._wakes for what, _ in ready):
+            self.questions.drain()
         for _ in range(_MESSAGES_A_ROUND):
             try:
                 identity, message = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -189,6 +203,8 @@ class Coordinator:
         if kind == said.ACK:
             self._acker.receive(body)
             self._heard_at[body.worker] = time.monotonic()
+        elif kind == said.ANSWERS:
+            self._ask(self.questions.heard(body))
         elif kind == said.SETTLED:
             worker, settled = body
             self._settled_of[worker] = settled
@@ -266,6 +282,7 @@ class Coordinator:
         self._tell_progress()
         if self.phase == "restoring":
             return
+        self._ask(self.questions.taken())
         self._tell_settled()
         self._cut()
         if self.phase == "running" and self._stop_asked.is_set():
@@ -323,7 +340,17 @@ class Coordinator:
         if self._acker.progress != self._told or now - self._told_at > _HEARTBEAT_SECONDS:
             self._told = self._acker.progress
             self._told_at = now
-            self._tell_all(said.PROGRESS, self._told)
+            kept = self.questions.kept_at(self._told)
+            self._tell_all(said.PROGRESS, self._told._replace(kept=kept))
+            self._ask(self.questions.told(self._told, kept))
+
+    def _ask(self, messages: list[tuple[int, Any]]) -> None:
+        """Tell workers what is asked of them, all of it in one message each."""
+        by_worker: dict[int, list[Any]] = {}
+        for worker, message in messages:
+            by_worker.setdefault(worker, []).append(message)
+        for worker, own in by_worker.items():
+            self._tell(self._identities[worker], said.ASK, own)
 
     def _tell_settled(self) -> None:
         settled = self._settled_now()

@@ -22,6 +22,7 @@ DONE = b"D"  # (worker, WorkerNews): all is stored
 FAILED = b"X"  # an exception
 PAUSED = b"W"  # the worker: behind the acks of all it took in
 BEAT = b"V"  # the worker: its process is alive, whatever its loop is busy with
+ANSWERS = b"O"  # [Page or Marked]: what was asked; see `asking`
 # The coordinator to workers:
 PEERS = b"P"  # ([address], {(sink, partition): last global time})
 START = b"Z"  # the greatest last global time of all sinks: all are ready, fronts may begin
@@ -30,6 +31,7 @@ CUT = b"K"  # a CutOrder, behind the progress to its moment
 COMMITTED = b"M"  # the Moment of a cut that counts from now on
 # SETTLED: a Moment, below which all output of all workers is stored
 STORED = b"S"  # (sink, partition): the driver has stored the bundle
+ASK = b"Y"  # [Ask, Mark, More or Close], behind the progress to their moments
 HALT = b"L"  # take no more elements
 END = b"E"  # the last minimal time: store what is left and, when all have, say DONE
 QUIT = b"Q"  # leave at once

@@ -5,12 +5,13 @@ Names are PySpark's, in camel case, because it stands in for PySpark's own class
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from emberflow.errors import EmberflowError
@@ -23,10 +24,13 @@ from emberflow.listener import (
 )
 from emberflow.runners.live.bridge import Address
 from emberflow.runners.live.coordinator import Coordinator
+from emberflow.runners.live.endpoint import Endpoint, HttpServer
 from emberflow.runners.live.listening import Listeners
 from emberflow.runners.live.offering import Offered
 from emberflow.runners.live.progress import Gauge, LiveProgress, timestamp
+from emberflow.runners.live.reads import LiveState, Reads
 from emberflow.runners.live.supervision import Settings, Supervision
+from emberflow.runners.questions import Answer, Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,19 +56,25 @@ class LiveQuery:
         settings: Settings,
         name: str | None,
         listeners: Sequence[object] = (),
+        *,
+        http: HttpServer | None = None,
     ) -> None:
+        """``http`` is the server of reads of state; from here on it is the query's to close."""
         self.id = str(uuid.uuid4())
         self.runId = str(uuid.uuid4())
         self.name = name
         self._tag = f"emberflow-{self.runId}"
         self._graph = settings.graph
-        # First: a name that is taken is told before anything else is begun.
-        self._offered = Offered.of(settings, name or settings.graph.flow, self.runId)
-        try:
+        self._http = http
+        with contextlib.ExitStack() as opened:
+            if http is not None:
+                opened.callback(http.close)
+            # First: a name that is taken is told before anything else is begun.
+            self._offered = Offered.of(settings, name or settings.graph.flow, self.runId)
+            opened.callback(self._offered.close)
             self._lives = Supervision(spark, settings, self._tag)
-        except BaseException:
-            self._offered.close()
-            raise
+            opened.pop_all()  # all has begun: whoever ends the query closes them
+        self._reads = Reads(self._lives)
         self._gauge = Gauge(id=self.id, runId=self.runId, name=name)
         self._idle_at = -math.inf
         self._progress: deque[LiveProgress] = deque(maxlen=_PROGRESS_KEPT)
@@ -72,6 +82,8 @@ class LiveQuery:
         started = QueryStartedEvent(self.id, self.runId, name, timestamp(), frozenset([self._tag]))
         self._listeners.post("onQueryStarted", started)
         self._lives.start()
+        if http is not None:
+            http.start(self._reads)
         self._watch = threading.Thread(target=self._observe, name="emberflow watch", daemon=True)
         self._watch.start()
 
@@ -136,6 +148,32 @@ class LiveQuery:
         """What was lost so far, each followed by another life of the workers."""
         return list(self._lives.losses)
 
+    def state(self, name: Any) -> LiveState:
+        """A state of the flow, or a reduce by its name: ``query.state("accounts").get("ada")``."""
+        return LiveState(self._reads, name)
+
+    def read(
+        self,
+        wanted: Mapping[str, Wanted],
+        *,
+        default: bool = True,
+        as_of: Any = None,
+        ordered: bool = False,
+        timeout: float | None = None,
+    ) -> Answer:
+        """One consistent read over several states: ``query.read({"accounts": ["ada"], ...})``.
+
+        Each gets a list of keys, or an `emberflow.Scan`. The rest is as for `LiveState`.
+        """
+        return self._reads.read(
+            wanted, default=default, as_of=as_of, ordered=ordered, timeout=timeout
+        )
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where reads are answered over HTTP; None without ``.option("httpPort", ...)``."""
+        return None if self._http is None else self._http.endpoint
+
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end, so many seconds at most; whether it came. Raises what the query did."""
         over = self._lives.wait(timeout)
@@ -187,6 +225,8 @@ class LiveQuery:
     def _observe(self) -> None:
         while not self._lives.wait(_PROGRESS_SECONDS):
             self._tell_progress()
+        if self._http is not None:
+            self._http.close()
         self._tell_progress()
         self._offered.close()
         failure = self._lives.failure

@@ -96,6 +96,8 @@ class Settings(NamedTuple):
     #: Where processes beside the query reach it, and what lets them in; by default it is made up.
     bridge_place: Place | None = None
     bridge_token: str | None = None
+    #: What queries of state may look back, in the time of the elements.
+    history: int = 0
 
 
 class Supervision:
@@ -212,6 +214,8 @@ class Supervision:
             sinks=settings.sinks,
             on_error=settings.on_error,
             committing=committing,
+            since=BEFORE_ALL if life.restored is None else life.restored.time,
+            history=settings.history,
         )
         plan = Plan(
             graph=settings.graph,

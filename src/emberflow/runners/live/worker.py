@@ -41,6 +41,7 @@ from emberflow.engine.worker import Worker
 from emberflow.errors import ERRORS_SINK, EmberflowError, StepError, shortened
 from emberflow.hashing import hash_ranges
 from emberflow.runners.live import plan as said
+from emberflow.runners.live.asking import Answering
 from emberflow.runners.live.capturing import Capturing, CutOrder
 from emberflow.runners.live.diverting import fit_to_travel
 from emberflow.runners.live.feeding import Beginning, Feed
@@ -99,6 +100,7 @@ class WorkerLoop:
         self._settled_heard = BEFORE_ALL
         self._capturing: Capturing | None = None
         self._cut: CutOrder | None = None
+        self._answering: Answering | None = None
         self._fronts_begun = False
         self._ending = False
         self._last_minimal = AFTER_ALL
@@ -148,6 +150,8 @@ class WorkerLoop:
             if index != self.index:
                 self._peers[index] = self._wire.connected(zmq.PUSH, address)
         self._worker = self._made_worker(delivered)
+        if plan.ordering == "time":
+            self._answering = Answering(self.index, self._worker.reading, self._reached)
         for sink, partition in self._own_partitions():
             places = bool(getattr(plan.sinks[sink], "places", False))
             self._stores[sink, partition] = Store(sink, partition, places=places)
@@ -197,6 +201,10 @@ class WorkerLoop:
             for index in [front_index(node.index, len(fronts), partition)]
             if front_host(index, plan.workers) == self.index
         ]
+
+    def _reached(self) -> Moment:
+        """All that the fronts here have let in is below this."""
+        return max((feed.gate.reached for feed in self._feeds), default=BEFORE_ALL)
 
     def _journal(self, front: str, partition: int, index: int) -> Journal | None:
         """The journal of a front that may choose what its source does not know."""
@@ -268,8 +276,13 @@ class WorkerLoop:
         self._do(effects)
         self._store()
         self._go_on_with_cut()
+        self._answer()
         self._tell_news()
-        return bool(effects) or (self._capturing is not None and self._capturing.is_busy)
+        return (
+            bool(effects)
+            or (self._capturing is not None and self._capturing.is_busy)
+            or (self._answering is not None and self._answering.is_busy)
+        )
 
     def _do(self, effects: list[Effects]) -> None:
         """Send frames first, then one ack, then hand on what is final."""
@@ -295,6 +308,12 @@ class WorkerLoop:
         captured = capturing.go_on()
         if captured is not None:
             self._tell(said.CAPTURED, captured)
+
+    def _answer(self) -> None:
+        if self._answering is not None:
+            answers = self._answering.answers()
+            if answers:
+                self._tell(said.ANSWERS, answers)
 
     def _take_frames(self) -> list[Effects]:
         frames: list[Frame] = []
@@ -343,6 +362,9 @@ class WorkerLoop:
             self._settled_heard = body
             for feed in self._feeds:
                 feed.settled_below(body, self._latencies.append)
+        elif kind == said.ASK:
+            assert self._answering is not None
+            self._answering.hear(body)
         elif kind == said.COMMITTED:
             self._worker.cut_committed(body)
         elif kind == said.START:
