@@ -5,6 +5,10 @@ takes from one account and gives to another, which may be on two workers; either
 happen or none. `check=` is what has to hold of a balance. Nobody locks anything: orders take effect
 in the order of their times, as if one after another.
 
+Who asks for the balance and the last operations of some accounts, at whatever moment, is told what
+fits: one read over both states, as of one time. Here it is asked of a simulated run on three workers;
+of a live one it is ``query.read(STATEMENT)``.
+
     $ python examples/bank.py
     done
       deposit of 50 to ada
@@ -21,6 +25,10 @@ in the order of their times, as if one after another.
     last operations
       ada: deposit 50, transfer 30, transfer 20
       bob: deposit 20, transfer 30, withdrawal 50, transfer 20
+    asked at three moments
+      ada +50 = 50, bob nothing yet = 0
+      ada +50 = 50, bob +20 = 20
+      ada +50 -30 = 20, bob +20 +30 -50 = 0
 """
 
 from typing import NamedTuple
@@ -83,6 +91,18 @@ def noted(operations: tuple[Entry, ...], entry: Entry) -> tuple[Entry, ...]:
     return (*operations, entry)[-OPERATIONS_KEPT:]
 
 
+#: What a query of both states asks for.
+STATEMENT = {"accounts": ["ada", "bob"], "history": ["ada", "bob"]}
+
+
+def statement(answer: ef.Answer, account: str) -> str:
+    """Balance and last operations of an account, read together: they always add up."""
+    changes = [entry.change for entry in answer["history"][account]]
+    balance = answer["accounts"][account]
+    assert sum(changes) == balance or len(changes) == OPERATIONS_KEPT
+    return f"{account} {' '.join(f'{change:+}' for change in changes) or 'nothing yet'} = {balance}"
+
+
 flow = ef.Flow("bank")
 accounts = flow.state("accounts", default=0)
 history = flow.state("history", default=())
@@ -116,6 +136,10 @@ def main() -> None:
     print("last operations")
     for account, entries in dict(outputs["histories"]).items():
         print(f"  {account}:", ", ".join(f"{e.kind} {abs(e.change)}" for e in entries))
+    print("asked at three moments")
+    asked = ef.simulate(flow, orders=ORDERS, workers=3, seed=44, queries=[STATEMENT] * 3)
+    for answer in sorted(asked.answers, key=lambda answer: answer.as_of):
+        print(f"  {statement(answer, 'ada')}, {statement(answer, 'bob')}")
 
 
 if __name__ == "__main__":
