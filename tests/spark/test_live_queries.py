@@ -169,6 +169,7 @@ def test_keys_ranges_and_predicates(settled: LiveQuery) -> None:
     assert rich == {k: v for k, v in expected.items() if v > 150 and k % 2 == 0 and k < 50}
     assert list(state.scan()) == sorted(expected)
     assert state.scan("a", "b") == {}
+    assert list(state.scan(7, limit=3)) == [7, 8, 9]
 
 
 def test_several_states_and_a_reduce_at_once(settled: LiveQuery) -> None:
@@ -478,7 +479,7 @@ def test_who_says_nothing_keeps_nobody_waiting_for_ever(
     settled: LiveQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Silent connections take all threads; the next one is told to come again, then it is served."""
-    monkeypatch.setattr(endpoint_module._Handler, "timeout", 1.0)
+    monkeypatch.setattr(endpoint_module, "_SOCKET_SECONDS", 1.0)
     assert settled.endpoint is not None
     host, _, port = settled.endpoint.url.removeprefix("http://").partition(":")
     silent = [

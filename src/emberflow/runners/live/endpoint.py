@@ -25,15 +25,16 @@ connection serves one request. The threads belong to the server, and end with it
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import secrets
 import threading
+import time
 from collections.abc import Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import islice
-from socket import socket
+from socket import SHUT_RDWR, socket
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -45,7 +46,7 @@ from emberflow.errors import (
 )
 from emberflow.item import GlobalTime
 from emberflow.runners.jsonable import from_json, key_of_text, to_json
-from emberflow.runners.live.reads import KEYS_SECONDS, Reads
+from emberflow.runners.live.reads import KEYS_SECONDS, Reads, TooManyRowsError
 from emberflow.runners.questions import Scan, Wanted
 
 REQUESTS_MAX = 16
@@ -121,7 +122,18 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         self._free = threading.BoundedSemaphore(REQUESTS_MAX)
+        #: Until when a connection has to have shown its token, by the monotonic clock.
+        self.unknown: dict[socket, float] = {}
         super().__init__(address, handler)
+
+    def service_actions(self) -> None:
+        """End connections that dribble: each byte is in time, and the whole never is."""
+        now = time.monotonic()
+        for connection, deadline in list(self.unknown.items()):
+            if now > deadline:
+                self.unknown.pop(connection, None)
+                with contextlib.suppress(OSError):
+                    connection.shutdown(SHUT_RDWR)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
@@ -183,6 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
             status, body = error.status, {"error": str(error)}
             if status == HTTPStatus.UNAUTHORIZED:
                 headers["WWW-Authenticate"] = "Bearer"
+        except TooManyRowsError as error:
+            status, body = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": str(error)}
         except NotKeptError as error:
             status, body = HTTPStatus.GONE, {"error": str(error)}
         except InputError as error:
@@ -220,6 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "a request carries the token of the run: 'Authorization: Bearer <token>'. The handle "
                 "of the query has it, as query.endpoint.token.",
             )
+        self.server.unknown.pop(self.connection, None)
 
     # What is asked.
 
@@ -273,14 +288,13 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             wanted = Scan(*bounds)
         limit = _limit(options.pop("limit", ROWS_WITHOUT_LIMIT))
-        answer = self._read({name: wanted}, options)
+        if not isinstance(wanted, Scan):
+            answer = self._read({name: wanted}, options)
+            return {"asOf": answer["asOf"], "rows": answer["states"][name]}
+        # One more than is given, so that it is seen that there are more.
+        answer = self._read({name: wanted}, options, first=limit + 1)
         rows = answer["states"][name]
-        told = {"asOf": answer["asOf"], "rows": rows[:limit]}
-        if isinstance(wanted, Scan):
-            told["more"] = len(rows) > limit
-        else:
-            told["rows"] = rows
-        return told
+        return {"asOf": answer["asOf"], "rows": rows[:limit], "more": len(rows) > limit}
 
     def _posted(self) -> Any:
         if urlsplit(self.path).path.strip("/") != "read":
@@ -306,13 +320,7 @@ class _Handler(BaseHTTPRequestHandler):
                     f"of state {name!r} is asked {what!r}: give a list of keys, or an object with "
                     f"'low' and 'high'."
                 )
-        answer = self._read(wanted, options)
-        if sum(map(len, answer["states"].values())) > ROWS_MAX:
-            raise _RefusedError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the answer has more than {ROWS_MAX:,} rows: ask for a smaller range.",
-            )
-        return answer
+        return self._read(wanted, options)
 
     def _body(self) -> Any:
         length = self.headers.get("Content-Length", "")
@@ -339,7 +347,9 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.NOT_FOUND, f"there is no state {name!r}; there is {known}."
             )
 
-    def _read(self, wanted: dict[str, Wanted], options: dict[str, Any]) -> Any:
+    def _read(
+        self, wanted: dict[str, Wanted], options: dict[str, Any], *, first: int | None = None
+    ) -> Any:
         as_of = options.get("as_of")
         answer = self.server.reads.read(
             wanted,
@@ -347,6 +357,8 @@ class _Handler(BaseHTTPRequestHandler):
             as_of=tuple(as_of) if isinstance(as_of, list) else as_of,
             ordered=_flag(options, "ordered", otherwise=False),
             timeout=_seconds(options.get("timeout", KEYS_SECONDS)),
+            first=first,
+            rows_max=ROWS_MAX if first is None else None,
         )
         return {
             "asOf": _time_told(answer.as_of),
@@ -358,10 +370,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _rows_told(rows: Iterable[tuple[Any, Any]]) -> list[dict[str, Any]]:
-    # One more than may go out, so that it is seen that there are more.
-    return [
-        {"key": to_json(key), "value": to_json(value)} for key, value in islice(rows, ROWS_MAX + 1)
-    ]
+    return [{"key": to_json(key), "value": to_json(value)} for key, value in rows]
 
 
 def _time_told(as_of: GlobalTime) -> list[int]:

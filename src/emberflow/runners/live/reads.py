@@ -19,7 +19,7 @@ import cloudpickle
 
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Began, Moment, Page, Refused
 from emberflow.engine.program import Layout
-from emberflow.engine.reading import StateInfo, readable_states
+from emberflow.engine.reading import StateInfo, in_key_order, readable_states
 from emberflow.errors import InputError, NotKeptError, ReadError, ReadTimeoutError
 from emberflow.item import GlobalTime
 from emberflow.runners.live.asking import Asked, Lost, Questions, Ticket
@@ -67,8 +67,14 @@ class Reads:
         as_of: object,
         ordered: bool,
         timeout: float | None,
+        first: int | None = None,
+        rows_max: int | None = None,
     ) -> Answer:
-        """One consistent read, repeated if the workers are lost meanwhile."""
+        """One consistent read, repeated if the workers are lost meanwhile.
+
+        ``first`` is for a scan of one state: no more than so many rows of the least keys are given,
+        or held. Past ``rows_max`` it is refused.
+        """
         question, asked = self._question(wanted, as_of, ordered, timeout)
         while True:
             open_read = _OpenRead(self._questions(asked), asked)
@@ -76,6 +82,14 @@ class Reads:
                 rows: _Rows = []
                 for page in open_read.pages():
                     rows += page
+                    if first is not None and len(rows) > _rows_held(first):
+                        rows = _least_rows(rows, first)
+                    if rows_max is not None and len(rows) > rows_max:
+                        raise TooManyRowsError(
+                            f"the answer has more than {rows_max:,} rows: ask for a smaller range."
+                        )
+                if first is not None:
+                    rows = _least_rows(rows, first)
                 answer = question.assembled(rows, open_read.moment, default=default)
             except _LostError:
                 self._await_next_life(open_read.questions, asked)
@@ -107,6 +121,8 @@ class Reads:
             )
         at = None if as_of is None else moment_after(as_of)
         question = Question(self._flow, self.states, wanted)
+        if timeout is not None and not timeout > 0:
+            raise InputError(f"timeout= takes a number of seconds, got {timeout!r}.")
         if timeout is None:
             timeout = SCAN_SECONDS if question.holds else KEYS_SECONDS
         asks = question.asks(self._workers)
@@ -153,6 +169,20 @@ class Reads:
         with self._lock:
             # A wish for a time to come may be answered at the very end.
             self._floor = max(self._floor, moment)
+
+
+class TooManyRowsError(ReadError):
+    """More rows than who asks can take."""
+
+
+def _rows_held(first: int) -> int:
+    """So many before the least are picked out: it costs each row a few comparisons."""
+    return 4 * first + 1_000
+
+
+def _least_rows(rows: _Rows, count: int) -> _Rows:
+    ordered = in_key_order((key, (part, value)) for part, key, value in rows)
+    return [(part, key, value) for key, (part, value) in ordered[:count]]
 
 
 class _LostError(Exception):
@@ -332,12 +362,18 @@ class LiveState:
         low: Any = None,
         high: Any = None,
         *,
+        limit: int | None = None,
         as_of: Any = None,
         ordered: bool = False,
         timeout: float | None = None,
     ) -> Answer:
-        """All keys from ``low`` on and below ``high``, in their order; None is no bound."""
-        return self._read(Scan(low, high), False, as_of, ordered, timeout)
+        """All keys from ``low`` on and below ``high``, in their order; None is no bound.
+
+        ``limit`` is how many at most: the least of them.
+        """
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise InputError(f"scan(limit=) takes an int of at least 1, got {limit!r}.")
+        return self._read(Scan(low, high), False, as_of, ordered, timeout, limit)
 
     def where(
         self,
@@ -368,10 +404,21 @@ class LiveState:
         )
 
     def _read(
-        self, wanted: Wanted, default: bool, as_of: Any, ordered: bool, timeout: float | None
+        self,
+        wanted: Wanted,
+        default: bool,
+        as_of: Any,
+        ordered: bool,
+        timeout: float | None,
+        first: int | None = None,
     ) -> Answer:
         answer = self._reads.read(
-            {self.name: wanted}, default=default, as_of=as_of, ordered=ordered, timeout=timeout
+            {self.name: wanted},
+            default=default,
+            as_of=as_of,
+            ordered=ordered,
+            timeout=timeout,
+            first=first,
         )
         return Answer(answer[self.name], as_of=answer.as_of)
 
