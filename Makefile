@@ -41,12 +41,11 @@ format: $(STAMP) ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 
 soak: setup ## simulate many seeds, without and with crashes; kill for real: make soak SEEDS=100000 CONTRACT=10 FAULTS=10
-	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
-	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --crashes
-	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --transactions
-	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --transactions --crashes
-	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --histories
-	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --histories --crashes
+	for drawn in "" --transactions --queries --histories; do \
+	  for crashes in "" --crashes; do \
+	    $(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $$drawn $$crashes || exit 1; \
+	  done; \
+	done
 	for round in $$(seq 1 $(or $(CONTRACT),3)); do \
 	  EMBERFLOW_CONTRACT_ROUND=$$round scripts/ensure-java $(BIN)/python -m pytest -q tests/contract || exit 1; \
 	done

@@ -1,9 +1,9 @@
 """As many seeds as wanted: ``python -m tests.simulation.soak --seeds 10000 [--from 0] [--jobs 2]``.
 
-With ``--crashes`` everything that can go wrong does; without, nothing crashes. ``--transactions`` draws
-flows of transactions, ``--histories`` list-append transactions whose isolation is judged; both go
-with ``--crashes`` too. ``--traces`` prints the digest of each run instead, to be compared between
-processes.
+With ``--crashes`` everything that can go wrong does; without, nothing crashes. Flows are drawn of all
+operations, or with ``--transactions`` of transactions, with ``--queries`` of these with reads of their
+states, with ``--histories`` of list-append transactions whose isolation is judged. ``--traces`` prints
+the digest of each run instead, to be compared between processes.
 
 Every seed that fails is told with its options and the command that shows it again; the exit code is
 1 then.
@@ -20,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from tests.isolation.simulated import judge_histories
 from tests.simulation.cases import Case, WrongError, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
+from tests.simulation.queried import judged_with_queries
 from tests.simulation.transactional import (
     TransactionCase,
     judged_with_crashes_and_cuts,
@@ -34,24 +35,29 @@ def traces(seeds: range) -> list[str]:
     return [f"{seed} {Case.of(seed).run().trace}" for seed in seeds]
 
 
-def problems(
-    seeds: range, crashes: bool, transactions: bool, histories: bool
-) -> tuple[list[str], tuple[float, int]]:
+def judge(seed: int, drawn: str, crashes: bool) -> None:
+    """Raise WrongError if something is wrong with this seed."""
+    if drawn == "histories":
+        judge_histories(seed, crashes=crashes)
+    elif drawn == "queries":
+        judged_with_queries(seed, crashes=3 if crashes else 0)
+    elif drawn == "transactions" and crashes:
+        judged_with_crashes_and_cuts(transactions_with_crashes(seed))
+    elif drawn == "transactions":
+        judged_with_states(TransactionCase.of(seed))
+    elif crashes:
+        judged_with_crashes(CrashCase.of(seed))
+    else:
+        judged(Case.of(seed))
+
+
+def problems(seeds: range, drawn: str, crashes: bool) -> tuple[list[str], tuple[float, int]]:
     """What is wrong with these seeds, and how long the slowest of them took."""
     found, slowest = [], (0.0, -1)
     for seed in seeds:
         begin = time.perf_counter()
         try:
-            if histories:
-                judge_histories(seed, crashes=crashes)
-            elif crashes and transactions:
-                judged_with_crashes_and_cuts(transactions_with_crashes(seed))
-            elif crashes:
-                judged_with_crashes(CrashCase.of(seed))
-            elif transactions:
-                judged_with_states(TransactionCase.of(seed))
-            else:
-                judged(Case.of(seed))
+            judge(seed, drawn, crashes)
         except WrongError as error:
             found.append(f"seed {seed}: {error}")
         slowest = max(slowest, (time.perf_counter() - begin, seed))
@@ -65,8 +71,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--traces", action="store_true", help="print the digest of each run")
     parser.add_argument("--crashes", action="store_true", help="with crashes and recovery")
-    parser.add_argument("--transactions", action="store_true", help="flows of transactions")
-    parser.add_argument("--histories", action="store_true", help="the isolation of transactions")
+    drawn = parser.add_mutually_exclusive_group()
+    for kind, what in (
+        ("transactions", "flows of transactions"),
+        ("queries", "the same, with reads of their states"),
+        ("histories", "the isolation of transactions"),
+    ):
+        drawn.add_argument(f"--{kind}", action="store_const", dest="drawn", const=kind, help=what)
+    parser.set_defaults(drawn="flows")
     asked = parser.parse_args()
     end = asked.first + asked.seeds
     if asked.traces:
@@ -76,8 +88,7 @@ def main() -> int:
     failures, done, slowest, begin = 0, 0, (0.0, -1), time.perf_counter()
     with ProcessPoolExecutor(max_workers=max(1, min(asked.jobs, len(chunks)))) as pool:
         futures = {
-            pool.submit(problems, chunk, asked.crashes, asked.transactions, asked.histories): chunk
-            for chunk in chunks
+            pool.submit(problems, chunk, asked.drawn, asked.crashes): chunk for chunk in chunks
         }
         for future in as_completed(futures):
             found, slow = future.result()
