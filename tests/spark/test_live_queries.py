@@ -299,6 +299,78 @@ def test_every_query_sees_the_sum_at_full_load(spark: SparkSession) -> None:
         query.state("accounts").get(1)
 
 
+class Counting:
+    """Every number below so many, again and again: element ``i`` has time ``i``."""
+
+    partitions = 1
+
+    def __init__(self, keys: int) -> None:
+        self.keys = keys
+
+    def read(self, partition: int, position: Any) -> Iterator[Element | None]:
+        raise AssertionError("it has batches")
+
+    def read_batches(self, partition: int, position: Any) -> Iterator[Element | Batch | None]:
+        for first in range(0, 2**62, 500):
+            times = range(first, first + 500)
+            yield Batch(times, [number % self.keys for number in times], times)
+            time.sleep(0.005 if first > self.keys else 0)
+
+
+def test_a_scan_of_many_pages_is_as_of_one_moment_while_all_of_it_changes(
+    spark: SparkSession,
+) -> None:
+    keys = 6_000
+    flow = ef.Flow("numbers")
+    flow.front("numbers").key_by(lambda n: n).count(name="counts").sink("out")
+    query = (
+        flow.live(spark)
+        .read(numbers=Counting(keys))
+        .write(out=sinks.Callback(forget))
+        .option("workers", 2)
+        .option("credit", 2_000)
+        .start()
+    )
+    try:
+        state = query.state("counts")
+        state.get(1, as_of=keys, timeout=SECONDS)
+        for _ in range(3):
+            with state.pages(timeout=SECONDS) as pages:
+                rows = []
+                for page in pages:
+                    assert len(page) <= 1_000
+                    rows += page
+                    time.sleep(0.02)
+            counts = dict(rows)
+            assert len(counts) == len(rows) == keys
+            # All elements below its time, and none of the others.
+            assert sum(counts.values()) == pages.as_of.time
+            assert max(counts.values()) - min(counts.values()) <= 1
+        assert list(state.scan(limit=5, timeout=SECONDS)) == [0, 1, 2, 3, 4]
+        left_early = state.pages(timeout=SECONDS)
+        next(iter(left_early))
+        left_early.close()
+        many = [state.pages(timeout=SECONDS) for _ in range(16)]
+        with pytest.raises(ef.ReadError, match="16 scans are open already"):
+            state.scan(timeout=SECONDS)
+        for pages in many:
+            pages.close()
+        until(lambda: can_scan(query), "the scans to be closed")
+    finally:
+        query.stop()
+
+
+def can_scan(query: LiveQuery) -> bool:
+    try:
+        return len(query.state("counts").scan(timeout=SECONDS)) > 0
+    except ef.ReadError:
+        return False
+
+
+def forget(*given: Any) -> None:
+    pass
+
+
 def test_queries_go_on_while_workers_are_killed(spark: SparkSession, tmp_path: Path) -> None:
     """Each answer is the reference's at its time, and no answer goes back behind another."""
     count, kills = 1_600, 2

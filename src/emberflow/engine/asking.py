@@ -20,10 +20,10 @@ kept, which is the least of
 - every T at which a scan is open, and every one that a question waits for.
 
 A question is sent behind the progress that was told last, on the same links, and they are FIFO. No T
-is below what was told to be kept: a wish for one that is, is refused. So when a worker hears the question, T is there; keys are then answered at once,
-and for a scan it stays there until the last worker has given its last page or the scan is closed.
-Somebody else limits how long that may take (this machine knows no clock), and how many there are is
-limited here, so memory has a bound.
+is below what was told to be kept: a wish for one that is, is refused. So when a worker hears the
+question, T is there; keys are then answered at once, and for a scan it stays there until the last
+worker has given its last page or the scan is closed. Somebody else limits how long that may take
+(this machine knows no clock), and how many there are is limited here, so memory has a bound.
 
 ``kept`` never goes back: what was once said to be trimmed may be gone.
 """

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from emberflow.engine.asking import Asking, Said
+from emberflow.engine.asking import QUESTIONS_MAX, Asking, Said
 from emberflow.engine.messages import (
     BEFORE_ALL,
     Ask,
@@ -101,6 +101,10 @@ class Questions:
             ticket = Ticket(self._number, asked)
             if self._closed:
                 ticket.events.put(Lost())
+                return ticket
+            if len(self._tickets) >= QUESTIONS_MAX:
+                problem = f"{QUESTIONS_MAX:,} questions are open already"
+                ticket.events.put(Refused(ticket.number, problem, self.range))
                 return ticket
             self._tickets[ticket.number] = ticket
         self._order(lambda: self._begun(ticket))
