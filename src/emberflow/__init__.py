@@ -31,7 +31,7 @@ from emberflow.operators.windows import (
     WindowResult,
 )
 from emberflow.persistent import PersistentList
-from emberflow.runners.batch import failure_of, payloads, rows
+from emberflow.runners.batch import failure_of, front_log, payloads, rows
 from emberflow.runners.questions import Answer, Scan
 from emberflow.runners.reference import run
 from emberflow.runners.simulation import SimulationResult, simulate
@@ -84,6 +84,7 @@ __all__ = [
     "WindowResult",
     "WindowedStream",
     "failure_of",
+    "front_log",
     "fronts",
     "kafka",
     "merge",

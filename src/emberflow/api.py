@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from emberflow import flow as builder
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
     from emberflow.runners.live import LiveBuilder
@@ -37,6 +40,7 @@ class Flow(builder.Flow):
         partitions: int | None = None,
         raw: bool = False,
         ordered: bool = True,
+        until: int | None = None,
         **fronts: Any,
     ) -> dict[str, DataFrame]:
         """Run the flow on DataFrames: one for each front in, one for each sink out, lazily.
@@ -45,13 +49,55 @@ class Flow(builder.Flow):
         columns of the sinks (a dict by sink, or that of the only one); without it they are found out
         with the first rows of each front. ``partitions`` is the number of partitions of each shuffle,
         else Spark's own setting. ``raw=True`` gives payloads as bytes, for `ef.payloads`. Rows are in
-        order within each partition of the DataFrame; ``ordered=False`` spares that sort.
+        order within each partition of the DataFrame; ``ordered=False`` spares that sort. With
+        ``until`` elements from that time on are left out, and what is scheduled for later.
         """
         from emberflow.runners.batch import batch
 
         return batch(
             self,
             spark,
+            schema=schema,
+            partitions=partitions,
+            raw=raw,
+            ordered=ordered,
+            until=until,
+            fronts=fronts,
+        )
+
+    def backfill(
+        self,
+        spark: SparkSession,
+        /,
+        *,
+        until: int,
+        checkpoint: str | os.PathLike[str],
+        write: Mapping[str, Any] | None = None,
+        positions: Mapping[str, Any] | None = None,
+        schema: Any = None,
+        partitions: int | None = None,
+        raw: bool = False,
+        ordered: bool = True,
+        **fronts: Any,
+    ) -> dict[str, DataFrame]:
+        """Run the flow in batch up to a time, and leave a checkpoint that `live` goes on from.
+
+        Fronts take DataFrames as in `batch`; their elements below the time ``until`` are run, and
+        what they schedule for later is part of the checkpoint. ``write`` has a sink of
+        `emberflow.sinks` for each sink that is to be written, exactly once even if this is killed
+        and called again; of all others the DataFrames are returned, as by `batch`. ``positions``
+        says behind which position of its source a live front goes on (a dict by partition where
+        there are several); without one, it passes over all that is below ``until``.
+        """
+        from emberflow.runners.batch import backfill
+
+        return backfill(
+            self,
+            spark,
+            until=until,
+            checkpoint=checkpoint,
+            write=write or {},
+            positions=positions or {},
             schema=schema,
             partitions=partitions,
             raw=raw,

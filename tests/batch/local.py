@@ -8,13 +8,17 @@ that hundreds of them can be tried. That Spark does the same three things is for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 
 import emberflow as ef
+from emberflow.graph import Graph
+from emberflow.runners.batch.bus import Spread
 from emberflow.runners.batch.codec import decode
+from emberflow.runners.batch.ends import EndTargets
 from emberflow.runners.batch.inputs import Checked, Reader
 from emberflow.runners.batch.machines import Ended
 from emberflow.runners.batch.outputs import SinkColumns
@@ -72,6 +76,56 @@ def batch(
         in_order = sorted(last, key=lambda row: (row[1], row[3]))
         outputs[name] = [decode(row[0]) for row in in_order]
     return outputs
+
+
+def ends(
+    graph: Graph,
+    elements: dict[str, list[Any]],
+    *,
+    until: int,
+    partitions: int,
+    seed: int,
+) -> Iterator[tuple[Any, ...]]:
+    """The rows that the last pass of a backfill gets, sorted; elements are ints."""
+    random = Random(seed)
+    plan = plan_of(Units(graph), None)
+    units = Units(graph)
+    whole = Pass(
+        graph,
+        None,
+        until=until,
+        written=frozenset(graph.sinks),
+        parts=partitions,
+        spread=Spread(partitions, ends_from=units.sink_target),
+    )
+    frames: list[list[tuple[Any, ...]]] = []
+    for front in plan.fronts:
+        checked = Checked(front, Reader(front, ("value",), (None,), "bare"), "time", (), "ms")
+        below = [row for row in input_rows(elements[front.name]) if row[0] < until]
+        frames.append(
+            [
+                row
+                for part in spread(below, partitions, random, None)
+                for row in ran(
+                    replace(whole, front=checked), cut(part, random, ("_time", "_tied", "value"))
+                )
+            ]
+        )
+    for stage in plan.stages:
+        taken = [row for number in stage.frames for row in frames[number]]
+        frames.append(
+            [
+                row
+                for part in spread(taken, partitions, random, 0)
+                for row in ran(
+                    replace(whole, units=stage.units),
+                    cut(sorted(part, key=lambda row: row[:3]), random, BUS),
+                )
+            ]
+        )
+    targets = EndTargets(Units(graph))
+    last = [(targets.slot_of(row[0]), *row[1:]) for number in plan.last for row in frames[number]]
+    return iter(sorted(last, key=lambda row: row[:3]))
 
 
 def input_rows(elements: list[Any]) -> list[tuple[Any, ...]]:

@@ -222,6 +222,11 @@ class Log:
         # The length now: what is appended while we read is for the next reader.
         return [*found, Piece(newest, self._end(newest))]
 
+    def older_than(self, piece: Piece) -> list[str]:
+        """What came before a segment, by its own account, whether or not it is still there."""
+        header = self._header(piece.name)
+        return [] if header is None else list(header["older"])
+
     def _end(self, name: str) -> int:
         end = 0
         for frame in self._frames(Piece(name, None)):

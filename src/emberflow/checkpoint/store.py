@@ -44,6 +44,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.errors import (
@@ -52,7 +53,7 @@ from emberflow.checkpoint.errors import (
     DamagedCutWarning,
     FencedError,
 )
-from emberflow.checkpoint.files import digest, location_of, write
+from emberflow.checkpoint.files import Location, Written, digest, location_of, write
 from emberflow.checkpoint.lists import SavedLists
 from emberflow.checkpoint.manifest import Manifest, PartInfo, checked_json, json_with_checksum
 from emberflow.checkpoint.rows import BUCKET, SCHEDULED, Row
@@ -61,6 +62,8 @@ from emberflow.checkpoint.tables import PartWriter, Source, merged, united
 from emberflow.hashing import HASH_MAX, HASH_MIN
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from pyarrow.fs import FileSystem
 
 _CLAIM = re.compile(r"(\d+)-([0-9a-f]+)\.claim\.json")
@@ -88,6 +91,74 @@ class _Named(NamedTuple):
     number: int
     incarnation: int
     path: str
+
+
+class NewPart:
+    """A part that is being written. It is there, durably, when the block ends without an error.
+
+    Then ``info`` says what it is; None if nothing was added, for then there is no file either.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        cut: int,
+        worker: int | str,
+        incarnation: int,
+        kind: str,
+        lists: SavedLists,
+    ) -> None:
+        self.info: PartInfo | None = None
+        self._location = location
+        self._cut, self._worker, self._kind = cut, str(worker), kind
+        unique = uuid.uuid4().hex[:12]
+        self._path = f"parts/{cut:010d}-{incarnation:06d}-{worker}-{kind}-{unique}.parquet"
+        self._lists = lists
+        self._writer: PartWriter | None = None
+        self._file: Written | None = None
+        self._opened = ExitStack()
+
+    def __enter__(self) -> NewPart:
+        return self
+
+    def add(self, chunk: Sequence[Row]) -> None:
+        if not chunk:
+            return
+        if self._writer is None:
+            self._file = self._opened.enter_context(self._location.new(self._path))
+            self._writer = PartWriter(self._file, self._lists)
+        self._writer.add(chunk)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        writer, file = self._writer, self._file
+        if writer is None or file is None:
+            return
+        if error is not None:
+            writer.abandon()
+            self._opened.__exit__(kind, error, trace)
+            return
+        with self._opened:
+            try:
+                summary = writer.finish()
+            except BaseException:
+                writer.abandon()
+                raise
+        self.info = PartInfo(
+            kind=self._kind,
+            cut=self._cut,
+            worker=self._worker,
+            path=self._path,
+            rows=summary.rows,
+            bytes=file.bytes,
+            checksum=file.checksum,
+            low=summary.low,
+            high=summary.high,
+        )
 
 
 class CheckpointStore:
@@ -201,34 +272,18 @@ class CheckpointStore:
         """
         memory = lists if lists is not None else SavedLists()
         memory.begin(cut, base)
-        iterator = iter(chunks)
-        first = next((chunk for chunk in iterator if chunk), None)
-        if first is None:
-            return None
-        unique = uuid.uuid4().hex[:12]
-        path = f"parts/{cut:010d}-{incarnation:06d}-{worker}-{kind}-{unique}.parquet"
-        with self._location.new(path) as file:
-            writer = PartWriter(file, memory)
-            try:
-                writer.add(first)
-                del first
-                for chunk in iterator:
-                    writer.add(chunk)
-                summary = writer.finish()
-            except BaseException:
-                writer.abandon()
-                raise
-        return PartInfo(
-            kind=kind,
-            cut=cut,
-            worker=str(worker),
-            path=path,
-            rows=summary.rows,
-            bytes=file.bytes,
-            checksum=file.checksum,
-            low=summary.low,
-            high=summary.high,
-        )
+        with NewPart(self._location, cut, worker, incarnation, kind, memory) as part:
+            for chunk in chunks:
+                part.add(chunk)
+        return part.info
+
+    def new_part(
+        self, cut: int, worker: int | str, *, incarnation: int, kind: str = BUCKET
+    ) -> NewPart:
+        """The same of a full cut, for who hands its chunks over one by one."""
+        lists = SavedLists()
+        lists.begin(cut, None)
+        return NewPart(self._location, cut, worker, incarnation, kind, lists)
 
     def commit(self, manifest: Manifest) -> None:
         """Make a cut of its parts. Raises `FencedError` if a newer incarnation has begun."""

@@ -8,10 +8,15 @@
 `places` `codec`   places and payloads as bytes
 `outputs`   from payloads to columns
 `failures`  errors, on their way back to the driver
+`backfill`  a batch up to a time that ends in a checkpoint
+`ends`      what is left then, as rows; `handing` writes it
+`frontlogs` the other way round: what went into a live query, as rows
 """
 
+from emberflow.runners.batch.backfill import backfill
 from emberflow.runners.batch.failures import failure_of
+from emberflow.runners.batch.frontlogs import front_log
 from emberflow.runners.batch.inputs import Rows, rows
 from emberflow.runners.batch.runner import batch, payloads
 
-__all__ = ["Rows", "batch", "failure_of", "payloads", "rows"]
+__all__ = ["Rows", "backfill", "batch", "failure_of", "front_log", "payloads", "rows"]

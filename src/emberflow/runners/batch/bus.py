@@ -70,6 +70,9 @@ class Spread:
     """Into how many partitions the next shuffle spreads rows, as far as one can tell."""
 
     partitions: int = 1
+    #: From this number on there are no units, but the ends of a backfill (`ends`): their buckets stay as
+    #: they are, since the last shuffle has to tell them apart.
+    ends_from: int | None = None
 
     def buckets(self, target: int) -> Integers:
         """The buckets of a unit, one for each slice."""
@@ -77,6 +80,27 @@ class Spread:
 
     def slices(self, buckets: Integers) -> tuple[Integers, Integers]:
         """For the number of a unit and the hash of a key: the slice; and the bucket of each slice."""
+        ends = self._ends(buckets)
+        if ends is None or not ends.any():
+            return self._slices_of_units(buckets)
+        found, number = np.unique(buckets[ends], return_inverse=True)
+        if ends.all():
+            return number, found
+        slices = np.empty(len(buckets), np.int64)
+        slices[~ends], table = self._slices_of_units(buckets[~ends])
+        slices[ends] = len(table) + number
+        return slices, np.concatenate((table, found))
+
+    def hashes(self, buckets: Integers) -> Integers:
+        """What the items of a bucket are sorted by, before their places. Ends have no keys."""
+        ends = self._ends(buckets)
+        hashes = buckets & HASH_MASK
+        return hashes if ends is None else np.where(ends, 0, hashes)
+
+    def _ends(self, buckets: Integers) -> Any:
+        return None if self.ends_from is None else buckets >> HASH_BITS >= self.ends_from
+
+    def _slices_of_units(self, buckets: Integers) -> tuple[Integers, Integers]:
         targets, hashes = buckets >> HASH_BITS, buckets & HASH_MASK
         first = int(targets[0])
         if (targets == first).all():
@@ -212,7 +236,7 @@ class BusRows:
         if len(bucket_of) <= 1 << 16:
             slices = slices.astype(np.uint16)  # which numpy sorts in no time
         order = np.argsort(slices, kind="stable")
-        slices, hashes, times = slices[order], buckets[order] & HASH_MASK, times[order]
+        slices, hashes, times = slices[order], self._spread.hashes(buckets[order]), times[order]
         numbers = order.tolist()
         kind, payloads = joined_columns(columns)
         payloads, paths = _picked(payloads, numbers), _picked(paths, numbers)

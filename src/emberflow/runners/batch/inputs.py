@@ -13,6 +13,13 @@ is an error, never a guess.
 Whether times are unique shows only when all are seen. So a second, narrow branch of the plan counts
 them, and fails the job with an error that names a time that is there twice. It reads the time column
 a second time; ``unique=True`` spares it where uniqueness is known.
+
+**Partitions.** A source with partitions has a front index for each, and times are unique within one.
+A column says which partition of its source a row is of; then its global time is the one that a live
+query gives it.
+
+**As they are.** A DataFrame with the column ``_payload`` holds payloads as bytes, and ``_partition``
+the partitions: what went into a live query is given back in that form (`emberflow.front_log`).
 """
 
 from __future__ import annotations
@@ -30,6 +37,8 @@ from emberflow.errors import FunctionError, InputError, shortened
 from emberflow.functions import UserFunction, blamed
 from emberflow.graph import Front
 from emberflow.item import TIME_MAX, TIME_MIN
+from emberflow.runners.batch.codec import decode_all
+from emberflow.runners.batch.places import encoded_int
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +50,12 @@ DEFAULT_TIME = "time"
 #: Column of this name is the payload itself if it is the only one.
 BARE = "value"
 
+#: Column of this name holds payloads as bytes, and this one the partitions of their source.
+RAW, RAW_PARTITION = "_payload", "_partition"
+
 _UNITS: dict[str, str] = {"s": "unix_seconds", "ms": "unix_millis", "us": "unix_micros"}
+#: Columns for what numbers tell, where rows are numbered and then some are left out.
+_NUMBER, _TIED = "_emberflow_number", "_emberflow_tied"
 #: `monotonically_increasing_id` counts rows in its lower bits and partitions above them.
 _ROWS_OF_A_PARTITION = 1 << 33
 
@@ -56,6 +70,7 @@ class Rows:
     order_by: tuple[str, ...]
     unit: str
     unique: bool
+    partition: str | None = None
 
 
 def rows(
@@ -66,6 +81,7 @@ def rows(
     order_by: str | list[str] | tuple[str, ...] = (),
     unit: Literal["s", "ms", "us"] = "ms",
     unique: bool = False,
+    partition: str | None = None,
 ) -> Rows:
     """How the rows of a DataFrame become the elements of a front, for `Flow.batch`.
 
@@ -73,21 +89,31 @@ def rows(
     column ``time`` if there is one. ``order_by``: columns that order the rows instead, which then are
     numbered. ``payload``: a dataclass or named tuple whose fields are columns, the name of a column,
     or a function of the `Row`; by default the row itself. ``unique=True``: you know that no time is
-    there twice, and spare the check.
+    there twice, and spare the check. ``partition``: the column that says which partition of its
+    source a row is of, counted from 0; times are then unique within each.
     """
     columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     if unit not in _UNITS:
         raise InputError(f"rows(unit=) takes one of {', '.join(_UNITS)}, got {unit!r}.")
     if columns and time not in (None, DEFAULT_TIME):
         raise InputError(f"rows() takes time={time!r} or order_by={columns!r}, not both.")
-    return Rows(df, None if columns else time, payload, columns, unit, unique)
+    if columns and partition is not None:
+        raise InputError(
+            "rows() takes order_by= or partition=, not both: rows are numbered as one."
+        )
+    return Rows(df, None if columns else time, payload, columns, unit, unique, partition)
 
 
 class FrontRows:
     """The checked input of one front: a DataFrame of time and columns, and what to make of a row."""
 
-    def __init__(self, front: Front, given: Any) -> None:
+    def __init__(
+        self, front: Front, given: Any, *, fronts: int = 1, until: int | None = None
+    ) -> None:
+        """``fronts`` is how many the flow has; rows from the time ``until`` on are left out."""
         self.front = front
+        self._fronts = fronts
+        self._until = until
         self._rows = given if isinstance(given, Rows) else rows(given)
         df = self._rows.df
         if not hasattr(df, "mapInArrow"):
@@ -103,6 +129,14 @@ class FrontRows:
         self._time = time
         self.reader = _reader(front, schema, self._rows.payload, time)
         self.numbered = time is None
+        self._partition = self._rows.partition
+        if self.reader.kind == "bytes" and RAW_PARTITION in schema.names:
+            self._partition = self._partition or RAW_PARTITION
+        if self._partition is not None and self.numbered:
+            raise InputError(
+                f"front {front.name!r}: rows of several partitions need a time. Pass "
+                f"ef.rows(df, time='column', partition={self._partition!r})."
+            )
 
     def _check_names(self, schema: StructType) -> None:
         names = schema.names
@@ -113,6 +147,7 @@ class FrontRows:
                     f"Rename one, or select the columns that the flow needs."
                 )
         asked = [self._rows.time] if self._rows.time != DEFAULT_TIME else []
+        asked.append(self._rows.partition)
         for asked_for in (*asked, *self._rows.order_by):
             if asked_for is not None and asked_for not in names:
                 raise InputError(
@@ -120,8 +155,12 @@ class FrontRows:
                     f"has {', '.join(map(repr, names))}."
                 )
 
+    @property
+    def has_partitions(self) -> bool:
+        return self._partition is not None
+
     def selected(self) -> DataFrame:
-        """Time, whether its row is out of order, then the columns that payloads are made of."""
+        """Time, whether its row is out of order, the columns that payloads are made of, partition."""
         from pyspark.sql import Window
         from pyspark.sql import functions as sql
 
@@ -137,8 +176,29 @@ class FrontRows:
             tied = time >= _ROWS_OF_A_PARTITION
         else:
             time = self._time_column()
+        if self._until is not None:
+            if self.numbered:  # before any row is left out
+                df = df.withColumns({_NUMBER: time, _TIED: tied})
+                time, tied = sql.col(_NUMBER), sql.col(_TIED)
+            # What is no time, or has no order, is told by who makes elements of rows.
+            df = df.filter((time < self._until) | time.isNull() | tied)
         columns = [sql.col(_quoted(name)) for name in self.reader.columns]
+        columns += self._partition_columns()
         return df.select(time.alias("_time"), tied.alias("_tied"), *columns)
+
+    def _partition_columns(self) -> list[Column]:
+        from pyspark.sql import functions as sql
+        from pyspark.sql.types import IntegralType
+
+        if self._partition is None:
+            return []
+        kind = self._rows.df.schema[self._partition].dataType
+        if not isinstance(kind, IntegralType):
+            raise InputError(
+                f"front {self.front.name!r}: the partition column {self._partition!r} is of type "
+                f"{kind.simpleString()}. A partition is an integer, counted from 0."
+            )
+        return [sql.col(_quoted(self._partition)).cast("long").alias("_partition")]
 
     def _time_column(self) -> Column:
         from pyspark.sql import functions as sql
@@ -163,12 +223,24 @@ class FrontRows:
 
         if self.numbered or self._rows.unique:
             return None
-        times = self._rows.df.select(self._time_column().alias("_time"))
-        counted = times.groupBy("_time").agg(sql.count(sql.lit(1)).alias("_count"))
+        partitions = self._partition_columns()
+        times = self._rows.df.select(self._time_column().alias("_time"), *partitions)
+        if self._until is not None:
+            times = times.filter(sql.col("_time") < self._until)
+        of_each = ["_time", *(["_partition"] if partitions else [])]
+        counted = times.groupBy(*of_each).agg(sql.count(sql.lit(1)).alias("_count"))
         return counted.filter("_count > 1 and _time is not null")
 
     def checked(self) -> Checked:
-        return Checked(self.front, self.reader, self._time, self._rows.order_by, self._rows.unit)
+        return Checked(
+            self.front,
+            self.reader,
+            self._time,
+            self._rows.order_by,
+            self._rows.unit,
+            self._partition,
+            self._fronts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +252,8 @@ class Checked:
     time: str | None
     order_by: tuple[str, ...]
     unit: str
+    partition: str | None = None
+    fronts: int = 1
 
     def elements(self, batch: pa.RecordBatch) -> tuple[list[int], list[Any]]:
         """The times and payloads of a batch of `FrontRows.selected`."""
@@ -192,8 +266,31 @@ class Checked:
                     f"front {self.front.name!r}: the time column {self.time!r} has a row of time "
                     f"{time!r}. Every row needs a time, an int of 64 bits; filter it out, or fill it."
                 )
-        columns = [batch.column(number) for number in range(2, batch.num_columns)]
+        end = batch.num_columns - (self.partition is not None)
+        columns = [batch.column(number) for number in range(2, end)]
         return times, self.reader.payloads(times, columns)
+
+    def paths(self, batch: pa.RecordBatch) -> list[bytes]:
+        """The paths of the elements of a batch: the front index of the partition of each."""
+        if self.partition is None:
+            return [encoded_int(self.front.index)] * batch.num_rows
+        return [encoded_int(index) for index in self.indices(batch)]
+
+    def indices(self, batch: pa.RecordBatch) -> list[int]:
+        """The front index of each element."""
+        if self.partition is None:
+            return [self.front.index] * batch.num_rows
+        # Only who has partitions needs the live runner's modules.
+        from emberflow.runners.live.plan import front_index
+
+        partitions: list[Any] = batch.column(batch.num_columns - 1).to_pylist()
+        for one in set(partitions):
+            if one is None or one < 0:
+                raise InputError(
+                    f"front {self.front.name!r}: the partition column {self.partition!r} has a row "
+                    f"of partition {one!r}. Every row needs one, counted from 0."
+                )
+        return [front_index(self.front.index, self.fronts, one) for one in partitions]
 
     def _unordered(self) -> InputError:
         name = self.front.name
@@ -231,7 +328,7 @@ class Reader:
     front: Front
     columns: tuple[str, ...]
     converters: tuple[Callable[[Any], Any] | None, ...]
-    kind: Literal["row", "bare", "class", "keywords", "function"]
+    kind: Literal["row", "bare", "class", "keywords", "function", "bytes"]
     made_of: Any = None
 
     def payloads(self, times: list[int], columns: list[pa.Array]) -> list[Any]:
@@ -241,6 +338,8 @@ class Reader:
         ]
         if self.kind == "bare":
             return values[0]
+        if self.kind == "bytes":
+            return decode_all(values[0])
         if self.kind == "class":
             return list(map(self.made_of, *values)) if values else [self.made_of() for _ in times]
         if self.kind == "keywords":
@@ -286,6 +385,8 @@ def _reader(front: Front, schema: StructType, payload: Any, time: str | None) ->
         )
         return Reader(front, tuple(columns), converters, kind, made_of)
 
+    if payload is None and RAW in schema.names:
+        return reader([RAW], "bytes", None, {})
     if payload is None:
         besides = [name for name in schema.names if name != time]
         bare = besides == [BARE]

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from emberflow.calls import Balance, balance_of
-from emberflow.errors import InputError, InternalError
+from emberflow.errors import InternalError
 from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Sink
 from emberflow.hashing import key_hash
 from emberflow.runners.batch.bus import (
@@ -34,13 +34,14 @@ from emberflow.runners.batch.bus import (
     Items,
     Spread,
 )
+from emberflow.runners.batch.ends import Ends, dropped_after
 from emberflow.runners.batch.inputs import Checked
 from emberflow.runners.batch.machines import Ended, GroupMachine, ReduceMachine, Reducer
 from emberflow.runners.batch.outputs import ColumnWriter, SinkColumns
-from emberflow.runners.batch.places import decoded_path, encoded_int
+from emberflow.runners.batch.places import decoded_path
 from emberflow.runners.batch.planning import Units
 from emberflow.runners.batch.regions import Region
-from emberflow.runners.batch.sorting import Sorter
+from emberflow.runners.batch.sorting import Sorter, doubled_in
 from emberflow.runners.batch.steps import Step, broadcast_step, map_step, placed_step
 from emberflow.runners.batch.transactions import Serial, StateMachine, report_step
 from emberflow.transactional import Access, Close, Open, Report, State
@@ -72,7 +73,8 @@ class Pass:
     """All that a task has to know; it travels in the closure that Spark ships."""
 
     graph: Graph
-    sink: Sink
+    #: The sink that all is for; None for all of them, and for what is left at the end (`ends`).
+    sink: Sink | None
     #: Units that run in this pass: rows for others go on as they are.
     units: tuple[int, ...] = ()
     #: Or the front whose elements begin here.
@@ -81,6 +83,12 @@ class Pass:
     columns: SinkColumns | None = None
     #: How the next shuffle spreads what leaves for other units.
     spread: Spread = ANYWHERE
+    #: What maps schedule for later than this goes no further.
+    until: int | None = None
+    #: Where all is for all: the sinks whose rows are wanted.
+    written: frozenset[str] = frozenset()
+    #: And into how many parts its state goes.
+    parts: int = 1
 
 
 def run_pass(
@@ -126,13 +134,20 @@ class Runner:
     def __init__(self, given: Pass, ended: Callable[[int], Ended] | None = None) -> None:
         self.given = given
         self.units = Units(given.graph)
-        self._ended = ended
         self._needed = self.units.leading_to(given.sink)
         self._out: _SinkRows | BusRows = (
             BusRows(given.spread)
             if given.columns is None
             else _SinkRows(ColumnWriter(given.columns))
         )
+        self._ended = ended
+        self._ahead = None if given.until is None else dropped_after(given.until)
+        self._ends: Ends | None = None
+        if given.sink is None:
+            assert isinstance(self._out, BusRows)
+            assert given.until is not None
+            self._ends = Ends(self.units, given.parts, self._out.add)
+            self._ended, self._ahead = self._ends.ended, self._ends.ahead_of(given.until)
         self._steps: dict[int, Step] = {}
         self._machines = {number: self._machine(number) for number in given.units}
         self._part = _PART_MIN
@@ -141,23 +156,23 @@ class Runner:
 
     def begun(self, front: Checked, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         send = self._step(self.units.layout.readers[front.front.id][0])
-        code = encoded_int(front.front.index)
         size = 64
         for batch in batches:
             start = 0
             while start < batch.num_rows:
-                times, payloads = front.elements(batch.slice(start, size))
+                rows = batch.slice(start, size)
+                times, payloads = front.elements(rows)
                 start += size
                 before = self._out.taken
-                send(times, [code] * len(times), payloads)
+                send(times, front.paths(rows), payloads)
                 made = self._out.taken - before
                 aimed = size * _ITEMS_AIMED_AT // max(1, made)
                 size = max(_ELEMENTS_MIN, min(_ELEMENTS_MAX, 2 * size, aimed))
                 yield from self._out.full()
-        yield from self._out.rest()
+        yield from self._rest()
 
     def gone_on(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sorter, current = Sorter(self._doubled), None
+        sorter, current = Sorter(doubled_in(self.given.graph)), None
         try:
             for batch in batches:
                 chunks = batch.column(3)
@@ -178,6 +193,11 @@ class Runner:
             sorter.close()
         for machine in self._machines.values():
             machine.finish()
+        yield from self._rest()
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
+        if self._ends is not None:
+            self._ends.flush()
         yield from self._out.rest()
 
     def _passes(self, target: int) -> bool:
@@ -193,7 +213,7 @@ class Runner:
                 at, where, given = times[start:end].tolist(), paths[start:end], payloads[start:end]
                 if machine is not None:
                     machine.feed(hashes[start:end].tolist(), at, where, given)
-                elif target == self.units.sink_target:
+                elif target == self.units.sink_target and self.given.sink is not None:
                     self._step(self.given.sink.id)(at, where, given)
                 else:
                     raise InternalError(f"a row for unit {target} has come to the end of its batch")
@@ -204,17 +224,6 @@ class Runner:
                     self._part = min(_PART_MAX, self._part * 2)
                 start = end
                 yield from self._out.full()
-
-    def _doubled(self, time: int, path: bytes) -> InputError:
-        front, *ids = decoded_path(path)
-        if front < 0:  # scheduled: the element that it comes from
-            time, front = ids[0], ids[1]
-        fronts = self.given.graph.fronts.items()
-        names = [name for name, known in fronts if known.index == front]
-        return InputError(
-            f"front {names[0] if names else front!r}: more than one row has the time {time}. Times "
-            f"within a front are the order, so they are unique."
-        )
 
     # The steps between: made once a pass, from the graph.
 
@@ -232,7 +241,9 @@ class Runner:
                 drawn for open_, drawn in self.units.ordering.whole.items() if open_ in unit.nodes
             ]
             serial = Serial(graph, whole, self._ended) if whole else None
-            return Region(layout, unit, leaving, serial=serial)
+            return Region(
+                layout, unit, leaving, serial=serial, ahead=self._ahead, ended=self._ended
+            )
         (node,) = unit.nodes
         ended = None if self._ended is None else self._ended(node)
         found = graph.nodes[node]
@@ -269,7 +280,7 @@ class Runner:
         node = self.given.graph.nodes[number]
         readers = self.units.layout.readers[number]
         if isinstance(node, Sink):
-            return self._towards_sink()
+            return self._towards_sink() if self._ends is None else self._towards_end(node)
         if isinstance(node, Front | Merge | Open):
             return self._step(readers[0])
         if isinstance(node, Access):
@@ -277,7 +288,7 @@ class Runner:
         if isinstance(node, Report):
             return self._reported(node)
         if isinstance(node, Map):
-            step = map_step(node, self._step(readers[0]))
+            step = map_step(node, self._step(readers[0]), self._ahead)
         elif isinstance(node, Broadcast):
             step = broadcast_step(
                 [
@@ -336,6 +347,10 @@ class Runner:
             raise InternalError("the last pass of a batch has rows that are not for the sink")
         return self._out
 
+    def _towards_end(self, sink: Sink) -> Step:
+        assert self._ends is not None
+        return self._ends.sink_step(sink) if sink.name in self.given.written else _nowhere
+
     def _towards_unit(self, entry: int) -> Step:
         """To the shuffle: every item gets the bucket of its key."""
         out = self._bus()
@@ -376,6 +391,10 @@ class Runner:
             out.add(buckets, times, paths, given)
 
         return to_unit
+
+
+def _nowhere(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+    """The step of a sink that nobody asks for."""
 
 
 #: ``(times, paths, payloads) -> (buckets, payloads)``

@@ -36,9 +36,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """How the rows of a sink are made. Frames are numbered: those of the fronts, then the stages'."""
+    """How the rows of a sink are made, or of all. Frames are numbered: the fronts', then the stages'."""
 
-    sink: Sink
+    sink: Sink | None
     fronts: tuple[Front, ...]
     #: The units that what enters by each of these fronts goes to.
     front_targets: tuple[frozenset[int], ...]
@@ -85,8 +85,10 @@ class Units:
                 behind[reader].append(node)
         return behind
 
-    def leading_to(self, sink: Sink) -> frozenset[int]:
-        """All nodes that a sink depends on, and the sink."""
+    def leading_to(self, sink: Sink | None) -> frozenset[int]:
+        """All nodes that a sink depends on, and the sink; all nodes, if it is None."""
+        if sink is None:
+            return frozenset(self.layout.nodes)
         found: set[int] = set()
         stack = [sink.id]
         while stack:
@@ -138,8 +140,8 @@ class Units:
         return entry
 
 
-def plan_of(units: Units, sink: Sink) -> SinkPlan:
-    """The stages that make the rows of a sink."""
+def plan_of(units: Units, sink: Sink | None) -> SinkPlan:
+    """The stages that make the rows of a sink; of all there is, if it is None."""
     needed = units.leading_to(sink)
     fronts = tuple(front for front in units.graph.fronts.values() if front.id in needed)
     front_targets = tuple(units.targets((front.id,), needed) for front in fronts)

@@ -29,9 +29,9 @@ from emberflow.engine.program import Layout, Unit
 from emberflow.errors import EndlessLoopError, InternalError
 from emberflow.graph import Broadcast, Group, Map, Merge
 from emberflow.item import CHILD_IDS_MAX, At
-from emberflow.runners.batch.machines import _ABSENT, Reducer
+from emberflow.runners.batch.machines import _ABSENT, Ended, Kept, Reducer
 from emberflow.runners.batch.places import decoded_path, encoded_int, front_of
-from emberflow.runners.batch.steps import Scheduling, Step
+from emberflow.runners.batch.steps import Ahead, Scheduling, Step
 from emberflow.runners.batch.transactions import Serial
 
 #: What a node makes of an item: time, path, the node that reads it, payload.
@@ -51,11 +51,17 @@ class Region:
         unit: Unit,
         outside: dict[int, Step],
         *,
+        ahead: Ahead | None = None,
+        ended: Callable[[int], Ended] | None = None,
         serial: Serial | None = None,
     ) -> None:
         self._layout = layout
         self._serial = serial
         self._outside = outside
+        self._ahead_of = ahead
+        self._ended = ended
+        #: By node and key: the last items, if anybody wants to know what is left of each key.
+        self._kept: dict[int, dict[Any, deque[Kept]]] = {}
         self._bucket: int | None = None
         self._ahead: list[tuple[int, bytes, int, int, Any]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
@@ -91,6 +97,12 @@ class Region:
     def end(self) -> None:
         """No item of this hash will follow: run what is under way, and forget."""
         self._run_until(None, b"")
+        if self._ended is not None:
+            for node, kept in self._kept.items():
+                ended = self._ended(node)
+                for key, last in kept.items():
+                    ended(key, list(last))
+                kept.clear()
         for held in self._buckets:
             held.clear()
         if self._serial is not None:
@@ -168,13 +180,15 @@ class Region:
         return placed
 
     def _map(self, node: Map, reader: int) -> _Process:
-        images, scheduling = images_of(node), Scheduling(node)
+        images, scheduling = images_of(node), Scheduling(node, self._ahead_of)
 
         def map_(time: int, path: bytes, payload: Any) -> list[Made]:
             made: list[Made] = []
             for child, image in enumerate(images(payload, (time, front_of(path)))):
                 if isinstance(image, At):
-                    made.append((*scheduling(image, time, path, child), reader, image.payload))
+                    place = scheduling(image, time, path, child)
+                    if place is not None:
+                        made.append((*place, reader, image.payload))
                 else:
                     made.append((time, path + encoded_int(child), reader, image))
             return made
@@ -191,6 +205,7 @@ class Region:
         held: dict[Any, deque[Any]] = {}
         self._buckets.append(held)
         balance, window = balance_of(node, node.key), node.window
+        keep = self._keeper(node.id, window - 1)
 
         def group(time: int, path: bytes, payload: Any) -> list[Made]:
             key, _ = balance(payload, (time, front_of(path)))
@@ -198,9 +213,25 @@ class Region:
             if last is None:
                 last = held[key] = deque(maxlen=window)
             last.append(payload)
+            if keep is not None:
+                keep(key, (time, path, payload, None))
             return [(time, path, reader, tuple(last))]
 
         return group
+
+    def _keeper(self, node: int, count: int) -> Callable[[Any, Kept], None] | None:
+        """Notes the last items of each key of a node; None if nobody wants to know."""
+        if self._ended is None or count == 0:
+            return None
+        kept = self._kept[node] = {}
+
+        def keep(key: Any, item: Kept) -> None:
+            last = kept.get(key)
+            if last is None:
+                last = kept[key] = deque(maxlen=count)
+            last.append(item)
+
+        return keep
 
     def _reduce(self, number: int) -> _Process:
         layout = self._layout
@@ -209,6 +240,7 @@ class Region:
         reader = layout.readers[number][0]
         held: dict[Any, Any] = {}
         self._buckets.append(held)
+        keep = self._keeper(number, 1)
 
         def reduce(time: int, path: bytes, payload: Any) -> list[Made]:
             key, _ = balance(payload, (time, front_of(path)))
@@ -223,6 +255,8 @@ class Region:
             if isinstance(accumulator, At):
                 reducer.refuse(accumulator, time, path)
             held[key] = accumulator
+            if keep is not None:
+                keep(key, (time, path, payload, accumulator))
             return [(time, path + reducer.out, reader, reducer.sent(key, accumulator))]
 
         return reduce

@@ -11,16 +11,20 @@ Nothing runs here but the sample that finds out a schema, if none is given.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
+from heapq import merge
+from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from emberflow.errors import EmberflowError, InputError
 from emberflow.flow import Flow
-from emberflow.graph import Graph
-from emberflow.item import At
+from emberflow.graph import Front, Graph
+from emberflow.item import At, GlobalTime, is_time
 from emberflow.runners.batch.codec import decode
 from emberflow.runners.batch.inputs import FrontRows
 from emberflow.runners.batch.outputs import (
@@ -40,9 +44,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from emberflow.runners.batch.passes import Pass
+
 #: Rows of each front that a schema is found out with.
 _SAMPLED_ROWS = 100
-_OPTIONS = ("schema", "partitions", "raw", "ordered")
+_OPTIONS = ("schema", "partitions", "raw", "ordered", "until")
 
 
 def batch(
@@ -53,44 +59,90 @@ def batch(
     partitions: int | None,
     raw: bool,
     ordered: bool,
+    until: int | None,
     fronts: Mapping[str, Any],
 ) -> dict[str, DataFrame]:
     """See `emberflow.Flow.batch`."""
     graph = flow.graph()
-    for name in _OPTIONS:
+    inputs = checked_inputs(graph, fronts, partitions, until, "batch", _OPTIONS)
+    units = Units(graph)
+    sinks = list(graph.sinks)
+    return sink_frames(spark, units, inputs, sinks, schema, partitions, raw, ordered, until)
+
+
+def checked_inputs(
+    graph: Graph,
+    fronts: Mapping[str, Any],
+    partitions: int | None,
+    until: int | None,
+    method: str,
+    options: Sequence[str],
+) -> dict[str, FrontRows]:
+    """The rows of each front, when all that was given makes sense."""
+    for name in options:
         if name in graph.fronts:
             raise InputError(
-                f"flow {graph.flow!r} has a front {name!r}, which is a parameter of batch(). "
+                f"flow {graph.flow!r} has a front {name!r}, which is a parameter of {method}(). "
                 f"Give the front another name."
             )
     if partitions is not None and (
         not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1
     ):
-        raise InputError(f"batch(partitions=) takes an int of at least 1, got {partitions!r}.")
+        raise InputError(f"{method}(partitions=) takes an int of at least 1, got {partitions!r}.")
+    if until is not None and not is_time(until):
+        raise InputError(f"{method}(until=) takes a time, an int of 64 bits, got {until!r}.")
     check_names(graph, fronts)
-    inputs = {name: FrontRows(front, fronts[name]) for name, front in graph.fronts.items()}
-    units = Units(graph)
-    columns = _columns(graph, inputs, schema, raw)
     return {
-        name: _SinkFrame(units, inputs, columns[name], partitions, ordered, spark).rows()
-        for name in graph.sinks
+        name: FrontRows(front, fronts[name], fronts=len(graph.fronts), until=until)
+        for name, front in graph.fronts.items()
     }
 
 
+def sink_frames(
+    spark: SparkSession,
+    units: Units,
+    inputs: Mapping[str, FrontRows],
+    sinks: Sequence[str],
+    schema: Any,
+    partitions: int | None,
+    raw: bool,
+    ordered: bool,
+    until: int | None,
+) -> dict[str, DataFrame]:
+    """The DataFrame of each of these sinks."""
+    if not sinks:
+        return {}
+    from emberflow.runners.batch.bus import Spread
+    from emberflow.runners.batch.passes import Pass
+
+    spread = Spread(partitions or shuffle_partitions(spark))
+    columns = _columns(units.graph, inputs, sinks, schema, raw)
+    frames = {}
+    for name in sinks:
+        given = Pass(units.graph, columns[name].sink, until=until, spread=spread)
+        frames[name] = Frames(units, inputs, given, partitions).rows(columns[name], ordered)
+    return frames
+
+
 def _columns(
-    graph: Graph, inputs: Mapping[str, FrontRows], schema: Any, raw: bool
+    graph: Graph,
+    inputs: Mapping[str, FrontRows],
+    sinks: Sequence[str],
+    schema: Any,
+    raw: bool,
 ) -> dict[str, SinkColumns]:
+    wanted = {name: graph.sinks[name] for name in sinks}
     if raw:
         if schema is not None:
             raise InputError("batch() takes schema= or raw=True, not both: raw rows are bytes.")
-        return {name: SinkColumns(sink, None) for name, sink in graph.sinks.items()}
+        return {name: SinkColumns(sink, None) for name, sink in wanted.items()}
     given = _schemas(graph, schema)
-    sampled = _sample(graph, inputs) if len(given) < len(graph.sinks) else {}
+    sampled = _sample(graph, inputs) if not wanted.keys() <= given.keys() else {}
     return {
         name: given_columns(sink, given[name])
         if name in given
         else sampled_columns(sink, sampled[name])
-        for name, sink in graph.sinks.items()
+        for name, sink in wanted.items()
     }
 
 
@@ -117,16 +169,27 @@ def _schemas(graph: Graph, schema: Any) -> Mapping[str, Any]:
 def _sample(graph: Graph, inputs: Mapping[str, FrontRows]) -> dict[str, list[Any]]:
     """What the first rows of each front give, on the reference runner."""
     elements: dict[str, list[At[Any]]] = {}
+    #: Of sources with partitions, with their own global times.
+    partitioned: list[tuple[GlobalTime, Front, Any]] = []
     for name, rows in inputs.items():
         table = rows.selected().limit(_SAMPLED_ROWS).toArrow()
-        elements[name] = [
-            At(time, payload)
-            for one in table.to_batches()
-            for time, payload in zip(*rows.checked().elements(one), strict=True)
-        ]
+        elements[name] = []
+        checked = rows.checked()
+        for one in table.to_batches():
+            times, payloads = checked.elements(one)
+            if rows.has_partitions:
+                moments = map(GlobalTime, times, checked.indices(one))
+                partitioned += zip(moments, repeat(rows.front), payloads)
+            else:
+                elements[name] += map(At, times, payloads)
     reference = Reference(graph)
     try:
-        for global_time, front, payload in timed_elements(graph, elements):
+        entering = merge(
+            timed_elements(graph, elements),
+            sorted(partitioned, key=itemgetter(0)),
+            key=itemgetter(0),
+        )
+        for global_time, front, payload in entering:
             reference.enter(global_time, front, payload)
         reference.finish()
     except InputError:
@@ -140,28 +203,32 @@ def _sample(graph: Graph, inputs: Mapping[str, FrontRows]) -> dict[str, list[Any
     return reference.outputs
 
 
-class _SinkFrame:
-    """Builds the DataFrame of one sink."""
+class Frames:
+    """Builds the DataFrames of a plan: of one sink, or of all there is if the pass names none."""
 
     def __init__(
         self,
         units: Units,
         inputs: Mapping[str, FrontRows],
-        columns: SinkColumns,
+        given: Pass,
         partitions: int | None,
-        ordered: bool,
-        spark: SparkSession,
     ) -> None:
         self._units = units
-        self._ordered = ordered
         self._inputs = inputs
-        self._columns = columns
+        self._given = given
         self._partitions = partitions
-        self._plan = plan_of(units, columns.sink)
+        self._columns: SinkColumns | None = None
+        self._plan = plan_of(units, given.sink)
         self._last = frozenset({units.sink_target})
-        self._spread = partitions or shuffle_partitions(spark)
 
-    def rows(self) -> DataFrame:
+    def rows(self, columns: SinkColumns, ordered: bool) -> DataFrame:
+        """The rows of the one sink."""
+        self._columns = columns
+        last = self.joined()
+        return last.sortWithinPartitions(TIME, PATH) if ordered else last
+
+    def joined(self) -> DataFrame:
+        """What leaves the last stages."""
         plan = self._plan
         frames = [
             self._front(self._inputs[front.name], targets)
@@ -176,8 +243,7 @@ class _SinkFrame:
             )
             in_order = spread.sortWithinPartitions("bucket", "time", "path")
             frames.append(self._passed(in_order, stage.targets, units=stage.units))
-        last = _union([frames[number] for number in plan.last])
-        return last.sortWithinPartitions(TIME, PATH) if self._ordered else last
+        return _union([frames[number] for number in plan.last])
 
     def _front(self, rows: FrontRows, targets: frozenset[int]) -> DataFrame:
         frame = self._passed(rows.selected(), targets, front=rows.checked())
@@ -186,22 +252,22 @@ class _SinkFrame:
             return frame
         from emberflow.runners.batch.passes import no_doubles
 
-        check = doubles.mapInArrow(_task(no_doubles, rows.checked()), self._schema(targets))
+        check = doubles.mapInArrow(task_of(no_doubles, rows.checked()), self._schema(targets))
         return frame.union(check)
 
     def _passed(self, frame: DataFrame, targets: frozenset[int], **rest: Any) -> DataFrame:
-        from emberflow.runners.batch.bus import Spread
-        from emberflow.runners.batch.passes import Pass, run_pass
+        from emberflow.runners.batch.passes import run_pass
 
         columns = self._columns if targets == self._last else None
-        sink = self._columns.sink
-        given = Pass(self._units.graph, sink, columns=columns, spread=Spread(self._spread), **rest)
-        return frame.mapInArrow(_task(run_pass, given), self._schema(targets))
+        given = replace(self._given, columns=columns, **rest)
+        return frame.mapInArrow(task_of(run_pass, given), self._schema(targets))
 
     def _schema(self, targets: frozenset[int]) -> str | StructType:
         from emberflow.runners.batch.bus import BUS_SCHEMA
 
-        return self._columns.schema() if targets == self._last else BUS_SCHEMA
+        if targets == self._last and self._columns is not None:
+            return self._columns.schema()
+        return BUS_SCHEMA
 
 
 def shuffle_partitions(spark: SparkSession) -> int:
@@ -211,7 +277,7 @@ def shuffle_partitions(spark: SparkSession) -> int:
     return int(first or number or 1)
 
 
-def _task(
+def task_of(
     run: Callable[[bytes, list[str], Any], Iterator[Any]], given: Any
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     shipped = cloudpickle.dumps(given)

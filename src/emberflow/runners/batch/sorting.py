@@ -28,8 +28,11 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 
+from emberflow.errors import InputError
+from emberflow.graph import Graph
 from emberflow.runners.batch.bus import HASH_BITS, HASH_MASK, Integers, Items, chunk, unchunked
 from emberflow.runners.batch.codec import column_of
+from emberflow.runners.batch.places import decoded_path
 
 #: Bytes of chunks that are sorted in memory. As objects they take several times as much.
 _BYTES_MAX: Final = 8 << 20
@@ -49,6 +52,22 @@ _PATH_MAX: Final = 32
 
 #: ``(time, path)`` of two items at one place: what to raise.
 Doubled: TypeAlias = Callable[[int, bytes], Exception]
+
+
+def doubled_in(graph: Graph) -> Doubled:
+    """What to say of an element of a flow that is there twice."""
+
+    def doubled(time: int, path: bytes) -> InputError:
+        front, *ids = decoded_path(path)
+        if front < 0:  # scheduled: the element that it comes from
+            time, front = ids[0], ids[1]
+        names = [name for name, known in graph.fronts.items() if known.index == front]
+        return InputError(
+            f"front {names[0] if names else front!r}: more than one row has the time {time}. Times "
+            f"within a front are the order, so they are unique."
+        )
+
+    return doubled
 
 
 class Sorter:

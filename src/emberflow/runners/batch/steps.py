@@ -31,13 +31,17 @@ from emberflow.runners.batch.places import (
 #: ``(times, paths, payloads) -> None``; what comes of them has gone to the next step.
 Step: TypeAlias = Callable[[list[int], list[bytes], list[Any]], None]
 
+#: Whether an item that a map schedules is for later than the batch goes. It is told the map, the
+#: item's time and path, the global time that it comes from, and the payload.
+Ahead: TypeAlias = Callable[[Map, tuple[int, bytes], tuple[int, int], Any], bool]
+
 _FIRST = CHILDREN[0]
 
 
-def map_step(node: Map, send: Step) -> Step:
+def map_step(node: Map, send: Step, ahead: Ahead | None = None) -> Step:
     """The step of a map."""
     function, mode = node.function, node.mode
-    one_by_one = _one_by_one(node, send)
+    one_by_one = _one_by_one(node, send, ahead)
 
     def one(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
         try:
@@ -97,9 +101,9 @@ def map_step(node: Map, send: Step) -> Step:
     return one_by_one if node.timed else many
 
 
-def _one_by_one(node: Map, send: Step) -> Step:
+def _one_by_one(node: Map, send: Step, ahead: Ahead | None) -> Step:
     images = images_of(node)
-    scheduling = Scheduling(node)
+    scheduling = Scheduling(node, ahead)
 
     def step(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
         times_out: list[int] = []
@@ -108,10 +112,11 @@ def _one_by_one(node: Map, send: Step) -> Step:
         for time, path, payload in zip(times, paths, payloads, strict=True):
             for child, image in enumerate(images(payload, (time, front_of(path)))):
                 if isinstance(image, At):
-                    later, later_path = scheduling(image, time, path, child)
-                    times_out.append(later)
-                    paths_out.append(later_path)
-                    images_out.append(image.payload)
+                    place = scheduling(image, time, path, child)
+                    if place is not None:
+                        times_out.append(place[0])
+                        paths_out.append(place[1])
+                        images_out.append(image.payload)
                 else:
                     times_out.append(time)
                     paths_out.append(path + encoded_int(child))
@@ -122,14 +127,22 @@ def _one_by_one(node: Map, send: Step) -> Step:
 
 
 class Scheduling:
-    """The place of what a map schedules."""
+    """The place of what a map schedules; None if ``ahead`` has taken it."""
 
-    def __init__(self, node: Map) -> None:
+    def __init__(self, node: Map, ahead: Ahead | None = None) -> None:
         self._node = node
+        self._ahead = ahead
         self._front = node.scheduling_front
         self._front_code = encoded_int(self._front)
 
-    def __call__(self, at: At[Any], time: int, path: bytes, child: int) -> tuple[int, bytes]:
+    def __call__(self, at: At[Any], time: int, path: bytes, child: int) -> tuple[int, bytes] | None:
+        place = self._place(at, time, path, child)
+        ahead = self._ahead
+        if ahead is not None and ahead(self._node, place, (time, front_of(path)), at.payload):
+            return None
+        return place
+
+    def _place(self, at: At[Any], time: int, path: bytes, child: int) -> tuple[int, bytes]:
         front = front_of(path)
         later = scheduled_time(self._node, at, (time, front))
         if front >= 0:

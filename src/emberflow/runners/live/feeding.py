@@ -16,6 +16,10 @@ elements are noted like those that arrive, and one whose time is below what was 
 that of the element before it, gets the least that is free. A partition that no earlier life has seen
 *joins*: its elements get times behind all that was let out before, and that, too, is noted.
 
+A cut that a backfill made may not know where a front goes on (``Beginning.passes_over``). Then the
+source is read from its beginning, and elements with times below the cut are passed over, up to the
+first that is not: the backfill had them. Of those only the position of the last one is handed over.
+
 What a front could not make an element of is seen to here, in its turn: it ends the query, or is put
 aside (`malformed`).
 """
@@ -26,7 +30,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, repeat
+from itertools import islice, repeat, takewhile
 from operator import lt
 from typing import Any, NamedTuple, TypeAlias
 
@@ -55,8 +59,14 @@ class Replayed(NamedTuple):
     batch: Batch
 
 
+class Behind(NamedTuple):
+    """Elements that were passed over: where the last of them is."""
+
+    position: Any
+
+
 #: What the thread hands over; None when the source has ended.
-Read: TypeAlias = Element | Batch | Replayed | Idle | BaseException | None
+Read: TypeAlias = Element | Batch | Replayed | Behind | Idle | BaseException | None
 
 
 class Beginning(NamedTuple):
@@ -64,12 +74,14 @@ class Beginning(NamedTuple):
 
     Of what the journal has above ``until`` nothing is given again (at most once). A partition that
     earlier lives did not know gives nothing up to ``joins_at``: sinks have output of that time.
+    ``passes_over`` says that the source has elements below the moment, and they are not to be given.
     """
 
     position: Any = None
     moment: Moment = BEFORE_ALL
     until: Moment | None = None
     joins_at: Moment = BEFORE_ALL
+    passes_over: bool = False
 
 
 class FrontFailedError(EmberflowError):
@@ -139,8 +151,9 @@ class Feed:
         if self._journal is not None:
             if self._journal.least is not None:
                 self._least_of_arrival = self._journal.least
-            if self._journal.is_first and beginning.joins_at != BEFORE_ALL:
-                self._least_of_arrival = beginning.joins_at[0] + 1
+            moment, let_out = beginning.moment, beginning.joins_at
+            if self._journal.is_first and (moment, let_out) != (BEFORE_ALL, BEFORE_ALL):
+                self._least_of_arrival = max(least_time(moment, self.index), let_out[0] + 1)
                 self._journal.reserve(self._least_of_arrival, ahead=0)
                 self.gate.idle_until(self._least_of_arrival)
             self._journal.start()
@@ -194,12 +207,19 @@ class Feed:
         failure.__cause__ = error
         return failure
 
-    def _given(self) -> Iterator[Element | Batch | Replayed | Idle | None]:
-        """What the journal has, under the times that it had, and then what the source has."""
+    def _reading(self, position: Any) -> Iterator[Element | Batch | Behind | Idle | None]:
+        """What the source has behind a position, and not below a cut that had it."""
         read = getattr(self._front, "read_batches", self._front.read)
-        position, moment, until, _ = self._beginning
+        reading: Iterator[Element | Batch | Idle | None] = read(self.partition, position)
+        if not self._beginning.passes_over or position is not None:
+            return reading
+        return _not_below(reading, least_time(self._beginning.moment, self.index))
+
+    def _given(self) -> Iterator[Element | Batch | Replayed | Behind | Idle | None]:
+        """What the journal has, under the times that it had, and then what the source has."""
+        position, moment, until, _, _ = self._beginning
         if self._journal is None:
-            yield from read(self.partition, position)
+            yield from self._reading(position)
             return
         before = self._journal.given_before(moment)
         if not self._replayable:
@@ -209,9 +229,9 @@ class Feed:
                 if kept:
                     positions, times, payloads = zip(*kept, strict=True)
                     yield Replayed(Batch(positions, payloads, times))
-            reading = read(self.partition, position)
+            reading = self._reading(position)
         else:
-            reading = read(self.partition, position)
+            reading = self._reading(position)
             yield from self._with_times_of(before, reading, until)
         yield None  # what came before is in the queue when the next one is asked for
         self._caught_up = True
@@ -220,9 +240,9 @@ class Feed:
     def _with_times_of(
         self,
         before: Iterator[Entry],
-        reading: Iterator[Element | Batch | Idle | None],
+        reading: Iterator[Element | Batch | Behind | Idle | None],
         until: Moment | None,
-    ) -> Iterator[Element | Batch | Replayed | None]:
+    ) -> Iterator[Element | Batch | Replayed | Behind | None]:
         """The source's elements with the times that the journal has, as many as it has."""
         entries = list(islice(before, _REPLAYED_AT_ONCE))
         while entries:
@@ -235,6 +255,9 @@ class Feed:
                         f"all that it held is part of a cut."
                     )
                 yield None
+                continue
+            if isinstance(given, Behind):
+                yield given
                 continue
             batch: Batch = (
                 given
@@ -284,6 +307,11 @@ class Feed:
         while most > 0 and self._queue and not self._ended:
             if self._queue[0].__class__ is Idle:
                 self._promise(self._queue.popleft())  # type: ignore[arg-type]
+                continue
+            if self._queue[0].__class__ is Behind:
+                # As if it had been taken in and were final.
+                gate.position = self._queue.popleft().position  # type: ignore[union-attr]
+                self._taken_count += 1
                 continue
             batch, is_replayed = self._next(most)
             if batch is None:
@@ -505,6 +533,58 @@ class Feed:
         else:  # a sink has long been stuck: the last sample stands for all that come
             _, since, before = self._not_settled.pop()
             self._not_settled.append((last, since, before + count))
+
+
+def _not_below(
+    reading: Iterator[Element | Batch | Idle | None], least: int
+) -> Iterator[Element | Batch | Behind | Idle | None]:
+    """What is read, without the elements of lower times that it begins with.
+
+    What is malformed and has no time goes the way of the element that follows it.
+    """
+    behind: Behind | None = None
+    malformed: list[Element] = []
+    for number, given in enumerate(reading):
+        begin = 0
+        if isinstance(given, Element):
+            if given.time is None and isinstance(given.payload, Malformed):
+                malformed.append(given)
+                if len(malformed) >= QUEUE_MAX:  # rather told than held without a bound
+                    yield from malformed
+                    malformed = []
+                continue
+            passed_over = _is_below(given.time, least)
+        elif isinstance(given, Batch):
+            begin = sum(1 for _ in takewhile(lambda at: _is_below(at, least), given.times or ()))
+            passed_over = begin == len(given.payloads)
+        else:
+            if behind is not None:
+                yield behind
+                behind = None
+            yield given
+            continue
+        if passed_over:
+            malformed = []
+            behind = Behind(given.position if isinstance(given, Element) else given.positions[-1])
+            if number % _REPLAYED_AT_ONCE == 0:
+                yield None  # so that the thread can see that it is to stop
+            continue
+        if begin and isinstance(given, Batch):
+            behind, malformed = Behind(given.positions[begin - 1]), []
+            given = given.part(begin, len(given.payloads))
+        if behind is not None:
+            yield behind
+        yield from malformed
+        yield given
+        yield from reading
+        return
+    if behind is not None:
+        yield behind
+    yield from malformed
+
+
+def _is_below(time: Any, least: int) -> bool:
+    return time.__class__ is int and time < least
 
 
 def _size(given: Read) -> int:

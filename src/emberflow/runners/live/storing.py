@@ -112,10 +112,13 @@ class WriterThread:
     def store(self, bundle: StoredBundle) -> None:
         self._bundles.put_nowait(bundle)
 
-    def is_stored(self) -> bool:
-        """Whether a bundle has been stored since this was last asked. Raises what the sink did."""
+    def is_stored(self, seconds: float = 0.0) -> bool:
+        """Whether a bundle has been stored since this was last asked, or is within some time.
+
+        Raises what the sink did.
+        """
         try:
-            error = self._results.get_nowait()
+            error = self._results.get(timeout=seconds) if seconds else self._results.get_nowait()
         except queue.Empty:
             return False
         if error is not None:

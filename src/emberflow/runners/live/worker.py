@@ -252,10 +252,13 @@ class WorkerLoop:
             until = None
             if self.plan.guarantee == "at-most-once":
                 until = BEFORE_ALL if last is None else last
-            joins_at = max(moment, BEFORE_ALL if last is None else last)
+            joins_at = BEFORE_ALL if last is None else last
             if self.plan.incarnation == 1:  # nobody was here before: there is nothing to join
                 joins_at = BEFORE_ALL
-            feed.start(Beginning(position, moment, until, joins_at))
+            # Every cut of a live query names all its fronts. One that does not is a backfill's,
+            # which had all below it, and was not told where in the source that ends.
+            passes_over = cut is not None and feed.name not in cut.positions
+            feed.start(Beginning(position, moment, until, joins_at, passes_over))
 
     def _expect(self) -> tuple[bytes, Any]:
         deadline = time.monotonic() + _RENDEZVOUS_MS_MAX / 1_000
