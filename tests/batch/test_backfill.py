@@ -27,6 +27,8 @@ from emberflow.runners.batch import handing
 from emberflow.runners.batch.handing import Handing, Spool, handed_over, store_spool
 from emberflow.runners.live.storing import SinkFailedError
 from tests.batch.local import BUS, cut, ends
+from tests.batch.test_transactions import random_case as random_transactions_or_one_key
+from tests.batch.test_transactions import reference_of
 from tests.engine.test_cut import CuttingLink, Watched, check_state, watched
 from tests.strategies import Elements, random_flow
 
@@ -131,6 +133,38 @@ def test_a_backfill_and_a_run_from_its_cut_are_one_run(block: int, tmp_path: Pat
         scheduled += sum(part.rows for part in manifest.parts if part.kind == SCHEDULED)
     assert states > 80
     assert scheduled > 1
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_transactions_are_handed_over_too(block: int, tmp_path: Path) -> None:
+    told = 0
+    for seed in range(20 * block, 20 * block + 20):
+        random = Random(f"handing over {seed}")
+        flow, elements = random_transactions_or_one_key(seed)
+        graph = flow.graph()
+        until = random.randint(0, 1 + max(map(len, elements.values())))
+        store, manifest, written = backfilled(graph, elements, until, tmp_path / str(seed), random)
+        below = {
+            front: [
+                element for element in map(timed, range(len(given)), given) if element.time < until
+            ]
+            for front, given in elements.items()
+        }
+        found: dict[str, dict[Any, Any]] = {}
+        for row in map(Row._make, store.rows(manifest)):
+            found.setdefault(row.operation, {})[row.key] = row.payload
+        for state, values in reference_of(graph, below).states.items():
+            assert found.get(state, {}) == values, (seed, state)
+            told += len(values)
+        released = gone_on(graph, elements, store, manifest, random.randint(1, 4), random)
+        for sink, expected in reference_of(graph, elements).outputs.items():
+            after = [payload for _, payload in sorted(released[sink], key=lambda entry: entry[0])]
+            assert repr(written[sink].payloads() + after) == repr(expected), (seed, sink)
+    assert told > 40
+
+
+def timed(number: int, element: Any) -> ef.At[Any]:
+    return element if isinstance(element, ef.At) else ef.At(number, element)
 
 
 # --- Bundles --------------------------------------------------------------------------------------
