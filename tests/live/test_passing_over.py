@@ -45,6 +45,7 @@ def entered(items: list[FlatItem]) -> list[tuple[int, Any]]:
 ONE_BY_ONE = [Element(n, f"p{n}", 4 * n) for n in range(5)]
 AT_ONCE = [
     Batch(range(2), ("p0", "p1"), (0, 4)),
+    Batch((), (), ()),
     Batch(range(2, 5), ("p2", "p3", "p4"), (8, 12, 16)),
 ]
 

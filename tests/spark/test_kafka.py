@@ -83,6 +83,45 @@ def test_a_backfill_and_the_rest_are_one_run(spark: SparkSession, kafka: KafkaBr
     assert sorted(together) == sorted(live_elements(front))
 
 
+@pytest.mark.parametrize("idle_ms", [None, 50])
+def test_a_topic_is_backfilled_and_then_read_on(
+    spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, idle_ms: int | None
+) -> None:
+    """With idle_ms the query notes times, and its front joins: at the cut, and not behind it."""
+    topic = kafka.topic(2)
+    for partition in (0, 1):
+        values = [str(100 * partition + number).encode() for number in range(40)]
+        # The same timestamps in both partitions, some of them twice.
+        kafka.produce(topic, values, partition=partition, timestamp=lambda n: 1_000 + n - n % 2)
+    flow = ef.Flow("numbers")
+    flow.front("numbers").key_by(lambda n: n % 3).group(window=3).sink("out")
+    front = fronts.Kafka(kafka.servers, topic, idle_ms=idle_ms, until_end=True)
+    elements = live_elements(fronts.Kafka(kafka.servers, topic, idle_ms=None, until_end=True))
+    memory = sinks.Memory()
+    flow.backfill(
+        spark,
+        until=1_020,
+        checkpoint=tmp_path,
+        write={"out": memory},
+        numbers=ef.rows(
+            spark.createDataFrame(elements, "time long, part int, value long"),
+            payload="value",
+            partition="part",
+        ),
+    )
+    expected = ef.run(flow, numbers=[n for _, _, n in sorted(elements)])["out"]
+    assert memory.payloads() == expected[:40]
+    query = (
+        flow.live(spark)
+        .read(numbers=front)
+        .write(out=memory)
+        .option("checkpointLocation", tmp_path)
+        .start()
+    )
+    assert query.awaitTermination(SECONDS), query.status
+    assert memory.payloads() == expected
+
+
 def test_a_dataframe_has_no_times_of_arrival(spark: SparkSession) -> None:
     with pytest.raises(InputError, match="no times of arrival"):
         fronts.Kafka("localhost:9092", "docs", time="arrival").dataframe(spark)

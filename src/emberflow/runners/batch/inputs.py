@@ -385,7 +385,7 @@ def _reader(front: Front, schema: StructType, payload: Any, time: str | None) ->
         )
         return Reader(front, tuple(columns), converters, kind, made_of)
 
-    if payload is None and RAW in schema.names:
+    if payload is None and RAW in schema.names and schema[RAW].dataType.typeName() == "binary":
         return reader([RAW], "bytes", None, {})
     if payload is None:
         besides = [name for name in schema.names if name != time]

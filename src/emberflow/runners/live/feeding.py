@@ -554,14 +554,14 @@ def _not_below(
                     malformed = []
                 continue
             passed_over = _is_below(given.time, least)
-        elif isinstance(given, Batch):
+        elif isinstance(given, Batch) and given.payloads:
             begin = sum(1 for _ in takewhile(lambda at: _is_below(at, least), given.times or ()))
             passed_over = begin == len(given.payloads)
         else:
             if behind is not None:
                 yield behind
                 behind = None
-            yield given
+            yield None if isinstance(given, Batch) else given
             continue
         if passed_over:
             malformed = []
