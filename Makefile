@@ -46,6 +46,7 @@ soak: setup ## simulate many seeds, without and with crashes; kill for real: mak
 	    $(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $$drawn $$crashes || exit 1; \
 	  done; \
 	done
+	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --batch
 	for round in $$(seq 1 $(or $(CONTRACT),3)); do \
 	  EMBERFLOW_CONTRACT_ROUND=$$round scripts/ensure-java $(BIN)/python -m pytest -q tests/contract || exit 1; \
 	done

@@ -21,7 +21,9 @@ from emberflow.runners.batch.planning import Units
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from tests.batch.local import batch
+from tests.simulation.cases import WrongError
 from tests.simulation.transactional import TransactionCase, random_transactions
+from tests.strategies import random_flow
 
 Elements = dict[str, list[Any]]
 #: By state and key: where its last committed version is, and what it is.
@@ -123,20 +125,31 @@ def reference_of(graph: Graph, elements: Elements) -> Reference:
     return reference
 
 
+def judged(flow: ef.Flow, elements: Elements, seed: int) -> None:
+    """Raise `WrongError` unless outputs, and the states that they need, are the reference's."""
+    graph = flow.graph()
+    reference = reference_of(graph, elements)
+    found, told = versions_after(flow, elements, seed)
+    if repr(found) != repr(reference.outputs):
+        raise WrongError(f"seed {seed} gives {found}, the reference {reference.outputs}")
+    units = Units(graph)
+    reached = frozenset().union(*(units.leading_to(sink) for sink in graph.sinks.values()))
+    for state, values in reference.states.items():
+        if next(node.id for node in graph.nodes if node.name == state) in reached:
+            mine = {key: value for (of, key), (_, value) in told.items() if of == state}
+            if mine != values:
+                raise WrongError(f"seed {seed} leaves {mine} in {state}, the reference {values}")
+
+
+def judged_in_batch(seed: int) -> None:
+    """For the soak: flows with transactions, and every third one without."""
+    judged(*(random_flow(Random(seed)) if seed % 3 == 2 else random_case(seed)), seed)
+
+
 @pytest.mark.parametrize("block", range(10))
 def test_random_transactions_equal_the_reference(block: int) -> None:
     for seed in range(20 * block, 20 * block + 20):
-        flow, elements = random_case(seed)
-        graph = flow.graph()
-        reference = reference_of(graph, elements)
-        found, told = versions_after(flow, elements, seed)
-        assert repr(found) == repr(reference.outputs), seed
-        units = Units(graph)
-        reached = frozenset().union(*(units.leading_to(sink) for sink in graph.sinks.values()))
-        for state, values in reference.states.items():
-            if next(node.id for node in graph.nodes if node.name == state) in reached:
-                mine = {key: value for (of, key), (_, value) in told.items() if of == state}
-                assert mine == values, (seed, state)
+        judged(*random_case(seed), seed)
 
 
 @pytest.mark.parametrize("first", [0, 12])

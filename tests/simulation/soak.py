@@ -2,8 +2,8 @@
 
 With ``--crashes`` everything that can go wrong does; without, nothing crashes. Flows are drawn of all
 operations, or with ``--transactions`` of transactions, with ``--queries`` of these with reads of their
-states, with ``--histories`` of list-append transactions whose isolation is judged. ``--traces`` prints
-the digest of each run instead, to be compared between processes.
+states, with ``--histories`` of list-append transactions whose isolation is judged; ``--batch`` runs all
+kinds through the passes of a batch, without Spark, where nothing crashes. ``--traces`` prints the digest of each run instead, to be compared between processes.
 
 Every seed that fails is told with its options and the command that shows it again; the exit code is
 1 then.
@@ -17,6 +17,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
+from tests.batch.test_transactions import judged_in_batch
 from tests.isolation.simulated import judge_histories
 from tests.simulation.cases import Case, WrongError, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
@@ -37,7 +38,9 @@ def traces(seeds: range) -> list[str]:
 
 def judge(seed: int, drawn: str, crashes: bool) -> None:
     """Raise WrongError if something is wrong with this seed."""
-    if drawn == "histories":
+    if drawn == "batch":
+        judged_in_batch(seed)
+    elif drawn == "histories":
         judge_histories(seed, crashes=crashes)
     elif drawn == "queries":
         judged_with_queries(seed, crashes=3 if crashes else 0)
@@ -76,6 +79,7 @@ def main() -> int:
         ("transactions", "flows of transactions"),
         ("queries", "the same, with reads of their states"),
         ("histories", "the isolation of transactions"),
+        ("batch", "in batch, with transactions and without"),
     ):
         drawn.add_argument(f"--{kind}", action="store_const", dest="drawn", const=kind, help=what)
     parser.set_defaults(drawn="flows")

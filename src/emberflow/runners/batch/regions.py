@@ -91,7 +91,8 @@ class Region:
             if bucket != self._bucket:
                 self.end()
                 self._bucket = bucket
-            self._run_until(time, path)
+            if self._ahead:
+                self._run_until(time, path)
             self._follow(time, path, node, payload)
 
     def end(self) -> None:

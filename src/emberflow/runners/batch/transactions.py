@@ -397,7 +397,7 @@ class Serial:
                     ports.append(
                         (what, 0, _COMMITTED if what == "committed" else _REJECTED, reader)
                     )
-        apply = self._apply
+        held, noting, noted = self._held, bool(self._ended), self._written
 
         def run(time: int, path: bytes, payload: Any) -> list[_Made]:
             running = _Running((time, front_of(path)), path, payload)
@@ -409,7 +409,9 @@ class Serial:
                 failed = None if name is None else (name, values)
             if failed is None or close is None:
                 for touched, at in running.written.items():
-                    apply(*touched, values[touched], time, at)
+                    held[touched[0]][touched[1]] = values[touched]
+                    if noting:
+                        noted[touched] = (time, at)
             made: list[_Made] = []
             for what, number, code, reader in ports:
                 if what == "rejected":
@@ -445,17 +447,34 @@ class Serial:
     def _access(self, access: Access, results: list[_Within]) -> _Within:
         state = self._states[access.id]
         name, default, held = state.name, state.default, self._held[state.name]
-        key_of, outcome, writes = self._key_of(access), outcome_of(access), access.function
-        send = results[0] if results else None
+        checked_key, outcome = self._key_of(access), outcome_of(access)
+        by, stable = access.by.function, self._stable
+        update, send = access.function, results[0] if results else None
+        check = None if access.check is None else access.check.function
+        why = "" if access.check is None else access.check.name
 
         def access_(path: bytes, payload: Any, running: _Running) -> None:
-            key = key_of(payload, running.at)
+            try:
+                key = by(payload)
+                is_known = key in stable
+            except Exception:
+                is_known = False
+            if not is_known:
+                key = checked_key(payload, running.at)
             touched = (name, key)
             values = running.values
             before = values[touched] if touched in values else held.get(key, default)
-            value, failed = outcome(before, payload, running.at)
+            failed: str | None
+            try:
+                value = before if update is None else update(before, payload)
+                failed = None if check is None or check(value) else why
+                is_odd = value.__class__ is At
+            except Exception:
+                is_odd = True
+            if is_odd:  # told as every runner tells it
+                value, failed = outcome(before, payload, running.at)
             values[touched] = value
-            if writes is not None:
+            if update is not None:
                 running.written[touched] = path
             if failed is not None:
                 if running.failed is None:
@@ -467,15 +486,9 @@ class Serial:
 
     def _key_of(self, access: Access) -> Callable[[Any, tuple[int, int]], Any]:
         """The key of a payload; one without a stable hash is refused, as everywhere."""
-        function, balance, stable = access.by.function, balance_of(access, access.by), self._stable
+        balance, stable = balance_of(access, access.by), self._stable
 
         def key_of(payload: Any, at: tuple[int, int]) -> Any:
-            try:
-                key = function(payload)
-                if key in stable:
-                    return key
-            except Exception:  # it raised, or a key cannot be hashed: told by the balance
-                pass
             key, _ = balance(payload, at)
             if len(stable) >= _KEYS_MAX:
                 stable.clear()
