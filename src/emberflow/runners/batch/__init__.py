@@ -5,6 +5,7 @@
 `runner`    the plan as DataFrames
 `passes`    what runs in a task, from Arrow to Arrow
 `steps` `machines` `regions`   the operations, over sorted columns
+`ordering` `transactions`   which transactions wait for each other, and how they run
 `places` `codec`   places and payloads as bytes
 `outputs`   from payloads to columns
 `failures`  errors, on their way back to the driver
