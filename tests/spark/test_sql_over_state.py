@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +18,7 @@ from emberflow import fronts, sinks
 from emberflow.checkpoint import Manifest
 from emberflow.checkpoint.store import CheckpointStore
 from emberflow.hashing import HashRange
+from emberflow.runners.live.query import LiveQuery
 
 SECONDS = 200
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -58,21 +60,31 @@ def bank() -> ef.Flow:
     return flow
 
 
-def elements(seed: int) -> dict[str, list[Any]]:
-    draw = Random(seed)
-    return {
-        "deposits": [(draw.choice(NAMES), draw.randint(0, 20)) for _ in range(250)],
-        "transfers": [
-            (draw.choice(NAMES), draw.choice(NAMES), draw.randint(0, 40)) for _ in range(250)
-        ],
-    }
+Elements = dict[str, Callable[[], Iterator[Any]]]
 
 
-def run(spark: SparkSession, location: Path, workers: int, given: dict[str, list[Any]]) -> None:
+def elements(seed: int) -> Elements:
+    """Of each front the elements, without end and the same each time."""
+
+    def deposits() -> Iterator[Any]:
+        draw = Random(seed)
+        while True:
+            yield draw.choice(NAMES), draw.randint(0, 20)
+
+    def transfers() -> Iterator[Any]:
+        draw = Random(-seed)
+        while True:
+            yield draw.choice(NAMES), draw.choice(NAMES), draw.randint(0, 40)
+
+    return {"deposits": deposits, "transfers": transfers}
+
+
+def run(spark: SparkSession, location: Path, workers: int, given: Elements) -> None:
+    """Live, until there are some cuts; all are kept."""
     flow = bank()
     query = (
         flow.live(spark)
-        .read(**{name: fronts.Iterable(each, rate=200) for name, each in given.items()})
+        .read(**{name: fronts.Iterable(each, rate=100) for name, each in given.items()})
         .write(**{name: sinks.Memory() for name in flow.graph().sinks})
         .option("workers", workers)
         .option("checkpointLocation", str(location))
@@ -81,15 +93,28 @@ def run(spark: SparkSession, location: Path, workers: int, given: dict[str, list
         .start()
     )
     try:
-        assert query.awaitTermination(SECONDS), query.status
+        wait_for_cuts(query, location, lambda cuts: len([c for c in cuts if c.time[0] > 50]) >= 3)
     finally:
         query.stop()
+    assert query.exception() is None
 
 
-def reference(given: dict[str, list[Any]], cut: Manifest) -> dict[str, dict[Any, Any]]:
+def wait_for_cuts(
+    query: LiveQuery, location: Path, enough: Callable[[list[Manifest]], bool]
+) -> list[Manifest]:
+    deadline = time.monotonic() + SECONDS
+    while not enough(cuts := CheckpointStore(location).cuts()):
+        assert time.monotonic() < deadline, query.status
+        assert query.exception() is None
+        time.sleep(0.1)
+    return cuts
+
+
+def reference(given: Elements, cut: Manifest) -> dict[str, dict[Any, Any]]:
     """The state below the time of a cut: the last that the reference says of each key."""
+    time, front = cut.time
     below = {
-        name: [each for at, each in enumerate(given[name]) if (at, index) < cut.time]
+        name: list(islice(given[name](), time + (index < front)))
         for index, name in enumerate(("deposits", "transfers"))
     }
     outputs = ef.run(bank(), **below)
@@ -132,7 +157,7 @@ def test_a_state_as_of_a_cut_is_the_reference_s(
         tmp_path = request.getfixturevalue("checkpoint")
     else:
         run(spark, tmp_path, workers, elements(workers))
-    cuts = CheckpointStore(tmp_path).cuts()
+    cuts = [cut for cut in CheckpointStore(tmp_path).cuts() if cut.time[0] > 50]
     assert len(cuts) >= 3
     half, newest = cuts[len(cuts) // 2], cuts[-1]
 
@@ -153,7 +178,7 @@ def test_sql_with_joins_groups_and_filters(
     spark: SparkSession, checkpoint: Path, pushdown: None
 ) -> None:
     cuts = CheckpointStore(checkpoint).cuts()
-    now, before = cuts[-1], cuts[1]
+    now, before = cuts[-1], next(cut for cut in cuts if cut.time[0] > 50)
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW accounts USING emberflow "
         f"OPTIONS (checkpoint '{checkpoint}', state 'accounts')"
@@ -265,7 +290,7 @@ def test_a_grouping_has_a_row_for_each_item_and_raw_gives_python_s_values(
     spark: SparkSession, checkpoint: Path
 ) -> None:
     cut = CheckpointStore(checkpoint).cuts()[-1]
-    below = [each for at, each in enumerate(elements(2)["deposits"]) if (at, 0) < cut.time]
+    below = islice(elements(2)["deposits"](), cut.time[0] + (cut.time[1] > 0))
     last: dict[str, list[Any]] = {}
     for deposit in below:
         last.setdefault(deposit[0], []).append(deposit)
@@ -328,12 +353,7 @@ def test_a_query_that_runs_can_be_read_and_every_read_is_one_moment(
         .start()
     )
     try:
-        store = CheckpointStore(tmp_path)
-        deadline = time.monotonic() + SECONDS
-        while not [cut for cut in store.cuts() if cut.time[0] > 150]:
-            assert time.monotonic() < deadline
-            assert query.exception() is None
-            time.sleep(0.1)
+        cuts = wait_for_cuts(query, tmp_path, lambda cuts: any(c.time[0] > 150 for c in cuts))
         frame = state(spark, tmp_path, "accounts", partitions=4)
         frame.createOrReplaceTempView("running")
         seen = []
@@ -344,11 +364,9 @@ def test_a_query_that_runs_can_be_read_and_every_read_is_one_moment(
             assert tuple(row)[:2] == (200, 200 * 100)
             assert row[2] >= 0
             seen.append(row[3])
-            reached = store.cuts()[-1].number
-            while store.cuts()[-1].number < reached + 3:
-                assert time.monotonic() < deadline
-                assert query.exception() is None
-                time.sleep(0.05)
+            cuts = CheckpointStore(tmp_path).cuts()
+            newer = cuts[-1].number + 3
+            cuts = wait_for_cuts(query, tmp_path, lambda cuts, n=newer: cuts[-1].number >= n)
         assert seen == sorted(set(seen)), "each query sees a newer cut"
     finally:
         query.stop()
