@@ -216,3 +216,56 @@ def test_a_tombstone_that_finds_nothing_is_told(number: int) -> None:
     ]
     with pytest.raises(NondeterminismError, match="found no item to take back"):
         machine.process([items[number]], [])
+
+
+def test_an_access_that_follows_from_the_element_votes_only_to_say_no() -> None:
+    versions, _ = machines()
+    ports = Ports(versions)
+    ports.take([((1, 0, 0), 0, ("a", 0, 2, 4))])
+    assert not any(ports.live())
+    ports.take([((2, 0, 0), 0, ("a", 0, 2, 1))])
+    (vote,) = [sent for live in ports.live() for sent in live.values()]
+    assert vote == ((2, 0), 0, "a", "even", 5)
+
+
+def test_a_closer_tells_by_the_element_whom_to_abort() -> None:
+    _, closing = machines()
+    ports = Ports(closing)
+
+    def sent() -> list[Any]:
+        return [payload for live in ports.live() for payload in live.values()]
+
+    element: FlatItem = ((1, 0, 3), 0, ((1, 0), -1, 7))
+    no: FlatItem = ((1, 0, 0), 0, ((1, 0), 0, "a", "even", 7))
+    ports.take([element])
+    assert sent() == [7]
+    ports.take([no])
+    rejected, aborted = sent()
+    assert (rejected.element, rejected.check) == (7, "even")
+    assert aborted == ("b", ABORT, 0, None)  # the update of "b"; "a" knows, and a read has nothing
+    ports.take([taken_back(no)])
+    assert sent() == [7]
+    ports.take([taken_back(element)])
+    assert sent() == []
+    assert not closing.buckets
+
+
+def test_something_unusual_at_a_key_leaves_the_others_in_order() -> None:
+    """An abort, amid a batch, for one of two keys: nothing is computed again for the other one."""
+    versions, _ = machines()
+    ports = Ports(versions)
+    ports.take([((1, 0, 0), 0, ("a", 0, 2, 2)), ((2, 0, 0), 0, ("a", 0, 2, 2))])
+    first: FlatItem = ((1, 0, 0), 0, ("a", 0, 2, 2))
+    many = [((time, 0, 2), 0, ("b", 2, 2, 1)) for time in range(3, 40)]
+    calls: list[str] = []
+    change = versions._change
+
+    def counted(item: FlatItem, changed: Any) -> None:
+        calls.append(item[2][0])
+        change(item, changed)
+
+    versions._change = counted  # type: ignore[method-assign]
+    ports.take([abort(first), *many])
+    assert calls == ["a"]
+    assert {row.key for row in versions.committed(AFTER_ALL)} == {"a", "b"}
+    assert len(versions.buckets["b"].entries) == len(many)

@@ -21,8 +21,9 @@ hand without a look further back: its last value if it counts, its first ``befor
 **In order** an access costs one comparison, one call of the update and one of its check, and leaves
 in the bucket what the next one needs.
 
-**Replay.** A batch first puts all its items, tombstones and aborts in place, then computes each
-bucket anew from the first change on. An entry whose ``before`` is the same needs no call; behind the
+**Replay.** Buckets do not depend on each other, so only those that something unusual comes for, a late
+access, a tombstone, an abort, go this way: all that a batch has for them from there on is put in
+place, then each is computed anew from the first change on. An entry whose ``before`` is the same needs no call; behind the
 last change, a group whose ``before`` is the same ends the replay. What is sent is the net effect of
 the batch: all tombstones first, for the reasons told in `net`.
 
@@ -180,9 +181,17 @@ class Versions(Trimmed[Bucket]):
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         outputs: list[list[FlatItem]] = [[] for _ in range(self._ports)]
         buckets, uses, touched = self.buckets, self._uses, self.touched
-        for number, (place, mark, (key, access, length, payload)) in enumerate(items):
-            if mark & 1 or access < 0:
-                return self._process_slowly(items[number:], outputs, failed)
+        #: What is not in order or goes wrong, and all that follows it at the same keys and places.
+        others: list[FlatItem] = []
+        other_keys: set[Any] = set()
+        other_places: set[Place] = set()
+        for item in items:
+            place, mark, (key, access, length, payload) = item
+            if mark & 1 or access < 0 or (others and (key in other_keys or place in other_places)):
+                others.append(item)
+                other_keys.add(key)
+                other_places.add(place)
+                continue
             bucket = buckets.get(key)
             if bucket is None:
                 bucket = buckets[key] = Bucket(key, self._default)
@@ -196,7 +205,9 @@ class Versions(Trimmed[Bucket]):
                 last = entries[-1]
                 ahead = last[0]
                 if ahead >= place:
-                    return self._process_slowly(items[number:], outputs, failed)
+                    others.append(item)
+                    other_keys.add(key)
+                    continue
                 if ahead[0] == place[0] and ahead[: last[3]] == place[:length]:
                     counts, goes_on = bucket.counts, True
             before = bucket.value if goes_on or bucket.counts else bucket.base
@@ -206,10 +217,12 @@ class Versions(Trimmed[Bucket]):
                 else:
                     value = use.function(before, payload[1] if use.alone else payload)
                 why = None if use.check is None or use.check(value) else use.name
+                if value.__class__ is At:
+                    raise TypeError("told in full where it is called again")
             except Exception:
-                return self._process_slowly(items[number:], outputs, failed)
-            if value.__class__ is At:
-                return self._process_slowly(items[number:], outputs, failed)
+                others.append(item)
+                other_keys.add(key)
+                continue
             if not goes_on:
                 bucket.base = before
             bucket.value = value
@@ -239,7 +252,7 @@ class Versions(Trimmed[Bucket]):
             elif use.rejected >= 0:
                 rejected = self._rejected(payload[0], why, key, value)
                 outputs[use.rejected].append(((*place[:length], REJECTED), mark, rejected))
-        return outputs
+        return self._process_slowly(others, outputs, failed) if others else outputs
 
     def _rejected(self, element: Any, why: Any, key: Any, value: Any) -> Rejected[Any]:
         return Rejected(element, why, Values({(self.node.name, key): value}))
@@ -249,7 +262,7 @@ class Versions(Trimmed[Bucket]):
     def _process_slowly(
         self, items: list[FlatItem], outputs: list[list[FlatItem]], failed: list[FlatItem]
     ) -> list[list[FlatItem]]:
-        """The rest of a batch, from the first item on that is not in order or goes wrong."""
+        """The part of a batch that is not in order or goes wrong."""
         changed: dict[int, _Change] = {}
         for item in sorted(items, key=_place_of):
             self._change(item, changed)

@@ -66,6 +66,8 @@ _JOIN_SECONDS = 5.0
 ROWS_AT_ONCE = 2_000
 #: Of how many keys the sizes are looked at for the news: more would hold up the loop.
 _KEYS_LOOKED_AT = 10_000
+#: Items die young, and by themselves; the collector only looks for cycles in what users make.
+_OBJECTS_A_COLLECTION = 400_000
 #: What is settled is told no more often than this.
 SETTLED_SECONDS = 0.001
 
@@ -114,7 +116,7 @@ class WorkerLoop:
             self._heartbeat.start()
             self._meet()
             gc.freeze()  # the code and the graph stay; items die young
-            gc.set_threshold(100_000, 20, 100)
+            gc.set_threshold(_OBJECTS_A_COLLECTION, 20, 100)
             self._restore()
             while not self._quit:
                 if not self._round():
