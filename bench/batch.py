@@ -289,7 +289,9 @@ def processor_seconds() -> tuple[float, float]:
     """Of the JVM and of its Python workers, those that have ended included."""
     ticks = [0, 0]
     for is_jvm, fields in processes():
-        ticks[not is_jvm] += sum(map(int, fields[11:13] if is_jvm else fields[11:15]))
+        own, of_ended = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
+        ticks[not is_jvm] += own
+        ticks[1] += of_ended  # the children of the JVM are Python
     return ticks[0] / TICKS, ticks[1] / TICKS
 
 

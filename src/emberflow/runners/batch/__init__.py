@@ -6,6 +6,8 @@
 `passes`    what runs in a task, from Arrow to Arrow
 `steps` `machines` `regions`   the operations, over sorted columns
 `ordering` `transactions`   which transactions wait for each other, and how they run
+`bus`       rows between passes: chunks of many items
+`sorting`   the items of such rows in order, however many
 `places` `codec`   places and payloads as bytes
 `outputs`   from payloads to columns
 `failures`  errors, on their way back to the driver

@@ -5,6 +5,8 @@
     rows ──> MapInArrow ──> Exchange hashpartitioning(bucket) ──> Sort ──> MapInArrow ──> ... ──> Sort
              front pass                                                    a pass
 
+A row between two passes is a chunk of many items (`bus`), so Spark's part in it is small: it moves bytes.
+
 Nothing runs here but the sample that finds out a schema, if none is given.
 """
 
