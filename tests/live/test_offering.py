@@ -95,6 +95,6 @@ def test_a_second_query_of_the_name_takes_nothing_from_the_first(tmp_path: Path)
 
 
 def test_a_query_without_anything_to_offer_has_no_door(tmp_path: Path) -> None:
-    offered = Offered.of(settings(tmp_path, ef.fronts.Iterable([])), "plain", "run 1")
+    offered = Offered.of(settings(tmp_path, ef.fronts.Iterable([])), None, "run 1")
     assert offered.address is None
     offered.close()

@@ -23,7 +23,7 @@ class Asked:
 
     @classmethod
     def of(cls, options: Mapping[str, str], kind: str) -> Asked:
-        """``kind`` is ``front`` or ``sink``."""
+        """``kind`` is ``front``, ``sink`` or ``state``."""
         name = options.get(kind)
         if not name:
             raise InputError(

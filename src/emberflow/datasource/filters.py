@@ -90,6 +90,8 @@ class KeyFilters:
     tests: tuple[Condition, ...] = ()
     #: The hashes of the only keys that can pass; None if they are not known.
     hashes: tuple[int, ...] | None = None
+    #: These keys, if they have no parts; they still have to pass.
+    keys: tuple[Any, ...] | None = None
 
     def test(self) -> Callable[[Any], bool] | None:
         """What to ask of a key; None if all are wanted."""
@@ -117,7 +119,7 @@ def taken(
             left.append(each)
         else:
             tests.append(test)
-    return KeyFilters(tuple(tests), _hashes(tests, keys)), left
+    return KeyFilters(tuple(tests), _hashes(tests, keys), _keys(tests)), left
 
 
 def _is_as_found(declared: sql.DataType, keys: Sequence[Any]) -> bool:
@@ -186,14 +188,27 @@ def _is_of(value: Any, kind: sql.DataType) -> bool:
     return _PYTHON_TYPES.get(type(kind)) is type(value)
 
 
-def _hashes(tests: list[Condition], keys: Sequence[Any]) -> tuple[int, ...] | None:
-    if not keys:
-        return None
+def _choices(tests: list[Condition]) -> dict[tuple[str, int] | None, frozenset[Any]]:
+    """By part of the key, or None for all of it: the values that it can have at all."""
     choices: dict[tuple[str, int] | None, frozenset[Any]] = {}
     for test in tests:
         if test.compare is _same or test.compare is _within:
             own = frozenset([test.value]) if test.compare is _same else test.value
             choices[test.field] = choices.get(test.field, own) & own
+    return choices
+
+
+def _keys(tests: list[Condition]) -> tuple[Any, ...] | None:
+    choices = _choices(tests)
+    if None not in choices or len(choices[None]) > _KEYS_MAX:
+        return None
+    return tuple(choices[None])
+
+
+def _hashes(tests: list[Condition], keys: Sequence[Any]) -> tuple[int, ...] | None:
+    if not keys:
+        return None
+    choices = _choices(tests)
     try:
         if None in choices:
             found = _limited([choices[None]])

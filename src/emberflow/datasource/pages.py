@@ -1,7 +1,7 @@
 """Where the rows of a state come from: the protocol between the reader and who has the state.
 
-`stored` has it over the cuts of a checkpoint. Whoever has states otherwise (a query that runs)
-implements these two, and everything else (types, columns, filters, Spark) stays as it is.
+`stored` has it over the cuts of a checkpoint, `live` over a query that runs. Whoever has states
+otherwise implements these two, and everything else (types, columns, filters, Spark) stays as it is.
 """
 
 from __future__ import annotations

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as sql
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from emberflow.datasource.asking import Asked
 from emberflow.datasource.columns import KEY, PageWriter, check_given, found_schema
 from emberflow.datasource.filters import KeyFilters, taken
+from emberflow.datasource.live import LiveView
 from emberflow.datasource.pages import Piece, StateView
 from emberflow.datasource.stored import StoredStates, listed_cuts, listed_states
 from emberflow.errors import InputError
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _HOLD_SECONDS = 60.0
+_OF_CHECKPOINTS = ("checkpoint", "path", "holdSeconds", "list")
+_OF_LIVE = ("query", "endpoint", "token", "timeout")
 _LISTS = {
     "states": "name string, step string",
     "cuts": "number bigint, time bigint, front bigint, incarnation bigint, rows bigint, bytes bigint",
@@ -38,7 +42,9 @@ _LISTS = {
 class StateOptions:
     """The options of a read, checked."""
 
-    checkpoint: str
+    checkpoint: str | None
+    #: Or the live query, and its state.
+    live: Asked | None
     state: str | None
     as_of: str | None
     raw: bool
@@ -50,23 +56,28 @@ class StateOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StateOptions:
         given = {name.lower(): value for name, value in options.items()}
-        known = ("checkpoint", "path", "state", "asOf", "raw", "partitions", "holdSeconds", "list")
+        known = [*_OF_CHECKPOINTS, *_OF_LIVE, "state", "asOf", "raw", "partitions"]
         for name in given:
             if name not in {one.lower() for one in known}:
                 raise InputError(
                     f"a read of state has no option {name!r}. There are {', '.join(known)}."
                 )
         checkpoint = given.get("checkpoint", given.get("path"))
-        if not checkpoint:
+        is_live = "query" in given or "endpoint" in given
+        if bool(checkpoint) == is_live:
             raise InputError(
-                'a read of state needs .option("checkpoint", path): the checkpointLocation of a '
-                "query."
+                'a read of state needs .option("query", name), the queryName of a live query, or '
+                '.option("checkpoint", path), the checkpointLocation of one'
+                + ("; it was given both." if is_live else ".")
             )
         listed = given.get("list")
         if listed is not None and listed not in _LISTS:
             raise InputError(f"option list is one of {', '.join(_LISTS)}; got {listed!r}.")
+        if listed is not None and is_live:
+            raise InputError('option list goes with .option("checkpoint", path).')
         return cls(
             checkpoint=checkpoint,
+            live=Asked.of(given, "state") if is_live else None,
             state=given.get("state"),
             as_of=given.get("asof"),
             raw=_flag("raw", given.get("raw", "false")),
@@ -76,10 +87,27 @@ class StateOptions:
         )
 
     def states(self) -> StoredStates:
+        assert self.checkpoint is not None
         return StoredStates(self.checkpoint, as_of=self.as_of, hold_seconds=self.hold_seconds)
 
     def view(self) -> StateView:
-        return self.states().view(self.state)
+        if self.live is None:
+            return self.states().view(self.state)
+        assert self.state is not None
+        return LiveView(self.state, self.live.resolved(), _moment(self.as_of))
+
+
+def _moment(as_of: str | None) -> int | tuple[int, ...] | None:
+    """A time, or a global time: ``7``, or ``7,0``."""
+    if as_of is None:
+        return None
+    try:
+        numbers = tuple(int(part) for part in as_of.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in (1, 2):
+        raise InputError(f"option asOf is a time, or a time and a front: 7, or 7,0; got {as_of!r}.")
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _flag(name: str, given: str) -> bool:

@@ -269,6 +269,7 @@ class Bridge:
 _HOW = {
     "front": ".read(name=ef.fronts.Structured(...))",
     "sink": ".write(name=ef.sinks.Structured(...))",
+    "state": "flow.state(name), or name a reduce with name=,",
 }
 
 

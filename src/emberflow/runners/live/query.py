@@ -70,11 +70,12 @@ class LiveQuery:
             if http is not None:
                 opened.callback(http.close)
             # First: a name that is taken is told before anything else is begun.
-            self._offered = Offered.of(settings, name or settings.graph.flow, self.runId)
+            self._offered = Offered.of(settings, name, self.runId)
             opened.callback(self._offered.close)
             self._lives = Supervision(spark, settings, self._tag)
             opened.pop_all()  # all has begun: whoever ends the query closes them
         self._reads = Reads(self._lives)
+        self._offered.begun(self._reads)
         self._gauge = Gauge(id=self.id, runId=self.runId, name=name)
         self._idle_at = -math.inf
         self._progress: deque[LiveProgress] = deque(maxlen=_PROGRESS_KEPT)

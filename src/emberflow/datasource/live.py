@@ -1,0 +1,111 @@
+"""The states of a live query, as they are now, or as of a time that it still keeps.
+
+A task asks the query through its bridge (`runners.live.statereads`). A read is one piece, and it is as
+of the moment when its task begins: so a task that Spark runs again reads one consistent state again,
+only a later one. Several pieces have to be told which moment they have in common; that is ``asOf``.
+
+Filters on the key go along: keys that are known are looked up, and anything else is tested by the
+workers, so that only what passes travels.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from emberflow.checkpoint.scan import Page, split
+from emberflow.datasource.asking import Asked
+from emberflow.datasource.filters import KeyFilters
+from emberflow.datasource.pages import Piece
+from emberflow.errors import InputError
+from emberflow.hashing import HASH_MAX, HASH_MIN, key_hash
+
+_SAMPLE_ROWS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """One state of a live query."""
+
+    name: str
+    asked: Asked
+    as_of: Any
+
+    def sample(self) -> Page:
+        sample = Page.empty()
+        piece = LivePiece(self.asked, self.as_of)
+        for page in piece.pages(KeyFilters(), child_ids=False):
+            sample.extend(page, _SAMPLE_ROWS - len(sample.keys))
+            if len(sample.keys) == _SAMPLE_ROWS:
+                break
+        return sample
+
+    def pieces(self, filters: KeyFilters, count: int | None) -> list[Piece]:
+        if count is None or count == 1:
+            return [LivePiece(self.asked, self.as_of)]
+        if self.as_of is None:
+            raise InputError(
+                f"option partitions={count}: the tasks of a read of a live query begin at different "
+                f"moments. Give .option('asOf', t), so that they read one state; or read it in one."
+            )
+        ranges = split(HASH_MIN, HASH_MAX, count)
+        return [LivePiece(self.asked, self.as_of, own) for own in ranges]
+
+
+@dataclass(frozen=True, slots=True)
+class LivePiece:
+    """A state, or a range of hashes of it."""
+
+    asked: Asked
+    as_of: Any
+    hashes: tuple[int, int] | None = None
+
+    def pages(self, filters: KeyFilters, *, child_ids: bool) -> Iterator[Page]:
+        keys = filters.keys
+        if keys is not None and self.hashes is not None:
+            low, high = self.hashes
+            keys = tuple(key for key in keys if low <= key_hash(key) <= high)
+        where = None
+        if filters.tests or self.hashes is not None:
+            where = partial(passes, filters, self.hashes)
+        service, asked = self.asked.service, self.asked
+        with asked.client() as client:
+            number, (time, front) = client.ask(
+                service,
+                "open",
+                as_of=self.as_of,
+                keys=None if keys is None else pickle.dumps(keys),
+                where=None if where is None else pickle.dumps(where),
+                seconds=asked.seconds,
+            )
+            given = 0
+            try:
+                while (part := client.ask(service, "next", number=number)) is not None:
+                    rows = pickle.loads(part)
+                    if keys is not None and filters.tests:
+                        rows = [row for row in rows if passes(filters, None, *row)]
+                    yield _page(rows, (time, front) if child_ids else None, given)
+                    given += len(rows)
+            except GeneratorExit:
+                client.ask(service, "close", number=number)
+                raise
+
+
+def passes(filters: KeyFilters, hashes: tuple[int, int] | None, key: Any, value: Any) -> bool:
+    """Whether a row is wanted. Called by the workers of the query."""
+    if hashes is not None and not hashes[0] <= key_hash(key) <= hashes[1]:
+        return False
+    return all(test(key) for test in filters.tests)
+
+
+def _page(rows: list[tuple[Any, Any]], place: tuple[int, int] | None, given: int) -> Page:
+    """Of a live state it is not told when a value was made; raw rows are placed as they come."""
+    count = len(rows)
+    keys, values = [key for key, _ in rows], [value for _, value in rows]
+    if place is None:
+        return Page(keys, [None] * count, [None] * count, [], values)  # type: ignore[list-item]
+    numbers = [(number,) for number in range(given, given + count)]
+    return Page(keys, [place[0]] * count, [place[1]] * count, list(numbers), values)
