@@ -338,6 +338,19 @@ def test_what_cannot_be_backfilled_is_told_first(
         backfill(checkpoint=tmp_path / "live")
 
 
+def test_rows_that_are_numbered_end_at_a_time_too(spark: SparkSession) -> None:
+    flow = ef.Flow("as it is")
+    flow.front("letters").map(str.upper).sink("out")
+    one = spark.createDataFrame([(letter,) for letter in "abcde"], "value string").coalesce(1)
+    spread = one.repartition(3)
+    for given, until in ((one, 3), (ef.rows(spread, order_by="value", payload="value"), 2)):
+        found = flow.batch(spark, letters=given, until=until, raw=True)
+        assert ef.payloads(found["out"]) == ["A", "B", "C"][:until]
+    # What cannot be numbered is still told, though it would be left out.
+    with pytest.raises(Exception, match="rows in several partitions and no time column"):
+        ef.payloads(flow.batch(spark, letters=spread, until=1, raw=True)["out"])
+
+
 def test_an_error_of_a_function_is_the_reference_s(spark: SparkSession, tmp_path: Path) -> None:
     flow = ef.Flow("fails")
     flow.front("numbers").map(lambda n: 1 // (n - 2)).sink("out")
