@@ -13,8 +13,8 @@ in the object of a POST. An answer says as of when it is. What goes wrong is a J
 
 What is guaranteed: **nothing is looked at before the token is right**, and it is compared in constant
 time; it is made for the run, and whoever holds the handle of the query has it. There is no way to
-change anything. The server listens on this machine alone if not told otherwise; the connection is not
-encrypted, so put a proxy that is in front of it before others may come.
+change anything. The server listens on this machine alone if not told otherwise. The connection is
+not encrypted: others are to come through a proxy whose connection is.
 
 Bounds: so many requests at a time, and a request that comes while all are busy is told to come again;
 so many bytes in and rows out; a time limit on every read from a socket and on every answer. A
