@@ -274,6 +274,31 @@ def test_a_deposit_waits_for_the_transfers_on_its_state() -> None:
     assert repr(found) == repr(ef.run(flow, **elements))
 
 
+def test_reads_that_can_be_refused_wait_for_the_updates() -> None:
+    """No abort leads back from what only reads, so no cycle shows that it is decided as a whole."""
+    flow = ef.Flow("questions")
+    one, other = flow.state("one", default=0), flow.state("other", default=0)
+    numbers = flow.front("numbers")
+    for state in (one, other):
+        with numbers.transaction(name=f"add {state.name}") as add:
+            add.key_by(lambda n: n % 3).update(state, lambda v, n: v + n)
+        add.committed.sink(f"added {state.name}")
+    with flow.front("questions").transaction(name="ask") as ask:
+        ask.key_by(lambda n: n % 3).read(one, check=lambda v: v % 2 == 0)
+        ask.key_by(lambda n: n % 2).read(other)
+        ask.require(lambda values: sum(values.values()) % 3 != 0, name="sum")
+    ask.committed.sink("yes")
+    ask.rejected.sink("no")
+    assert kinds(flow.graph()) == ["in order"] * 3
+    elements = {
+        name: [ef.At(n, n * 7 % 11) for n in range(50)] for name in ("numbers", "questions")
+    }
+    expected = ef.run(flow, **elements)
+    assert {rejected.check for rejected in expected["no"]} == {"ask/read", "sum"}
+    assert len(expected["yes"]) > 5
+    assert repr(batch(flow, elements, partitions=3, seed=1)) == repr(expected)
+
+
 def test_one_key_that_is_not_the_same_function_is_not_taken_for_one() -> None:
     flow = ef.Flow("two keys")
     one, other = flow.state("one", default=0), flow.state("other", default=0)
