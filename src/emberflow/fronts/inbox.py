@@ -39,6 +39,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from xxhash import xxh64
 
+from emberflow.checkpoint.files import make_folder
 from emberflow.checkpoint.owned import OwnedFolder
 from emberflow.errors import EmberflowError, InputError
 
@@ -80,7 +81,7 @@ class Inbox:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._owned = OwnedFolder(folder)
         self._staged = folder / _STAGED
         self._staged.mkdir(exist_ok=True)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emberflow.checkpoint.files import sync_folder
+from emberflow.checkpoint.files import make_folder, sync_folder
 from emberflow.errors import InputError
 from emberflow.item import GlobalTime
 from emberflow.sinks.files import FilesWriter, bundle_names, partition_folder, time_of
@@ -84,7 +84,7 @@ class Structured:
 
     def open(self, partition: int) -> FilesWriter:
         folder = self._own_folder()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         assert self._node is not None
         encoding = _Encoding(self._node, self._columns)
         return FilesWriter(partition_folder(folder, partition), "arrow", encoding.encode)
@@ -246,7 +246,7 @@ class OutboxService:
         return known
 
     def _note(self, acknowledged: Offset) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         temporary = self._folder / f".{uuid.uuid4().hex}"
         with open(temporary, "w") as file:
             json.dump(acknowledged, file)
