@@ -37,6 +37,7 @@ from emberflow.runners.batch.bus import (
 from emberflow.runners.batch.ends import Ends, dropped_after
 from emberflow.runners.batch.inputs import Checked
 from emberflow.runners.batch.machines import Ended, GroupMachine, ReduceMachine, Reducer
+from emberflow.runners.batch.output_order import OutputSorter
 from emberflow.runners.batch.outputs import ColumnWriter, SinkColumns
 from emberflow.runners.batch.places import decoded_path
 from emberflow.runners.batch.planning import Units
@@ -81,6 +82,8 @@ class Pass:
     front: Checked | None = None
     #: The columns of the sink, if all that leaves is for it.
     columns: SinkColumns | None = None
+    #: Whether rows of the sink leave in the order of their places.
+    ordered: bool = False
     #: How the next shuffle spreads what leaves for other units.
     spread: Spread = ANYWHERE
     #: What maps schedule for later than this goes no further.
@@ -138,7 +141,7 @@ class Runner:
         self._out: _SinkRows | BusRows = (
             BusRows(given.spread)
             if given.columns is None
-            else _SinkRows(ColumnWriter(given.columns))
+            else _SinkRows(given.columns, given.ordered)
         )
         self._ended = ended
         self._ahead = None if given.until is None else dropped_after(given.until)
@@ -477,9 +480,10 @@ class _Texts(dict[str, int]):
 class _SinkRows:
     """Rows of the sink: each part becomes columns at once, so that no payload is held for long."""
 
-    def __init__(self, writer: ColumnWriter) -> None:
+    def __init__(self, columns: SinkColumns, ordered: bool) -> None:
         self.taken = 0
-        self._writer = writer
+        self._writer = ColumnWriter(columns)
+        self._sorter = OutputSorter(self._writer.schema) if ordered else None
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
@@ -498,8 +502,11 @@ class _SinkRows:
             self._take(self._writer.batch_of_columns(times, paths, columns))
 
     def _take(self, batch: pa.RecordBatch) -> None:
-        self._batches.append(batch)
         self.taken += batch.num_rows
+        if self._sorter is not None:
+            self._sorter.add(batch)
+            return
+        self._batches.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
 
@@ -508,7 +515,10 @@ class _SinkRows:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        if self._batches:
+        """All rows that are left; nothing comes after it if they are to be in order."""
+        if self._sorter is not None:
+            yield from self._sorter.ended() if self.taken else ()
+        elif self._batches:
             batches, self._batches = self._batches, []
             self._rows = self._bytes = 0
             yield from pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -2,7 +2,7 @@
 
 ::
 
-    rows ──> MapInArrow ──> Exchange hashpartitioning(bucket) ──> Sort ──> MapInArrow ──> ... ──> Sort
+    rows ──> MapInArrow ──> Exchange hashpartitioning(bucket) ──> Sort ──> MapInArrow ──> ...
              front pass                                                    a pass
 
 A row between two passes is a chunk of many items (`bus`), so Spark's part in it is small: it moves bytes.
@@ -226,8 +226,8 @@ class Frames:
     def rows(self, columns: SinkColumns, ordered: bool) -> DataFrame:
         """The rows of the one sink."""
         self._columns = columns
-        last = self.joined()
-        return last.sortWithinPartitions(TIME, PATH) if ordered else last
+        self._given = replace(self._given, ordered=ordered)
+        return self.joined()
 
     def joined(self) -> DataFrame:
         """What leaves the last stages."""

@@ -176,11 +176,7 @@ class _Run:
     """Sorted items in a file, a block after the other."""
 
     def __init__(self, blocks: Iterator[Items]) -> None:
-        folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
-        folder = folders[os.getpid() % len(folders)]
-        self._file: BinaryIO = tempfile.TemporaryFile(  # noqa: SIM115
-            dir=folder if os.path.isdir(folder) else None, prefix="emberflow-"
-        )
+        self._file = nameless_file()
         self._ends: list[int] = []
         try:
             for hashes, times, paths, payloads in blocks:
@@ -209,6 +205,13 @@ class _Run:
 
     def close(self) -> None:
         self._file.close()
+
+
+def nameless_file() -> BinaryIO:
+    """A file where Spark puts its own, which is gone with the process however that ends."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    folder = folders[os.getpid() % len(folders)]
+    return tempfile.TemporaryFile(dir=folder if os.path.isdir(folder) else None)
 
 
 def _merged(runs: list[Iterator[Items]], doubled: Doubled) -> Iterator[Items]:
