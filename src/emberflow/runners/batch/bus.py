@@ -189,7 +189,8 @@ class BusRows:
     """Takes items, and gives rows for the next shuffle."""
 
     def __init__(self, spread: Spread) -> None:
-        self.taken = 0
+        #: Items, and about how many bytes, that have been taken so far.
+        self.taken = self.taken_bytes = 0
         self._spread = spread
         self._clear()
 
@@ -214,6 +215,7 @@ class BusRows:
         self.taken += len(times)
         self._items += len(times)
         self._bytes += column.size
+        self.taken_bytes += column.size
         self._buckets.append(np.array(buckets, np.int64))
         self._times.append(np.array(times, np.int64))
         self._paths += paths
@@ -252,13 +254,12 @@ class BusRows:
             chunks.append(chunk(hashes[start:end], times[start:end], some, kind, them))
             end = start
         chunks.reverse()
-        arrays = [
-            pa.array(bucket_of[slices[starts]], pa.int64()),
-            pa.array(times[starts], pa.int64()),
-            pa.array(first_paths, pa.binary()),
-            pa.array(chunks, pa.binary()),
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=_BUS)
+        return _batch_of(bucket_of[slices[starts]], times[starts], first_paths, chunks)
+
+
+def _batch_of(*columns: Any) -> pa.RecordBatch:
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _BUS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_BUS)
 
 
 def _picked(values: list[Any], numbers: list[int]) -> list[Any]:

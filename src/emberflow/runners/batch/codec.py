@@ -98,7 +98,14 @@ _TEXT: Final = {str}
 
 
 def _marshalled_size(values: list[Any]) -> int:
-    return len(marshal.dumps(values, _MARSHAL_VERSION))
+    # In pieces: all at once they may be more than there is room for a second time.
+    return sum(
+        len(marshal.dumps(values[start : start + _PIECE], _MARSHAL_VERSION))
+        for start in range(0, len(values), _PIECE)
+    )
+
+
+_PIECE: Final = 64
 
 
 def joined_columns(columns: list[Column]) -> tuple[str, list[Any]]:

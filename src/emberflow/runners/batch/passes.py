@@ -15,6 +15,7 @@ import gc
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from time import thread_time
@@ -56,6 +57,7 @@ _PART_MIN, _PART_MAX = 16, 2_048
 _PART_SECONDS = 0.005
 #: What a part should turn into, and the least and most elements that make one.
 _ITEMS_AIMED_AT = 8_192
+_BYTES_AIMED_AT = 2 << 20
 _ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
 
 #: Keys whose bucket is remembered. Past that it is forgotten and begun anew.
@@ -166,10 +168,12 @@ class Runner:
                 rows = batch.slice(start, size)
                 times, payloads = front.elements(rows)
                 start += size
-                before = self._out.taken
+                items, count = self._out.taken, self._out.taken_bytes
                 send(times, front.paths(rows), payloads)
-                made = self._out.taken - before
-                aimed = size * _ITEMS_AIMED_AT // max(1, made)
+                items, count = self._out.taken - items, self._out.taken_bytes - count
+                aimed = min(
+                    size * _ITEMS_AIMED_AT // max(1, items), size * _BYTES_AIMED_AT // max(1, count)
+                )
                 size = max(_ELEMENTS_MIN, min(_ELEMENTS_MAX, 2 * size, aimed))
                 yield from self._out.full()
         yield from self._rest()
@@ -179,6 +183,7 @@ class Runner:
         try:
             for batch in batches:
                 chunks = batch.column(3)
+                passing = 0
                 for number, bucket in enumerate(batch.column(0).to_pylist()):
                     if bucket != current:
                         if current is not None:
@@ -187,9 +192,14 @@ class Runner:
                             yield from self._slice_of(current >> HASH_BITS, sorter.ended())
                         current = bucket
                     if self._passes(bucket >> HASH_BITS):
-                        yield batch.slice(number, 1)
-                    else:
-                        sorter.add(chunks[number].as_py())
+                        passing += 1
+                        continue
+                    if passing:
+                        yield batch.slice(number - passing, passing)
+                        passing = 0
+                    sorter.add(chunks[number].as_py())
+                if passing:
+                    yield batch.slice(batch.num_rows - passing)
             if current is not None:
                 yield from self._slice_of(current >> HASH_BITS, sorter.ended())
         finally:
@@ -405,25 +415,37 @@ _Placed: TypeAlias = Callable[[list[int], list[bytes], list[Any]], tuple[Sequenc
 
 
 def _placed(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Placed:
-    known = _Known(target)
-    texts = _Texts(key_of, known)
+    buckets_of = _buckets(key_of, balance, target)
+    texts = _Texts(key_of, _Known(target))
 
     def placed(
         times: list[int], paths: list[bytes], payloads: list[Any]
     ) -> tuple[Sequence[int], list[Any]]:
-        try:
-            if set(map(type, payloads)) == _TEXT and sum(map(len, payloads)) <= (
-                _TEXT_LENGTH * len(payloads)
-            ):
+        short = _TEXT_LENGTH * len(payloads)
+        if set(map(type, payloads)) == _TEXT and sum(map(len, payloads)) <= short:
+            with suppress(Exception):  # told below
                 return texts.placed(payloads)
-            return [known[key_of(payload)] for payload in payloads], payloads
+        return buckets_of(times, paths, payloads), payloads
+
+    return placed
+
+
+_Buckets: TypeAlias = Callable[[list[int], list[bytes], list[Any]], list[int]]
+
+
+def _buckets(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Buckets:
+    known = _Known(target)
+
+    def buckets_of(times: list[int], paths: list[bytes], payloads: list[Any]) -> list[int]:
+        try:
+            return [known[key_of(payload)] for payload in payloads]
         except Exception:  # the key function raised, or a key has no stable hash: told item by item
             return [
                 target | balance(payload, (time, decoded_path(path)[0]))[1] & HASH_MASK
                 for time, path, payload in zip(times, paths, payloads, strict=True)
-            ], payloads
+            ]
 
-    return placed
+    return buckets_of
 
 
 class _Known(dict[Any, int]):
@@ -481,7 +503,7 @@ class _SinkRows:
     """Rows of the sink: each part becomes columns at once, so that no payload is held for long."""
 
     def __init__(self, columns: SinkColumns, ordered: bool) -> None:
-        self.taken = 0
+        self.taken = self.taken_bytes = 0
         self._writer = ColumnWriter(columns)
         self._sorter = OutputSorter(self._writer.schema) if ordered else None
         self._batches: list[pa.RecordBatch] = []
@@ -503,6 +525,7 @@ class _SinkRows:
 
     def _take(self, batch: pa.RecordBatch) -> None:
         self.taken += batch.num_rows
+        self.taken_bytes += batch.nbytes
         if self._sorter is not None:
             self._sorter.add(batch)
             return
