@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from emberflow import fronts
 from emberflow import kafka as codecs
+from emberflow.checkpoint.frontlog import FrontLogWriter
 from emberflow.errors import InputError
 from emberflow.fronts import Batch, Element, FrontGrewError, Idle, Malformed
 from emberflow.fronts import kafka as front_module
 from emberflow.fronts.kafka import Record
+from emberflow.runners.live.feeding import Beginning, Feed
+from emberflow.runners.live.journal import Journal
 from tests.adapters.kafka_broker import PASSWORD, USER, KafkaBroker, free_port
 
 SECONDS = 30
@@ -239,3 +243,26 @@ def test_without_the_library_it_says_what_to_install(without: Callable[[str], No
     without("confluent_kafka")
     with pytest.raises(InputError, match=r"emberflow\[kafka\]"):
         fronts.Kafka("localhost:9092", "docs").check()
+
+
+@pytest.mark.parametrize("idle_ms", [None, 50])
+def test_a_front_that_goes_on_from_a_backfill_passes_over_what_that_had(
+    kafka: KafkaBroker, tmp_path: Path, idle_ms: float | None
+) -> None:
+    """With idle_ms times are noted, and the partition joins: at the cut, and not behind it."""
+    topic = kafka.topic()
+    kafka.produce(topic, [b"a", b"b", b"c", b"d"], timestamp=lambda number: 1_000 + number // 2)
+    front = fronts.Kafka(kafka.servers, topic, value="text", idle_ms=idle_ms, until_end=True)
+    assert [element.time for element in elements(front)] == [1_000, 1_001, 1_002, 1_003]
+    journal = None
+    if idle_ms is not None:
+        journal = Journal(FrontLogWriter(tmp_path, "words", 0, 2), "words 0", 0)
+    feed = Feed("words", 0, front, 0, 0, 100, journal=journal)
+    feed.start(Beginning(None, (1_002, 0), passes_over=True))
+    feed._thread.join(SECONDS)
+    assert [(place[0], payload) for place, _, payload in feed.take(100)] == [
+        (1_002, "c"),
+        (1_003, "d"),
+    ]
+    assert feed.gate.position == front.position(1, 1_001)
+    feed.join(SECONDS)
