@@ -22,6 +22,7 @@ from tests.adapters.test_sinks_structured import Count, bundle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import DataStreamReader
 
 
 class Offered:
@@ -115,8 +116,12 @@ def test_a_sink_is_read_with_its_columns_and_not_with_others(
     sink = offered.sink.open(0)
     for number in range(4):
         sink.store(bundle(number))
-    reading = spark.readStream.format("emberflow").option("query", offered.name)
-    counts = reading.option("sink", "counts").load()
+
+    def reading(name: str) -> DataStreamReader:
+        source = spark.readStream.format("emberflow").option("query", offered.name)
+        return source.option("sink", name)
+
+    counts = reading("counts").load()
     assert counts.columns == ["word", "n", "_time", "_front", "_path"]
     stream = (
         counts.writeStream.format("parquet")
@@ -129,9 +134,9 @@ def test_a_sink_is_read_with_its_columns_and_not_with_others(
     assert [(row.word, row.n) for row in found] == [
         payload for number in range(4) for payload in bundle(number).payloads
     ]
-    wrong = reading.schema("words string").load()
+    wrong = reading("counts").schema("words string").load()
     stream = wrong.writeStream.format("noop").trigger(availableNow=True).start()
     with pytest.raises(Exception, match="has no column 'words'; it has 'word', 'n', '_time'"):
         stream.awaitTermination(120)
     with pytest.raises(Exception, match="offers no sink 'dogs' to Spark; it offers 'counts'"):
-        reading.option("sink", "dogs").load()
+        reading("dogs").load()
