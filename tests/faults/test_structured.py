@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 #: Patience for a machine that is busy with other things; Spark itself gives a Python process 10.
 SECONDS = 600
 FILES = 12
+COLUMNS = "word string, n long, _time long, _path binary"
 
 
 class Driver:
@@ -107,7 +108,7 @@ class Streams:
             self._spark.readStream.format("emberflow")
             .option("query", self._name)
             .option("sink", "counts")
-            .schema("word string, n long, _time long, _path binary")
+            .schema(COLUMNS)
             .load()
         )
         return (
@@ -171,7 +172,8 @@ def batches_out(folder: Path) -> int:
 
 
 def read_back(spark: SparkSession, folder: Path) -> list[tuple[str, int]]:
-    found = spark.read.parquet(str(folder / "out")).orderBy("_time", "_path").collect()
+    stored = spark.read.schema(COLUMNS).parquet(str(folder / "out"))
+    found = stored.orderBy("_time", "_path").collect()
     return [(row.word, row.n) for row in found]
 
 
