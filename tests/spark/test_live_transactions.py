@@ -110,4 +110,4 @@ def test_a_flow_that_cannot_be_is_refused_before_anything_starts(spark: SparkSes
     with pytest.raises(ef.FlowError, match=r"transaction 'left open' .* is never closed"):
         started(left_open)
     with pytest.raises(ef.InputError, match="has transactions, and their order is that of time"):
-        started(bank(), ordering="arrival")
+        started(bank(), ordering="arrival", guarantee="at-least-once")
