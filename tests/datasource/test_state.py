@@ -82,7 +82,7 @@ def write(
 
 
 def options(location: Path, **more: Any) -> dict[str, str]:
-    given = {"checkpoint": str(location), "state": "accounts", **more}
+    given = {"checkpoint": str(location), "state": "accounts", "pushdown": True, **more}
     return {name: str(value) for name, value in given.items()}
 
 
@@ -329,7 +329,7 @@ def test_a_cut_that_is_pruned_while_it_is_read_is_held_or_missed(tmp_path: Path)
     next(reading)
     store.prune(1, incarnation=1)
     with pytest.raises(
-        CheckpointError, match=r"cut 1 was removed while it was being read.*Ask again"
+        CheckpointError, match=r"cut 1 was removed before it was read.*load\(\) again"
     ):
         list(careless.read(partitions[0]))
 
@@ -467,6 +467,52 @@ def test_a_schema_that_says_another_type_is_followed_without_filters(tmp_path: P
     assert len(read(options(tmp_path), [spark.EqualTo(KEY, 2.5)], schema, left=1)) == 2
     found = state_schema(options(tmp_path))
     assert len(read(options(tmp_path), [spark.GreaterThan(KEY, float("nan"))], found, left=1)) == 2
+
+
+def test_without_pushdown_spark_is_not_offered_any(tmp_path: Path) -> None:
+    """Spark would use the partitions of a filter for the next query of the same DataFrame too."""
+    write(tmp_path, {"a": 1, "b": 2})
+    given = options(tmp_path, pushdown=False)
+    assert len(read(given, [spark.EqualTo(KEY, "a")], left=1)) == 2
+    assert state_reader(given, state_schema(given)).pushFilters.__func__ is (
+        DataSourceReader.pushFilters
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "expected"),
+    [
+        (["a", "b"], "b", ["b"]),
+        ([1, 20], "20", [20]),
+        ([DAY], "2026-03-04", [DAY]),
+        (["a"], "", []),
+    ],
+    ids=str,
+)
+def test_one_key_by_an_option(tmp_path: Path, keys: list[Any], text: str, expected: Any) -> None:
+    write(tmp_path, dict.fromkeys(keys, 1))
+    for pushdown in (False, True):
+        given = options(tmp_path, key=text, pushdown=pushdown)
+        assert found(read(given)) == expected
+    reader = state_reader(given, state_schema(given))
+    assert len(reader.partitions()) <= 1
+
+
+def test_a_key_by_an_option_and_filters_both_count(tmp_path: Path) -> None:
+    write(tmp_path, {"a": 1, "b": 2})
+    given = options(tmp_path, key="a")
+    assert found(read(given, [spark.In(KEY, ("a", "b"))])) == ["a"]
+    assert read(given, [spark.EqualTo(KEY, "b")]) == []
+    assert read(given, [spark.GreaterThan(KEY, "a")]) == []
+
+
+def test_a_key_that_is_none_of_this_state_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "numbers", {1: 1})
+    with pytest.raises(ef.InputError, match="'key', 'one'\\) is no bigint"):
+        read(options(tmp_path / "numbers", key="one"))
+    write(tmp_path / "pairs", {(1, 2): 1})
+    with pytest.raises(ef.InputError, match="these are struct<_1:bigint,_2:bigint>"):
+        read(options(tmp_path / "pairs", key="1"))
 
 
 def test_random_filters_agree_with_a_scan(tmp_path: Path) -> None:

@@ -87,11 +87,16 @@ def test_filters_on_the_key_go_to_the_workers(
     plain = sorted(map(tuple, state(spark, "accounts").where(condition).collect()))
     spark.conf.set(PUSHDOWN, "true")
     try:
-        pushed = state(spark, "accounts").where(condition)
+        pushed = state(spark, "accounts", pushdown="true").where(condition)
         assert sorted(map(tuple, pushed.collect())) == plain
         assert plain
     finally:
         spark.conf.unset(PUSHDOWN)
+
+
+def test_one_key_is_looked_up(spark: SparkSession, query: LiveQuery) -> None:
+    (row,) = state(spark, "accounts", key=7).collect()
+    assert (row.key, row.value) == (7, query.state("accounts").get(7)[7])
 
 
 def test_several_states_and_pieces_are_as_of_one_time_if_it_is_said(

@@ -25,13 +25,6 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 NAMES = [f"account {number}" for number in range(12)]
 
 
-@pytest.fixture
-def pushdown(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(PUSHDOWN, "true")
-    yield
-    spark.conf.unset(PUSHDOWN)
-
-
 def bank() -> ef.Flow:
     """Two states that change together; reduces, of which one has keys with parts; a grouping."""
     flow = ef.Flow("bank")
@@ -174,9 +167,7 @@ def test_a_state_as_of_a_cut_is_the_reference_s(
     assert {HashRange(*key): count for key, count in ranges.items()} == expected["ranges"]
 
 
-def test_sql_with_joins_groups_and_filters(
-    spark: SparkSession, checkpoint: Path, pushdown: None
-) -> None:
+def test_sql_with_joins_groups_and_filters(spark: SparkSession, checkpoint: Path) -> None:
     cuts = CheckpointStore(checkpoint).cuts()
     now, before = cuts[-1], next(cut for cut in cuts if cut.time[0] > 50)
     spark.sql(
@@ -256,24 +247,30 @@ def test_filters_on_the_key_are_pushed_down_and_change_nothing(
 
     spark.conf.set(PUSHDOWN, "true")
     try:
-        frame = state(spark, checkpoint, "accounts", partitions=5)
-        assert partitions(frame) == 5
-        for each, taken in FILTERS.items():
-            filtered = frame.where(each)
-            assert (re.search(r"\bFilter\b", plan(filtered)) is None) is taken, each
+        for each, whole in FILTERS.items():
+            filtered = state(spark, checkpoint, "accounts", partitions=5, pushdown=True).where(each)
+            assert (re.search(r"\bFilter\b", plan(filtered)) is None) is whole, each
             assert values(filtered) == expected[each]
-        assert partitions(frame.where("key = 'account 3'")) == 1
-
-        pairs = state(spark, checkpoint, "moved", partitions=5)
+            if each == "key = 'account 3'":
+                assert partitions(filtered) == 1
+        pairs = state(spark, checkpoint, "moved", partitions=5, pushdown=True)
         one = pairs.where("key._1 = 'account 3' AND key._2 IN ('account 4', 'account 5')")
         assert re.search(r"\bFilter\b", plan(one)) is None
         assert partitions(one) <= 2
         found = values(one)
+
+        # Without the option nothing is taken, and a DataFrame serves any number of queries.
+        frame = state(spark, checkpoint, "accounts", partitions=5)
+        assert partitions(frame) == 5
+        assert frame.where("key = 'account 3'").count() == 1
+        assert frame.count() == len(rows)
+        two = frame.where("key = 'account 2'").union(frame.where("key = 'account 3'"))
+        assert sorted(values(two)) == ["account 2", "account 3"]
     finally:
         spark.conf.unset(PUSHDOWN)
     assert found == {
         key: value
-        for key, value in values(pairs).items()
+        for key, value in values(state(spark, checkpoint, "moved")).items()
         if key[0] == "account 3" and key[1] in ("account 4", "account 5")
     }
 
@@ -354,10 +351,10 @@ def test_a_query_that_runs_can_be_read_and_every_read_is_one_moment(
     )
     try:
         cuts = wait_for_cuts(query, tmp_path, lambda cuts: any(c.time[0] > 150 for c in cuts))
-        frame = state(spark, tmp_path, "accounts", partitions=4)
-        frame.createOrReplaceTempView("running")
         seen = []
         for _ in range(3):
+            frame = state(spark, tmp_path, "accounts", partitions=4)
+            frame.createOrReplaceTempView("running")
             (row,) = spark.sql(
                 "SELECT count(*), sum(value), min(value), max(time) FROM running"
             ).collect()
@@ -367,7 +364,7 @@ def test_a_query_that_runs_can_be_read_and_every_read_is_one_moment(
             cuts = CheckpointStore(tmp_path).cuts()
             newer = cuts[-1].number + 3
             cuts = wait_for_cuts(query, tmp_path, lambda cuts, n=newer: cuts[-1].number >= n)
-        assert seen == sorted(set(seen)), "each query sees a newer cut"
+        assert seen == sorted(set(seen)), "each load sees a newer cut"
     finally:
         query.stop()
     assert query.exception() is None

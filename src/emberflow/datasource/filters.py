@@ -30,6 +30,7 @@ from pyspark.sql import datasource as spark
 from pyspark.sql import types as sql
 
 from emberflow.datasource.columns import KEY, key_type
+from emberflow.errors import InputError
 from emberflow.hashing import UnstableKey, key_hash
 
 #: With more keys than this a scan of everything is not much slower.
@@ -101,6 +102,47 @@ class KeyFilters:
             return self.tests[0]
         tests = self.tests
         return lambda key: all(test(key) for test in tests)
+
+    def and_also(self, other: KeyFilters) -> KeyFilters:
+        """What passes both."""
+        tests = (*self.tests, *other.tests)
+        if self.hashes is None or other.hashes is None:
+            hashes = other.hashes if self.hashes is None else self.hashes
+        else:
+            hashes = _sorted(set(self.hashes) & set(other.hashes))
+        return KeyFilters(tests, hashes, _keys(list(tests)))
+
+
+def only_key(text: str, state: str, keys: Sequence[Any]) -> KeyFilters:
+    """The filter of ``.option("key", text)``; ``keys`` are some that are stored.
+
+    >>> only_key("7", "counts", [1, 2]).tests[0].value
+    7
+    """
+    try:
+        kind = key_type(keys)
+    except ValueError:
+        kind = sql.NullType()
+    parse = _FROM_TEXT.get(type(kind))
+    if parse is None:
+        raise InputError(
+            f"state {state!r}: .option('key', ...) is for keys that are strings, whole numbers or "
+            f"dates, and these are {kind.simpleString()}. Filter the DataFrame."
+        )
+    try:
+        value = parse(text)
+    except ValueError:
+        raise InputError(
+            f"state {state!r}: .option('key', {text!r}) is no {kind.simpleString()}, and the keys are."
+        ) from None
+    return KeyFilters((Condition(_same, value),), (key_hash(value),), (value,))
+
+
+_FROM_TEXT: dict[type[sql.DataType], Callable[[str], Any]] = {
+    sql.StringType: str,
+    sql.LongType: int,
+    sql.DateType: datetime.date.fromisoformat,
+}
 
 
 def taken(

@@ -1,17 +1,24 @@
 """SQL over state: what ``spark.read.format("emberflow")`` does.
 
 When Spark plans a query it asks for a reader, hands it the filters, and asks for partitions; all in
-one process, which is gone afterwards. What the tasks need travels in the partitions. So **the cut is
-chosen when a query is planned**: every query sees the newest one there is at that moment, and all
-its tasks see the same. Two reads in one query (a join of two states) choose for themselves; who needs
-them as of one moment says ``asOf``.
+one process, which is gone afterwards. What the tasks need travels in the partitions.
+
+**Spark plans once for each ``load()``** and keeps the partitions for whatever reads that DataFrame
+later. So the cut is chosen by the first query of a ``load()``, and later ones see the same. Two loads
+(a join of two states) choose for themselves; who needs them as of one moment says ``asOf``.
+
+**And so Spark's pushdown is only on demand.** The partitions that Spark keeps are those of the filters
+that were pushed last, in whichever query (Spark 4.3): ``df.where("key = 'a'").count()`` and then
+``df.count()`` would count one row, and a join of ``df`` with itself would filter both sides alike.
+With ``.option("pushdown", True)`` the user says that this ``load()`` is for one scan in one query.
+``.option("key", ...)`` is always safe, because it belongs to the load and not to a query.
 
 The reader knows columns, types and filters. Where rows come from is behind `pages.StateView`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +27,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from emberflow.datasource.asking import Asked
 from emberflow.datasource.columns import KEY, PageWriter, check_given, found_schema
-from emberflow.datasource.filters import KeyFilters, taken
+from emberflow.datasource.filters import KeyFilters, only_key, taken
 from emberflow.datasource.live import LiveView
 from emberflow.datasource.pages import Piece, StateView
 from emberflow.datasource.stored import StoredStates, listed_cuts, listed_states
@@ -30,8 +37,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _HOLD_SECONDS = 60.0
-_OF_CHECKPOINTS = ("checkpoint", "path", "holdSeconds", "list")
-_OF_LIVE = ("query", "endpoint", "token", "timeout")
+_OPTIONS = (
+    "checkpoint",
+    "path",
+    "state",
+    "asOf",
+    "key",
+    "pushdown",
+    "raw",
+    "partitions",
+    "holdSeconds",
+    "list",
+    "query",
+    "endpoint",
+    "token",
+    "timeout",
+)
 _LISTS = {
     "states": "name string, step string",
     "cuts": "number bigint, time bigint, front bigint, incarnation bigint, rows bigint, bytes bigint",
@@ -50,17 +71,19 @@ class StateOptions:
     raw: bool
     partitions: int | None
     hold_seconds: float
+    #: Whether to take the filters of a query, and the only key that is wanted, as text.
+    pushdown: bool
+    key: str | None
     #: ``states`` or ``cuts``: a list of these in place of a state.
     listed: str | None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StateOptions:
         given = {name.lower(): value for name, value in options.items()}
-        known = [*_OF_CHECKPOINTS, *_OF_LIVE, "state", "asOf", "raw", "partitions"]
         for name in given:
-            if name not in {one.lower() for one in known}:
+            if name not in {known.lower() for known in _OPTIONS}:
                 raise InputError(
-                    f"a read of state has no option {name!r}. There are {', '.join(known)}."
+                    f"a read of state has no option {name!r}. There are {', '.join(_OPTIONS)}."
                 )
         checkpoint = given.get("checkpoint", given.get("path"))
         is_live = "query" in given or "endpoint" in given
@@ -83,6 +106,8 @@ class StateOptions:
             raw=_flag("raw", given.get("raw", "false")),
             partitions=_number("partitions", given.get("partitions")),
             hold_seconds=_seconds("holdSeconds", given.get("holdseconds")),
+            pushdown=_flag("pushdown", given.get("pushdown", "false")),
+            key=given.get("key"),
             listed=listed,
         )
 
@@ -149,7 +174,8 @@ def state_reader(given: Mapping[str, str], schema: sql.StructType) -> DataSource
         return ListReader(options, schema)
     view = options.view()
     check_given(view.name, schema, raw=options.raw)
-    return StateReader(view, schema, raw=options.raw, partitions=options.partitions)
+    kind = FilteringReader if options.pushdown else StateReader
+    return kind(view, schema, raw=options.raw, partitions=options.partitions, key=options.key)
 
 
 def _list_schema(listed: str) -> sql.StructType:
@@ -180,52 +206,30 @@ class StatePartition(InputPartition):
         self.filters = filters
 
 
-class _PushFilters:
-    """`StateReader.pushFilters`, for the eyes of Spark its base's own.
-
-    While ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, Spark refuses
-    every reader that has a `pushFilters` of its own, for fear that it relies on it. Ours does not:
-    it is only slower without. Spark looks at ``__func__`` to tell; that is answered here.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, reader: StateReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._reader.take_filters(filters)
-
-
 class StateReader(DataSourceReader):
     """Reads one state as of one moment."""
 
     def __init__(
-        self, view: StateView, schema: sql.StructType, *, raw: bool, partitions: int | None
+        self,
+        view: StateView,
+        schema: sql.StructType,
+        *,
+        raw: bool,
+        partitions: int | None,
+        key: str | None = None,
     ) -> None:
         self._view: StateView | None = view
         self._name = view.name
         self._schema = schema
         self._raw = raw
         self._partitions = partitions
-        self._filters = KeyFilters()
+        self._filters = (
+            KeyFilters() if key is None else only_key(key, view.name, view.sample().keys)
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks have what they need in their partition; a manifest may be long.
         return {**self.__dict__, "_view": None}
-
-    @property
-    def pushFilters(self) -> Any:  # noqa: N802 (Spark's name)
-        return _PushFilters(self)
-
-    def take_filters(self, filters: list[Filter]) -> list[Filter]:
-        """Take the filters on the key; returns what Spark has to look at itself."""
-        assert self._view is not None, "filters come before the reader is sent to tasks"
-        declared = next((f.dataType for f in self._schema.fields if f.name == KEY), None)
-        if declared is None or not any(getattr(f, "attribute", ())[:1] == (KEY,) for f in filters):
-            return filters
-        self._filters, left = taken(filters, declared, self._view.sample().keys)
-        return left
 
     def partitions(self) -> list[InputPartition]:
         assert self._view is not None, "partitions are planned before the reader is sent to tasks"
@@ -237,3 +241,20 @@ class StateReader(DataSourceReader):
             writer = PageWriter(self._name, self._schema, raw=self._raw)
             for page in partition.piece.pages(partition.filters, child_ids=self._raw):
                 yield writer.batch(page)
+
+
+class FilteringReader(StateReader):
+    """One that takes the filters of the query: for a ``load()`` that is used once.
+
+    Spark refuses it, and says which setting is missing, while its pushdown is off.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 (Spark's name)
+        """Take the filters on the key; returns what Spark has to look at itself."""
+        assert self._view is not None, "filters come before the reader is sent to tasks"
+        declared = next((f.dataType for f in self._schema.fields if f.name == KEY), None)
+        if declared is None or not any(getattr(f, "attribute", ())[:1] == (KEY,) for f in filters):
+            return filters
+        found, left = taken(filters, declared, self._view.sample().keys)
+        self._filters = found.and_also(self._filters)
+        return left

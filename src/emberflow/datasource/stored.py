@@ -217,8 +217,9 @@ class StoredPiece:
 
     def _gone(self) -> CheckpointError:
         return CheckpointError(
-            f"{self.location}: cut {self.cut} was removed while it was being read, because the "
-            f"query has made newer ones. Ask again. If that is of no use, let readers write to the "
+            f"{self.location}: cut {self.cut} was removed before it was read to the end, because the "
+            f"query has made newer ones. load() again: a DataFrame stays with its first cut. If that is "
+            f"of no use, let readers write to the "
             f'checkpoint, so that they can hold a cut; raise .option("holdSeconds", '
             f"{self.hold_seconds:g}); or raise checkpointsKept of the query."
         )
