@@ -216,19 +216,13 @@ def test_sql_with_joins_groups_and_filters(spark: SparkSession, checkpoint: Path
     }
 
 
+#: Whether Spark is left with nothing to do. tests/datasource has many more.
 FILTERS = {
     "key = 'account 3'": True,
     "key IN ('account 3', 'account 11', 'nobody')": True,
-    "key > 'account 2' AND key <= 'account 5'": True,
-    "key LIKE 'account 1%'": True,
-    "key LIKE '%1'": True,
-    "key IS NULL": True,
-    "'account 4' = key": True,
+    "key > 'account 2' AND key LIKE 'account%'": True,
     "key = 'account 3' AND value >= 0": False,
     "key <> 'account 3'": False,
-    "key = 'account 3' OR value > 50": False,
-    "upper(key) = 'ACCOUNT 3'": False,
-    "value > 30": False,
 }
 
 
