@@ -296,7 +296,7 @@ def test_the_newest_cut_or_one_that_is_not_above_a_time(tmp_path: Path) -> None:
 
 def test_options_are_checked(tmp_path: Path) -> None:
     for given, problem in (
-        ({}, r"needs \.option\(\"checkpoint\", path\)"),
+        ({}, r"needs \.option\(\"query\", name\).*\.option\(\"checkpoint\", path\)"),
         ({"checkpoint": str(tmp_path)}, "has no cut. Is it the checkpointLocation"),
         (options(tmp_path, sate="x"), "no option 'sate'. There are checkpoint"),
         (options(tmp_path, raw="perhaps"), "raw is true or false"),
