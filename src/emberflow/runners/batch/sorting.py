@@ -38,7 +38,7 @@ from emberflow.runners.batch.places import decoded_path
 _BYTES_MAX: Final = 8 << 20
 #: Items of a block of a run, and how many bytes of them there should be at most.
 _BLOCK_ITEMS: Final = 2_048
-_BLOCK_BYTES: Final = 1 << 16
+_BLOCK_BYTES: Final = 1 << 17
 #: Items of the first block, which tells how large items are.
 _SAMPLED: Final = 16
 #: Runs that are merged at once.
@@ -220,33 +220,40 @@ def _merged(runs: list[Iterator[Items]], doubled: Doubled) -> Iterator[Items]:
     Of each run one block is at hand. What is not beyond the last item of any of these blocks may
     go: whatever is still in a file is beyond it. At least one block is used up by that.
     """
-    heads: list[tuple[Items, Iterator[Items]]] = []
+    heads: list[_Head] = []
     for run in runs:
         _next(heads, run)
     while heads:
-        bound = min(_place(items, -1) for items, _ in heads)
+        bound = min(last for _, last, _, _ in heads)
         parts: list[Items] = []
-        left: list[tuple[Items, Iterator[Items]]] = []
-        for items, run in heads:
-            end = bisect_right(range(len(items[2])), bound, key=partial(_place, items))
-            if end:
+        left: list[_Head] = []
+        for head in heads:
+            first, last, items, run = head
+            if first > bound:  # as most are, where runs follow each other
+                left.append(head)
+            elif last == bound:
+                parts.append(items)
+                _next(left, run)
+            else:
+                end = bisect_right(range(len(items[2])), bound, key=partial(_place, items))
                 hashes, times, paths, payloads = items
                 parts.append((hashes[:end], times[:end], paths[:end], payloads[:end]))
-            if end == len(items[2]):
-                _next(left, run)
-            elif end:
-                left.append(((hashes[end:], times[end:], paths[end:], payloads[end:]), run))
-            else:
-                left.append((items, run))
+                rest = hashes[end:], times[end:], paths[end:], payloads[end:]
+                left.append((_place(rest, 0), last, rest, run))
         heads = left
         yield _sorted(parts, doubled)
 
 
-def _next(heads: list[tuple[Items, Iterator[Items]]], run: Iterator[Items]) -> None:
+_Place: TypeAlias = tuple[int, int, bytes]
+#: The first and the last place of a block, the block, and the run that the next one comes from.
+_Head: TypeAlias = tuple[_Place, _Place, Items, Iterator[Items]]
+
+
+def _next(heads: list[_Head], run: Iterator[Items]) -> None:
     items = next(run, None)
     if items is not None:
-        heads.append((items, run))
+        heads.append((_place(items, 0), _place(items, -1), items, run))
 
 
-def _place(items: Items, number: int) -> tuple[int, int, bytes]:
+def _place(items: Items, number: int) -> _Place:
     return int(items[0][number]), int(items[1][number]), items[2][number]
