@@ -248,7 +248,7 @@ def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path)
     count = 400
     programs: list[Program] = []
     try:
-        for _ in range(5):
+        for _ in range(5 if ROUND else 2):
             program = Program("local[2]", tmp_path, count, 40)
             programs.append(program)
             assert program.line()[:1] == ["running"]
@@ -272,7 +272,7 @@ def test_executors_are_killed(tmp_path: Path) -> None:
     count = 500
     program = Program("local-cluster[2,1,512]", tmp_path, count, 40)
     try:
-        for _ in range(4):
+        for _ in range(4 if ROUND else 2):
             line = program.line()
             assert line[:1] == ["running"], (tmp_path / "log").read_text()[-3_000:]
             time.sleep(dice.uniform(0.1, 1.0))

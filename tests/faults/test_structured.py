@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.xdist_group("structured"), pytest.mark.timeout(1_800)]
 
 ROOT = Path(__file__).parents[2]
 #: Patience for a machine that is busy with other things; Spark itself gives a Python process 10.

@@ -23,9 +23,14 @@ import emberflow as ef
 from emberflow.datasource import writing
 from emberflow.datasource.source import EmberflowSource
 from tests.faults.structured_program import word_flow
+from tests.faults.test_kills import ROUND
 from tests.faults.test_structured import Driver, taken_in
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.xdist_group("structured"),
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not ROUND, reason="takes a minute, and `make soak` has it"),
+]
 
 BATCHES = 40
 LINES = StructType([StructField("value", StringType())])

@@ -16,6 +16,7 @@ from emberflow.engine import versions as versions_module
 from emberflow.engine.closing import Closing, Record
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.engine.slices import Slices
+from emberflow.engine.trimming import Trimmed
 from emberflow.engine.versions import Bucket, Versions
 from emberflow.item import FlatItem
 from emberflow.transactional import ABORT, COMMITTED, RESULT
@@ -320,6 +321,12 @@ def versions_that_are_final_too_soon(patch: pytest.MonkeyPatch) -> None:
 # --- Cuts ------------------------------------------------------------------------------------------
 
 
+def with_rows(patch: pytest.MonkeyPatch, rows_of: Callable[..., Any]) -> None:
+    """Cuts are made of these rows, bucket by bucket, as those of other machines are."""
+    patch.setattr(Versions, "rows_of", rows_of)
+    patch.setattr(Versions, "_captured", Trimmed._captured)
+
+
 @breaks_cuts
 def a_cut_that_saves_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
     rows_of = Versions.rows_of
@@ -331,18 +338,14 @@ def a_cut_that_saves_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
         finally:
             bucket.aborts = aborts
 
-    patch.setattr(Versions, "rows_of", changed)
+    with_rows(patch, changed)
 
 
 @breaks_cuts
 def a_cut_that_saves_what_is_still_to_come(patch: pytest.MonkeyPatch) -> None:
     """The last version that is there, and not the last one below the cut."""
     rows_of = Versions.rows_of
-    patch.setattr(
-        Versions,
-        "rows_of",
-        lambda self, bucket, moment, since: rows_of(self, bucket, AFTER_ALL, since),
-    )
+    with_rows(patch, lambda self, bucket, moment, since: rows_of(self, bucket, AFTER_ALL, since))
 
 
 @breaks_cuts
@@ -353,7 +356,7 @@ def a_cut_without_keys_that_speculation_goes_on_with(patch: pytest.MonkeyPatch) 
     def changed(self: Any, bucket: Bucket, moment: Moment, since: Moment) -> Any:
         return [] if self.goes_on(bucket, moment) else rows_of(self, bucket, moment, since)
 
-    patch.setattr(Versions, "rows_of", changed)
+    with_rows(patch, changed)
 
 
 @breaks_cuts
