@@ -158,6 +158,9 @@ class KafkaBroker:
                 timestamp=timestamp(number),
                 on_delivery=lambda error, message: error and failures.append(error),
             )
+            # The producer holds 100,000 records at most.
+            if number % 50_000 == 49_999:
+                assert producer.flush(60) == 0
             producer.poll(0)
         assert producer.flush(60) == 0
         assert not failures, failures
