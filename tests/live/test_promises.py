@@ -119,6 +119,26 @@ def test_a_replay_gives_the_times_that_were_chosen_and_nothing_new_below_the_pro
     last.join(SECONDS)
 
 
+def test_what_one_life_dropped_no_later_life_gives_again_from_the_same_cut(tmp_path: Path) -> None:
+    elements = [Element(number, number, 10 * number) for number in range(8)]
+    for life, (shown, entered) in enumerate(
+        [
+            # The sinks show what came at 10, and the second life goes on without 20 and 30.
+            (None, [0, 10, 20, 30]),
+            ((10, INDEX), [0, 10, 40, 50]),
+            ((40, INDEX - 1), [0, 10, 60, 70]),  # of another front's output of the same time
+            ((70, INDEX), [0, 10, 60, 70]),
+        ],
+        start=1,
+    ):
+        known = elements[: min(8, 2 + 2 * life)]
+        feed = fed(tmp_path, life, *known, beginning=Beginning(None, BEFORE_ALL, shown))
+        assert times(drained(feed)) == entered
+        reported(feed, AFTER_ALL)
+        feed.join(SECONDS)
+    assert [time for _, time in read_log(tmp_path, "numbers", 0)] == list(range(0, 80, 10))
+
+
 def test_a_partition_that_joins_comes_behind_all_that_was_let_out(tmp_path: Path) -> None:
     joining = Beginning(None, (70, 0), None, (80, 2))
     feed = fed(tmp_path, 2, Element(0, "a", 5), Element(1, "b", 95), beginning=joining)

@@ -19,7 +19,11 @@ synced before the header lists it, since it may be the first that relies on it.
 **Entries** are ``(position, time)``, or ``(position, time, payload)`` for a source that cannot
 replay. Times go up. A *reservation* is how far promises may have gone without an element: new ones of
 the next incarnation get no time below it.
-They are stored in batches as columns: of whole numbers, such as times and most positions, the first
+What one incarnation *drops* (at most once) stays dropped for all that follow, also for one that begins
+from the same cut: they were shown later output that does without it. It stays in the log, which tells
+what came in.
+
+Entries are stored in batches as columns: of whole numbers, such as times and most positions, the first
 one and the differences, each in as few bytes as they need.
 
 **Group commit.** `append` costs a list; `sync` writes all that was appended since the last one as a
@@ -49,6 +53,7 @@ from emberflow.checkpoint.errors import CheckpointError, FencedError
 from emberflow.checkpoint.files import location_of
 from emberflow.checkpoint.segments import (
     BATCH,
+    DROPPED,
     FORMAT_VERSION,
     HEADER,
     Batch,
@@ -132,6 +137,7 @@ class FrontLogWriter:
         self._before = self._log.pieces()
         self._time, self._reservation = self._log.ends(self._before)
         self._inherited = self._reservation
+        self._dropped = self._log.dropped(self._before)
         self._pieces = list(self._before)
         self._segment = self._begin_segment(0)
 
@@ -151,12 +157,33 @@ class FrontLogWriter:
         return not self._before
 
     def entries(self, *, from_time: int | None = None) -> Iterator[Entry]:
-        """What the incarnations before this one have given, from a time on: to be given again.
+        """What the incarnations before this one have given, from a time on: to be given again
+        unless it `is_dropped`.
 
         To be read before old segments are trimmed.
         """
         for batch in self._log.batches(self._before):
             yield from batch.entries_from(from_time)
+
+    def drop_above(self, time: int) -> None:
+        """Let nobody give again what the incarnations before this one gave above a time.
+
+        Durable when it returns, so that whatever is given after it comes without what was dropped.
+        """
+        with self._sync_lock:
+            with self._lock:
+                self._check_usable()
+                last = self._time
+                if last is None or last <= time:
+                    return
+                self._segment.add(DROPPED + json.dumps((time, last)).encode())
+                self._unsynced = True
+                self._dropped.append((time, last))
+            self._sync()
+
+    def is_dropped(self, time: int) -> bool:
+        """Whether the entry of this time is not to be given again."""
+        return any(above < time <= last for above, last in self._dropped)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Add what was given. It becomes durable with the next `sync`."""

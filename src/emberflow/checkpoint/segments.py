@@ -29,7 +29,7 @@ Entry: TypeAlias = tuple[Any, ...]
 FORMAT_VERSION = 1
 _SEGMENT = re.compile(r"(\d+)-(\d+)\.log")
 _OBJECT = re.compile(r"(\d+)\.frame")
-HEADER, BATCH, MARK = b"H", b"B", b"M"
+HEADER, BATCH, MARK, DROPPED = b"H", b"B", b"M", b"D"
 
 
 # --- Batches --------------------------------------------------------------------------------------
@@ -262,6 +262,15 @@ class Log:
             if batch.reservation is not None:
                 reservation = batch.reservation
         return time, reservation
+
+    def dropped(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+        """Between which times entries are not to be given again; the second one is dropped too."""
+        return [
+            json.loads(frame.body[1:])
+            for piece in pieces
+            for frame in self._frames(piece)
+            if frame.body[:1] == DROPPED
+        ]
 
     def sync(self, piece: Piece) -> None:
         if isinstance(self.location, LocalLocation):

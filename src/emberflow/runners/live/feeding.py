@@ -72,7 +72,7 @@ Read: TypeAlias = Element | Batch | Replayed | Behind | Idle | BaseException | N
 class Beginning(NamedTuple):
     """Where a feed begins: behind a position, with times not below a moment.
 
-    Of what the journal has above ``until`` nothing is given again (at most once). A partition that
+    What the journal has above ``until`` is dropped for good (at most once). A partition that
     earlier lives did not know gives nothing up to ``joins_at``: sinks have output of that time.
     ``passes_over`` says that the source has elements below the moment, and they are not to be given.
     """
@@ -156,6 +156,8 @@ class Feed:
                 self._least_of_arrival = max(least_time(moment, self.index), let_out[0] + 1)
                 self._journal.reserve(self._least_of_arrival, ahead=0)
                 self.gate.idle_until(self._least_of_arrival)
+            if beginning.until is not None:
+                self._journal.drop_above(beginning.until)
             self._journal.start()
         self._thread.start()
 
@@ -217,31 +219,32 @@ class Feed:
 
     def _given(self) -> Iterator[Element | Batch | Replayed | Behind | Idle | None]:
         """What the journal has, under the times that it had, and then what the source has."""
-        position, moment, until, _, _ = self._beginning
-        if self._journal is None:
+        position, moment = self._beginning.position, self._beginning.moment
+        journal = self._journal
+        if journal is None:
             yield from self._reading(position)
             return
-        before = self._journal.given_before(moment)
+        before = journal.given_before(moment)
         if not self._replayable:
             while entries := list(islice(before, _REPLAYED_AT_ONCE)):
                 position = entries[-1][0]
-                kept = [e for e in entries if until is None or (e[1], self.index) <= until]
+                kept = [entry for entry in entries if not journal.is_dropped(entry[1])]
                 if kept:
                     positions, times, payloads = zip(*kept, strict=True)
                     yield Replayed(Batch(positions, payloads, times))
             reading = self._reading(position)
         else:
             reading = self._reading(position)
-            yield from self._with_times_of(before, reading, until)
+            yield from self._with_times_of(journal, before, reading)
         yield None  # what came before is in the queue when the next one is asked for
         self._caught_up = True
         yield from reading
 
     def _with_times_of(
         self,
+        journal: Journal,
         before: Iterator[Entry],
         reading: Iterator[Element | Batch | Behind | Idle | None],
-        until: Moment | None,
     ) -> Iterator[Element | Batch | Replayed | Behind | None]:
         """The source's elements with the times that the journal has, as many as it has."""
         entries = list(islice(before, _REPLAYED_AT_ONCE))
@@ -277,10 +280,15 @@ class Feed:
                         f"position {entry[0]!r} before, and has one at {found!r} now. What a source "
                         f"has given must stay as it is until it is part of a cut."
                     )
-            times = [entry[1] for entry in again]
-            kept = count if until is None else sum((at, self.index) <= until for at in times)
+            kept = [
+                (position, payload, at)
+                for (_, at), position, payload in zip(
+                    again, batch.positions, batch.payloads, strict=False
+                )
+                if not journal.is_dropped(at)
+            ]
             if kept:
-                yield Replayed(Batch(batch.positions[:kept], batch.payloads[:kept], times[:kept]))
+                yield Replayed(Batch(*zip(*kept, strict=True)))
             if count < len(batch.payloads):
                 yield batch.part(count, len(batch.payloads))
             if not entries:

@@ -70,8 +70,20 @@ class Journal:
         """Whether no life before this one had this partition."""
         return self._log.is_first
 
+    def drop_above(self, shown: Moment) -> None:
+        """Give nothing again that earlier lives gave above a global time, now or in any later life.
+
+        A later life may begin from the same cut, when there is output that does without it.
+        """
+        time, index = shown
+        self._log.drop_above(time if self._index <= index else time - 1)
+
+    def is_dropped(self, time: int) -> bool:
+        """Whether what was given at a time is not to be given again."""
+        return self._log.is_dropped(time)
+
     def given_before(self, since: Moment) -> Iterator[Entry]:
-        """What earlier lives gave at or above a global time, to be given again."""
+        """What earlier lives gave at or above a global time: where it is in the source, and when."""
         for entry in self._log.entries():
             if (entry[1], self._index) >= since:
                 yield entry
