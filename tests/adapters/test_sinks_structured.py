@@ -16,7 +16,6 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from emberflow import GlobalTime, sinks
 from emberflow.errors import InputError
 from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
-from emberflow.sinks import structured as structured_module
 from emberflow.sinks.structured import OutboxService
 from tests.adapters.structured import graph, outbox, placed_sink
 from tests.adapters.test_fronts_structured import Died, dying
@@ -136,7 +135,7 @@ def test_the_driver_dies_while_it_notes_what_is_acknowledged(
             service = outbox(sink)
             middle = {"0": list(bundle(2).last)}
             with monkeypatch.context() as patched:
-                module = Path if name == "unlink" else structured_module.os
+                module = Path if name == "unlink" else os
                 patched.setattr(module, name, dying(getattr(module, name), number))
                 try:
                     service.serve("acknowledge", {"end": middle})

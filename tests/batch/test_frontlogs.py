@@ -37,7 +37,7 @@ def rows_of(given: _Given, pieces: list[tuple[int, str | None, int | None]]) -> 
     batch = pa.RecordBatch.from_arrays(arrays, names=["partition", "name", "until"])
     return [
         (time, partition, decode(payload))
-        for out in read_pieces(pickle.dumps(given), [], [batch])
+        for out in read_pieces(pickle.loads(pickle.dumps(given)), [batch])
         for time, partition, payload in zip(*(c.to_pylist() for c in out.columns), strict=True)
     ]
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import itemgetter
@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from emberflow.checkpoint.tables import SCHEMA, Source, damage_of, newest_buckets, run_lengths
+from emberflow.checkpoint.tables import SCHEMA, Source, damage_of, newest_buckets, opened_runs
 from emberflow.hashing import HASH_MAX, HASH_MIN
 
 _OPERATION, _HASH = SCHEMA.get_field_index("operation"), SCHEMA.get_field_index("key_hash")
@@ -78,13 +78,16 @@ class Page(NamedTuple):
     def empty(cls) -> Page:
         return cls([], [], [], [], [])
 
-    def extend(self, more: Page, count: int) -> None:
-        """Add the first rows of another page."""
-        self.keys.extend(more.keys[:count])
-        self.times.extend(more.times[:count])
-        self.fronts.extend(more.fronts[:count])
-        self.child_ids.extend(more.child_ids[:count])
-        self.payloads.extend(more.payloads[:count])
+    @classmethod
+    def of_first(cls, pages: Iterable[Page], count: int) -> Page:
+        """The first so many rows of these pages, or all if there are no more."""
+        found = cls.empty()
+        for page in pages:
+            for own, more in zip(found, page, strict=True):
+                own.extend(more[: count - len(own)])
+            if len(found.keys) == count:
+                break
+        return found
 
 
 @dataclass(slots=True)
@@ -129,33 +132,17 @@ def scan(
 def _runs_of(
     number: int, source: Source, wanted: Wanted, counted: Counted, files: ExitStack
 ) -> list[_Run]:
-    with damage_of(source):
-        handle = files.enter_context(source.open())
-        file = files.enter_context(pq.ParquetFile(handle, page_checksum_verification=True))
-        groups = iter(range(file.num_row_groups))
-        runs = []
-        for length in run_lengths(file):
-            own = [
-                group
-                for group in itertools.islice(groups, length)
-                if _may_have(file.metadata.row_group(group), wanted)
-            ]
-            counted.groups_skipped += length - len(own)
-            if own:
-                runs.append(_Run(number, source, file, own, wanted, counted))
-        if not runs:
-            file.close()
-            handle.close()
-    return runs
+    def may_have(group: Any) -> bool:
+        operations = group.column(_OPERATION).statistics
+        hashes = group.column(_HASH).statistics
+        # The hashes of a group that has several steps are those of all of them.
+        may = operations.min <= wanted.operation <= operations.max
+        may = may and wanted.may_be_in(hashes.min, hashes.max)
+        counted.groups_skipped += not may
+        return may
 
-
-def _may_have(group: Any, wanted: Wanted) -> bool:
-    operations = group.column(_OPERATION).statistics
-    hashes = group.column(_HASH).statistics
-    # The hashes of a group that has several steps are those of all of them.
-    return operations.min <= wanted.operation <= operations.max and wanted.may_be_in(
-        hashes.min, hashes.max
-    )
+    file, runs = opened_runs(source, may_have, files)
+    return [_Run(number, source, file, groups, wanted, counted) for groups in runs]
 
 
 class _Slice(NamedTuple):

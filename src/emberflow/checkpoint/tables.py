@@ -335,29 +335,37 @@ class damage_of:  # noqa: N801 (reads as a word of the language)
 def _runs_of(
     number: int, source: Source, low: int, high: int, files: ExitStack
 ) -> list[Iterator[_Stored]]:
+    hash_column = SCHEMA.get_field_index("key_hash")
+
+    def may_have(group: Any) -> bool:
+        statistics = group.column(hash_column).statistics
+        return bool(statistics.max >= low and statistics.min <= high)
+
+    file, runs = opened_runs(source, may_have, files)
+    return [_run(number, source, file, groups, low, high) for groups in runs]
+
+
+def opened_runs(
+    source: Source, may_have: Callable[[Any], bool], files: ExitStack
+) -> tuple[pq.ParquetFile, list[list[int]]]:
+    """A part, and of each of its runs the row groups that may have what is wanted, if there are any.
+
+    It is closed with ``files``, or at once if nothing of it is wanted.
+    """
     with damage_of(source):
         handle = files.enter_context(source.open())
         file = files.enter_context(pq.ParquetFile(handle, page_checksum_verification=True))
         groups = iter(range(file.num_row_groups))
-        hash_column = SCHEMA.get_field_index("key_hash")
-        runs = []
-        for length in run_lengths(file):
-            wanted = []
-            for group in itertools.islice(groups, length):
-                statistics = file.metadata.row_group(group).column(hash_column).statistics
-                if statistics.max >= low and statistics.min <= high:
-                    wanted.append(group)
-            if wanted:
-                runs.append(_run(number, source, file, wanted, low, high))
+        lengths = filter(None, file.metadata.metadata[_RUNS].decode().split(","))
+        of_runs = [list(itertools.islice(groups, int(length))) for length in lengths]
+        wanted = [
+            [group for group in own if may_have(file.metadata.row_group(group))] for own in of_runs
+        ]
+        runs = [own for own in wanted if own]
         if not runs:
             file.close()
             handle.close()
-    return runs
-
-
-def run_lengths(file: pq.ParquetFile) -> list[int]:
-    """Of how many row groups each run of a part is made."""
-    return [int(length) for length in file.metadata.metadata[_RUNS].decode().split(",") if length]
+    return file, runs
 
 
 def _run(

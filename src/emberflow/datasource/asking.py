@@ -57,6 +57,25 @@ class Asked:
         return BridgeClient(address, seconds=self.seconds)
 
 
+def as_of_numbers(text: str) -> tuple[int, ...]:
+    """The option ``asOf``: a time, or a time and a front.
+
+    >>> as_of_numbers("17"), as_of_numbers("17,1")
+    ((17,), (17, 1))
+    >>> as_of_numbers("17 and a half")
+    Traceback (most recent call last):
+    emberflow.errors.InputError: asOf is a time, or a time and a front such as '17,1'; \
+got '17 and a half'.
+    """
+    try:
+        numbers = tuple(map(int, text.split(",")))
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in (1, 2):
+        raise InputError(f"asOf is a time, or a time and a front such as '17,1'; got {text!r}.")
+    return numbers
+
+
 def _seconds(options: Mapping[str, str]) -> float:
     given = options.get("timeout", str(_TIMEOUT_SECONDS))
     try:

@@ -32,16 +32,12 @@ class LiveView:
 
     name: str
     asked: Asked
-    as_of: Any
+    #: A time, or a time and a front; None for now.
+    as_of: tuple[int, ...] | None
 
     def sample(self) -> Page:
-        sample = Page.empty()
-        piece = LivePiece(self.asked, self.as_of)
-        for page in piece.pages(KeyFilters(), child_ids=False):
-            sample.extend(page, _SAMPLE_ROWS - len(sample.keys))
-            if len(sample.keys) == _SAMPLE_ROWS:
-                break
-        return sample
+        pages = LivePiece(self.asked, self.as_of).pages(KeyFilters(), child_ids=False)
+        return Page.of_first(pages, _SAMPLE_ROWS)
 
     def pieces(self, filters: KeyFilters, count: int | None) -> list[Piece]:
         if count is None or count == 1:
@@ -60,7 +56,7 @@ class LivePiece:
     """A state, or a range of hashes of it."""
 
     asked: Asked
-    as_of: Any
+    as_of: tuple[int, ...] | None
     hashes: tuple[int, int] | None = None
 
     def pages(self, filters: KeyFilters, *, child_ids: bool) -> Iterator[Page]:
@@ -76,7 +72,7 @@ class LivePiece:
             number, (time, front) = client.ask(
                 service,
                 "open",
-                as_of=self.as_of,
+                as_of=self.as_of[0] if self.as_of and len(self.as_of) == 1 else self.as_of,
                 keys=None if keys is None else pickle.dumps(keys),
                 where=None if where is None else pickle.dumps(where),
                 seconds=asked.seconds,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as sql
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from emberflow.datasource.asking import Asked
+from emberflow.datasource.asking import Asked, as_of_numbers
 from emberflow.datasource.columns import KEY, PageWriter, check_given, found_schema
 from emberflow.datasource.filters import KeyFilters, only_key, taken
 from emberflow.datasource.live import LiveView
@@ -119,20 +119,8 @@ class StateOptions:
         if self.live is None:
             return self.states().view(self.state)
         assert self.state is not None
-        return LiveView(self.state, self.live.resolved(), _moment(self.as_of))
-
-
-def _moment(as_of: str | None) -> int | tuple[int, ...] | None:
-    """A time, or a global time: ``7``, or ``7,0``."""
-    if as_of is None:
-        return None
-    try:
-        numbers = tuple(int(part) for part in as_of.split(","))
-    except ValueError:
-        numbers = ()
-    if len(numbers) not in (1, 2):
-        raise InputError(f"option asOf is a time, or a time and a front: 7, or 7,0; got {as_of!r}.")
-    return numbers[0] if len(numbers) == 1 else numbers
+        as_of = None if self.as_of is None else as_of_numbers(self.as_of)
+        return LiveView(self.state, self.live.resolved(), as_of)
 
 
 def _flag(name: str, given: str) -> bool:

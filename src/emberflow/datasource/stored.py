@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from emberflow.checkpoint import SCHEDULED, CheckpointError, DamagedCutError, Manifest, PartInfo
 from emberflow.checkpoint.scan import Counted, Page, Wanted, shared_out, split
 from emberflow.checkpoint.store import CheckpointStore
+from emberflow.datasource.asking import as_of_numbers
 from emberflow.datasource.filters import KeyFilters
 from emberflow.datasource.pages import Piece
 from emberflow.errors import InputError
@@ -80,19 +81,8 @@ class StoredStates:
 
 
 def _not_above(as_of: str) -> Callable[[Manifest], bool]:
-    """``'17'``: whatever the front; ``'17,1'``: a global time.
-
-    >>> _not_above("17 and a half")
-    Traceback (most recent call last):
-    emberflow.errors.InputError: asOf is a time, or a time and a front such as '17,1'; \
-got '17 and a half'.
-    """
-    try:
-        numbers = tuple(map(int, as_of.split(",")))
-    except ValueError:
-        numbers = ()
-    if len(numbers) not in (1, 2):
-        raise InputError(f"asOf is a time, or a time and a front such as '17,1'; got {as_of!r}.")
+    """``'17'``: whatever the front; ``'17,1'``: a global time."""
+    numbers = as_of_numbers(as_of)
     return lambda manifest: manifest.time[: len(numbers)] <= numbers
 
 
@@ -141,13 +131,8 @@ class StoredView:
         return sample if len(sample.keys) == _SAMPLE_ROWS else self._first_rows(HASH_MAX)
 
     def _first_rows(self, high: int) -> Page:
-        sample = Page.empty()
         piece = self._piece(Wanted(self.step, HASH_MIN, high))
-        for page in piece.pages(KeyFilters(), child_ids=False):
-            sample.extend(page, _SAMPLE_ROWS - len(sample.keys))
-            if len(sample.keys) == _SAMPLE_ROWS:
-                break
-        return sample
+        return Page.of_first(piece.pages(KeyFilters(), child_ids=False), _SAMPLE_ROWS)
 
     def pieces(self, filters: KeyFilters, count: int | None) -> list[Piece]:
         parts = [part for part in self.cut.parts if part.kind != SCHEDULED]

@@ -34,7 +34,7 @@ from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.cut import Row
 from emberflow.engine.messages import Moment
 from emberflow.engine.transaction import Participants
-from emberflow.engine.trimming import ITEMS_MIN, Trimmed
+from emberflow.engine.trimming import Trimmed
 from emberflow.engine.versions import same_value
 from emberflow.errors import StepError
 from emberflow.graph import Graph
@@ -253,11 +253,7 @@ class Closing(Trimmed[Any]):
         buckets = self.buckets
         for identity in list(takewhile(minimal.__gt__, buckets)):
             del buckets[identity]
-        self.trimmed_at()
-
-    def trimmed_at(self) -> None:
-        self.items_since = 0
-        self._due = max(ITEMS_MIN, len(self.buckets))
+        self.trimmed_at(len(buckets))
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         """Below a cut all is decided: there is nothing to take over."""

@@ -21,7 +21,7 @@ from emberflow.engine.messages import Moment
 B = TypeVar("B")
 
 #: Not worth a trim below so many items.
-ITEMS_MIN = 512
+_ITEMS_MIN = 512
 
 
 class Trimmed(Generic[B]):
@@ -36,7 +36,7 @@ class Trimmed(Generic[B]):
         self.changes: Changes[B] | None = None
         #: How many items have come since the last trim: counted by the worker.
         self.items_since = 0
-        self._due = ITEMS_MIN
+        self._due = _ITEMS_MIN
 
     def trim_if_due(self, minimal: Moment) -> None:
         if self.items_since >= self._due:
@@ -52,10 +52,11 @@ class Trimmed(Generic[B]):
         self.touched = [bucket for bucket in once if trim_one(bucket, minimal)]
         self.trimmed_at()
 
-    def trimmed_at(self) -> None:
-        """A trim is done; the next one is due when it will have as much to do again."""
+    def trimmed_at(self, due: int | None = None) -> None:
+        """A trim is done; the next one is due after so many items: as many as were touched, if nothing
+        is said."""
         self.items_since = 0
-        self._due = max(ITEMS_MIN, len(self.touched))
+        self._due = max(_ITEMS_MIN, len(self.touched) if due is None else due)
 
     def capture(self, moment: Moment, since: Moment) -> Iterator[Row | None]:
         """The rows of a cut, bucket by bucket; None for one that the cut does not need."""

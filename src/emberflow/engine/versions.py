@@ -44,7 +44,7 @@ from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.changes import Changes
 from emberflow.engine.cut import Row
 from emberflow.engine.messages import BEFORE_ALL, Moment
-from emberflow.engine.trimming import ITEMS_MIN, Trimmed
+from emberflow.engine.trimming import Trimmed
 from emberflow.errors import StepError
 from emberflow.graph import Graph
 from emberflow.hashing import key_hash
@@ -482,12 +482,8 @@ class Versions(Trimmed[Bucket]):
             elif trim_one(bucket, minimal):
                 stays(bucket)
         self.touched = touched
-        self.trimmed_at()
-
-    def trimmed_at(self) -> None:
         # A bucket is far from the next in memory: more to drop at a visit, and fewer visits.
-        self.items_since = 0
-        self._due = max(ITEMS_MIN, 2 * len(self.touched))
+        self.trimmed_at(2 * len(touched))
 
     def trim_one(self, bucket: Bucket, minimal: Moment) -> bool:
         """Drop what is decided and superseded; whether there will be more to drop."""

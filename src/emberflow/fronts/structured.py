@@ -108,7 +108,7 @@ class Structured:
         """What makes payloads of rows of this schema. Raises `InputError` if they do not fit."""
         from pyspark.sql.types import IntegralType, TimestampType
 
-        from emberflow.runners.batch.inputs import _reader
+        from emberflow.runners.batch.inputs import reader_of
 
         assert self._node is not None
         names = schema.names
@@ -129,7 +129,7 @@ class Structured:
                     f"front {self._node.name!r}: the time column {self._time!r} is of type "
                     f"{kind.simpleString()}. A time is an integer or a timestamp; cast it."
                 )
-        return _reader(self._node, schema, self._payload, self._time)
+        return reader_of(self._node, schema, self._payload, self._time)
 
     # What a worker does with it.
 

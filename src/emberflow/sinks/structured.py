@@ -18,14 +18,12 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import threading
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emberflow.checkpoint.files import make_folder, sync_folder
+from emberflow.checkpoint.files import location_of, make_folder, write
 from emberflow.errors import InputError
 from emberflow.item import GlobalTime
 from emberflow.sinks.files import FilesWriter, bundle_names, partition_folder, time_of
@@ -247,13 +245,7 @@ class OutboxService:
 
     def _note(self, acknowledged: Offset) -> None:
         make_folder(self._folder)
-        temporary = self._folder / f".{uuid.uuid4().hex}"
-        with open(temporary, "w") as file:
-            json.dump(acknowledged, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, self._folder / _ACKNOWLEDGED)
-        sync_folder(self._folder)
+        write(location_of(self._folder), _ACKNOWLEDGED, json.dumps(acknowledged).encode())
 
     def _check_not_dropped(self, start: Offset) -> None:
         acknowledged = self._acknowledged()

@@ -7,7 +7,7 @@
 `steps` `machines` `regions`   the operations, over sorted columns
 `ordering` `transactions`   which transactions wait for each other, and how they run
 `bus`       rows between passes: chunks of many items
-`sorting`   the items of such rows in order, however many
+`sorting` `output_order` `spilling`   the items of such rows, and the rows of sinks, in order, however many
 `places` `codec`   places and payloads as bytes
 `outputs`   from payloads to columns
 `failures`  errors, on their way back to the driver

@@ -16,8 +16,6 @@ needed them (``keepFrontLogs`` keeps them), and a front that has no log.
 from __future__ import annotations
 
 import os
-import pickle
-import sys
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
@@ -125,12 +123,8 @@ def _has_payloads(given: _Given, log: Log, pieces: list[Piece]) -> bool:
     return True  # it is empty, and so is what comes of it
 
 
-def read_pieces(
-    shipped: bytes, path: list[str], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def read_pieces(given: _Given, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a task: the entries of the pieces that it got."""
-    sys.path += [folder for folder in path if folder not in sys.path]
-    given: _Given = pickle.loads(shipped)
     for batch in batches:
         columns = (column.to_pylist() for column in batch.columns)
         for partition, name, limit in zip(*columns, strict=True):

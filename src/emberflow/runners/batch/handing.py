@@ -18,7 +18,6 @@ Bundles are as large as it takes to be worth a store, and never split a global t
 from __future__ import annotations
 
 import pickle
-import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -92,12 +91,9 @@ class Spool(NamedTuple):
     path: str
 
 
-def hand_over(
-    shipped: bytes, path: list[str], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def hand_over(given: Handing, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the last pass in a task, and tell what it wrote."""
-    sys.path += [folder for folder in path if folder not in sys.path]
-    told = handed_over(pickle.loads(shipped), batches)
+    told = handed_over(given, batches)
     data = [pickle.dumps(one) for one in told]
     yield pa.RecordBatch.from_arrays([pa.array(data, pa.binary())], names=["told"])
 

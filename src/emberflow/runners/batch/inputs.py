@@ -127,7 +127,7 @@ class FrontRows:
         if time == DEFAULT_TIME and time not in schema.names:
             time = None
         self._time = time
-        self.reader = _reader(front, schema, self._rows.payload, time)
+        self.reader = reader_of(front, schema, self._rows.payload, time)
         self.numbered = time is None
         self._partition = self._rows.partition
         if self.reader.kind == "bytes" and RAW_PARTITION in schema.names:
@@ -371,7 +371,7 @@ def _values(column: pa.Array) -> list[Any]:
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
-def _reader(front: Front, schema: StructType, payload: Any, time: str | None) -> Reader:
+def reader_of(front: Front, schema: StructType, payload: Any, time: str | None) -> Reader:
     def reader(columns: list[str], kind: Any, made_of: Any, hints: dict[str, Any]) -> Reader:
         for name in columns:
             if name not in schema.names:

@@ -12,8 +12,6 @@ comes out does not depend on it.
 from __future__ import annotations
 
 import gc
-import pickle
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -96,15 +94,12 @@ class Pass:
     parts: int = 1
 
 
-def run_pass(
-    shipped: bytes, path: list[str], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Run a pass in a task. ``path`` is where the driver imports from."""
-    sys.path += [folder for folder in path if folder not in sys.path]
+def run_pass(given: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run a pass in a task."""
     before = gc.get_threshold()
     gc.set_threshold(*_COLLECTIONS)
     try:
-        yield from passed(pickle.loads(shipped), batches)
+        yield from passed(given, batches)
     finally:
         gc.set_threshold(*before)  # the process may serve other tasks
 
@@ -121,12 +116,8 @@ def passed(
     return runner.gone_on(batches)
 
 
-def no_doubles(
-    shipped: bytes, path: list[str], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def no_doubles(front: Checked, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Fail on a time that is there twice: there is no row but for such."""
-    sys.path += [folder for folder in path if folder not in sys.path]
-    front: Checked = pickle.loads(shipped)
     for batch in batches:
         for time in batch.column(0).to_pylist():
             raise front.double(time)
@@ -415,8 +406,8 @@ _Placed: TypeAlias = Callable[[list[int], list[bytes], list[Any]], tuple[Sequenc
 
 
 def _placed(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Placed:
-    buckets_of = _buckets(key_of, balance, target)
-    texts = _Texts(key_of, _Known(target))
+    known = _Known(target)
+    texts = _Texts(key_of, known)
 
     def placed(
         times: list[int], paths: list[bytes], payloads: list[Any]
@@ -425,27 +416,15 @@ def _placed(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Pla
         if set(map(type, payloads)) == _TEXT and sum(map(len, payloads)) <= short:
             with suppress(Exception):  # told below
                 return texts.placed(payloads)
-        return buckets_of(times, paths, payloads), payloads
-
-    return placed
-
-
-_Buckets: TypeAlias = Callable[[list[int], list[bytes], list[Any]], list[int]]
-
-
-def _buckets(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Buckets:
-    known = _Known(target)
-
-    def buckets_of(times: list[int], paths: list[bytes], payloads: list[Any]) -> list[int]:
         try:
-            return [known[key_of(payload)] for payload in payloads]
+            return [known[key_of(payload)] for payload in payloads], payloads
         except Exception:  # the key function raised, or a key has no stable hash: told item by item
             return [
                 target | balance(payload, (time, decoded_path(path)[0]))[1] & HASH_MASK
                 for time, path, payload in zip(times, paths, payloads, strict=True)
-            ]
+            ], payloads
 
-    return buckets_of
+    return placed
 
 
 class _Known(dict[Any, int]):

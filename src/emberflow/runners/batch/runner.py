@@ -13,7 +13,7 @@ Nothing runs here but the sample that finds out a schema, if none is given.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from heapq import merge
@@ -280,8 +280,9 @@ def shuffle_partitions(spark: SparkSession) -> int:
 
 
 def task_of(
-    run: Callable[[bytes, list[str], Any], Iterator[Any]], given: Any
+    run: Callable[[Any, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], given: Any
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function of a module as what a task runs, with what it is given."""
     shipped = cloudpickle.dumps(given)
     path = list(sys.path)  # what the flow imports here, tasks import too
     module, name = run.__module__, run.__name__
@@ -289,8 +290,11 @@ def task_of(
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Imported in the task: the closure itself stays small and free of our modules.
         import importlib
+        import pickle
+        import sys
 
-        yield from getattr(importlib.import_module(module), name)(shipped, path, batches)
+        sys.path += [folder for folder in path if folder not in sys.path]
+        yield from getattr(importlib.import_module(module), name)(pickle.loads(shipped), batches)
 
     return task
 

@@ -1,11 +1,9 @@
 """The items of a slice in the order of (key hash, place), however many they are.
 
 Chunks of a slice come in any order. They are kept as they came, as bytes, while they are few, and
-sorted at once when the slice ends. If they are more than a task should hold, what is there is sorted
-and written to a file, a *run*, and at the end all runs are merged, a block of each in memory at a
-time. So a task needs the memory of `_BYTES_MAX` and what a merge of `_RUNS_MAX` blocks takes, whether
-it has a slice of many keys or all the history of one. Files are where Spark puts its own, and have no
-name: they are gone with the process, however it ends.
+sorted at once when the slice ends. If they are more than a task should hold, they are put away in runs
+(`spilling`). So a task needs the memory of `_BYTES_MAX` and what a merge of `_RUNS_MAX` blocks takes,
+whether it has a slice of many keys or all the history of one.
 
 Two items at one place of one key would make the order a whim, and the output with it. That cannot be
 but for an input that has a time twice, and it is an error.
@@ -17,14 +15,10 @@ begin with a zero, and none does (`places`).
 
 from __future__ import annotations
 
-import os
-import tempfile
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -33,6 +27,7 @@ from emberflow.graph import Graph
 from emberflow.runners.batch.bus import HASH_BITS, HASH_MASK, Integers, Items, chunk, unchunked
 from emberflow.runners.batch.codec import column_of
 from emberflow.runners.batch.places import decoded_path
+from emberflow.runners.batch.spilling import Spilling, nameless_file
 
 #: Bytes of chunks that are sorted in memory. As objects they take several times as much.
 _BYTES_MAX: Final = 8 << 20
@@ -70,63 +65,65 @@ def doubled_in(graph: Graph) -> Doubled:
     return doubled
 
 
-class Sorter:
+class Sorter(Spilling[Items, "_Run"]):
     """Takes the chunks of one slice after the other, and gives the items of each in order."""
 
     def __init__(self, doubled: Doubled) -> None:
+        super().__init__()
         self._doubled = doubled
         self._chunks: list[bytes] = []
         self._bytes = 0
-        #: Runs by level: those of level ``n`` are made of `_RUNS_MAX` of level ``n - 1``.
-        self._levels: list[list[_Run]] = []
 
     def add(self, data: bytes) -> None:
         """Take a chunk."""
         self._chunks.append(data)
         self._bytes += len(data)
         if self._bytes >= _BYTES_MAX:
-            self._put_away(iter((self._held(),)), 0)
+            self._put_away(self._held())
 
     def ended(self) -> Iterator[Items]:
         """The items of all chunks so far, which are a whole slice, sorted."""
         try:
-            if not self._levels:
-                if self._chunks:
-                    yield self._held()
-                return
-            runs = [run.blocks() for runs in self._levels for run in runs]
-            if self._chunks:
-                runs.append(iter((self._held(),)))
-            yield from _merged(runs, self._doubled)
+            yield from self._with_runs(self._held())
         finally:
             self.close()
 
     def close(self) -> None:
         """Forget all that there is."""
-        for runs in self._levels:
-            for run in runs:
-                run.close()
-        self._levels = []
+        self._drop_runs()
         self._chunks, self._bytes = [], 0
 
-    def _held(self) -> Items:
+    def _held(self) -> Iterator[Items]:
+        """What is at hand, as one block."""
         chunks, self._chunks, self._bytes = self._chunks, [], 0
-        return _sorted(map(unchunked, chunks), self._doubled)
+        return iter([_in_order(map(unchunked, chunks), self._doubled)] if chunks else ())
 
-    def _put_away(self, blocks: Iterator[Items], level: int) -> None:
-        if level == len(self._levels):
-            self._levels.append([])
-        runs = self._levels[level]
-        runs.append(_Run(blocks))
-        if len(runs) == _RUNS_MAX:
-            blocks = _merged([run.blocks() for run in runs], self._doubled)
-            self._put_away(blocks, level + 1)
-            for run in runs:
-                run.close()
-            runs.clear()
+    # What `Spilling` wants to know.
+
+    def _runs_max(self) -> int:
+        return _RUNS_MAX
+
+    def _written(self, blocks: Iterator[Items]) -> _Run:
+        return _Run(blocks)
+
+    def _blocks(self, run: _Run) -> Iterator[Items]:
+        return run.blocks()
+
+    def _size(self, block: Items) -> int:
+        return len(block[2])
+
+    def _place(self, block: Items, number: int) -> tuple[int, int, bytes]:
+        return int(block[0][number]), int(block[1][number]), block[2][number]
+
+    def _part(self, block: Items, start: int, end: int) -> Items:
+        hashes, times, paths, payloads = block
+        return hashes[start:end], times[start:end], paths[start:end], payloads[start:end]
+
+    def _sorted(self, parts: list[Items]) -> Items:
+        return _in_order(parts, self._doubled)
 
 
-def _sorted(parts: Iterable[Items], doubled: Doubled) -> Items:
+def _in_order(parts: Iterable[Items], doubled: Doubled) -> Items:
     all_hashes: list[Integers] = []
     all_times: list[Integers] = []
     paths: list[bytes] = []
@@ -205,55 +202,3 @@ class _Run:
 
     def close(self) -> None:
         self._file.close()
-
-
-def nameless_file() -> BinaryIO:
-    """A file where Spark puts its own, which is gone with the process however that ends."""
-    folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
-    folder = folders[os.getpid() % len(folders)]
-    return tempfile.TemporaryFile(dir=folder if os.path.isdir(folder) else None)
-
-
-def _merged(runs: list[Iterator[Items]], doubled: Doubled) -> Iterator[Items]:
-    """The items of several runs in order.
-
-    Of each run one block is at hand. What is not beyond the last item of any of these blocks may
-    go: whatever is still in a file is beyond it. At least one block is used up by that.
-    """
-    heads: list[_Head] = []
-    for run in runs:
-        _next(heads, run)
-    while heads:
-        bound = min(last for _, last, _, _ in heads)
-        parts: list[Items] = []
-        left: list[_Head] = []
-        for head in heads:
-            first, last, items, run = head
-            if first > bound:  # as most are, where runs follow each other
-                left.append(head)
-            elif last == bound:
-                parts.append(items)
-                _next(left, run)
-            else:
-                end = bisect_right(range(len(items[2])), bound, key=partial(_place, items))
-                hashes, times, paths, payloads = items
-                parts.append((hashes[:end], times[:end], paths[:end], payloads[:end]))
-                rest = hashes[end:], times[end:], paths[end:], payloads[end:]
-                left.append((_place(rest, 0), last, rest, run))
-        heads = left
-        yield _sorted(parts, doubled)
-
-
-_Place: TypeAlias = tuple[int, int, bytes]
-#: The first and the last place of a block, the block, and the run that the next one comes from.
-_Head: TypeAlias = tuple[_Place, _Place, Items, Iterator[Items]]
-
-
-def _next(heads: list[_Head], run: Iterator[Items]) -> None:
-    items = next(run, None)
-    if items is not None:
-        heads.append((_place(items, 0), _place(items, -1), items, run))
-
-
-def _place(items: Items, number: int) -> _Place:
-    return int(items[0][number]), int(items[1][number]), items[2][number]

@@ -82,7 +82,7 @@ def address_of(name: str, *, seconds: float = 0.0) -> Address:
         if known is None:
             raise UnknownQueryError(
                 f"there is no live query of the name {name!r} on this machine{_others()}. Start it "
-                f"with .queryName({name!r}) and a structured front or sink, as the same user; on "
+                f"with .queryName({name!r}), as the same user; on "
                 f"another machine, give .option('endpoint', ...) and .option('token', ...), which "
                 f"query.bridge has."
             )

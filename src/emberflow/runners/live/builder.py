@@ -55,8 +55,8 @@ class LiveBuilder:
         ``at-least-once`` or ``at-most-once``. ``coordinatorHost`` is where workers reach this
         process, if the session's idea is wrong.
 
-        ``bridgeHost`` and ``bridgeToken`` are where, and with which token, Structured Streaming
-        on other machines reaches a structured front or sink.
+        ``bridgeHost`` and ``bridgeToken`` are where, and with which token, Spark on other machines
+        reaches structured fronts and sinks, and the states of a query that has a name.
 
         ``onError`` is ``"fail"``, or ``"divert"``: then what a step or a front cannot process goes
         to ``.write(errors=...)``, and the query goes on.

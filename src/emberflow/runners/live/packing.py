@@ -16,15 +16,20 @@ from emberflow.sinks.protocol import StoredBundle
 def packed(body: Frame | StoredBundle) -> tuple[Any, ...]:
     """What to send instead of a frame or a bundle.
 
+    >>> from emberflow.item import GlobalTime
     >>> frame = Frame(0, 99, ((4, [((7, 0), 0, "a"), ((8, 0), 0, "b")]),), (7, 0), None)
     >>> unpacked_frame(packed(frame)) == frame
+    True
+    >>> bundle = StoredBundle("counts", 0, GlobalTime(8, 0), [("a", 1), "b"], [(7, 0), (8, 0)])
+    >>> unpacked_bundle(packed(bundle)) == bundle
     True
     """
     if isinstance(body, Frame):
         parts = tuple((node, loops.pack(items) or items) for node, items in body.parts)
         return (body.sender, body.id, parts, body.least, body.least_bound)
     payloads = loops.pack_column(body.payloads)
-    return (body.sink, body.partition, body.last, len(body.payloads), payloads)
+    places = None if body.places is None else loops.pack_column(body.places)
+    return (body.sink, body.partition, body.last, len(body.payloads), payloads, places)
 
 
 def unpacked_frame(sent: tuple[Any, ...]) -> Frame:
@@ -36,5 +41,11 @@ def unpacked_frame(sent: tuple[Any, ...]) -> Frame:
 
 
 def unpacked_bundle(sent: tuple[Any, ...]) -> StoredBundle:
-    sink, partition, last, count, payloads = sent
-    return StoredBundle(sink, partition, last, loops.unpack_column(payloads, count))
+    sink, partition, last, count, payloads, places = sent
+    return StoredBundle(
+        sink,
+        partition,
+        last,
+        loops.unpack_column(payloads, count),
+        None if places is None else loops.unpack_column(places, count),
+    )
