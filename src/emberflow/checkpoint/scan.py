@@ -82,8 +82,10 @@ class Page(NamedTuple):
     def of_first(cls, pages: Iterable[Page], count: int) -> Page:
         """The first so many rows of these pages, or all if there are no more."""
         found = cls.empty()
+        columns: tuple[list[Any], ...] = found
         for page in pages:
-            for own, more in zip(found, page, strict=True):
+            given: tuple[list[Any], ...] = page
+            for own, more in zip(columns, given, strict=True):
                 own.extend(more[: count - len(own)])
             if len(found.keys) == count:
                 break
