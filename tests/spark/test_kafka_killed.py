@@ -36,24 +36,28 @@ def own_broker() -> Iterator[KafkaBroker]:
 
 
 class Writing:
-    """Writes documents to both partitions, steadily, until it is told to end."""
+    """Writes documents to both partitions, steadily, until it is told to end.
+
+    Each once: an idempotent producer writes some twice when the broker is killed, now and then. So
+    none is tried again before it was looked for.
+    """
 
     def __init__(self, broker: KafkaBroker, topic: str, apart: bool) -> None:
         from confluent_kafka import Producer
 
         self.documents: list[ef.At] = []
+        self._broker = broker
         self._topic = topic
         self._apart = apart
         self._dice = random.Random(SEED)
         self._ended = threading.Event()
-        self._failures: list[Any] = []
-        # Its queue and its patience outlast a broker that is away.
         self._producer = Producer(
             {
                 "bootstrap.servers": broker.servers,
-                "enable.idempotence": True,
-                "message.timeout.ms": 300_000,
+                "message.send.max.retries": 0,
+                "message.timeout.ms": 20_000,
                 "reconnect.backoff.max.ms": 500,
+                "linger.ms": 0,
                 "log_level": 0,
             }
         )
@@ -63,11 +67,10 @@ class Writing:
     def end(self) -> None:
         self._ended.set()
         self._thread.join(SECONDS)
+        assert not self._thread.is_alive()
         # Without words: it only says that nothing below its time will come.
         self._write(0, {"id": -1, "words": []})
         self._write(1, {"id": -1, "words": []})
-        assert self._producer.flush(SECONDS) == 0
-        assert not self._failures, self._failures
 
     def _run(self) -> None:
         while not self._ended.wait(0.03):
@@ -76,18 +79,27 @@ class Writing:
             words = WORDS[partition::PARTITIONS] if self._apart else WORDS
             words = self._dice.choices(words, k=self._dice.randrange(5))
             self._write(partition, {"id": len(self.documents), "words": words})
-            self._producer.poll(0)
 
     def _write(self, partition: int, document: dict[str, Any]) -> None:
-        at = 1_000_000 + len(self.documents)
+        written = len(self.documents)
+        at = 1_000_000 + written
+        while not self._delivered(partition, document, at):
+            if self._broker.ends(self._topic, PARTITIONS) > written:
+                break
         self.documents.append(ef.At(at, document))
+
+    def _delivered(self, partition: int, document: dict[str, Any], at: int) -> bool:
+        """Whether the broker says so. If not, it may have it all the same."""
+        told: list[Any] = []
         self._producer.produce(
             self._topic,
             value=json.dumps(document).encode(),
             partition=partition,
             timestamp=at,
-            on_delivery=lambda error, message: error and self._failures.append(error),
+            on_delivery=lambda error, message: told.append(error),
         )
+        assert self._producer.flush(SECONDS) == 0
+        return told == [None]
 
 
 class Driver:
