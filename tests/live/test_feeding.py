@@ -96,8 +96,11 @@ def test_elements_without_a_time_take_that_of_their_arrival_each_its_own() -> No
 )
 def test_a_time_that_cannot_be_is_named_with_its_position(times: Any) -> None:
     feed = fed(Element("first", "x", 0), Batch(["second", "third"], ["y", "z"], times))
+    assert [payload for _, _, payload in drained(feed, 5)] == ["x", "y"]
+    ((place, failure),) = feed.aside.take()
+    assert place > (times[0], 3)
     with pytest.raises(InputError, match=f"front 'numbers' gave an element of time {times[1]!r}"):
-        drained(feed, 5)
+        raise failure
 
 
 def test_what_came_before_a_failure_of_the_source_still_enters() -> None:

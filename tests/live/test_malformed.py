@@ -131,14 +131,18 @@ def test_where_elements_have_their_arrival_times_malformed_ones_have_theirs() ->
     assert len({place[0] for place in places.values()}) == 5
 
 
-def test_unless_they_are_diverted_the_first_one_ends_the_query_with_its_problem() -> None:
-    feed = Feed("numbers", 0, Source(["good", "bad", "good"]), 0, 7, 100)
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_unless_they_are_diverted_the_first_one_ends_the_query_in_its_turn(most: int) -> None:
+    feed = Feed("numbers", 0, Source(["good", "good", "bad", "good", "bad"]), 0, 7, 100)
     feed.start(Beginning())
-    with pytest.raises(FrontFailedError) as raised:
-        taken(feed, iter(lambda: 100, 0))
+    elements, failures = taken(feed, iter(lambda: most, 0))
     feed.join(SECONDS)
-    assert str(raised.value) == "front 'numbers' partition 0 failed: InputError: problem 1"
-    assert type(raised.value.__cause__) is ef.InputError
+    assert [payload for _, payload in elements] == ["good 0", "good 1"]
+    ((place, failure),) = failures
+    assert elements[-1][0] < place
+    assert type(failure) is FrontFailedError
+    assert str(failure) == "front 'numbers' partition 0 failed: InputError: problem 2"
+    assert type(failure.__cause__) is ef.InputError
 
 
 def test_a_source_of_nothing_but_malformed_records_is_told_as_such(

@@ -134,15 +134,24 @@ def test_malformed_lines_go_to_the_errors_sink_in_their_places(
         assert before.time < after.time or not (before.function != "-" == after.function)
 
 
-def test_malformed_lines_end_the_query_if_they_are_not_diverted(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize(
+    ("failing", "told"),
+    [
+        (2, "ZeroDivisionError"),  # the order before the line
+        (3, r"front 'orders' .*1\.jsonl, line 3, is not JSON"),
+    ],
+)
+def test_the_first_problem_ends_the_query_whoever_finds_another_one_sooner(
+    spark: SparkSession, tmp_path: Path, failing: int, told: str
 ) -> None:
     written(tmp_path)
-    flow = orders()
+    flow = ef.Flow("orders")
+    flow.front("notes").map(lambda note: note / 2).sink("notes")
+    flow.front("orders").map(lambda order: 1 // (order["id"] - failing)).sink("ratios")
     front = fronts.Files(tmp_path, time="at", until_end=True)
     kept = {name: sinks.Memory() for name in flow.graph().sinks}
     query = flow.live(spark).read(orders=front, notes=fronts.Iterable([])).write(**kept).start()
-    with pytest.raises(ef.EmberflowError, match=r"front 'orders' .*1\.jsonl, line 3, is not JSON"):
+    with pytest.raises(ef.EmberflowError, match=told):
         query.awaitTermination(SECONDS)
 
 

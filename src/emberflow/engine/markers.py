@@ -161,9 +161,15 @@ class MarkerWorker:
         node: int,
         items: list[FlatItem],
         reports: dict[int, Moment],
-        malformed: Sequence[tuple[Place, Diverted]] = (),
+        malformed: Sequence[tuple[Place, Diverted | Exception]] = (),
     ) -> Effects:
-        """Elements of a front, and what the front promises after them."""
+        """Elements of a front, and what the front promises after them.
+
+        ``malformed`` is what the run ends with, if anything: nothing is diverted here.
+        """
+        for _, problem in malformed:
+            assert isinstance(problem, Exception)
+            raise problem
         if items:
             self._elements += len(items)
             self._wait(node, items)

@@ -169,12 +169,13 @@ class Worker:
         node: int,
         elements: Sequence[tuple[Moment, Any]],
         reports: dict[int, Moment],
-        malformed: Sequence[tuple[Place, Diverted]] = (),
+        malformed: Sequence[tuple[Place, Diverted | Exception]] = (),
     ) -> Effects:
         """Elements of a front, with their global times, and what the front promises after them.
 
-        ``malformed`` is what the front read and could not make elements of: it is for the errors
-        sink, at places of these global times.
+        ``malformed`` is what the front read and could not make elements of: records for the errors
+        sink, at places of these global times, or an exception that ends the run when all before it
+        is final.
         """
         return self.enter_items(
             node, [(moment, 0, payload) for moment, payload in elements], reports, malformed
@@ -185,7 +186,7 @@ class Worker:
         node: int,
         items: list[FlatItem],
         reports: dict[int, Moment],
-        malformed: Sequence[tuple[Place, Diverted]] = (),
+        malformed: Sequence[tuple[Place, Diverted | Exception]] = (),
     ) -> Effects:
         """The same of elements that are items already: a global time is a place, and 0 its mark."""
         if malformed:

@@ -20,8 +20,8 @@ A cut that a backfill made may not know where a front goes on (``Beginning.passe
 source is read from its beginning, and elements with times below the cut are passed over, up to the
 first that is not: the backfill had them. Of those only the position of the last one is handed over.
 
-What a front could not make an element of is seen to here, in its turn: it ends the query, or is put
-aside (`malformed`).
+What a front could not make an element of is seen to here, in its turn: it ends the query, once all
+before it is final, or is put aside (`malformed`).
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ class Feed:
         self._beginning = Beginning()
         self._ended = False
         self._halted = False
+        #: What the query ends with, when all before it is final.
+        self._refused: EmberflowError | None = None
         self._front = front
         self._arrival = bool(getattr(front, "arrival", False))
         self._promises = bool(getattr(front, "promises", False))
@@ -329,6 +331,8 @@ class Feed:
             if self._promises and not is_replayed:
                 batch = self._raised(batch)
             batch, times, is_sorted_out = self._checked(batch, now)
+            if self._refused is not None:
+                self._ended = True  # nothing behind it enters
             if not times:
                 continue
             if self._journal is not None and not is_replayed:
@@ -341,7 +345,8 @@ class Feed:
         if items:
             self._note_taken((gate.promise[0] - 1, self.index), len(items))
         if self._ended:
-            for at in self.aside.end(gate.promise[0]):
+            refused, self._refused = self._refused, None
+            for at in self.aside.end(gate.promise[0], refused):
                 gate.emitted(at)
             gate.finished()
         elif self._arrival and caught_up and not self._queue and not items and not self._halted:
@@ -376,7 +381,7 @@ class Feed:
     def _checked(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int], bool]:
         """What enters of a batch, its times, and whether it had to be sorted out for that.
 
-        What has no time is put aside, or ends the query.
+        What has no time is put aside, or is the last that enters, and ends the query.
         """
         if not batch.payloads:
             return batch, (), False
@@ -384,8 +389,7 @@ class Feed:
             try:
                 times = self._times(batch, now)
             except InputError:
-                if not self._diverts:
-                    raise
+                pass  # told of the one that it is about
             else:
                 if self.aside.held:
                     self.aside.enter_with(times[0])
@@ -400,7 +404,8 @@ class Feed:
         for position, payload, at in zip(batch.positions, batch.payloads, given, strict=False):
             if payload.__class__ is Malformed:
                 if not self._diverts:
-                    raise self._failed(InputError(payload.problem))
+                    self._refused = self._failed(InputError(payload.problem))
+                    break
                 if payload.before_next:
                     self.aside.hold(payload.problem, payload.raw)
                     continue
@@ -409,6 +414,9 @@ class Feed:
                 at = max(now, least, self._least_of_arrival)
             elif at.__class__ is not int or not least <= at <= TIME_MAX:
                 bad_time = self._bad_time(Batch((position,), (payload,), (at,)), least)
+                if not self._diverts:
+                    self._refused = bad_time
+                    break
                 self.aside.hold(str(bad_time), payload)
                 continue
             if self.aside.held:

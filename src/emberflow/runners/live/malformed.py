@@ -1,7 +1,10 @@
-"""Malformed records of a front, and their places in the errors sink.
+"""Malformed records of a front, and their places among all else.
 
 What a front reads and cannot make an element of ends the query, or, where errors are diverted, goes
-to the errors sink. Its place has to be a function of the source's content, as that of all output is,
+to the errors sink. The first one that ends a query does so at a place like any function's failure,
+behind all elements before it, so that which error it is does not depend on who is faster.
+
+Of what is diverted, its place has to be a function of the source's content, as that of all output is,
 or a replay would put it elsewhere and the sink could not tell what it has.
 
 - Where elements have the time of their arrival, so has the record: it is like any element.
@@ -44,7 +47,7 @@ class Aside:
     def __init__(self, index: int, step: str) -> None:
         self._index = index
         self._step = step
-        self._entered: list[tuple[Place, Diverted]] = []
+        self._entered: list[tuple[Place, Diverted | Exception]] = []
         #: The problem and the payload of each that waits.
         self.held: list[tuple[str, Any]] = []
 
@@ -68,15 +71,21 @@ class Aside:
             self._entered.append((place, self._record(at, problem, payload)))
         self.held = []
 
-    def end(self, least: int) -> list[int]:
-        """The source has ended, and its last element was below this time. Returns the time used."""
-        if not self.held:
-            return []
+    def end(self, least: int, refused: Exception | None = None) -> list[int]:
+        """Nothing more enters, and the last element was below this time. Returns the time used.
+
+        ``refused`` is what the query is to end with.
+        """
         at = least if least >= TIME_MIN else 0  # after no element at all
-        self.enter_with(at)
+        if refused is not None:
+            self._entered.append(((at, self._index), refused))
+        elif self.held:
+            self.enter_with(at)
+        else:
+            return []
         return [at]
 
-    def take(self) -> list[tuple[Place, Diverted]]:
+    def take(self) -> list[tuple[Place, Diverted | Exception]]:
         """What has entered since this was last called, in the order of the source."""
         entered, self._entered = self._entered, []
         return entered
