@@ -22,7 +22,7 @@ def main(spark: SparkSession, *, quick: bool) -> None:
     burst = QUICK_TRANSFERS if quick else TRANSFERS
     accounts = ACCOUNTS // 100 if quick else ACCOUNTS
     seconds = 2 if quick else STEADY_SECONDS
-    given = flows.transfers(burst * 3, accounts)
+    given = flows.transfers(burst * 4, accounts)
     head(f"the bank, {burst:,} transfers, {accounts:,} accounts")
     rates: dict[str, float] = {}
     ours = measured(spark, flows.bank(), given, burst, steady_seconds=seconds)

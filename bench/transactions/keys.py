@@ -18,7 +18,7 @@ def main(spark: SparkSession, *, quick: bool) -> None:
     head(f"by accounts, {burst:,} transfers")
     line = []
     for keys in numbers:
-        given = flows.transfers(4 * burst, keys)
+        given = flows.transfers(5 * burst, keys)
         line.append(measured(spark, flows.bank(), given, burst, steady_seconds=1 if quick else 3))
         row(f"{keys:,} accounts", line[-1])
     plots.rates_and_latencies("keys", numbers, {"transfers": line}, "accounts", log=True)

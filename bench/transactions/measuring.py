@@ -1,8 +1,9 @@
 """A burst and then a steady rate, through one live query on local Spark, durable.
 
-The front gives all elements of the burst as fast as it is asked for them. The rate is that from the
-moment it is read first to the last output in the sink; starting costs nothing. When the last one is stored, the driver
-writes down when the next elements are due, one after another at a share of that rate; the front
+First come as many elements as the burst has, so that states hold what they will, as the tables of a
+database do, and starting costs nothing. When the last one is stored, the front gives all elements of
+the burst as fast as it is asked for them, and the rate is that from then to the last output in the
+sink. After that the driver writes down when the next elements are due, one after another at a share of that rate; the front
 gives each when it is due, and its latency is from then to the moment its output is in the sink, a
 function in the driver. An element that waits, in the front or anywhere, shows in its latency.
 
@@ -31,6 +32,8 @@ from emberflow import fronts, sinks
 SHARE = 0.8
 _NAP_SECONDS = 0.001
 _WAIT_SECONDS = 180.0
+#: Between two phases: all that is under way is done by then.
+_QUIET_SECONDS = 1.0
 _BATCH = 1_000
 
 
@@ -56,7 +59,7 @@ HEADS = f"{'a second':>12}{'mean ms':>10}{'p50':>10}{'p99':>10}{'replays':>10}"
 
 
 class BurstThenSteady:
-    """Elements at once, then, when the driver has said so, one after another when they are due."""
+    """Elements at once, again when the driver has said so, then one after another when due."""
 
     partitions = 1
     arrival = True
@@ -64,26 +67,22 @@ class BurstThenSteady:
     def __init__(self, elements: list[Any], burst: int, folder: Path) -> None:
         self._elements = elements
         self._burst = burst
-        self._begun = folder / "begun"
-        self._steady = folder / "steady"
+        self._folder = folder
 
     def read(self, partition: int, position: Any) -> Iterator[fronts.Element | None]:
         raise NotImplementedError("it is read in batches")
 
     def read_batches(self, partition: int, position: Any) -> Iterator[fronts.Batch | None]:
-        self._begun.write_text(str(time.time()))
         first = 0 if position is None else position + 1
-        while first < self._burst:
-            end = min(first + _BATCH, self._burst)
-            yield fronts.Batch(range(first, end), self._elements[first:end])
-            first = end
-        while not self._steady.exists():
-            time.sleep(_NAP_SECONDS)
-            yield None
-        begin, rate, count = map(float, self._steady.read_text().split())
-        last = self._burst + int(count)
+        yield from self._at_once(first, self._burst)
+        yield from self._until("burst")
+        yield from self._at_once(max(first, self._burst), 2 * self._burst)
+        yield from self._until("steady")
+        begin, rate, count = map(float, (self._folder / "steady").read_text().split())
+        steady = first = max(first, 2 * self._burst)
+        last = first + int(count)
         while first < last:
-            end = min(last, self._burst + int((time.time() - begin) * rate) + 1)
+            end = min(last, steady + int((time.time() - begin) * rate) + 1)
             if end > first:
                 yield fronts.Batch(range(first, end), self._elements[first:end])
                 first = end
@@ -91,15 +90,27 @@ class BurstThenSteady:
                 time.sleep(_NAP_SECONDS)
                 yield None
 
+    def _at_once(self, first: int, last: int) -> Iterator[fronts.Batch]:
+        for begin in range(first, last, _BATCH):
+            end = min(begin + _BATCH, last)
+            yield fronts.Batch(range(begin, end), self._elements[begin:end])
+
+    def _until(self, said: str) -> Iterator[None]:
+        while not (self._folder / said).exists():
+            time.sleep(_NAP_SECONDS)
+            yield None
+
 
 class _Stored:
     """What the sinks have stored: how much, when, and how late."""
 
     def __init__(self, burst: int, outputs: int) -> None:
+        self.is_filled = threading.Event()
         self.burst_is_over = threading.Event()
         self.latencies: list[float] = []
-        self._left = burst * outputs
-        self._burst = burst
+        self._of_burst = burst * outputs
+        self._left = 2 * self._of_burst
+        self._steady = 2 * burst
         self.last = 0.0
         self.begin = self.rate_due = 0.0
 
@@ -108,12 +119,14 @@ class _Stored:
         if self._left > 0:
             self._left -= len(bundle.payloads)
             self.last = now
+            if self._left <= self._of_burst:
+                self.is_filled.set()
             if self._left <= 0:
                 self.burst_is_over.set()
             return
         for payload in bundle.payloads:
             number = payload.element[0] if isinstance(payload, ef.Rejected) else payload[0]
-            due = self.begin + (number - self._burst) / self.rate_due
+            due = self.begin + (number - self._steady) / self.rate_due
             self.latencies.append((now - due) * 1_000)
 
 
@@ -128,9 +141,9 @@ def measured(
     steady_seconds: float = 5.0,
     beside: Callable[[Any], AbstractContextManager[object]] | None = None,
 ) -> Figures:
-    """Run a flow of one front: ``burst`` elements at once, then more at a steady rate.
+    """Run a flow of one front: twice ``burst`` elements at once, then more at a steady rate.
 
-    There must be enough elements for both; what is too many is not used. ``beside`` is given the
+    There must be enough elements for all; what is too many is not used. ``beside`` is given the
     query, and what it returns is entered while elements come.
     """
     stored = _Stored(burst, outputs)
@@ -149,11 +162,15 @@ def measured(
         )
         try:
             with nullcontext() if beside is None else beside(query):
+                _wait(query, stored.is_filled)
+                time.sleep(_QUIET_SECONDS)
+                begin = time.time()
+                (folder / "burst").touch()
                 _wait(query, stored.burst_is_over)
-                burst_rate = burst / (stored.last - float((folder / "begun").read_text()))
+                burst_rate = burst / (stored.last - begin)
                 rate = stored.rate_due = SHARE * burst_rate
-                count = min(len(elements) - burst, int(rate * steady_seconds))
-                stored.begin = time.time() + 0.3  # all is quiet by then
+                count = min(len(elements) - 2 * burst, int(rate * steady_seconds))
+                stored.begin = time.time() + _QUIET_SECONDS
                 new = folder / "steady.new"
                 new.write_text(f"{stored.begin} {rate} {count}")
                 new.rename(folder / "steady")

@@ -83,7 +83,7 @@ def main(spark: SparkSession, *, quick: bool) -> None:
         print("by queries: left out, a live query has no read() yet")
         return
     burst = QUICK_BURST if quick else BURST
-    given = flows.transfers(4 * burst, ACCOUNTS)
+    given = flows.transfers(5 * burst, ACCOUNTS)
     head(f"by queries of {KEYS_READ} keys, {burst:,} transfers")
     line = []
     rates = RATES[::3] if quick else RATES

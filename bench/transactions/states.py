@@ -29,7 +29,7 @@ def main(spark: SparkSession, *, quick: bool) -> None:
                 found = measured(
                     spark,
                     flows.several_states(states, KEYS, series=series, separate=separate),
-                    flows.spread_elements(4 * burst, KEYS),
+                    flows.spread_elements(5 * burst, KEYS),
                     burst,
                     outputs=states if separate and not series else 1,
                     steady_seconds=1 if quick else 2,

@@ -23,7 +23,7 @@ def main(spark: SparkSession, *, quick: bool) -> None:
     head(f"by violations, {burst:,} transfers, {ACCOUNTS:,} accounts")
     line = []
     for share in shares:
-        given = flows.transfers(4 * burst, ACCOUNTS, violating=share)
+        given = flows.transfers(5 * burst, ACCOUNTS, violating=share)
         line.append(measured(spark, flows.bank(), given, burst, steady_seconds=1 if quick else 3))
         row(f"{share:.0%} violate", line[-1])
     percents = [100 * share for share in shares]

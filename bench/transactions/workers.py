@@ -19,7 +19,7 @@ QUICK_BURST = 2_000
 
 def main(spark: SparkSession, *, quick: bool) -> None:
     burst = QUICK_BURST if quick else BURST
-    given = flows.transfers(4 * burst, ACCOUNTS)
+    given = flows.transfers(5 * burst, ACCOUNTS)
     head(f"by workers, {burst:,} transfers, {ACCOUNTS:,} accounts")
     line = []
     for workers in WORKERS:

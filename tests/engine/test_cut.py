@@ -124,7 +124,7 @@ class CuttingLink(FakeLink):
         if isinstance(message, Progress):
             super().deliver_progress(worker)
             if self.random.random() < 0.5:
-                machine.trim()
+                machine.trim(self.random.choice([None, 1, 2]))
             return
         self.progresses[worker].popleft()
         if message[0] == "cut":

@@ -101,10 +101,15 @@ def judged(case: Case, **machines: Any) -> SimulationResult:
 
 
 def always_trimming(worker: type[Worker]) -> type[Worker]:
+    """Trims whenever it may: everything, or what has waited longest."""
+
     class AlwaysTrimming(worker):  # type: ignore[valid-type, misc]
+        progresses = 0
+
         def progress(self, progress: Progress) -> Effects:
             effects = super().progress(progress)
-            self.trim()
+            self.progresses += 1
+            self.trim((None, 1, 3)[self.progresses % 3])
             return effects
 
     return AlwaysTrimming

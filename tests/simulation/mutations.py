@@ -259,12 +259,12 @@ def trim_too_much(_: pytest.MonkeyPatch) -> Machines:
     """All but the last ``window - 2``."""
 
     class Mutant(Worker):
-        def trim(self) -> None:
+        def trim(self, most: int | None = None) -> None:
             machines = self.machines.stateful.values()
             kept = [machine.kept for machine in machines]
             for machine in machines:
                 machine.kept = max(0, machine.kept - 1)
-            super().trim()
+            super().trim(most)
             for machine, number in zip(machines, kept, strict=True):
                 machine.kept = number
 
@@ -274,7 +274,7 @@ def trim_too_much(_: pytest.MonkeyPatch) -> Machines:
 @mutation(DRAINED)
 def never_trim(_: pytest.MonkeyPatch) -> Machines:
     class Mutant(Worker):
-        def trim(self) -> None:
+        def trim(self, most: int | None = None) -> None:
             pass
 
     return {"worker": Mutant}

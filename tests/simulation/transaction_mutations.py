@@ -307,7 +307,9 @@ def later(moment: Moment) -> Moment:
 def a_decision_that_is_final_too_soon(patch: pytest.MonkeyPatch) -> None:
     """The closer forgets a transaction at the minimal time, and not only those below it."""
     trim = Closing.trim
-    patch.setattr(Closing, "trim", lambda self, minimal: trim(self, later(minimal)))
+    patch.setattr(
+        Closing, "trim", lambda self, minimal, most=None: trim(self, later(minimal), most)
+    )
 
 
 @breaks

@@ -26,7 +26,7 @@ come nearly in order, so records go from the oldest on, up to the first that is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -249,11 +249,12 @@ class Closing(Trimmed[Any]):
             return error
         return None if name is None else (name, values)
 
-    def trim(self, minimal: Moment) -> None:
+    def trim(self, minimal: Moment, most: int | None = None) -> None:
         buckets = self.buckets
-        for identity in list(takewhile(minimal.__gt__, buckets)):
+        dropped = list(islice(takewhile(minimal.__gt__, buckets), most))
+        for identity in dropped:
             del buckets[identity]
-        self.trimmed_at(len(buckets))
+        self.trimmed(len(dropped))
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         """Below a cut all is decided: there is nothing to take over."""

@@ -237,8 +237,8 @@ class Grouping(Trimmed[Bucket]):
     def sizes(self) -> list[int]:
         return [len(bucket.places) for bucket in self.buckets.values()]
 
-    def touched_since(self, begun: Moment) -> list[Bucket]:
-        return [bucket for bucket in self.touched if bucket.places and bucket.places[0] < begun]
+    def those_since(self, touched: list[Bucket], begun: Moment) -> list[Bucket]:
+        return [bucket for bucket in touched if bucket.places and bucket.places[0] < begun]
 
     def all_buckets(self) -> list[Bucket]:
         return list(self.buckets.values())

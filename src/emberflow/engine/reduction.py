@@ -393,14 +393,15 @@ class Reducing(Trimmed[Versions]):
         elif accumulator.error is not None:
             failures_back.append((place, mark | 1, accumulator.error))
 
-    def trim(self, minimal: Moment) -> None:
+    def trim(self, minimal: Moment, most: int | None = None) -> None:
+        given = self.waiting_longest(most)
         changes = self.changes
         begun = BEFORE_ALL if changes is None else changes.begun
-        rest, unnoted = loops.trim_to_last(self.touched, minimal, begun)
+        rest, unnoted = loops.trim_to_last(given, minimal, begun)
         if changes is not None:
             changes.note_all(unnoted)
-        self.touched = [versions for versions in rest if self.trim_one(versions, minimal)]
-        self.trimmed_at()
+        self.touched += [versions for versions in rest if self.trim_one(versions, minimal)]
+        self.trimmed(len(given))
 
     def trim_one(self, versions: Versions, minimal: Moment) -> bool:
         """Drop all versions below the minimal time but the last; whether more will follow."""

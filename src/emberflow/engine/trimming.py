@@ -1,9 +1,10 @@
 """Trimming: the rhythm in which buckets lose what no tuple can need any more.
 
-A bucket that holds more than it must keep is *touched*, and noted once when that begins. A trim goes
-through the touched buckets and leaves those noted that still hold more. It is due when as many items
-have come since the last one as buckets were left touched then, so it costs each item a constant, and
-memory stays in proportion to keys and to what is above the minimal time.
+A bucket that holds more than it must keep is *touched*, and noted once when that begins. A trim looks
+at some touched buckets, those that have waited longest, and leaves those noted, at the end, that
+still hold more. It is due when as many items have come since the last one as it looked at buckets, so
+it costs each item a constant, and memory stays in proportion to keys and to what is above the minimal
+time. It looks at no more than a few thousand: nothing waits long for it.
 
 A cut needs what buckets have below its moment, and the same notes tell it where to look (`cut`,
 `changes`).
@@ -22,6 +23,8 @@ B = TypeVar("B")
 
 #: Not worth a trim below so many items.
 _ITEMS_MIN = 512
+#: Looked at by one trim. A bucket is far from the next in memory: some microseconds each.
+_BUCKETS_MAX = 512
 
 
 class Trimmed(Generic[B]):
@@ -40,23 +43,35 @@ class Trimmed(Generic[B]):
 
     def trim_if_due(self, minimal: Moment) -> None:
         if self.items_since >= self._due:
-            self.trim(minimal)
+            self.trim(minimal, _BUCKETS_MAX)
 
-    def trim(self, minimal: Moment) -> None:
-        """Drop what is below the minimal time and no longer needed, in all touched buckets."""
+    def trim(self, minimal: Moment, most: int | None = None) -> None:
+        """Drop what is below the minimal time and no longer needed, in touched buckets: all of them,
+        or so many at most."""
+        given = self.waiting_longest(most)
         trim_one = self.trim_one
         # A bucket that shrank by tombstones and grew again is noted twice.
-        once = {id(bucket): bucket for bucket in self.touched}.values()
+        once = {id(bucket): bucket for bucket in given}.values()
         if self.changes is not None:
-            self.changes.note_all(self.touched_since(self.changes.begun))
-        self.touched = [bucket for bucket in once if trim_one(bucket, minimal)]
-        self.trimmed_at()
+            self.changes.note_all(self.those_since(given, self.changes.begun))
+        self.touched += [bucket for bucket in once if trim_one(bucket, minimal)]
+        self.trimmed(len(given))
 
-    def trimmed_at(self, due: int | None = None) -> None:
-        """A trim is done; the next one is due after so many items: as many as were touched, if nothing
-        is said."""
+    def waiting_longest(self, most: int | None) -> list[B]:
+        """Take so many touched buckets off the list, to trim them; all of them, if nothing is said."""
+        given = self.touched
+        if most is None or len(given) <= most:
+            self.touched = []
+            return given
+        self.touched = given[most:]
+        del given[most:]
+        return given
+
+    def trimmed(self, given: int, *, items_each: int = 1) -> None:
+        """A trim has looked at so many buckets; the next one is due after as many items for each, if
+        there is anything left to trim."""
         self.items_since = 0
-        self._due = max(_ITEMS_MIN, len(self.touched) if due is None else due)
+        self._due = max(_ITEMS_MIN, items_each * min(given, len(self.touched)))
 
     def capture(self, moment: Moment, since: Moment) -> Iterator[Row | None]:
         """The rows of a cut, bucket by bucket; None for one that the cut does not need."""
@@ -89,8 +104,8 @@ class Trimmed(Generic[B]):
     def trim_one(self, bucket: B, minimal: Moment) -> bool:
         raise AssertionError("each machine knows its buckets")
 
-    def touched_since(self, begun: Moment) -> list[B]:
-        """The touched buckets that hold anything below a moment."""
+    def those_since(self, touched: list[B], begun: Moment) -> list[B]:
+        """Of some touched buckets those that hold anything below a moment."""
         raise AssertionError("each machine knows its buckets")
 
     def all_buckets(self) -> list[B]:

@@ -451,13 +451,13 @@ class Versions(Trimmed[Bucket]):
 
     # What is final.
 
-    def trim(self, minimal: Moment) -> None:
+    def trim(self, minimal: Moment, most: int | None = None) -> None:
+        given = self.waiting_longest(most)
         if self.changes is not None:
-            self.changes.note_all(self.touched_since(self.changes.begun))
+            self.changes.note_all(given)
         trim_one, writes = self.trim_one, self._writes
-        touched: list[Bucket] = []
-        stays = touched.append
-        for bucket in self.touched:
+        stays = self.touched.append
+        for bucket in given:
             entries = bucket.entries
             if bucket.aborts or len(entries) < 2:
                 if trim_one(bucket, minimal):
@@ -481,9 +481,8 @@ class Versions(Trimmed[Bucket]):
                     bucket.noted = False
             elif trim_one(bucket, minimal):
                 stays(bucket)
-        self.touched = touched
         # A bucket is far from the next in memory: more to drop at a visit, and fewer visits.
-        self.trimmed_at(2 * len(touched))
+        self.trimmed(len(given), items_each=2)
 
     def trim_one(self, bucket: Bucket, minimal: Moment) -> bool:
         """Drop what is decided and superseded; whether there will be more to drop."""
@@ -577,9 +576,6 @@ class Versions(Trimmed[Bucket]):
                 changes.captured(bucket)
                 key = bucket.key
                 yield Row(operation, key_hash(key), key, entry[0], entry[6])
-
-    def touched_since(self, moment: Moment) -> list[Bucket]:
-        return self.touched
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         """Begin with what a cut saved of the keys of this worker."""

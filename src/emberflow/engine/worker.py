@@ -242,11 +242,11 @@ class Worker:
             for barrier in by_partition.values():
                 barrier.pass_time(elapsed)
 
-    def trim(self) -> None:
-        """Trim every bucket now, whatever the rhythm says."""
+    def trim(self, most: int | None = None) -> None:
+        """Trim now, whatever the rhythm says: every bucket, or so many of each machine at most."""
         bound = self._trims_below()
         for node, machine in self.machines.stateful.items():
-            machine.trim(self._kept_of(node, bound))
+            machine.trim(self._kept_of(node, bound), most)
         if not self._is_capturing():
             for pending in self.machines.pending.values():
                 pending.trim(bound)

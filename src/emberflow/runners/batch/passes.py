@@ -11,7 +11,6 @@ comes out does not depend on it.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from emberflow.runners.batch.regions import Region
 from emberflow.runners.batch.sorting import Sorter, doubled_in
 from emberflow.runners.batch.steps import Step, broadcast_step, map_step, placed_step
 from emberflow.runners.batch.transactions import Serial, StateMachine, report_step
+from emberflow.runners.interpreter import seldom_collecting
 from emberflow.transactional import Access, Close, Open, Report, State
 
 #: Rows and bytes that leave as one Arrow batch.
@@ -65,8 +65,7 @@ _KNOWN_MAX = 200_000
 _TEXT_LENGTH = 32
 _TEXT = {str}
 
-#: Items die young, and a look at all of them now and then finds nothing.
-_COLLECTIONS = (100_000, 20, 100)
+_OBJECTS_A_COLLECTION = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +95,8 @@ class Pass:
 
 def run_pass(given: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run a pass in a task."""
-    before = gc.get_threshold()
-    gc.set_threshold(*_COLLECTIONS)
-    try:
+    with seldom_collecting(_OBJECTS_A_COLLECTION):
         yield from passed(given, batches)
-    finally:
-        gc.set_threshold(*before)  # the process may serve other tasks
 
 
 def passed(

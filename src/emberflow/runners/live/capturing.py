@@ -2,7 +2,8 @@
 
 The loop looks at a limited number of buckets in a round, so that nothing waits long, and hands the
 rows on in chunks through a queue with a bound; when the queue is full, the capture waits and
-everything else goes on. The thread pickles, writes and syncs. See `engine.cut` for what is captured
+everything else goes on. The thread pickles, writes and syncs, and rests in between: it shares the
+interpreter with the loop, and a cut that is in no hurry makes no queue in front of it. See `engine.cut` for what is captured
 and why that is enough.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,9 +24,12 @@ from emberflow.engine.messages import Moment
 from emberflow.engine.worker import Worker
 
 #: Buckets looked at in a round.
-_BUCKETS_A_ROUND = 1_000
+_BUCKETS_A_ROUND = 250
 #: Chunks between the loop and the thread.
 _CHUNKS_MAX = 16
+#: The share of the time in which the thread works.
+_WORKING_SHARE = 0.25
+_REST_SECONDS_MAX = 0.1
 
 
 class CutOrder(NamedTuple):
@@ -143,7 +148,11 @@ class Capturing:
 
     def _rows(self, scheduled: list[Scheduled]) -> Iterator[list[Row]]:
         """Rows of buckets as they are captured; scheduled items come last, and are set apart."""
+        rested_at = time.thread_time()
         while True:
+            worked = time.thread_time() - rested_at
+            self._ended.wait(min(worked * (1 / _WORKING_SHARE - 1), _REST_SECONDS_MAX))
+            rested_at = time.thread_time()
             try:
                 chunk = self._chunks.get(timeout=0.1)
             except queue.Empty:

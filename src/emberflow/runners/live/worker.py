@@ -11,7 +11,6 @@ their moment let go has been handed to the stores (see `engine.cut`, `capturing`
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from itertools import islice
@@ -40,6 +39,7 @@ from emberflow.engine.routing import barrier_host
 from emberflow.engine.worker import Worker
 from emberflow.errors import ERRORS_SINK, EmberflowError, StepError, shortened
 from emberflow.hashing import hash_ranges
+from emberflow.runners.interpreter import serving
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.asking import Answering
 from emberflow.runners.live.capturing import Capturing, CutOrder
@@ -66,8 +66,8 @@ _JOIN_SECONDS = 5.0
 ROWS_AT_ONCE = 2_000
 #: Of how many keys the sizes are looked at for the news: more would hold up the loop.
 _KEYS_LOOKED_AT = 10_000
-#: Items die young, and by themselves; the collector only looks for cycles in what users make.
-_OBJECTS_A_COLLECTION = 400_000
+#: How long a thread of the worker may keep the interpreter when another one wants it.
+_SWITCH_SECONDS = 0.002
 #: What is settled is told no more often than this.
 SETTLED_SECONDS = 0.001
 
@@ -115,12 +115,12 @@ class WorkerLoop:
         try:
             self._heartbeat.start()
             self._meet()
-            gc.freeze()  # the code and the graph stay; items die young
-            gc.set_threshold(_OBJECTS_A_COLLECTION, 20, 100)
-            self._restore()
-            while not self._quit:
-                if not self._round():
-                    self._poller.poll(_IDLE_MS)
+            with serving(_SWITCH_SECONDS) as collector:
+                self._restore()
+                while not self._quit:
+                    if not self._round():
+                        self._poller.poll(_IDLE_MS)
+                    collector.look()
         except Exception as error:
             self._tell_failure(error)
             raise
