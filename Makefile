@@ -10,6 +10,9 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # Another Spark, or other modules, would take the place of the locked ones.
 unexport SPARK_HOME PYTHONPATH
 
+# Most JVMs of the tests end before it pays to compile what they run twice.
+BRIEF_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+
 # Two processes: Spark's tests take one, everything else the other.
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
@@ -29,7 +32,8 @@ demo: setup ## run the demonstration
 test: setup ## run all tests (PYTEST_ARGS=... for some of them)
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
-	scripts/ensure-java $(BIN)/python -m pytest $(PYTEST_ARGS)
+	SPARK_SUBMIT_OPTS="$(BRIEF_JVM)" SPARK_DAEMON_JAVA_OPTS="$(BRIEF_JVM)" \
+		scripts/ensure-java $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(STAMP) ## check style and types
 	$(BIN)/ruff check .

@@ -245,10 +245,10 @@ class Program:
 def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path) -> None:
     """Only the driver's own process: its JVM and workers have to notice by themselves."""
     dice = Random(f"driver {ROUND}")
-    count = 400
+    count = 400 if ROUND else 200
     programs: list[Program] = []
     try:
-        for _ in range(5 if ROUND else 2):
+        for _ in range(5 if ROUND else 1):
             program = Program("local[2]", tmp_path, count, 40)
             programs.append(program)
             assert program.line()[:1] == ["running"]
@@ -269,10 +269,10 @@ def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path)
 def test_executors_are_killed(tmp_path: Path) -> None:
     """The JVM of an executor of a local cluster, with the Python worker that it runs."""
     dice = Random(f"executors {ROUND}")
-    count = 500
+    count = 500 if ROUND else 250
     program = Program("local-cluster[2,1,512]", tmp_path, count, 40)
     try:
-        for _ in range(4 if ROUND else 2):
+        for _ in range(4 if ROUND else 1):
             line = program.line()
             assert line[:1] == ["running"], (tmp_path / "log").read_text()[-3_000:]
             time.sleep(dice.uniform(0.1, 1.0))

@@ -15,7 +15,7 @@ from emberflow.runners.simulation import CrashSimulation
 from emberflow.runners.simulation.recovery import Driver
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 
-SEEDS = 1000
+SEEDS = 600
 CHUNK = 50
 
 

@@ -282,9 +282,7 @@ def test_what_a_silent_partition_promised_is_kept(own_broker: KafkaBroker, tmp_p
     a later life choose otherwise, output would be lost or come twice.
     """
     with running(own_broker, tmp_path, "50", apart=True) as (writing, driver, out, target):
-        kill_again_and_again(
-            ["worker", "driver", "worker", "broker"], own_broker, writing, driver, out
-        )
+        kill_again_and_again(["worker", "driver"], own_broker, writing, driver, out)
         writing.end()
         wanted = by_word([value for part in expected(writing.documents) for value in part])
         out.wait_for(sum(map(len, wanted.values())), driver)
