@@ -80,6 +80,24 @@ def test_batches_hold_the_same_elements_from_any_position(arrival: bool) -> None
         assert found == elements(front, position)
 
 
+@pytest.mark.parametrize("partitions", [1, 2, 3])
+def test_elements_are_dealt_out_to_partitions(partitions: int) -> None:
+    front = Iterable(range(2_500), partitions=partitions)
+    for partition in range(partitions):
+        own = list(front.read(partition, None))
+        assert [element.time for element in own] == list(range(partition, 2_500, partitions))
+        for rest in (0, 1, 700):
+            position = own[rest].position
+            assert list(front.read(partition, position)) == own[rest + 1 :]
+            given = list(front.read_batches(partition, position))
+            assert (
+                [at for batch in given for at in batch.times]
+                == [  # type: ignore[union-attr]
+                    element.time for element in own[rest + 1 :]
+                ]
+            )
+
+
 @each_front
 def test_positions_are_told_apart(
     case: FrontCase, tmp_path: Path, request: pytest.FixtureRequest

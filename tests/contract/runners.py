@@ -42,9 +42,16 @@ def simulated(case: Case, spark: Callable[[], SparkSession], *, workers: int, se
 
 def live(case: Case, spark: Callable[[], SparkSession], *, workers: int) -> Bytes:
     kept = {name: sinks.Memory() for name in case.flow.graph().sinks}
+    # Of several fronts the order at equal times is that of their partitions.
+    partitions = workers if len(case.elements) == 1 else 1
     query = (
         case.flow.live(spark())
-        .read(**{name: fronts.Iterable(in_order(given)) for name, given in case.elements.items()})
+        .read(
+            **{
+                name: fronts.Iterable(in_order(given), partitions=partitions)
+                for name, given in case.elements.items()
+            }
+        )
         .write(**kept)
         .option("workers", workers)
         .start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Iterable as AnyIterable
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from emberflow.errors import InputError
@@ -22,16 +22,18 @@ class Iterable:
     """The elements of an iterable, or of what a function without arguments returns.
 
     As with `emberflow.run`, element ``i`` has time ``i`` and ``At`` gives another one; with
-    ``arrival=True`` elements have the time of their arrival. ``rate`` is elements a second.
+    ``arrival=True`` elements have the time of their arrival. ``rate`` is elements a second. With
+    ``partitions`` they are dealt out like cards, to be read side by side by as many workers; times
+    stay as they are, and so does their order.
 
     >>> front = Iterable(["a", At(5, "b")])
     >>> list(front.read(0, None))
     [Element(position=0, payload='a', time=0), Element(position=1, payload='b', time=5)]
     >>> list(front.read(0, 0))
     [Element(position=1, payload='b', time=5)]
+    >>> [element.payload for element in Iterable("abcde", partitions=2).read(1, None)]
+    ['b', 'd']
     """
-
-    partitions = 1
 
     def __init__(
         self,
@@ -39,20 +41,25 @@ class Iterable:
         *,
         rate: float | None = None,
         arrival: bool = False,
+        partitions: int = 1,
     ) -> None:
         if not callable(elements) and not isinstance(elements, AnyIterable):
             raise InputError(f"fronts.Iterable takes an iterable or a function, got {elements!r}.")
         if rate is not None and not rate > 0:
             raise InputError(f"fronts.Iterable(rate=) takes elements a second, got {rate!r}.")
+        if not isinstance(partitions, int) or partitions < 1:
+            raise InputError(f"fronts.Iterable(partitions=) takes a number, got {partitions!r}.")
         # An iterator could be read once, and is not fit to travel.
         self._elements = elements if callable(elements) else list(elements)
         self._rate = rate
         self.arrival = arrival
+        self.partitions = partitions
 
     def read(self, partition: int, position: Any) -> Iterator[Element | None]:
         begin = time.monotonic()
-        first = 0 if position is None else position + 1
-        for number, element in enumerate(self._from(first), first):
+        first = self._first(partition, position)
+        numbers = count(first, self.partitions)
+        for number, element in zip(numbers, self._from(first), strict=False):
             if self._rate is not None:
                 yield from self._wait(begin + (number - first) / self._rate)
             at, payload = (
@@ -65,9 +72,11 @@ class Iterable:
             # What a function gives may take its time, and would have to wait for the others.
             yield from self.read(partition, position)
             return
-        for first in range(0 if position is None else position + 1, len(self._elements), _BATCH):
-            payloads = self._elements[first : first + _BATCH]
-            positions = range(first, first + len(payloads))
+        step = self.partitions
+        begin, end = self._first(partition, position), len(self._elements)
+        for first in range(begin, end, _BATCH * step):
+            payloads = self._elements[first : first + _BATCH * step : step]
+            positions = range(first, first + len(payloads) * step, step)
             times: Sequence[int] = positions
             if At in set(map(type, payloads)):
                 given = [
@@ -80,9 +89,12 @@ class Iterable:
                 payloads = [payload for _, payload in given]
             yield Batch(positions, payloads, None if self.arrival else times)
 
+    def _first(self, partition: int, position: Any) -> int:
+        return partition if position is None else position + self.partitions
+
     def _from(self, first: int) -> Iterator[Any]:
         elements = self._elements() if callable(self._elements) else self._elements
-        return islice(iter(elements), first, None)
+        return islice(iter(elements), first, None, self.partitions)
 
     def _wait(self, until: float) -> Iterator[None]:
         while (remaining := until - time.monotonic()) > 0:
