@@ -128,30 +128,51 @@ class PartWriter:
             return
         if self._batched_bytes >= self._run_bytes and not self._is_current(chunk[0]):
             self._write_run()
+        columns = self._plain_columns(chunk) or self._columns(chunk)
+        arrays = [
+            column if isinstance(column, pa.Array) else pa.array(column, field.type)
+            for column, field in zip(columns, SCHEMA, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        self._batches.append(batch)
+        self._batched_bytes += batch.nbytes
+        hashes = columns[1]
+        self._rows += len(hashes)
+        self._low = min(self._low, min(hashes))
+        self._high = max(self._high, max(hashes))
+
+    def _plain_columns(self, chunk: Sequence[Row]) -> list[Any] | None:
+        """The columns of a chunk of plain values, as most are; None if some are not."""
+        operations, hashes, keys, places, payloads = zip(*chunk, strict=True)
+        if not (
+            _PLAIN.issuperset(map(type, keys))
+            and _PLAIN.issuperset(map(type, payloads))
+            and self._lists.is_empty
+            and not self._pickler.found
+            and all(places)
+        ):
+            return None
+        # Neither these buckets nor the one before have lists: nothing to begin or to end.
+        dumps = pickle.dumps
+        key_data = [dumps(key, PROTOCOL) for key in keys]
+        self._operation, self._key, self._follows = operations[-1], keys[-1], None
+        self._key_data = key_data[-1]
+        return [
+            operations,
+            hashes,
+            key_data,
+            [place[0] for place in places],
+            [place[1] for place in places],
+            _lists_of([place[2:] for place in places]),
+            [dumps(payload, PROTOCOL) for payload in payloads],
+            pa.nulls(len(chunk), pa.int64()),
+        ]
+
+    def _columns(self, chunk: Sequence[Row]) -> list[Any]:
         columns: list[list[Any]] = [[] for _ in SCHEMA]
         operations, hashes, keys, times, fronts, child_ids, payloads, follows = columns
-        plain, lists, pickler = _PLAIN, self._lists, self._pickler
         for row in chunk:
-            operation, key_hash, key, place, payload = row
-            if (
-                payload.__class__ in plain
-                and key.__class__ in plain
-                and place
-                and lists.is_empty
-                and not pickler.found
-            ):
-                # Neither this bucket nor the one before has lists: nothing to begin or to end.
-                self._operation, self._key, self._follows = operation, key, None
-                self._key_data = pickle.dumps(key, PROTOCOL)
-                operations.append(operation)
-                hashes.append(key_hash)
-                keys.append(self._key_data)
-                times.append(place[0])
-                fronts.append(place[1])
-                child_ids.append(place[2:])
-                payloads.append(pickle.dumps(payload, PROTOCOL))
-                follows.append(None)
-                continue
+            operation, key_hash, key, place, _ = row
             if not self._is_current(row):
                 self._begin_bucket(operation, key)
             operations.append(operation)
@@ -167,15 +188,7 @@ class PartWriter:
             else:
                 for column in (times, fronts, child_ids, payloads, follows):
                     column.append(None)
-        arrays = [
-            pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)
-        ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-        self._batches.append(batch)
-        self._batched_bytes += batch.nbytes
-        self._rows += len(hashes)
-        self._low = min(self._low, min(hashes))
-        self._high = max(self._high, max(hashes))
+        return columns
 
     def finish(self) -> Summary:
         self._end_bucket()
@@ -230,6 +243,17 @@ class PartWriter:
             groups += 1
         self._runs.append(groups)
         self._batches, self._batched_bytes = [], 0
+
+
+def _lists_of(tuples: list[tuple[int, ...]]) -> pa.Array:
+    """Tuples of ints as an array of lists: Arrow's own way from Python takes each of them apart.
+
+    >>> _lists_of([(1, 2), (), (3,)]).to_pylist()
+    [[1, 2], [], [3]]
+    """
+    offsets = pa.array([0, *itertools.accumulate(map(len, tuples))], pa.int32())
+    values = pa.array(list(itertools.chain.from_iterable(tuples)), pa.int64())
+    return pa.ListArray.from_arrays(offsets, values)
 
 
 def _unpicklable(
