@@ -4,9 +4,7 @@ Every side gives the same output, a record with the running count for each word,
 with its first output, so that starting costs nobody anything:
 
 - *plain loop*: a dict in one process, which keeps its output in a list;
-- *live* with one and two workers: one front, the sink a function in the driver that counts; and in
-  the shape of Bytewax's best: as many partitions of the front and of the sink as there are workers,
-  which count on them (each partition is in order);
+- *live* with one and two workers: one front, the sink a function in the driver that counts;
 - *Bytewax* in its shapes, a sink on each worker that counts;
 - *Structured Streaming*, available now over files, a batch each, fewer words of the same; once, because
   it takes long, and in two sizes of batches: the larger, the better its rate and the worse its latency.
@@ -17,18 +15,14 @@ The first three go in turns, three rounds; medians count.
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import engine
 from pyspark.sql import SparkSession
 
-import emberflow as ef
 from emberflow import fronts, sinks
 from live import bytewax_rates, streaming_rates
-from live.counting_sink import CountingSink
 
 ELEMENTS = 1_000_000
 ROUNDS = 3
@@ -58,27 +52,6 @@ def live_rate(spark: SparkSession, front: fronts.Front, count: int, workers: int
     return (count - seen[0][1]) / (seen[-1][0] - seen[0][0])
 
 
-def live_rate_on_workers(spark: SparkSession, words: list[str], count: int, workers: int) -> float:
-    """The same with partitions of the front and of the sink on each worker."""
-    flow = ef.Flow("running count by partition")
-    counts = flow.front("words").key_by(lambda word: word).count()
-    counts.key_by(lambda pair: pair[0]).sink("counts", partitions=workers)
-    with tempfile.TemporaryDirectory() as folder:
-        sink = CountingSink(Path(folder))
-        query = (
-            flow.live(spark)
-            .read(words=fronts.Iterable(words, partitions=workers))
-            .write(counts=sink)
-            .option("workers", workers)
-            .start()
-        )
-        try:
-            assert query.awaitTermination(300), "a million elements take seconds"
-        finally:
-            query.stop()
-        return sink.rate(count)
-
-
 def in_turns(spark: SparkSession, words: list[str]) -> dict[str, float]:
     """What each gave, by median: the plain loop, live and Bytewax."""
     rates: dict[str, list[float]] = {}
@@ -90,8 +63,6 @@ def in_turns(spark: SparkSession, words: list[str]) -> dict[str, float]:
                 label = f"live, {workers} worker{'s' if workers > 1 else ''}"
                 rate = live_rate(spark, fronts.Iterable(words), len(words), workers)
                 rates.setdefault(label, []).append(rate)
-                rate = live_rate_on_workers(spark, words, len(words), workers)
-                rates.setdefault(f"{label}, sinks on them", []).append(rate)
             for label, run in shapes.items():
                 rates.setdefault(f"Bytewax, {label}", []).append(run())
     return {label: statistics.median(rounds) for label, rounds in rates.items()}
@@ -114,7 +85,8 @@ def _row(label: str, rate: float, rates: Mapping[str, float]) -> None:
 
 
 def _ratios(rates: Mapping[str, float]) -> None:
-    print(f"\n{'ratios of live, the best of 2 workers':52}{'is':>12}{'asked':>16}")
+    print(f"\n{'ratios of live, 2 workers':52}{'is':>12}{'asked':>16}")
+    live = rates["live, 2 workers"]
     small, large = streaming_rates.BATCHES
 
     def best(begin: str, end: str = "") -> float:
@@ -123,7 +95,6 @@ def _ratios(rates: Mapping[str, float]) -> None:
         ]
         return max(fitting, default=0.0)
 
-    live = best("live, 2 workers")
     for label, other, asked in (
         ("to the plain loop", rates["plain loop"], ">= 0.1"),
         (f"to the best of PySpark, batches of {small:,}", best("PySpark", f"{small:,}"), ">= 10"),

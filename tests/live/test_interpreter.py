@@ -7,8 +7,10 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from typing import Any
 
-from emberflow.runners.interpreter import _OBJECTS, Collector, serving
+from emberflow.runners import interpreter
+from emberflow.runners.interpreter import Collector, serving
 
 
 class Node:
@@ -22,27 +24,51 @@ def in_a_process_of_its_own(test: Callable[[], None]) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def cycles_are_collected() -> None:
+def looking(windows: int, made: Callable[[], Any], more: int = 10**9) -> list[int]:
+    """Go through so many windows with what is made in each; the generations that were looked at."""
+    interpreter._WINDOW_SECONDS, interpreter._MORE_OBJECTS = 0.0, more
+    looked_at: list[int] = []
+    gc.callbacks.append(
+        lambda phase, info: looked_at.append(info["generation"]) if phase == "stop" else None
+    )
     with serving(0.002) as collector:
-        lost = []
-        for _ in range(100):
-            made = [Node() for _ in range(_OBJECTS // 10)]
-            lost.append(weakref.ref(made[0]))
-            del made
+        for _ in range(windows):
+            made()
             collector.look()
-        assert sum(each() is None for each in lost) > 50
+    return looked_at[1:]  # the first is before it begins
 
 
 def what_has_no_cycles_is_seldom_looked_at() -> None:
-    looks: list[int] = []
     kept: list[list[int]] = []
-    with serving(0.002) as collector:
-        gc.callbacks.append(lambda phase, info: looks.append(info["generation"]))
-        for _ in range(50):
-            kept += [[number] for number in range(_OBJECTS + 1)]
-            collector.look()
-        assert 0 < len(looks) < 2 * 10
-        assert not any(looks)
+    found = looking(500, lambda: kept.extend([number] for number in range(1_000)))
+    assert 5 < len(found) < 20
+    assert not any(found)
+    assert gc.isenabled()
+
+
+def garbage_of_every_element_is_collected() -> None:
+    lost: list[weakref.ref[Node]] = []
+
+    def make() -> None:
+        nodes = [Node() for _ in range(500)]
+        lost.append(weakref.ref(nodes[0]))
+
+    looking(2_000, make)
+    assert sum(each() is None for each in lost) > 1_000
+
+
+def garbage_that_lived_long_is_collected() -> None:
+    """It is taken for granted while it lives, and lost later."""
+    held: list[Node] = []
+    lost: list[weakref.ref[Node]] = []
+
+    def make() -> None:
+        held.extend(Node() for _ in range(100))
+        lost.append(weakref.ref(held[-1]))
+        del held[:-1_000]
+
+    looking(2_000, make, more=50_000)
+    assert sum(each() is None for each in lost) > 1_000
 
 
 def it_is_as_it_was_afterwards() -> None:
@@ -54,27 +80,32 @@ def it_is_as_it_was_afterwards() -> None:
         assert (gc.isenabled(), gc.get_threshold(), sys.getswitchinterval()) == before
 
 
-def test_cycles_are_collected() -> None:
-    in_a_process_of_its_own(cycles_are_collected)
+def who_has_found_cycles_leaves_them_to_python() -> None:
+    interpreter._WINDOW_SECONDS = 0.0
+    collector = Collector()
+    assert not gc.isenabled()
+    nodes = [Node() for _ in range(1_000)]
+    del nodes
+    collector.look()
+    assert gc.isenabled()
+    assert not gc.get_freeze_count()
 
 
 def test_what_has_no_cycles_is_seldom_looked_at() -> None:
     in_a_process_of_its_own(what_has_no_cycles_is_seldom_looked_at)
 
 
+def test_garbage_of_every_element_is_collected() -> None:
+    in_a_process_of_its_own(garbage_of_every_element_is_collected)
+
+
+def test_garbage_that_lived_long_is_collected() -> None:
+    in_a_process_of_its_own(garbage_that_lived_long_is_collected)
+
+
 def test_it_is_as_it_was_afterwards() -> None:
     in_a_process_of_its_own(it_is_as_it_was_afterwards)
 
 
-def test_a_collector_that_has_found_cycles_leaves_them_to_python() -> None:
-    in_a_process_of_its_own(left_to_python)
-
-
-def left_to_python() -> None:
-    collector = Collector()
-    assert not gc.isenabled()
-    made = [Node() for _ in range(_OBJECTS + 1)]
-    del made
-    collector.look()
-    assert gc.isenabled()
-    assert not gc.get_freeze_count()
+def test_who_has_found_cycles_leaves_them_to_python() -> None:
+    in_a_process_of_its_own(who_has_found_cycles_leaves_them_to_python)

@@ -24,7 +24,8 @@ class Iterable:
     As with `emberflow.run`, element ``i`` has time ``i`` and ``At`` gives another one; with
     ``arrival=True`` elements have the time of their arrival. ``rate`` is elements a second. With
     ``partitions`` they are dealt out like cards, to be read side by side by as many workers; times
-    stay as they are, and so does their order.
+    stay as they are, and so does their order. Partitions that are read apart make elements late, which
+    costs replays: it is for tests more than for speed.
 
     >>> front = Iterable(["a", At(5, "b")])
     >>> list(front.read(0, None))

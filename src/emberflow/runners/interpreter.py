@@ -5,50 +5,65 @@ Spark's Python processes may serve other tasks after ours.
 **Garbage.** What the engine makes has no cycles: reference counts see to it. Python's collector looks
 only for cycles, at a cost of about a microsecond an object that lives, and everything waits for it
 meanwhile. What users make may have cycles, so it cannot be done without. A `Collector` therefore
-looks as often as it finds something: the longer nothing was found, the more of what is new is taken
-for granted, and only now and then a part of it is looked at. If cycles do come up, all that was taken
-for granted is given back to Python's own collector, which goes on as ever.
+takes what is new for granted, some twenty times a second, which costs nothing, and only now and then
+looks at what has come since: there is never much of it. If that shows cycles, or if a look at
+everything does, which is due when there are very many more objects than there were, then all that
+was taken for granted is given back to Python's own collector, which goes on as ever.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 #: Of each generation so many collections until the next older one is looked at, too.
 _OLDER = (20, 100)
-#: New objects that are looked at, or taken for granted, at once: tens of milliseconds.
-_OBJECTS = 100_000
-#: What is found of those has to be more than this: a few cycles are everywhere.
-_FOUND_MIN = _OBJECTS // 100
-_GRANTED_MAX = 32
+#: How often what is new is taken for granted, and at most every how many times it is looked at.
+_WINDOW_SECONDS = 0.05
+_WINDOWS_MAX = 64
+#: A few cycles are everywhere: more than this, and than a twentieth of what is new, are the user's.
+_FOUND_MIN = 100
+#: So many more objects, and all are looked at; twice as many the next time.
+_MORE_OBJECTS = 4_000_000
+#: What Python's own collector waits for, if it has to be.
+_OBJECTS = 400_000
 
 
 class Collector:
     """Looks for cycles, seldom where there are none. Call `look` again and again."""
 
     def __init__(self) -> None:
-        self._granted = 0
-        self._granted_next = 1
+        self._due = time.monotonic() + _WINDOW_SECONDS
+        self._windows = 0
+        self._look_next = 1
+        self._more = 0
+        self._more_max = _MORE_OBJECTS
         gc.collect(0)
         gc.freeze()  # code, graph and plan: they stay
         gc.disable()
 
     def look(self) -> None:
-        if gc.get_count()[0] < _OBJECTS or gc.isenabled():
+        if time.monotonic() < self._due or gc.isenabled():
             return
-        if self._granted:
-            self._granted -= 1
-            gc.freeze()
-        elif gc.collect(0) <= _FOUND_MIN:
-            gc.freeze()
-            self._granted = self._granted_next
-            self._granted_next = min(2 * self._granted_next, _GRANTED_MAX)
-        else:
+        self._windows += 1
+        new, found = gc.get_count()[0], 0
+        self._more += new
+        if self._more > self._more_max:
+            gc.unfreeze()
+            new, found = self._more, gc.collect()
+            self._more, self._more_max = 0, 2 * self._more_max
+        elif self._windows >= self._look_next:
+            found = gc.collect(0)
+            self._look_next = self._windows + min(self._windows, _WINDOWS_MAX)
+        if found > max(_FOUND_MIN, new // 20):
             gc.unfreeze()
             gc.enable()
+        else:
+            gc.freeze()
+        self._due = time.monotonic() + _WINDOW_SECONDS
 
 
 @contextmanager
@@ -72,7 +87,7 @@ def serving(switch_seconds: float) -> Iterator[Collector]:
     """
     switching = sys.getswitchinterval()
     sys.setswitchinterval(switch_seconds)
-    with seldom_collecting(4 * _OBJECTS):
+    with seldom_collecting(_OBJECTS):
         try:
             yield Collector()
         finally:
