@@ -4,7 +4,8 @@ A bucket that holds more than it must keep is *touched*, and noted once when tha
 at some touched buckets, those that have waited longest, and leaves those noted, at the end, that
 still hold more. It is due when as many items have come since the last one as it looked at buckets, so
 it costs each item a constant, and memory stays in proportion to keys and to what is above the minimal
-time. It looks at no more than a few thousand: nothing waits long for it.
+time. It looks at no more than a few hundred, or as many as items have come: nothing waits long for it,
+and it never falls behind.
 
 A cut needs what buckets have below its moment, and the same notes tell it where to look (`cut`,
 `changes`).
@@ -23,7 +24,7 @@ B = TypeVar("B")
 
 #: Not worth a trim below so many items.
 _ITEMS_MIN = 512
-#: Looked at by one trim. A bucket is far from the next in memory: some microseconds each.
+#: Looked at by one trim, or as many as there were items. A bucket is far from the next in memory: some microseconds each.
 _BUCKETS_MAX = 512
 
 
@@ -43,7 +44,7 @@ class Trimmed(Generic[B]):
 
     def trim_if_due(self, minimal: Moment) -> None:
         if self.items_since >= self._due:
-            self.trim(minimal, _BUCKETS_MAX)
+            self.trim(minimal, max(_BUCKETS_MAX, self.items_since))
 
     def trim(self, minimal: Moment, most: int | None = None) -> None:
         """Drop what is below the minimal time and no longer needed, in touched buckets: all of them,
