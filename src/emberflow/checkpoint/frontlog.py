@@ -18,10 +18,9 @@ synced before the header lists it, since it may be the first that relies on it.
 
 **Entries** are ``(position, time)``, or ``(position, time, payload)`` for a source that cannot
 replay. Times go up. A *reservation* is how far promises may have gone without an element: new ones of
-the next incarnation get no time below it.
-What one incarnation *drops* (at most once) stays dropped for all that follow, also for one that begins
-from the same cut: they were shown later output that does without it. It stays in the log, which tells
-what came in.
+the next incarnation get no time below it. What one incarnation *drops* (at most once) stays dropped
+for all that follow, also for one that begins from the same cut: there is output by then that does
+without it. It stays in the log, which tells what came in.
 
 Entries are stored in batches as columns: of whole numbers, such as times and most positions, the first
 one and the differences, each in as few bytes as they need.
@@ -135,9 +134,8 @@ class FrontLogWriter:
                 f"{incarnation} comes too late. Begin the next incarnation."
             )
         self._before = self._log.pieces()
-        self._time, self._reservation = self._log.ends(self._before)
+        self._time, self._reservation, self._dropped = self._log.ends(self._before)
         self._inherited = self._reservation
-        self._dropped = self._log.dropped(self._before)
         self._pieces = list(self._before)
         self._segment = self._begin_segment(0)
 
@@ -354,7 +352,7 @@ def last_reservation(
 ) -> int | None:
     """The greatest promise that was durable; None if there was none."""
     log = Log(location_of(location, filesystem), front, partition)
-    return log.ends(log.pieces(incarnation))[1]
+    return log.ends(log.pieces(incarnation)).reservation
 
 
 def trim(
@@ -372,7 +370,7 @@ def trim(
     log = Log(location_of(location, filesystem), front, partition)
     removed = []
     for piece in log.pieces()[:-1]:
-        time, reservation = log.ends([piece])
+        time, reservation, _ = log.ends([piece])
         if any(end is not None and end >= before for end in (time, reservation)):
             break
         log.location.remove(f"{log.folder}/{piece.name}")

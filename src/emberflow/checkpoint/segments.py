@@ -106,6 +106,15 @@ class Piece(NamedTuple):
     limit: int | None
 
 
+class Ends(NamedTuple):
+    """The greatest time and the greatest reservation of a log. Between which times entries are not to
+    be given again: the second one is dropped, too."""
+
+    time: int | None
+    reservation: int | None
+    dropped: list[tuple[int, int]]
+
+
 class Segment(Protocol):
     """A segment that is being written. ``end`` is where the next frame goes."""
 
@@ -252,25 +261,22 @@ class Log:
                 if frame.body[:1] == BATCH:
                     yield Batch.read(frame.body[1:])
 
-    def ends(self, pieces: Sequence[Piece]) -> tuple[int | None, int | None]:
-        """The greatest time and the greatest reservation."""
+    def ends(self, pieces: Sequence[Piece]) -> Ends:
+        """How far a log has come, and what of it is dropped."""
         time: int | None = None
         reservation: int | None = None
-        for batch in self.batches(pieces):
-            if batch.times:
-                time = batch.times[-1]
-            if batch.reservation is not None:
-                reservation = batch.reservation
-        return time, reservation
-
-    def dropped(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
-        """Between which times entries are not to be given again; the second one is dropped too."""
-        return [
-            json.loads(frame.body[1:])
-            for piece in pieces
-            for frame in self._frames(piece)
-            if frame.body[:1] == DROPPED
-        ]
+        dropped: list[tuple[int, int]] = []
+        for piece in pieces:
+            for frame in self._frames(piece):
+                kind, data = frame.body[:1], frame.body[1:]
+                if kind == DROPPED:
+                    above, last = json.loads(data)
+                    dropped.append((above, last))
+                elif kind == BATCH:
+                    batch = Batch.read(data)
+                    time = batch.times[-1] if batch.times else time
+                    reservation = reservation if batch.reservation is None else batch.reservation
+        return Ends(time, reservation, dropped)
 
     def sync(self, piece: Piece) -> None:
         if isinstance(self.location, LocalLocation):

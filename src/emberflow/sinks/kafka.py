@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -158,7 +159,7 @@ class End(NamedTuple):
     next: int  # the offset that a record would get now
 
 
-class _Writer:
+class _Writer(ABC):
     """What both writers have in common."""
 
     def __init__(self, sink: Kafka, partition: int) -> None:
@@ -168,8 +169,9 @@ class _Writer:
         self._failures: list[Any] = []
         self._producer = self._made_producer()
 
+    @abstractmethod
     def _made_producer(self) -> Any:
-        raise NotImplementedError
+        """A producer with the settings of this kind of writer."""
 
     def _settings(self, **own: Any) -> dict[str, Any]:
         return self._sink.cluster.settings(

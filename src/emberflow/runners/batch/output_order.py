@@ -32,7 +32,7 @@ class OutputSorter(Spilling[pa.RecordBatch, BinaryIO]):
     """Takes rows of a sink in any order, and gives them in that of their places."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        super().__init__()
+        super().__init__(_FILES_MAX)
         self._schema = schema
         self._time, self._path = schema.get_field_index(TIME), schema.get_field_index(PATH)
         self._batches: list[pa.RecordBatch] = []
@@ -62,9 +62,6 @@ class OutputSorter(Spilling[pa.RecordBatch, BinaryIO]):
         return iter([self._sorted(batches)] if batches else ())
 
     # What `Spilling` wants to know.
-
-    def _runs_max(self) -> int:
-        return _FILES_MAX
 
     def _written(self, blocks: Iterator[pa.RecordBatch]) -> BinaryIO:
         file = nameless_file()

@@ -69,7 +69,7 @@ class Sorter(Spilling[Items, "_Run"]):
     """Takes the chunks of one slice after the other, and gives the items of each in order."""
 
     def __init__(self, doubled: Doubled) -> None:
-        super().__init__()
+        super().__init__(_RUNS_MAX)
         self._doubled = doubled
         self._chunks: list[bytes] = []
         self._bytes = 0
@@ -99,9 +99,6 @@ class Sorter(Spilling[Items, "_Run"]):
         return iter([_in_order(map(unchunked, chunks), self._doubled)] if chunks else ())
 
     # What `Spilling` wants to know.
-
-    def _runs_max(self) -> int:
-        return _RUNS_MAX
 
     def _written(self, blocks: Iterator[Items]) -> _Run:
         return _Run(blocks)

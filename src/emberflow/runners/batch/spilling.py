@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import partial
@@ -32,39 +33,39 @@ R = TypeVar("R", bound=Run)
 _Head: TypeAlias = tuple[Any, Any, B, Iterator[B]]
 
 
-class Spilling(Generic[B, R]):
-    """The runs of a sort that is under way."""
+class Spilling(ABC, Generic[B, R]):
+    """The runs of a sort that is under way, of which so many are merged at once."""
 
-    def __init__(self) -> None:
-        #: Runs by level: those of level ``n`` are made of `_runs_max` of level ``n - 1``.
+    def __init__(self, runs_max: int) -> None:
+        self._runs_max = runs_max
+        #: Runs by level: those of level ``n`` are made of ``runs_max`` of level ``n - 1``.
         self._levels: list[list[R]] = []
 
     # What blocks are.
 
-    def _runs_max(self) -> int:
-        """Runs that are merged at once."""
-        raise NotImplementedError
-
+    @abstractmethod
     def _written(self, blocks: Iterator[B]) -> R:
         """A run of these blocks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _blocks(self, run: R) -> Iterator[B]:
-        raise NotImplementedError
+        """The blocks of a run again."""
 
+    @abstractmethod
     def _size(self, block: B) -> int:
-        raise NotImplementedError
+        """How many are in a block."""
 
+    @abstractmethod
     def _place(self, block: B, number: int) -> Any:
         """What a block is sorted by, of one in it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _part(self, block: B, start: int, end: int) -> B:
-        raise NotImplementedError
+        """Some of a block, those that follow each other."""
 
+    @abstractmethod
     def _sorted(self, parts: list[B]) -> B:
         """All of some blocks, in order."""
-        raise NotImplementedError
 
     # Runs.
 
@@ -74,7 +75,7 @@ class Spilling(Generic[B, R]):
             self._levels.append([])
         runs = self._levels[level]
         runs.append(self._written(blocks))
-        if len(runs) == self._runs_max():
+        if len(runs) == self._runs_max:
             self._put_away(self._merged(list(map(self._blocks, runs))), level + 1)
             for run in runs:
                 run.close()

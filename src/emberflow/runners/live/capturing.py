@@ -3,8 +3,8 @@
 The loop looks at a limited number of buckets in a round, so that nothing waits long, and hands the
 rows on in chunks through a queue with a bound; when the queue is full, the capture waits and
 everything else goes on. The thread pickles, writes and syncs, and rests in between: it shares the
-interpreter with the loop, and a cut that is in no hurry makes no queue in front of it. See `engine.cut` for what is captured
-and why that is enough.
+interpreter with the loop, and a cut that is in no hurry makes no queue in front of it. See
+`engine.cut` for what is captured and why that is enough.
 """
 
 from __future__ import annotations
