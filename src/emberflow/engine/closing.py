@@ -254,7 +254,7 @@ class Closing(Trimmed[Any]):
         dropped = list(islice(takewhile(minimal.__gt__, buckets), most))
         for identity in dropped:
             del buckets[identity]
-        self.trimmed(len(dropped))
+        self.trimmed(minimal, len(dropped), most)
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         """Below a cut all is decided: there is nothing to take over."""

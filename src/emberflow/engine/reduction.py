@@ -401,7 +401,7 @@ class Reducing(Trimmed[Versions]):
         if changes is not None:
             changes.note_all(unnoted)
         self.touched += [versions for versions in rest if self.trim_one(versions, minimal)]
-        self.trimmed(len(given))
+        self.trimmed(minimal, len(given), most)
 
     def trim_one(self, versions: Versions, minimal: Moment) -> bool:
         """Drop all versions below the minimal time but the last; whether more will follow."""

@@ -2,10 +2,11 @@
 
 A bucket that holds more than it must keep is *touched*, and noted once when that begins. A trim looks
 at some touched buckets, those that have waited longest, and leaves those noted, at the end, that
-still hold more. It is due when as many items have come since the last one as it looked at buckets, so
-it costs each item a constant, and memory stays in proportion to keys and to what is above the minimal
-time. It looks at no more than a few hundred, or as many as items have come: nothing waits long for it,
-and it never falls behind.
+still hold more. It looks at as many as items have come, so it costs each item a constant, and memory
+stays in proportion to keys and to what is above the minimal time. While the minimal time stands, as it
+does for trims during a cut, there is nothing to look for: what is missed then is made up for bit by
+bit, by looks at twice as many as have just come. So nothing waits long for a trim, and it does not fall
+behind.
 
 A cut needs what buckets have below its moment, and the same notes tell it where to look (`cut`,
 `changes`).
@@ -18,18 +19,20 @@ from typing import Generic, TypeVar
 
 from emberflow.engine.changes import Changes
 from emberflow.engine.cut import Row
-from emberflow.engine.messages import Moment
+from emberflow.engine.messages import BEFORE_ALL, Moment
 
 B = TypeVar("B")
 
 #: Not worth a trim below so many items.
 _ITEMS_MIN = 512
-#: Looked at by one trim, or as many as there were items. A bucket is far from the next in memory: some microseconds each.
-_BUCKETS_MAX = 512
 
 
 class Trimmed(Generic[B]):
     """A machine that keeps ``kept`` final entries a bucket."""
+
+    #: Items for one look. A bucket is far from the next in memory: where a look finds more to drop, it
+    #: pays to look less often.
+    items_each = 1
 
     def __init__(self, operation: str, kept: int) -> None:
         #: The name of the grouping, under which cuts know its buckets.
@@ -38,13 +41,21 @@ class Trimmed(Generic[B]):
         self.touched: list[B] = []
         #: None until the first cut.
         self.changes: Changes[B] | None = None
-        #: How many items have come since the last trim: counted by the worker.
+        #: How many items have come that no trim has made looks for: counted by the worker.
         self.items_since = 0
-        self._due = _ITEMS_MIN
+        #: Of these, those that had come when a trim was last thought of.
+        self._left_over = 0
+        self._trimmed_below = BEFORE_ALL
 
     def trim_if_due(self, minimal: Moment) -> None:
-        if self.items_since >= self._due:
-            self.trim(minimal, max(_BUCKETS_MAX, self.items_since))
+        """Trim, if enough items have come and more of them are final than the last time."""
+        just_come = self.items_since - self._left_over
+        if just_come < _ITEMS_MIN:
+            return
+        if minimal > self._trimmed_below:
+            self.trim(minimal, min(self.items_since, 2 * just_come) // self.items_each)
+        else:
+            self._left_over = self.items_since
 
     def trim(self, minimal: Moment, most: int | None = None) -> None:
         """Drop what is below the minimal time and no longer needed, in touched buckets: all of them,
@@ -56,7 +67,7 @@ class Trimmed(Generic[B]):
         if self.changes is not None:
             self.changes.note_all(self.those_since(given, self.changes.begun))
         self.touched += [bucket for bucket in once if trim_one(bucket, minimal)]
-        self.trimmed(len(given))
+        self.trimmed(minimal, len(given), most)
 
     def waiting_longest(self, most: int | None) -> list[B]:
         """Take so many touched buckets off the list, to trim them; all of them, if nothing is said."""
@@ -68,11 +79,12 @@ class Trimmed(Generic[B]):
         del given[most:]
         return given
 
-    def trimmed(self, given: int, *, items_each: int = 1) -> None:
-        """A trim has looked at so many buckets; the next one is due after as many items for each, if
-        there is anything left to trim."""
-        self.items_since = 0
-        self._due = max(_ITEMS_MIN, items_each * min(given, len(self.touched)))
+    def trimmed(self, minimal: Moment, looks: int, most: int | None) -> None:
+        """A trim has made so many looks, of so many at most."""
+        self._trimmed_below = minimal
+        all_seen = most is None or looks < most
+        self._left_over = 0 if all_seen else max(0, self.items_since - looks * self.items_each)
+        self.items_since = self._left_over
 
     def capture(self, moment: Moment, since: Moment) -> Iterator[Row | None]:
         """The rows of a cut, bucket by bucket; None for one that the cut does not need."""

@@ -168,6 +168,8 @@ _Sent: TypeAlias = dict[tuple[int, Place], Any]
 class Versions(Trimmed[Bucket]):
     """The machine of a state."""
 
+    items_each = 2
+
     def __init__(self, graph: Graph, node: State) -> None:
         super().__init__(node.name, kept=1)
         self.node = node
@@ -481,8 +483,7 @@ class Versions(Trimmed[Bucket]):
                     bucket.noted = False
             elif trim_one(bucket, minimal):
                 stays(bucket)
-        # A bucket is far from the next in memory: more to drop at a visit, and fewer visits.
-        self.trimmed(len(given), items_each=2)
+        self.trimmed(minimal, len(given), most)
 
     def trim_one(self, bucket: Bucket, minimal: Moment) -> bool:
         """Drop what is decided and superseded; whether there will be more to drop."""

@@ -99,8 +99,8 @@ class Capturing:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the loop has something to capture in the next round."""
-        return self._capture is not None
+        """Whether the loop can capture more in the next round."""
+        return self._capture is not None and not self._chunks.full()
 
     def close(self, seconds: float) -> None:
         self._ended.set()
