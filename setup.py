@@ -1,12 +1,20 @@
 """The compiled loops, the one thing that pyproject.toml cannot say.
 
-Where there is no compiler the same loops run in Python (src/emberflow/engine/loops.py).
+Where there is no compiler the same loops run in Python (src/emberflow/engine/loops.py, accessing.py).
 """
 
 from setuptools import Extension, setup
 
+ENGINE = "src/emberflow/engine"
+
 setup(
     ext_modules=[
-        Extension("emberflow.engine._loops", ["src/emberflow/engine/_loops.c"], optional=True)
+        Extension(
+            f"emberflow.engine.{name}",
+            [f"{ENGINE}/{name}.c"],
+            depends=[f"{ENGINE}/_items.h"],
+            optional=True,
+        )
+        for name in ("_loops", "_versions")
     ]
 )

@@ -7,101 +7,11 @@
  * is dropped here, because Python calls the function again; anything else (KeyboardInterrupt) goes on.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
-
-/* An item is (place, mark, payload), a place is (time, front, child ids...). */
-#define PLACE(item) PyTuple_GET_ITEM(item, 0)
-#define MARK(item) PyTuple_GET_ITEM(item, 1)
-#define PAYLOAD(item) PyTuple_GET_ITEM(item, 2)
+#include "_items.h"
 
 #define COLUMNS_MAX 64
 #define DEPTH_MAX 3
 #define WORKERS_REMEMBERED 64
-
-static int
-is_item(PyObject *item)
-{
-    return PyTuple_CheckExact(item) && PyTuple_GET_SIZE(item) == 3
-           && PyTuple_CheckExact(PLACE(item)) && PyLong_CheckExact(MARK(item));
-}
-
-static int
-is_tombstone(PyObject *item)
-{
-    return (int)(PyLong_AsUnsignedLongLongMask(MARK(item)) & 1);
-}
-
-/* Whether one place is before another: 1, 0, or -1 with an exception. Times mostly decide it. */
-static int
-is_before(PyObject *one, PyObject *other)
-{
-    if (PyTuple_CheckExact(one) && PyTuple_CheckExact(other) && PyTuple_GET_SIZE(one)
-        && PyTuple_GET_SIZE(other)) {
-        PyObject *first = PyTuple_GET_ITEM(one, 0), *second = PyTuple_GET_ITEM(other, 0);
-        if (first != second && PyLong_CheckExact(first) && PyLong_CheckExact(second)) {
-            int beyond = 0, beyond_too = 0;
-            long long a = PyLong_AsLongLongAndOverflow(first, &beyond);
-            long long b = PyLong_AsLongLongAndOverflow(second, &beyond_too);
-            if (!beyond && !beyond_too && a != b)
-                return a < b;
-        }
-    }
-    return PyObject_RichCompareBool(one, other, Py_LT);
-}
-
-/* After a call that failed: the position for Python to go on at, or the exception if it is none of
- * the user's. */
-static PyObject *
-stopped_at(Py_ssize_t position)
-{
-    if (PyErr_Occurred()) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception))
-            return NULL;
-        PyErr_Clear();
-    }
-    return PyLong_FromSsize_t(position);
-}
-
-static PyObject *
-concatenated(PyObject *place, PyObject *suffix)
-{
-    Py_ssize_t ahead = PyTuple_GET_SIZE(place), behind = PyTuple_GET_SIZE(suffix), i;
-    PyObject *made = PyTuple_New(ahead + behind);
-    if (made == NULL)
-        return NULL;
-    for (i = 0; i < ahead; i++)
-        PyTuple_SET_ITEM(made, i, Py_NewRef(PyTuple_GET_ITEM(place, i)));
-    for (i = 0; i < behind; i++)
-        PyTuple_SET_ITEM(made, ahead + i, Py_NewRef(PyTuple_GET_ITEM(suffix, i)));
-    return made;
-}
-
-static PyObject *
-item_of(PyObject *place, PyObject *mark, PyObject *payload)
-{
-    PyObject *made = PyTuple_New(3);
-    if (made == NULL)
-        return NULL;
-    PyTuple_SET_ITEM(made, 0, Py_NewRef(place));
-    PyTuple_SET_ITEM(made, 1, Py_NewRef(mark));
-    PyTuple_SET_ITEM(made, 2, Py_NewRef(payload));
-    return made;
-}
-
-/* Append a tuple that is given away; -1 if it cannot be, or was not made. */
-static int
-append_made(PyObject *list, PyObject *made)
-{
-    int result;
-    if (made == NULL)
-        return -1;
-    result = PyList_Append(list, made);
-    Py_DECREF(made);
-    return result;
-}
 
 /* reduce_in_order(items, start, output, key_of, combine, buckets, touched, out, with_key, absent,
  * refused) -> position */
@@ -164,7 +74,7 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             failed = PyList_Append(touched, versions);
         if (!failed) {
             PyObject *sent = with_key ? PyTuple_Pack(2, key, accumulator) : Py_NewRef(accumulator);
-            PyObject *place = sent == NULL ? NULL : concatenated(PLACE(item), out);
+            PyObject *place = sent == NULL ? NULL : concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)), out);
             made = place == NULL ? NULL : item_of(place, MARK(item), sent);
             Py_XDECREF(place);
             Py_XDECREF(sent);

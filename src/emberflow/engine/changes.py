@@ -21,7 +21,6 @@ bucket.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from emberflow.engine.messages import Moment
@@ -32,7 +31,7 @@ B = TypeVar("B")
 class Changes(Generic[B]):
     """Buckets by their identity; what is noted is also kept alive, so no identity comes again."""
 
-    __slots__ = ("_ahead", "_captured", "_noted", "begun", "since")
+    __slots__ = ("_ahead", "_captured", "_noted", "_seen", "begun", "since")
 
     def __init__(self, since: Moment) -> None:
         #: All buckets that changed at or after this are touched or noted.
@@ -41,6 +40,7 @@ class Changes(Generic[B]):
         self._captured: dict[int, B] = {}
         #: What the capture under way has still to look at.
         self._ahead: list[dict[int, B] | list[B]] = []
+        self._seen: set[int] = set()
         #: The moment of the last cut that has begun, whether it is committed or not.
         self.begun = since
 
@@ -55,22 +55,30 @@ class Changes(Generic[B]):
         """Begin a capture: of all that is noted, and of more. One before it may be lost half way."""
         self.begun = moment
         self._ahead += [more, self._noted, self._captured]
+        self._seen = set()
         self._noted, self._captured = {}, {}
 
-    def ahead(self) -> Iterator[B]:
-        """What a capture has to look at, each once; others may be noted all the while."""
-        seen: set[int] = set()
-        while self._ahead:
-            source = self._ahead[-1]
-            while source:
-                bucket = source.popitem()[1] if isinstance(source, dict) else source.pop()
-                if id(bucket) not in seen:  # all were alive at once when it began, so ids differ
-                    seen.add(id(bucket))
-                    yield bucket
-            self._ahead.pop()
+    def ahead(self, most: int) -> list[B]:
+        """So many of those that the capture has still to look at, each once; none when it is over.
+        Others may be noted all the while."""
+        found: dict[int, B] = {}
+        while self._ahead and len(found) < most:
+            source, left = self._ahead[-1], most - len(found)
+            if isinstance(source, dict):
+                some = [source.popitem()[1] for _ in range(min(left, len(source)))]
+            else:
+                some = source[-left:]
+                del source[-left:]
+            if not source:
+                self._ahead.pop()
+            # All were alive at once when it began, so their identities differ.
+            fresh = {id(bucket): bucket for bucket in some if id(bucket) not in self._seen}
+            self._seen.update(fresh)
+            found.update(fresh)
+        return list(found.values())
 
-    def captured(self, bucket: B) -> None:
-        self._captured[id(bucket)] = bucket
+    def captured(self, buckets: list[B]) -> None:
+        self._captured.update(zip(map(id, buckets), buckets, strict=True))
 
     def committed(self, moment: Moment) -> None:
         """The cut at this moment is committed. Counts only if none has begun after it."""

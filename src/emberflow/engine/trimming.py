@@ -99,16 +99,21 @@ class Trimmed(Generic[B]):
         return self._captured(changes, moment, since)
 
     def _captured(self, changes: Changes[B], moment: Moment, since: Moment) -> Iterator[Row | None]:
-        for bucket in changes.ahead():
-            # Noted first: it may be given up at any yield.
-            if self.goes_on(bucket, moment):
-                changes.note(bucket)
-            rows = self.rows_of(bucket, moment, since)
-            if rows:
-                changes.captured(bucket)
-                yield from rows
-            else:
-                yield None
+        while given := changes.ahead(1):
+            yield from self.captured_of(given[0], changes, moment, since)
+
+    def captured_of(
+        self, bucket: B, changes: Changes[B], moment: Moment, since: Moment
+    ) -> Iterator[Row | None]:
+        """The rows of one bucket, or None. It is noted first: a cut may be given up at any yield."""
+        if self.goes_on(bucket, moment):
+            changes.note(bucket)
+        rows = self.rows_of(bucket, moment, since)
+        if rows:
+            changes.captured([bucket])
+            yield from rows
+        else:
+            yield None
 
     def cut_committed(self, moment: Moment) -> None:
         if self.changes is not None:

@@ -37,9 +37,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from emberflow.engine.accessing import (
+    NO_ABORTS,
+    Bucket,
+    Entry,
+    Use,
+    access_in_order,
+    last_versions,
+    surely_counts,
+    tell,
+    trim_accesses,
+)
 from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.changes import Changes
 from emberflow.engine.cut import Row
@@ -63,10 +75,7 @@ from emberflow.transactional import (
     known_from_element,
 )
 
-Entry: TypeAlias = tuple[Place, int, int, int, Any, Any, Any, Any]
-
 _place_of = itemgetter(0)
-_COMMITTED = (COMMITTED,)
 
 
 class _Unknown:
@@ -86,80 +95,36 @@ def same_value(one: Any, other: Any) -> bool:
     )
 
 
-#: Most keys have none, ever: nothing is put into this one.
-_NO_ABORTS: dict[Place, int] = {}
-
-
-class Bucket:
-    """The accesses of a key, and what the next one in order needs to know of the last group."""
-
-    __slots__ = ("aborts", "base", "counts", "entries", "key", "noted", "value")
-
-    def __init__(self, key: Any, default: Any) -> None:
-        self.key = key
-        self.entries: list[Entry] = []
-        #: How many aborts there are at a place: one, or for a moment two, of two histories.
-        self.aborts: dict[Place, int] = _NO_ABORTS
-        #: Of the last group: what it began with, what it left, and whether it counts.
-        self.base = default
-        self.value = default
-        self.counts = True
-        self.noted = False
-
-
-class _Use:
-    """An access as the machine uses it: its functions, and the ports that what it sends goes to."""
-
-    __slots__ = (
-        "alone",
-        "check",
-        "committed",
-        "function",
-        "name",
-        "number",
-        "outcome",
-        "output",
-        "rejected",
-        "result",
-        "silent",
-        "tells_value",
-        "tells_yes",
-        "vote",
-        "writes",
+def use_of(graph: Graph, node: State, number: int) -> Use:
+    """An access of a state as the machine uses it."""
+    access = graph.nodes[node.accesses[number]]
+    assert isinstance(access, Access)
+    ports = {what: port for port, (own, what) in enumerate(node.outputs) if own == number}
+    closers = [each for each in graph.nodes if isinstance(each, Close)]
+    close = next((each for each in closers if each.transaction == access.transaction), None)
+    vote, result = ports.get("vote", -1), ports.get("result", -1)
+    tells_value = close is not None and bool(close.requires)
+    tells_yes = tells_value or not known_from_element(graph, access)
+    return Use(
+        function=access.function,
+        check=None if access.check is None else access.check.function,
+        alone=access.alone,
+        silent=not (access.alone or tells_yes or result >= 0),
+        tells_yes=tells_yes,
+        tells_value=tells_value,
+        number=-1 if close is None or vote < 0 else close.voters.index(access.id),
+        vote=vote,
+        result=result,
+        committed=ports.get("committed", -1),
+        output=ports.get("output", -1),
+        rejected=ports.get("rejected", -1),
+        name=None if access.check is None else access.check.name,
+        outcome=outcome_of(access),
     )
 
-    def __init__(self, graph: Graph, node: State, number: int) -> None:
-        access = graph.nodes[node.accesses[number]]
-        assert isinstance(access, Access)
-        self.alone = access.alone
-        self.function = access.function
-        self.writes = access.function is not None
-        self.check = None if access.check is None else access.check.function
-        self.name = None if access.check is None else access.check.name
-        self.outcome = outcome_of(access)
-        ports = {what: port for port, (own, what) in enumerate(node.outputs) if own == number}
-        self.vote = ports.get("vote", -1)
-        self.result = ports.get("result", -1)
-        self.committed = ports.get("committed", -1)
-        self.rejected = ports.get("rejected", -1)
-        self.output = ports.get("output", -1)
-        close = next(
-            (
-                each
-                for each in graph.nodes
-                if isinstance(each, Close) and each.transaction == access.transaction
-            ),
-            None,
-        )
-        votes = self.vote >= 0 and close is not None
-        self.number = close.voters.index(access.id) if votes and close is not None else -1
-        #: Whether a vote for yes tells the value too: somebody has a constraint over it.
-        self.tells_value = close is not None and bool(close.requires)
-        #: Whether it votes to say yes, too: nobody can tell that it is there otherwise.
-        self.tells_yes = self.tells_value or not known_from_element(graph, access)
-        #: Whether it has nothing at all to say while all is well.
-        self.silent = not (access.alone or self.tells_yes or self.result >= 0)
 
+#: Buckets of a cut that are looked at together.
+_CAPTURED_AT_ONCE = 64
 
 #: What an entry sends: port and place, and the payload.
 _Sent: TypeAlias = dict[tuple[int, Place], Any]
@@ -177,8 +142,8 @@ class Versions(Trimmed[Bucket]):
         self.replays = 0
         self._default = node.default
         self._ports = node.ports
-        self._uses = [_Use(graph, node, number) for number in range(len(node.accesses))]
-        self._writes = frozenset(number for number, use in enumerate(self._uses) if use.writes)
+        self._uses = [use_of(graph, node, number) for number in range(len(node.accesses))]
+        self._writes = tuple(use.writes for use in self._uses)
 
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         outputs: list[list[FlatItem]] = [[] for _ in range(self._ports)]
@@ -187,74 +152,70 @@ class Versions(Trimmed[Bucket]):
         others: list[FlatItem] = []
         other_keys: set[Any] = set()
         other_places: set[Place] = set()
-        for item in items:
-            place, mark, (key, access, length, payload) = item
-            if mark & 1 or access < 0 or (others and (key in other_keys or place in other_places)):
-                others.append(item)
-                other_keys.add(key)
+        position, count = 0, len(items)
+        while (
+            position := access_in_order(
+                items, position, outputs, buckets, uses, touched, other_keys, other_places
+            )
+        ) < count:
+            item = items[position]
+            position += 1
+            place, mark, (key, access, _, _) = item
+            if mark & 1 or access < 0 or key in other_keys or place in other_places:
                 other_places.add(place)
+            elif self._process_one(item, outputs):
                 continue
-            bucket = buckets.get(key)
-            if bucket is None:
-                bucket = buckets[key] = Bucket(key, self._default)
-                if self.changes is not None:
-                    self.changes.note(bucket)
-            entries = bucket.entries
-            use = uses[access]
-            # In order: the value is that of the last group, or of this one so far.
-            counts, goes_on = True, False
-            if entries:
-                last = entries[-1]
-                ahead = last[0]
-                if ahead >= place:
-                    others.append(item)
-                    other_keys.add(key)
-                    continue
-                if ahead[0] == place[0] and ahead[: last[3]] == place[:length]:
-                    counts, goes_on = bucket.counts, True
-            before = bucket.value if goes_on or bucket.counts else bucket.base
-            try:
-                if use.function is None:
-                    value = before
-                else:
-                    value = use.function(before, payload[1] if use.alone else payload)
-                why = None if use.check is None or use.check(value) else use.name
-                if value.__class__ is At:
-                    raise TypeError("told in full where it is called again")
-            except Exception:
-                others.append(item)
-                other_keys.add(key)
-                continue
-            if not goes_on:
-                bucket.base = before
-            bucket.value = value
-            bucket.counts = counts and why is None and place not in bucket.aborts
-            entries.append((place, mark, access, length, payload, before, value, why))
-            if not bucket.noted and (len(entries) > 1 or why is not None or not use.writes):
-                bucket.noted = True
-                touched.append(bucket)
-            if use.silent and why is None:
-                continue
-            if use.vote >= 0:
-                if why is not None or use.tells_yes:
-                    told = value if why is not None or use.tells_value else None
-                    vote = (place[:length], use.number, key, why, told)
-                    outputs[use.vote].append((place, mark, vote))
-                if use.result >= 0 and why is None:
-                    outputs[use.result].append(((*place, RESULT), mark, (payload, value)))
-            elif not use.alone:
-                if use.result >= 0 and why is None:
-                    outputs[use.result].append(((*place, RESULT), mark, (payload, value)))
-            elif why is None:
-                identity = place[:length]
-                if use.committed >= 0:
-                    outputs[use.committed].append((identity + _COMMITTED, mark, payload[0]))
-                if use.output >= 0:
-                    outputs[use.output].append(((*identity, OUTPUT), mark, (payload[1], value)))
-            elif use.rejected >= 0:
-                rejected = self._rejected(payload[0], why, key, value)
-                outputs[use.rejected].append(((*place[:length], REJECTED), mark, rejected))
+            others.append(item)
+            other_keys.add(key)
         return self._process_slowly(others, outputs, failed) if others else outputs
+
+    def _process_one(self, item: FlatItem, outputs: list[list[FlatItem]]) -> bool:
+        """An access that is not as they mostly are: the first of its key, a further one of its
+        transaction, one that does not hold. Whether it was in order and did not raise."""
+        place, mark, (key, access, length, payload) = item
+        bucket = self.buckets.get(key)
+        if bucket is None:
+            bucket = self.buckets[key] = Bucket(key, self._default)
+            if self.changes is not None:
+                self.changes.note(bucket)
+        entries = bucket.entries
+        use = self._uses[access]
+        # In order: the value is that of the last group, or of this one so far.
+        counts, goes_on = True, False
+        if entries:
+            last = entries[-1]
+            ahead = last[0]
+            if ahead >= place:
+                return False
+            if ahead[0] == place[0] and ahead[: last[3]] == place[:length]:
+                counts, goes_on = bucket.counts, True
+        before = bucket.value if goes_on or bucket.counts else bucket.base
+        try:
+            if use.function is None:
+                value = before
+            else:
+                value = use.function(before, payload[1] if use.alone else payload)
+            why = None if use.check is None or use.check(value) else use.name
+            if value.__class__ is At:
+                raise TypeError("told in full where it is called again")
+        except Exception:
+            return False
+        if not goes_on:
+            bucket.base = before
+        bucket.value = value
+        bucket.counts = counts and why is None and place not in bucket.aborts
+        entries.append((place, mark, access, length, payload, before, value, why))
+        if not bucket.noted and (len(entries) > 1 or why is not None or not use.writes):
+            bucket.noted = True
+            self.touched.append(bucket)
+        if why is None:
+            tell(use, place, mark, key, length, payload, value, outputs)
+        elif use.vote >= 0:
+            outputs[use.vote].append((place, mark, (place[:length], use.number, key, why, value)))
+        elif use.rejected >= 0:
+            rejected = self._rejected(payload[0], why, key, value)
+            outputs[use.rejected].append(((*place[:length], REJECTED), mark, rejected))
+        return True
 
     def _rejected(self, element: Any, why: Any, key: Any, value: Any) -> Rejected[Any]:
         return Rejected(element, why, Values({(self.node.name, key): value}))
@@ -300,7 +261,7 @@ class Versions(Trimmed[Bucket]):
             bucket.noted = True
             self.touched.append(bucket)
         if access < 0:
-            if bucket.aborts is _NO_ABORTS:
+            if bucket.aborts is NO_ABORTS:
                 bucket.aborts = {}
             there = bucket.aborts.get(place, 0)
             if mark & 1 and there == 1:
@@ -457,32 +418,9 @@ class Versions(Trimmed[Bucket]):
         given = self.waiting_longest(most)
         if self.changes is not None:
             self.changes.note_all(given)
-        trim_one, writes = self.trim_one, self._writes
-        stays = self.touched.append
-        for bucket in given:
-            entries = bucket.entries
-            if bucket.aborts or len(entries) < 2:
-                if trim_one(bucket, minimal):
-                    stays(bucket)
-                continue
-            if entries[1][0] >= minimal:
-                stays(bucket)  # of what is final the last version is enough
-                continue
-            final = len(entries) if entries[-1][0] < minimal else bisect_left(entries, (minimal,))
-            last = entries[final - 1]
-            if (
-                last[7] is None
-                and last[2] in writes
-                and entries[final - 2][0][0] != last[0][0]  # so it is the only one of its group
-            ):
-                # The last final version counts: by far the commonest case.
-                del entries[: final - 1]
-                if len(entries) > 1:
-                    stays(bucket)
-                else:
-                    bucket.noted = False
-            elif trim_one(bucket, minimal):
-                stays(bucket)
+        for bucket in trim_accesses(given, minimal, self._writes, self.touched):
+            if self.trim_one(bucket, minimal):
+                self.touched.append(bucket)
         self.trimmed(minimal, len(given), most)
 
     def trim_one(self, bucket: Bucket, minimal: Moment) -> bool:
@@ -494,7 +432,7 @@ class Versions(Trimmed[Bucket]):
             entries[:final] = [] if kept is None else [_settled(kept)]
         if aborts:
             left = {place: n for place, n in aborts.items() if place >= minimal}
-            bucket.aborts = left or _NO_ABORTS
+            bucket.aborts = left or NO_ABORTS
         if not entries or (final and len(entries) == 1):
             self._settle(bucket)
         bucket.noted = (
@@ -507,14 +445,8 @@ class Versions(Trimmed[Bucket]):
     def _last_counting(self, bucket: Bucket, final: int) -> Entry | None:
         """The last version of a committed transaction among the first entries."""
         entries, aborts = bucket.entries, bucket.aborts
-        if final and not aborts:
-            last = entries[final - 1]
-            if (
-                last[7] is None
-                and last[2] in self._writes
-                and (final == 1 or entries[final - 2][0][0] != last[0][0])
-            ):
-                return last  # and the only one of its transaction
+        if final and not aborts and surely_counts(entries, final, self._writes):
+            return entries[final - 1]
         end = final
         while end:
             start = _group_start(entries, end - 1)
@@ -562,21 +494,21 @@ class Versions(Trimmed[Bucket]):
     def _captured(
         self, changes: Changes[Bucket], moment: Moment, since: Moment
     ) -> Iterator[Row | None]:
-        """As of other machines, but there is one row of a bucket at most."""
-        operation, last_counting = self.operation, self._last_counting
-        for bucket in changes.ahead():
-            entries = bucket.entries
-            final = len(entries)
-            if final and entries[-1][0] >= moment:
-                changes.note(bucket)  # first: it may be given up at any yield
-                final = bisect_left(entries, (moment,))
-            entry = last_counting(bucket, final)
-            if entry is None or entry[0] < since:
-                yield None
-            else:
-                changes.captured(bucket)
-                key = bucket.key
-                yield Row(operation, key_hash(key), key, entry[0], entry[6])
+        """As of other machines, but there is one row of a bucket at most, and most of them are found
+        many at a time. What is below the moment stays as it is, however long a row waits here."""
+        operation, new = self.operation, tuple.__new__
+        while given := changes.ahead(_CAPTURED_AT_ONCE):
+            found, versions, going_on, others = last_versions(given, moment, since, self._writes)
+            changes.note_all(going_on)
+            changes.captured(found)
+            rows = [
+                new(Row, (operation, key_hash(bucket.key), bucket.key, entry[0], entry[6]))
+                for bucket, entry in zip(found, versions, strict=True)
+            ]
+            yield from rows
+            yield from repeat(None, len(given) - len(rows) - len(others))
+            for bucket in others:
+                yield from self.captured_of(bucket, changes, moment, since)
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         """Begin with what a cut saved of the keys of this worker."""
