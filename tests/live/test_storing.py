@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from random import Random
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from emberflow import GlobalTime
-from emberflow.runners.live.storing import SinkFailedError, WriterThread
+from emberflow.runners.live.storing import UNDER_WAY_MAX, SinkFailedError, WriterThread
 from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
 
 
@@ -52,7 +53,7 @@ def bundle(number: int) -> StoredBundle:
 def store(writer: WriterThread, stored: StoredBundle) -> None:
     writer.store(stored)
     deadline = time.monotonic() + 60
-    while not writer.is_stored():
+    while not writer.stored():
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -77,6 +78,54 @@ def test_whatever_fails_each_bundle_is_stored_once_and_in_order() -> None:
     writer.close(5)
     assert [stored.payloads for stored in shelf.held] == [[number] for number in range(40)]
     assert shelf.opened > 5
+
+
+def test_what_waits_while_a_sink_is_busy_is_stored_as_one() -> None:
+    class Slow(Shelf):
+        def store(self, bundle: StoredBundle) -> None:
+            free.wait(60)
+            super().store(bundle)
+
+    free = threading.Event()
+    shelf = Slow(never())
+    writer = WriterThread(shelf, "out", 0)
+    for number in range(UNDER_WAY_MAX):
+        writer.store(bundle(number)._replace(places=[(number, 0)]))
+    free.set()
+    stored = 0
+    while stored < UNDER_WAY_MAX:
+        stored += writer.stored(60)
+    writer.close(5)
+    assert len(shelf.held) <= 2, (
+        "the first one, if it was taken before the others came, and the rest"
+    )
+    assert shelf.held[-1].last == GlobalTime(UNDER_WAY_MAX - 1, 0)
+    numbers = range(UNDER_WAY_MAX)
+    assert [payload for held in shelf.held for payload in held.payloads] == list(numbers)
+    places = [place for held in shelf.held for place in held.places or ()]
+    assert places == [(number, 0) for number in numbers]
+
+
+def test_nothing_is_stored_behind_a_bundle_that_could_not_be() -> None:
+    class Refusing(Shelf):
+        def store(self, bundle: StoredBundle) -> None:
+            if not tried:
+                tried.append(bundle)
+                come.wait(60)  # until there is one behind it
+                raise PayloadError("a set has no JSON")
+            super().store(bundle)
+
+    tried: list[StoredBundle] = []
+    come = threading.Event()
+    shelf = Refusing(never())
+    writer = WriterThread(shelf, "out", 0)
+    for number in range(3):
+        writer.store(bundle(number))
+    come.set()
+    with pytest.raises(SinkFailedError, match="no JSON"):
+        writer.stored(60)
+    writer.close(5)
+    assert shelf.held == []
 
 
 def never() -> Iterator[str]:

@@ -399,7 +399,7 @@ class Host:
             self.store_next(store)
 
     def store_next(self, store: Store) -> None:
-        bundle = store.next()
+        bundle = None if store.is_under_way else store.next()
         if bundle is None:
             return
         network = self.life.network

@@ -243,7 +243,7 @@ class Bundling:
     def _wait(self) -> None:
         """Until the sink has the bundle before; how long it is tried is the sink's affair."""
         while self._busy:
-            self._busy = not self._writer.is_stored(_WAIT_SECONDS)
+            self._busy = not self._writer.stored(_WAIT_SECONDS)
 
 
 class _Spooling:

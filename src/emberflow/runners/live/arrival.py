@@ -139,7 +139,7 @@ class ArrivalLoop(WorkerLoop):
         else:
             super()._hear(kind, body)
 
-    def _go_on_with_cut(self) -> None:
+    def _go_on_with_cut(self, *, loop_is_busy: bool) -> None:
         capturing, worker = self._capturing, self._marked
         if capturing is None:
             return
@@ -150,7 +150,8 @@ class ArrivalLoop(WorkerLoop):
             self._added_by_marker = dict(self._added)
             capturing.begin(self._worker, self._order, self._positions)
             self._order = None
-        self._captured = capturing.go_on() or self._captured
+        # Never resting: output waits for the snapshot.
+        self._captured = capturing.go_on(loop_is_busy=False) or self._captured
         if self._captured is not None and self._is_stored_ahead_of(self._captured.number):
             self._tell(said.CAPTURED, self._captured)
             self._captured = None

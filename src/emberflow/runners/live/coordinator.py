@@ -265,9 +265,8 @@ class Coordinator:
 
     def _store(self) -> None:
         for partition, identity in list(self._storing.items()):
-            if self._writers[partition].is_stored():
-                del self._storing[partition]
-                self._tell(identity, said.STORED, partition)
+            if bundles := self._writers[partition].stored():
+                self._tell(identity, said.STORED, (partition, bundles))
 
     def _advance(self, seconds: float) -> None:
         if self.phase == "meeting":

@@ -30,7 +30,7 @@ PROGRESS = b"G"  # a Progress
 CUT = b"K"  # a CutOrder, behind the progress to its moment
 COMMITTED = b"M"  # the Moment of a cut that counts from now on
 # SETTLED: a Moment, below which all output of all workers is stored
-STORED = b"S"  # (sink, partition): the driver has stored the bundle
+STORED = b"S"  # (sink, partition), bundles: the driver has stored so many more
 ASK = b"Y"  # [Ask, Mark, More or Close], behind the progress to their moments
 HALT = b"L"  # take no more elements
 END = b"E"  # the last minimal time: store what is left and, when all have, say DONE

@@ -1,7 +1,9 @@
-"""Storing: one bundle under way for each partition of a sink, whoever is slow.
+"""Storing: each partition of a sink stores one bundle after another, whoever is slow.
 
-What a barrier released waits here while the sink is busy with the bundle before it; then all that
-waits goes as one bundle. So bundles are small while a sink is quick, and grow when it is slow.
+What a barrier released is handed on at once, as a bundle, up to a few of them; a thread stores all
+that waits for it as one. So bundles are small while a sink is quick, and grow when it is slow, and
+nothing waits for word that the bundle before it is stored. When a few are under way, what is released
+waits in the `Store`, and fronts wait when that is much.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from typing import Any
 
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Moment
+from emberflow.engine.messages import AFTER_ALL, Bundle, Moment
 from emberflow.errors import EmberflowError
 from emberflow.item import FlatItem, GlobalTime
 from emberflow.sinks.plain import PayloadError
@@ -23,6 +26,8 @@ from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer
 _RETRY_SECONDS = 30.0
 _PAUSE_SECONDS_MIN = 0.05
 _PAUSE_SECONDS_MAX = 2.0
+#: Bundles handed on and not known to be stored, for each partition.
+UNDER_WAY_MAX = 8
 
 _log = logging.getLogger("emberflow")
 
@@ -32,24 +37,27 @@ class SinkFailedError(EmberflowError):
 
 
 class Store:
-    """A partition of a sink: what waits for it, and whether it is busy."""
+    """A partition of a sink: what is under way to it, and what waits."""
 
     def __init__(self, sink: str, partition: int, *, places: bool = False) -> None:
         """With ``places``, bundles say where each payload is in the order."""
         self.sink = sink
         self.partition = partition
         self._places = places
-        self.busy = False
         self._waiting: list[FlatItem] = []
         self._last: GlobalTime | None = None
-        self._under_way = 0
-        self._under_way_from: Moment = BEFORE_ALL
+        #: Of each bundle under way the first global time, and how much it holds.
+        self._under_way: deque[tuple[Moment, int]] = deque()
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._under_way)
 
     @property
     def settled(self) -> Moment:
         """Of what has come, all below this is stored."""
-        if self.busy:
-            return self._under_way_from
+        if self._under_way:
+            return self._under_way[0][0]
         if self._waiting:
             place = self._waiting[0][0]
             return place[0], place[1]
@@ -57,37 +65,37 @@ class Store:
 
     @property
     def unstored(self) -> int:
-        return len(self._waiting) + self._under_way
+        return len(self._waiting) + sum(count for _, count in self._under_way)
 
     def add(self, bundle: Bundle) -> None:
         self._waiting += bundle.items
         self._last = bundle.last
 
     def next(self) -> StoredBundle | None:
-        """The next bundle, if there is one and the sink is free."""
-        if self.busy or not self._waiting:
+        """The next bundle, if there is one and not too many are under way."""
+        if not self._waiting or len(self._under_way) >= UNDER_WAY_MAX:
             return None
-        self.busy = True
         items, self._waiting = self._waiting, []
-        self._under_way = len(items)
         place = items[0][0]
-        self._under_way_from = place[0], place[1]
+        self._under_way.append(((place[0], place[1]), len(items)))
         assert self._last is not None
         payloads = [payload for _, _, payload in items]
         places = [place for place, _, _ in items] if self._places else None
         return StoredBundle(self.sink, self.partition, self._last, payloads, places)
 
-    def stored(self) -> None:
-        self.busy = False
-        self._under_way = 0
+    def stored(self, bundles: int = 1) -> None:
+        """So many more bundles are stored, in the order they came."""
+        for _ in range(bundles):
+            self._under_way.popleft()
 
 
 class WriterThread:
-    """Stores bundles one after another, off the loop that serves the wire.
+    """Stores bundles one after another, off the loop that serves the wire; those that wait, as one.
 
     A writer that raises is given up, and after a pause another one is opened and asked what it has:
     it may have stored the bundle, and only failed to say so. If it has anything else than what was
     stored from here, somebody else has, and this life is not the one to go on (`SinkMovedError`).
+    When a bundle cannot be stored, none behind it is.
     """
 
     def __init__(self, sink: Any, name: str, partition: int) -> None:
@@ -97,8 +105,8 @@ class WriterThread:
         self._writer: Writer | None = opened(sink, name, partition)
         self._last = self._writer.last()
         self._retry_seconds = float(getattr(sink, "retry_seconds", _RETRY_SECONDS))
-        self._bundles: queue.Queue[StoredBundle | None] = queue.Queue(1)
-        self._results: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._bundles: queue.Queue[StoredBundle | None] = queue.Queue(UNDER_WAY_MAX)
+        self._results: queue.SimpleQueue[Exception | int] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"emberflow sink {name} {partition}", daemon=True
@@ -112,18 +120,20 @@ class WriterThread:
     def store(self, bundle: StoredBundle) -> None:
         self._bundles.put_nowait(bundle)
 
-    def is_stored(self, seconds: float = 0.0) -> bool:
-        """Whether a bundle has been stored since this was last asked, or is within some time.
+    def stored(self, seconds: float = 0.0) -> int:
+        """How many bundles have been stored since this was last asked, or are within some time.
 
         Raises what the sink did.
         """
-        try:
-            error = self._results.get(timeout=seconds) if seconds else self._results.get_nowait()
-        except queue.Empty:
-            return False
-        if error is not None:
-            raise error
-        return True
+        count = 0
+        with contextlib.suppress(queue.Empty):
+            while True:
+                wait = seconds > 0 and not count
+                result = self._results.get(wait, seconds if wait else None)
+                if isinstance(result, Exception):
+                    raise result
+                count += result
+        return count
 
     def close(self, seconds: float) -> None:
         self._closed.set()
@@ -133,21 +143,33 @@ class WriterThread:
             self._thread.join(seconds)
 
     def _run(self) -> None:
-        while (bundle := self._bundles.get()) is not None:
-            try:
-                self._store(bundle)
-                self._results.put(None)
-            except SinkMovedError as moved:
-                self._results.put(moved)
-            except Exception as error:
-                failure = SinkFailedError(
-                    f"sink {bundle.sink!r} partition {bundle.partition} failed: "
-                    f"{type(error).__qualname__}: {error}"
-                )
-                failure.__cause__ = error
-                self._results.put(failure)
+        try:
+            while bundles := self._waiting():
+                self._store(_as_one(bundles))
+                self._results.put(len(bundles))
+        except SinkMovedError as moved:
+            self._results.put(moved)
+        except Exception as error:
+            failure = SinkFailedError(
+                f"sink {self._name!r} partition {self._partition} failed: "
+                f"{type(error).__qualname__}: {error}"
+            )
+            failure.__cause__ = error
+            self._results.put(failure)
         if self._writer is not None:
             self._writer.close()
+
+    def _waiting(self) -> list[StoredBundle]:
+        """All bundles that wait, when there are any; none when this is to end."""
+        bundles: list[StoredBundle] = []
+        bundle = self._bundles.get()
+        with contextlib.suppress(queue.Empty):
+            while bundle is not None:
+                bundles.append(bundle)
+                bundle = self._bundles.get_nowait()
+        if bundle is None and bundles:
+            self._bundles.put(None)  # there is space: some were taken, and none comes behind it
+        return bundles
 
     def _store(self, bundle: StoredBundle) -> None:
         begin = time.monotonic()
@@ -193,6 +215,18 @@ class WriterThread:
         if writer is not None:
             with contextlib.suppress(Exception):  # it is broken, and the error is known
                 writer.close()
+
+
+def _as_one(bundles: list[StoredBundle]) -> StoredBundle:
+    """Bundles of one partition, in order, as one."""
+    last = bundles[-1]
+    if len(bundles) == 1:
+        return last
+    places = [place for bundle in bundles for place in bundle.places or ()]
+    return last._replace(
+        payloads=[payload for bundle in bundles for payload in bundle.payloads],
+        places=None if last.places is None else places,
+    )
 
 
 def opened(sink: Any, name: str, partition: int) -> Writer:

@@ -280,7 +280,7 @@ class WorkerLoop:
         effects = [*self._take_frames(), *self._take_words(), *self._take_elements()]
         self._do(effects)
         self._store()
-        self._go_on_with_cut()
+        self._go_on_with_cut(loop_is_busy=bool(effects))
         self._answer()
         self._tell_news()
         return (
@@ -302,7 +302,7 @@ class WorkerLoop:
             if effect.failure is not None:
                 raise effect.failure
 
-    def _go_on_with_cut(self) -> None:
+    def _go_on_with_cut(self, *, loop_is_busy: bool) -> None:
         capturing = self._capturing
         if capturing is None:
             return
@@ -310,7 +310,7 @@ class WorkerLoop:
             positions = {(feed.name, feed.partition): feed.gate.position for feed in self._feeds}
             capturing.begin(self._worker, self._cut, positions)
             self._cut = None
-        captured = capturing.go_on()
+        captured = capturing.go_on(loop_is_busy=loop_is_busy)
         if captured is not None:
             self._tell(said.CAPTURED, captured)
 
@@ -362,7 +362,8 @@ class WorkerLoop:
 
     def _hear(self, kind: bytes, body: Any) -> None:
         if kind == said.STORED:
-            self._stores[body].stored()
+            partition, bundles = body
+            self._stores[partition].stored(bundles)
         elif kind == said.SETTLED:
             self._settled_heard = body
             for feed in self._feeds:
@@ -412,8 +413,8 @@ class WorkerLoop:
         unstored = False
         for key, store in self._stores.items():
             writer = self._writers.get(key)
-            if writer is not None and store.busy and writer.is_stored():
-                store.stored()
+            if writer is not None and store.is_under_way:
+                store.stored(writer.stored())
             bundle = store.next()
             if bundle is not None:
                 if writer is not None:
