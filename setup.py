@@ -1,6 +1,6 @@
 """The compiled loops, the one thing that pyproject.toml cannot say.
 
-Where there is no compiler the same loops run in Python (src/emberflow/engine/loops.py, accessing.py).
+Where there is no compiler the same loops run in Python (src/emberflow/engine: loops.py, accessing.py, columns.py).
 """
 
 from setuptools import Extension, setup
@@ -12,9 +12,9 @@ setup(
         Extension(
             f"emberflow.engine.{name}",
             [f"{ENGINE}/{name}.c"],
-            depends=[f"{ENGINE}/_items.h"],
+            depends=[f"{ENGINE}/_hashing.h", f"{ENGINE}/_items.h"],
             optional=True,
         )
-        for name in ("_loops", "_versions")
+        for name in ("_columns", "_loops", "_versions")
     ]
 )

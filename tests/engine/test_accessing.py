@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from emberflow.engine import accessing
 from emberflow.engine.accessing import NO_ABORTS, Bucket, Entry, Use
+from emberflow.engine.cut import Row
 from emberflow.item import At, FlatItem, Place
 from tests.engine.test_loops import marks, places
 
@@ -17,7 +18,7 @@ _versions = pytest.importorskip(
     "emberflow.engine._versions", reason="the compiled loops are not built: no compiler was there"
 )
 
-KEYS = (1, 2, 3, "a")
+KEYS = (3, 2, True, "a", ("a", 1))
 
 
 def updated(before: Any, payload: Any) -> Any:
@@ -169,9 +170,13 @@ def test_last_versions(
     given_uses, given_buckets = state
     writes = tuple(use.writes for use in given_uses)
     own = list(given_buckets.values())
-    assert _versions.last_versions(own, moment[:2], since[:2], writes) == accessing._last_versions(
-        own, moment[:2], since[:2], writes
+    arguments = (own, moment[:2], since[:2], writes, "accounts", Row)
+    compiled, plain = (
+        last_versions(*arguments)
+        for last_versions in (_versions.last_versions, accessing._last_versions)
     )
+    assert compiled == plain
+    assert all(type(row) is Row for row in compiled[1])
 
 
 def test_an_interrupt_is_not_taken_for_an_update_that_fails() -> None:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import pickle
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from emberflow.engine import loops
-from emberflow.item import FlatItem, Place
+from emberflow.hashing import key_hash, owner
+from emberflow.item import At, FlatItem, Place
+from emberflow.transactional import closer_key
 
 _loops = pytest.importorskip(
     "emberflow.engine._loops", reason="the compiled loops are not built: no compiler was there"
 )
-
-
-class Pair(NamedTuple):
-    left: int
-    right: int
 
 
 class Absent:
@@ -36,26 +32,21 @@ places = st.one_of(
     st.tuples(st.integers(0, 30), st.integers(0, 1), st.integers(0, 2), numbers),
 )
 marks = st.sampled_from([0, 0, 0, 1, 2, 3, 2**64, 2**64 + 1])
-values = st.recursive(
-    st.one_of(numbers, st.booleans(), st.text(max_size=2), st.none(), st.floats(allow_nan=False)),
-    lambda inner: st.one_of(
-        st.tuples(inner, inner), st.tuples(inner), st.just(()), st.builds(Pair, inner, inner)
-    ),
-    max_leaves=6,
+
+
+common_keys = st.one_of(
+    st.integers(), st.text(), st.sampled_from([2**63, -(2**63), 2**70, "\ud800"])
 )
-alike = st.one_of(
-    st.lists(values, max_size=6),
-    st.lists(numbers, max_size=6),
-    st.lists(st.tuples(st.text(max_size=2), numbers), max_size=6),
-    st.lists(st.tuples(st.tuples(numbers, st.booleans()), numbers), max_size=6),
-)
-items_ = st.lists(st.tuples(places, marks, values), max_size=8)
 
 
 def key_of(payload: Any) -> Any:
     if payload == 13:
         raise ValueError("a key function that fails")
     return payload if payload != 7 else []  # a key that cannot be hashed
+
+
+def of_tuple(payload: Any) -> Any:
+    return (key_of(payload),)
 
 
 def combine(before: Any, payload: Any) -> Any:
@@ -103,14 +94,42 @@ def test_reduce_in_order(
 
 @given(st.lists(st.tuples(places, marks, payloads), max_size=12), st.integers(0, 3))
 def test_spread(items: list[FlatItem], start: int) -> None:
-    owners = {1: 0, 2: 1, 3: 1, 5: 0}
+    owners = {(1,): 0, (2,): 1, (3,): 1, (5,): 0}
     marked = [{0: 8, 1: 9, 2**64: 10}, {0: 2**65, 3: 12}]
     results = []
     for spread in (_loops.spread, loops._spread):
         dealt: list[list[FlatItem]] = [[], []]
-        position = spread(items, min(start, len(items)), dealt, key_of, owners, marked)
-        results.append((position, dealt))
+        position, stops = min(start, len(items)), []
+        while position < len(items):
+            position = spread(items, position, dealt, of_tuple, owners, marked, [0, 1])
+            stops.append(position)
+            position += 1
+        results.append((stops, dealt))
     assert results[0] == results[1]
+
+
+@given(st.lists(st.tuples(places, st.sampled_from([0, 2]), common_keys), max_size=12))
+def test_a_common_key_goes_where_its_hash_says(items: list[FlatItem]) -> None:
+    marked = [{0: 8, 2: 10}, {0: 9, 2: 11}]
+    hosts = [1, 0, 1]
+    dealt: list[list[FlatItem]] = [[], []]
+    position = 0
+    while position < len(items):
+        position = _loops.spread(items, position, dealt, lambda key: key, {}, marked, hosts)
+        if position < len(items):  # a rare one
+            place, mark, key = items[position]
+            assert _loops.hash_of_common(key) is None
+            worker = hosts[owner(key_hash(key), 3)]
+            dealt[worker].append((place, marked[worker][mark], key))
+            position += 1
+    assert dealt == [
+        [
+            (place, marked[worker][mark], key)
+            for place, mark, key in items
+            if hosts[owner(key_hash(key), 3)] == worker
+        ]
+        for worker in (0, 1)
+    ]
 
 
 @given(st.lists(st.lists(places, max_size=3)), places, places)
@@ -122,38 +141,57 @@ def test_trim_to_last(touched: list[list[Place]], minimal: Place, begun: Place) 
     assert results[0] == results[1]
 
 
-@given(items_)
-def test_what_is_packed_is_unpacked_as_it_was(items: list[FlatItem]) -> None:
-    sent = _loops.pack(items)
-    if sent is not None:
-        sent = pickle.loads(pickle.dumps(sent))
-        for unpack in (_loops.unpack, loops._unpack):
-            assert repr(unpack(*sent)) == repr(items)  # 1 and True are equal, and not the same
-    elif items:
-        fits = all(-(2**63) <= number < 2**63 for place, _, _ in items for number in place)
-        assert not fits or len({len(place) for place, _, _ in items}) > 1
+@given(common_keys, st.binary(max_size=40))
+def test_hashes(key: Any, other: bytes) -> None:
+    assert _loops.hash_of_common(key) in (key_hash(key), None)
+    assert _loops.hash_of_common(other) is _loops.hash_of_common(True) is None
 
 
-@given(alike)
-def test_what_is_packed_by_column_is_unpacked_as_it_was(values: list[Any]) -> None:
-    sent = pickle.loads(pickle.dumps(_loops.pack_column(values)))
-    for unpack_column in (_loops.unpack_column, loops._unpack_column):
-        assert repr(unpack_column(sent, len(values))) == repr(values)
+def test_keys_of_any_length_are_hashed() -> None:
+    for length in range(64):
+        assert _loops.hash_of_common(1 << length >> 1) == key_hash(1 << length >> 1)
+    for length in range(100):
+        assert _loops.hash_of_common("ä" * length + "z") == key_hash("ä" * length + "z")
 
 
-def test_ints_and_pairs_travel_as_words() -> None:
-    assert len(_loops.pack_column([1, 2, 3])) == 24
-    words, numbers = _loops.pack_column([("a", 1), ("b", 2)])
-    assert (words, len(numbers)) == (["a", "b"], 16)
+@given(places)
+def test_closer_key(identity: Place) -> None:
+    report = (identity, 1, "payload")
+    assert _loops.closer_key(report) == closer_key(report)
+    early = ((-identity[0] - 2**62, -identity[1]), 1, "payload")
+    assert _loops.closer_key(early) == closer_key(early)
 
 
-@pytest.mark.parametrize(
-    ("column", "count"), [(b"1234567", 1), ([1], 2), (([1], [1, 2]), 1), (([1],), 2)]
-)
-def test_a_column_of_another_length_is_refused(column: Any, count: int) -> None:
-    for unpack_column in (_loops.unpack_column, loops._unpack_column):
-        with pytest.raises(ValueError, match=r"length|values|shorter|longer"):
-            unpack_column(column, count)
+def function(payload: Any) -> Any:
+    if payload == 13:
+        raise ValueError("a function that fails")
+    if payload == 7:
+        return At(1, "later")
+    return (payload, At(1, "later")) if payload == 6 else (payload,) * (payload % 5)
+
+
+usual = st.lists(st.tuples(places, marks, st.sampled_from([0, 1, 2, 3])), max_size=6)
+unusual = st.lists(st.tuples(places, marks, st.sampled_from([0, 1, 2, 6, 7, 9, 13])), max_size=6)
+
+
+@given(st.one_of(usual, unusual), st.booleans(), st.booleans(), st.integers(0, 2))
+def test_machines_that_keep_nothing(
+    items: list[FlatItem], alone: bool, carried: bool, depth: int
+) -> None:
+    child, children = (4,), ((0,), (1,), (2,))
+    paired = [(place, mark, ("element", payload)) for place, mark, payload in items]
+    for name, given_items, arguments in (
+        ("extended", items, (child,)),
+        ("mapped", items, (function, child, At)),
+        ("kept", items, (function, child)),
+        ("flat_mapped", items, (function, children, At)),
+        ("reports", items, (depth, 3)),
+        ("accesses", paired if carried else items, (key_of, 2, depth, alone, carried)),
+        ("accesses", items, (str, 2, depth, alone, False)),
+        ("accesses", items, (function, 2, depth, alone, False)),
+    ):
+        compiled, plain = getattr(_loops, name), getattr(loops, f"_{name}")
+        assert repr(compiled(given_items, *arguments)) == repr(plain(given_items, *arguments)), name
 
 
 def test_an_interrupt_is_not_taken_for_a_function_that_fails() -> None:
@@ -162,8 +200,10 @@ def test_an_interrupt_is_not_taken_for_a_function_that_fails() -> None:
 
     items = [((1, 0), 0, "a")]
     with pytest.raises(KeyboardInterrupt):
-        _loops.spread(items, 0, [[]], interrupted, {}, [{}])
+        _loops.spread(items, 0, [[]], interrupted, {}, [{}], [0])
     with pytest.raises(KeyboardInterrupt):
         _loops.reduce_in_order(
             items, 0, [], interrupted, combine, {}, [], (0,), True, Absent, Refused
         )
+    with pytest.raises(KeyboardInterrupt):
+        _loops.mapped(items, interrupted, (0,), At)

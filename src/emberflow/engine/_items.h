@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* An item is (place, mark, payload), a place is (time, front, child ids...). */
+/* An item is (place, mark, payload), a place is (time, front, child ids...), perhaps a named tuple. */
 #define PLACE(item) PyTuple_GET_ITEM(item, 0)
 #define MARK(item) PyTuple_GET_ITEM(item, 1)
 #define PAYLOAD(item) PyTuple_GET_ITEM(item, 2)
@@ -17,7 +17,7 @@ static inline int
 is_item(PyObject *item)
 {
     return PyTuple_CheckExact(item) && PyTuple_GET_SIZE(item) == 3
-           && PyTuple_CheckExact(PLACE(item)) && PyLong_CheckExact(MARK(item));
+           && PyTuple_Check(PLACE(item)) && PyLong_CheckExact(MARK(item));
 }
 
 static inline int
@@ -30,7 +30,7 @@ is_tombstone(PyObject *item)
 static inline int
 is_before(PyObject *one, PyObject *other)
 {
-    if (PyTuple_CheckExact(one) && PyTuple_CheckExact(other) && PyTuple_GET_SIZE(one)
+    if (PyTuple_Check(one) && PyTuple_Check(other) && PyTuple_GET_SIZE(one)
         && PyTuple_GET_SIZE(other)) {
         PyObject *first = PyTuple_GET_ITEM(one, 0), *second = PyTuple_GET_ITEM(other, 0);
         if (first != second && PyLong_CheckExact(first) && PyLong_CheckExact(second)) {

@@ -7,10 +7,9 @@
  * is dropped here, because Python calls the function again; anything else (KeyboardInterrupt) goes on.
  */
 
+#include "_hashing.h"
 #include "_items.h"
 
-#define COLUMNS_MAX 64
-#define DEPTH_MAX 3
 #define WORKERS_REMEMBERED 64
 
 /* reduce_in_order(items, start, output, key_of, combine, buckets, touched, out, with_key, absent,
@@ -74,7 +73,8 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             failed = PyList_Append(touched, versions);
         if (!failed) {
             PyObject *sent = with_key ? PyTuple_Pack(2, key, accumulator) : Py_NewRef(accumulator);
-            PyObject *place = sent == NULL ? NULL : concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)), out);
+            PyObject *place
+                = sent == NULL ? NULL : concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)), out);
             made = place == NULL ? NULL : item_of(place, MARK(item), sent);
             Py_XDECREF(place);
             Py_XDECREF(sent);
@@ -89,21 +89,22 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return PyLong_FromSsize_t(position);
 }
 
-/* spread(items, start, spread, key_of, owners, marks) -> position */
+/* spread(items, start, spread, key_of, owners, marks, hosts) -> position */
 static PyObject *
 spread(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *items, *lists, *key_of, *owners, *marks;
+    PyObject *items, *lists, *key_of, *owners, *marks, *hosts;
     PyObject *known[WORKERS_REMEMBERED] = {NULL}, *known_as[WORKERS_REMEMBERED] = {NULL};
     Py_ssize_t position, workers;
 
-    if (nargs != 6 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[2])
-        || !PyDict_CheckExact(args[4]) || !PyList_CheckExact(args[5])
+    if (nargs != 7 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[2])
+        || !PyDict_CheckExact(args[4]) || !PyList_CheckExact(args[5]) || !PyList_CheckExact(args[6])
         || PyList_GET_SIZE(args[2]) != PyList_GET_SIZE(args[5])) {
         PyErr_SetString(PyExc_TypeError, "spread: not what it takes");
         return NULL;
     }
     items = args[0], lists = args[2], key_of = args[3], owners = args[4], marks = args[5];
+    hosts = args[6];
     workers = PyList_GET_SIZE(lists);
     position = PyLong_AsSsize_t(args[1]);
     if (position < 0)
@@ -113,13 +114,21 @@ spread(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         PyObject *item = PyList_GET_ITEM(items, position);
         PyObject *key, *owner, *marked;
         Py_ssize_t worker;
+        uint32_t hash;
 
         if (!is_item(item))
             return PyLong_FromSsize_t(position);
         key = PyObject_CallOneArg(key_of, PAYLOAD(item));
         if (key == NULL)
             return stopped_at(position);
-        owner = PyDict_GetItemWithError(owners, key);
+        if (hash_of_common(key, &hash)) {
+            uint64_t parts = (uint64_t)PyList_GET_SIZE(hosts);
+            uint64_t part = (uint64_t)(hash ^ 0x80000000U) * parts >> 32;
+            owner = parts ? PyList_GET_ITEM(hosts, (Py_ssize_t)part) : NULL;
+        }
+        else {
+            owner = PyDict_GetItemWithError(owners, key);
+        }
         Py_DECREF(key);
         if (owner == NULL)
             return stopped_at(position);
@@ -141,6 +150,28 @@ spread(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             return NULL;
     }
     return PyLong_FromSsize_t(position);
+}
+
+/* closer_key(report) -> int. See `transactional.closer_key`. */
+static PyObject *
+closer_key(PyObject *module, PyObject *report)
+{
+    if (PyTuple_CheckExact(report) && PyTuple_GET_SIZE(report)) {
+        PyObject *identity = PyTuple_GET_ITEM(report, 0);
+        if (PyTuple_Check(identity) && PyTuple_GET_SIZE(identity) >= 2) {
+            int beyond = 0, beyond_too = 0;
+            long long time = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(identity, 0), &beyond);
+            long long front
+                = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(identity, 1), &beyond_too);
+            if (!PyErr_Occurred() && !beyond && !beyond_too) {
+                uint64_t product = (uint64_t)time * 0x9E3779B97F4A7C15U;
+                return PyLong_FromLong((long)(((product >> 48) + (uint64_t)front) & 0xFFF));
+            }
+        }
+    }
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "closer_key: not a report");
+    return NULL;
 }
 
 /* trim_to_last(touched, minimal, begun) -> (rest, unnoted) */
@@ -183,361 +214,284 @@ failed:
     return NULL;
 }
 
-/* Columns: see `loops.py`. A column of ints is their 64-bit words, a column of tuples of one length
- * is a tuple of columns, any other is the list of its values. */
+/* Machines that keep nothing: each gives the outputs of all items, or None if something is unusual,
+ * a function that raises, say. Then Python sees to all of them. */
 
-static PyObject *pack_column_of(PyObject *values, int depth);
-static PyObject *unpack_column_of(PyObject *column, Py_ssize_t count);
-
-/* The words of a list of ints that fit; None if that is not what it is. */
+/* After a failure: None if it is one of the user's. */
 static PyObject *
-words_of(PyObject *values)
+unusual(PyObject *output)
 {
-    Py_ssize_t count = PyList_GET_SIZE(values), i;
-    PyObject *words;
-    int64_t *word;
-
-    for (i = 0; i < count; i++)
-        if (!PyLong_CheckExact(PyList_GET_ITEM(values, i)))
-            Py_RETURN_NONE;
-    words = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
-    if (words == NULL)
-        return NULL;
-    word = (int64_t *)PyBytes_AS_STRING(words);
-    for (i = 0; i < count; i++) {
-        int beyond = 0;
-        word[i] = PyLong_AsLongLongAndOverflow(PyList_GET_ITEM(values, i), &beyond);
-        if (beyond) {
-            Py_DECREF(words);
-            Py_RETURN_NONE;
-        }
+    Py_XDECREF(output);
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL;
+        PyErr_Clear();
     }
-    return words;
+    Py_RETURN_NONE;
 }
 
-static PyObject *
-columns_of_tuples(PyObject *values, int depth)
+/* (place + child, mark, payload) as the next of a list made long enough; the payload is given away. */
+static int
+set_child(PyObject *list, Py_ssize_t position, PyObject *item, PyObject *child, PyObject *payload)
 {
-    Py_ssize_t count = PyList_GET_SIZE(values), width, i, column;
-    PyObject *columns;
-
-    width = PyTuple_GET_SIZE(PyList_GET_ITEM(values, 0));
-    if (!width || width > COLUMNS_MAX)
-        return Py_NewRef(values);
-    for (i = 0; i < count; i++) {
-        PyObject *value = PyList_GET_ITEM(values, i);
-        if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(value) != width)
-            return Py_NewRef(values);
-    }
-    columns = PyTuple_New(width);
-    for (column = 0; columns != NULL && column < width; column++) {
-        PyObject *made = NULL, *list = PyList_New(count);
-        if (list != NULL) {
-            for (i = 0; i < count; i++)
-                PyList_SET_ITEM(list, i,
-                                Py_NewRef(PyTuple_GET_ITEM(PyList_GET_ITEM(values, i), column)));
-            made = pack_column_of(list, depth + 1);
-            Py_DECREF(list);
-        }
-        if (made == NULL)
-            Py_CLEAR(columns);
-        else
-            PyTuple_SET_ITEM(columns, column, made);
-    }
-    return columns;
+    PyObject *place = concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)), child);
+    PyObject *made = place == NULL ? NULL : item_of(place, MARK(item), payload);
+    Py_XDECREF(place);
+    Py_DECREF(payload);
+    if (made == NULL)
+        return -1;
+    PyList_SET_ITEM(list, position, made);
+    return 0;
 }
 
+/* extended(items, child) -> items */
 static PyObject *
-pack_column_of(PyObject *values, int depth)
+extended(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (PyList_GET_SIZE(values)) {
-        PyObject *first = PyList_GET_ITEM(values, 0);
-        if (PyLong_CheckExact(first)) {
-            PyObject *words = words_of(values);
-            if (words != Py_None)
-                return words;
-            Py_DECREF(words);
-        }
-        else if (PyTuple_CheckExact(first) && depth < DEPTH_MAX) {
-            return columns_of_tuples(values, depth);
-        }
-    }
-    return Py_NewRef(values);
-}
-
-/* pack_column(values) -> column */
-static PyObject *
-pack_column(PyObject *module, PyObject *values)
-{
-    if (!PyList_CheckExact(values)) {
-        PyErr_SetString(PyExc_TypeError, "pack_column: not a list");
-        return NULL;
-    }
-    return pack_column_of(values, 0);
-}
-
-static PyObject *
-unpacked_words(PyObject *words, Py_ssize_t count)
-{
-    const char *from = PyBytes_AS_STRING(words);
-    PyObject *values;
+    PyObject *items, *output;
     Py_ssize_t i;
 
-    if (PyBytes_GET_SIZE(words) != count * (Py_ssize_t)sizeof(int64_t)) {
-        PyErr_SetString(PyExc_ValueError, "unpack: a column is of another length");
+    if (nargs != 2 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "extended: not what it takes");
         return NULL;
     }
-    values = PyList_New(count);
-    for (i = 0; values != NULL && i < count; i++) {
-        int64_t word;
-        PyObject *value;
-        memcpy(&word, from + i * sizeof(int64_t), sizeof(int64_t));
-        value = PyLong_FromLongLong(word);
-        if (value == NULL)
-            Py_CLEAR(values);
-        else
-            PyList_SET_ITEM(values, i, value);
+    items = args[0];
+    output = PyList_New(PyList_GET_SIZE(items));
+    for (i = 0; output != NULL && i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i);
+        if (!is_item(item)) {
+            PyErr_SetString(PyExc_TypeError, "extended: not an item");
+            Py_CLEAR(output);
+        }
+        else if (set_child(output, i, item, args[1], Py_NewRef(PAYLOAD(item)))) {
+            Py_CLEAR(output);
+        }
     }
-    return values;
+    return output;
 }
 
+/* mapped(items, function, child, at) -> items or None */
 static PyObject *
-unpacked_tuples(PyObject *columns, Py_ssize_t count)
+mapped(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    Py_ssize_t width = PyTuple_GET_SIZE(columns), column, i;
-    PyObject *values = PyList_New(count);
+    PyObject *items, *output;
+    Py_ssize_t i;
 
-    if (values == NULL)
-        return NULL;
-    for (i = 0; i < count; i++) {
-        PyObject *value = PyTuple_New(width);
-        if (value == NULL)
-            goto failed;
-        PyList_SET_ITEM(values, i, value);
-    }
-    for (column = 0; column < width; column++) {
-        PyObject *list = unpack_column_of(PyTuple_GET_ITEM(columns, column), count);
-        if (list == NULL)
-            goto failed;
-        for (i = 0; i < count; i++)
-            PyTuple_SET_ITEM(PyList_GET_ITEM(values, i), column,
-                             Py_NewRef(PyList_GET_ITEM(list, i)));
-        Py_DECREF(list);
-    }
-    return values;
-
-failed:
-    Py_DECREF(values);
-    return NULL;
-}
-
-static PyObject *
-unpack_column_of(PyObject *column, Py_ssize_t count)
-{
-    if (PyBytes_CheckExact(column))
-        return unpacked_words(column, count);
-    if (PyTuple_CheckExact(column))
-        return unpacked_tuples(column, count);
-    if (!PyList_CheckExact(column) || PyList_GET_SIZE(column) != count) {
-        PyErr_SetString(PyExc_ValueError, "unpack: a column is of another length");
+    if (nargs != 4 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "mapped: not what it takes");
         return NULL;
     }
-    return Py_NewRef(column);
+    items = args[0];
+    output = PyList_New(PyList_GET_SIZE(items));
+    if (output == NULL)
+        return NULL;
+    for (i = 0; i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i);
+        PyObject *image = is_item(item) ? PyObject_CallOneArg(args[1], PAYLOAD(item)) : NULL;
+        if (image == NULL || (PyObject *)Py_TYPE(image) == args[3]) {
+            Py_XDECREF(image);
+            return unusual(output);
+        }
+        if (set_child(output, i, item, args[2], image)) {
+            Py_DECREF(output);
+            return NULL;
+        }
+    }
+    return output;
 }
 
-/* unpack_column(column, count) -> values */
+/* kept(items, function, child) -> items or None */
 static PyObject *
-unpack_column(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+kept(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    Py_ssize_t count = nargs == 2 ? PyLong_AsSsize_t(args[1]) : -1;
-    if (count < 0) {
+    PyObject *items, *output;
+    Py_ssize_t i;
+
+    if (nargs != 3 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "kept: not what it takes");
+        return NULL;
+    }
+    items = args[0];
+    output = PyList_New(0);
+    if (output == NULL)
+        return NULL;
+    for (i = 0; i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i);
+        PyObject *said = is_item(item) ? PyObject_CallOneArg(args[1], PAYLOAD(item)) : NULL;
+        int stays = said == NULL ? -1 : PyObject_IsTrue(said);
+        Py_XDECREF(said);
+        if (stays < 0)
+            return unusual(output);
+        if (stays) {
+            PyObject *place
+                = concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)), args[2]);
+            PyObject *made = place == NULL ? NULL : item_of(place, MARK(item), PAYLOAD(item));
+            Py_XDECREF(place);
+            if (append_made(output, made)) {
+                Py_DECREF(output);
+                return NULL;
+            }
+        }
+    }
+    return output;
+}
+
+/* flat_mapped(items, function, children, at) -> items or None */
+static PyObject *
+flat_mapped(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *items, *children, *output;
+    Py_ssize_t i, child;
+
+    if (nargs != 4 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "flat_mapped: not what it takes");
+        return NULL;
+    }
+    items = args[0], children = args[2];
+    output = PyList_New(0);
+    if (output == NULL)
+        return NULL;
+    for (i = 0; i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i);
+        PyObject *images = is_item(item) ? PyObject_CallOneArg(args[1], PAYLOAD(item)) : NULL;
+        if (images == NULL || (!PyTuple_CheckExact(images) && !PyList_CheckExact(images))
+            || PySequence_Fast_GET_SIZE(images) > PyTuple_GET_SIZE(children)) {
+            Py_XDECREF(images);
+            return unusual(output);
+        }
+        for (child = 0; child < PySequence_Fast_GET_SIZE(images); child++) {
+            PyObject *image = PySequence_Fast_GET_ITEM(images, child), *place, *made;
+            if ((PyObject *)Py_TYPE(image) == args[3]) {
+                Py_DECREF(images);
+                return unusual(output);
+            }
+            place = concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)),
+                                 PyTuple_GET_ITEM(children, child));
+            made = place == NULL ? NULL : item_of(place, MARK(item), image);
+            Py_XDECREF(place);
+            if (append_made(output, made)) {
+                Py_DECREF(images);
+                Py_DECREF(output);
+                return NULL;
+            }
+        }
+        Py_DECREF(images);
+    }
+    return output;
+}
+
+/* accesses(items, key_of, number, depth, alone, carried) -> items or None */
+static PyObject *
+accesses(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *items, *output;
+    Py_ssize_t depth, i;
+    int alone, carried;
+
+    if (nargs != 6 || !PyList_CheckExact(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "accesses: not what it takes");
+        return NULL;
+    }
+    items = args[0];
+    depth = PyLong_AsSsize_t(args[3]);
+    alone = args[4] == Py_True, carried = args[5] == Py_True;
+    if (depth < 0)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    output = PyList_New(PyList_GET_SIZE(items));
+    if (output == NULL)
+        return NULL;
+    for (i = 0; i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i), *own, *key, *length, *payload, *access, *made;
+        if (!is_item(item) || PyTuple_GET_SIZE(PLACE(item)) < depth)
+            return unusual(output);
+        own = payload = PAYLOAD(item);
+        if (carried) {
+            if (!PyTuple_CheckExact(own) || PyTuple_GET_SIZE(own) != 2)
+                return unusual(output);
+            own = PyTuple_GET_ITEM(own, 1);
+        }
+        key = PyObject_CallOneArg(args[1], own);
+        if (key == NULL
+            || !(PyLong_CheckExact(key) || PyUnicode_CheckExact(key) || PyBytes_CheckExact(key))) {
+            Py_XDECREF(key);
+            return unusual(output);
+        }
+        length = PyLong_FromSsize_t(PyTuple_GET_SIZE(PLACE(item)) - depth);
+        payload = alone && !carried ? PyTuple_Pack(2, payload, payload) : Py_NewRef(payload);
+        access = length == NULL || payload == NULL
+                     ? NULL
+                     : PyTuple_Pack(4, key, args[2], length, payload);
+        made = access == NULL ? NULL : item_of(PLACE(item), MARK(item), access);
+        Py_DECREF(key);
+        Py_XDECREF(length);
+        Py_XDECREF(payload);
+        Py_XDECREF(access);
+        if (made == NULL) {
+            Py_DECREF(output);
+            return NULL;
+        }
+        PyList_SET_ITEM(output, i, made);
+    }
+    return output;
+}
+
+/* reports(items, depth, number) -> items */
+static PyObject *
+reports(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *items, *output;
+    Py_ssize_t depth, i;
+
+    depth = nargs == 3 && PyList_CheckExact(args[0]) ? PyLong_AsSsize_t(args[1]) : -1;
+    if (depth < 0) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "unpack_column: takes a column and a count");
+            PyErr_SetString(PyExc_TypeError, "reports: not what it takes");
         return NULL;
     }
-    return unpack_column_of(args[0], count);
-}
-
-/* The marks of items: one int if they are all the same, else a list. */
-static PyObject *
-packed_marks(PyObject *items)
-{
-    Py_ssize_t count = PyList_GET_SIZE(items), i;
-    PyObject *first = MARK(PyList_GET_ITEM(items, 0)), *made;
-
-    for (i = 1; i < count; i++) {
-        PyObject *mark = MARK(PyList_GET_ITEM(items, i));
-        if (mark != first) {
-            int same = PyObject_RichCompareBool(mark, first, Py_EQ);
-            if (same < 0)
-                return NULL;
-            if (!same)
-                break;
+    items = args[0];
+    output = PyList_New(PyList_GET_SIZE(items));
+    for (i = 0; output != NULL && i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i), *identity, *report, *made;
+        if (!is_item(item)) {
+            PyErr_SetString(PyExc_TypeError, "reports: not an item");
+            Py_CLEAR(output);
+            break;
         }
-    }
-    if (i == count)
-        return Py_NewRef(first);
-    made = PyList_New(count);
-    for (i = 0; made != NULL && i < count; i++)
-        PyList_SET_ITEM(made, i, Py_NewRef(MARK(PyList_GET_ITEM(items, i))));
-    return made;
-}
-
-/* The places of items by column, an int where all have the same; None if they do not fit. */
-static PyObject *
-packed_places(PyObject *items)
-{
-    Py_ssize_t count = PyList_GET_SIZE(items), width, row, column;
-    PyObject *columns = NULL;
-    int64_t *words;
-
-    width = PyTuple_GET_SIZE(PLACE(PyList_GET_ITEM(items, 0)));
-    if (!width || width > COLUMNS_MAX)
-        Py_RETURN_NONE;
-    words = PyMem_New(int64_t, count * width);
-    if (words == NULL)
-        return PyErr_NoMemory();
-    for (row = 0; row < count; row++) {
-        PyObject *place = PLACE(PyList_GET_ITEM(items, row));
-        int beyond = PyTuple_GET_SIZE(place) != width;
-        for (column = 0; !beyond && column < width; column++) {
-            PyObject *number = PyTuple_GET_ITEM(place, column);
-            beyond = !PyLong_CheckExact(number);
-            if (!beyond)
-                words[column * count + row] = PyLong_AsLongLongAndOverflow(number, &beyond);
-        }
-        if (beyond) {
-            PyMem_Free(words);
-            Py_RETURN_NONE;
-        }
-    }
-    columns = PyTuple_New(width);
-    for (column = 0; columns != NULL && column < width; column++) {
-        int64_t *word = words + column * count;
-        PyObject *made;
-        for (row = 1; row < count && word[row] == word[0]; row++)
-            ;
-        made = row >= count ? PyLong_FromLongLong(word[0])
-                            : PyBytes_FromStringAndSize((char *)word, count * sizeof(int64_t));
+        identity = PyTuple_GetSlice(PLACE(item), 0, PyTuple_GET_SIZE(PLACE(item)) - depth);
+        report = identity == NULL ? NULL : PyTuple_Pack(3, identity, args[2], PAYLOAD(item));
+        made = report == NULL ? NULL : item_of(PLACE(item), MARK(item), report);
+        Py_XDECREF(identity);
+        Py_XDECREF(report);
         if (made == NULL)
-            Py_CLEAR(columns);
+            Py_CLEAR(output);
         else
-            PyTuple_SET_ITEM(columns, column, made);
+            PyList_SET_ITEM(output, i, made);
     }
-    PyMem_Free(words);
-    return columns;
+    return output;
 }
 
-/* pack(items) -> (count, columns of the places, marks, column of the payloads), or None */
+/* hash_of_common(key) -> the hash, or None. For tests. */
 static PyObject *
-pack(PyObject *module, PyObject *items)
+hash_of_common_key(PyObject *module, PyObject *key)
 {
-    Py_ssize_t count, row;
-    PyObject *places, *marks, *payloads, *column;
-
-    if (!PyList_CheckExact(items)) {
-        PyErr_SetString(PyExc_TypeError, "pack: not a list");
-        return NULL;
-    }
-    count = PyList_GET_SIZE(items);
-    if (!count)
+    uint32_t hash;
+    if (!hash_of_common(key, &hash))
         Py_RETURN_NONE;
-    for (row = 0; row < count; row++)
-        if (!is_item(PyList_GET_ITEM(items, row)))
-            Py_RETURN_NONE;
-    places = packed_places(items);
-    if (places == NULL || places == Py_None)
-        return places;
-    marks = packed_marks(items);
-    payloads = PyList_New(count);
-    for (row = 0; payloads != NULL && row < count; row++)
-        PyList_SET_ITEM(payloads, row, Py_NewRef(PAYLOAD(PyList_GET_ITEM(items, row))));
-    column = payloads == NULL ? NULL : pack_column_of(payloads, 0);
-    Py_XDECREF(payloads);
-    if (marks == NULL || column == NULL) {
-        Py_DECREF(places);
-        Py_XDECREF(marks);
-        Py_XDECREF(column);
-        return NULL;
-    }
-    return Py_BuildValue("(nNNN)", count, places, marks, column);
-}
-
-/* unpack(count, columns of the places, marks, column of the payloads) -> items */
-static PyObject *
-unpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
-{
-    PyObject *columns, *marks, *payloads, *items;
-    const char *words[COLUMNS_MAX];
-    Py_ssize_t count, width, row, column;
-
-    if (nargs != 4 || !PyTuple_CheckExact(args[1]) || PyTuple_GET_SIZE(args[1]) > COLUMNS_MAX) {
-        PyErr_SetString(PyExc_TypeError, "unpack: not what pack gives");
-        return NULL;
-    }
-    count = PyLong_AsSsize_t(args[0]);
-    if (count < 0 && PyErr_Occurred())
-        return NULL;
-    columns = args[1], marks = args[2];
-    width = PyTuple_GET_SIZE(columns);
-    for (column = 0; column < width; column++) {
-        PyObject *given = PyTuple_GET_ITEM(columns, column);
-        words[column] = NULL;
-        if (PyBytes_CheckExact(given)) {
-            if (PyBytes_GET_SIZE(given) != count * (Py_ssize_t)sizeof(int64_t)) {
-                PyErr_SetString(PyExc_ValueError, "unpack: a column is of another length");
-                return NULL;
-            }
-            words[column] = PyBytes_AS_STRING(given);
-        }
-    }
-    if (PyList_CheckExact(marks) && PyList_GET_SIZE(marks) != count) {
-        PyErr_SetString(PyExc_ValueError, "unpack: not a mark for each item");
-        return NULL;
-    }
-    payloads = unpack_column_of(args[3], count);
-    if (payloads == NULL)
-        return NULL;
-    items = PyList_New(count);
-    for (row = 0; items != NULL && row < count; row++) {
-        PyObject *place = PyTuple_New(width), *item = NULL;
-        for (column = 0; place != NULL && column < width; column++) {
-            PyObject *number;
-            if (words[column] == NULL) {
-                number = Py_NewRef(PyTuple_GET_ITEM(columns, column));
-            }
-            else {
-                int64_t word;
-                memcpy(&word, words[column] + row * sizeof(int64_t), sizeof(int64_t));
-                number = PyLong_FromLongLong(word);
-            }
-            if (number == NULL)
-                Py_CLEAR(place);
-            else
-                PyTuple_SET_ITEM(place, column, number);
-        }
-        if (place != NULL) {
-            item = item_of(place, PyList_CheckExact(marks) ? PyList_GET_ITEM(marks, row) : marks,
-                           PyList_GET_ITEM(payloads, row));
-            Py_DECREF(place);
-        }
-        if (item == NULL)
-            Py_CLEAR(items);
-        else
-            PyList_SET_ITEM(items, row, item);
-    }
-    Py_DECREF(payloads);
-    return items;
+    return PyLong_FromLong((int32_t)hash);
 }
 
 static PyMethodDef methods[] = {
+    {"hash_of_common", hash_of_common_key, METH_O, NULL},
     {"reduce_in_order", (PyCFunction)(void (*)(void))reduce_in_order, METH_FASTCALL, NULL},
     {"spread", (PyCFunction)(void (*)(void))spread, METH_FASTCALL, NULL},
+    {"closer_key", closer_key, METH_O, NULL},
+    {"extended", (PyCFunction)(void (*)(void))extended, METH_FASTCALL, NULL},
+    {"mapped", (PyCFunction)(void (*)(void))mapped, METH_FASTCALL, NULL},
+    {"kept", (PyCFunction)(void (*)(void))kept, METH_FASTCALL, NULL},
+    {"flat_mapped", (PyCFunction)(void (*)(void))flat_mapped, METH_FASTCALL, NULL},
+    {"accesses", (PyCFunction)(void (*)(void))accesses, METH_FASTCALL, NULL},
+    {"reports", (PyCFunction)(void (*)(void))reports, METH_FASTCALL, NULL},
     {"trim_to_last", (PyCFunction)(void (*)(void))trim_to_last, METH_FASTCALL, NULL},
-    {"pack", pack, METH_O, NULL},
-    {"pack_column", pack_column, METH_O, NULL},
-    {"unpack_column", (PyCFunction)(void (*)(void))unpack_column, METH_FASTCALL, NULL},
-    {"unpack", (PyCFunction)(void (*)(void))unpack, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

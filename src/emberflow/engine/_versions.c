@@ -9,6 +9,7 @@
  * they come in together and not one after another.
  */
 
+#include "_hashing.h"
 #include "_items.h"
 #include <structmember.h>
 
@@ -17,8 +18,10 @@
 
 /* An entry is (place, mark, access, length, payload, before, value, failed). */
 #define ACCESS(entry) PyTuple_GET_ITEM(entry, 2)
+#define VALUE(entry) PyTuple_GET_ITEM(entry, 6)
 #define FAILED(entry) PyTuple_GET_ITEM(entry, 7)
 #define ENTRY_SIZE 8
+#define ROW_SIZE 5
 
 #if defined(__GNUC__)
 #define FETCH(address) __builtin_prefetch(address)
@@ -90,7 +93,7 @@ is_bucket(PyObject *bucket)
 {
     return Py_IS_TYPE(bucket, known.bucket) && SLOT(bucket, entries) != NULL
            && PyList_CheckExact(SLOT(bucket, entries)) && SLOT(bucket, aborts) != NULL
-           && PyDict_CheckExact(SLOT(bucket, aborts)) && SLOT(bucket, base) != NULL
+           && PyDict_Check(SLOT(bucket, aborts)) && SLOT(bucket, base) != NULL
            && SLOT(bucket, value) != NULL && SLOT(bucket, counts) != NULL
            && SLOT(bucket, noted) != NULL && SLOT(bucket, key) != NULL;
 }
@@ -543,23 +546,47 @@ trim_accesses(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return others;
 }
 
-/* last_versions(given, moment, since, writes) -> (found, versions, going on, others) */
+/* A row of a bucket's version, Row(operation, hash, key, place, value); None if the key is not common. */
+static PyObject *
+row_of(PyTypeObject *type, PyObject *operation, PyObject *bucket, PyObject *entry)
+{
+    PyObject *row, *hashed;
+    uint32_t hash;
+
+    if (!hash_of_common(SLOT(bucket, key), &hash))
+        Py_RETURN_NONE;
+    hashed = PyLong_FromLong((int32_t)hash);
+    row = hashed == NULL ? NULL : type->tp_alloc(type, ROW_SIZE);
+    if (row == NULL) {
+        Py_XDECREF(hashed);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(row, 0, Py_NewRef(operation));
+    PyTuple_SET_ITEM(row, 1, hashed);
+    PyTuple_SET_ITEM(row, 2, Py_NewRef(SLOT(bucket, key)));
+    PyTuple_SET_ITEM(row, 3, Py_NewRef(PLACE(entry)));
+    PyTuple_SET_ITEM(row, 4, Py_NewRef(VALUE(entry)));
+    return row;
+}
+
+/* last_versions(given, moment, since, writes, operation, Row) -> (found, rows, going on, others) */
 static PyObject *
 last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *given, *moment, *since, *writes, *found, *versions, *going_on, *others;
+    PyObject *given, *moment, *since, *writes, *found, *rows, *going_on, *others;
     Py_ssize_t position = 0;
 
-    if (nargs != 4 || known.bucket == NULL || !PyList_CheckExact(args[0])
+    if (nargs != 6 || known.bucket == NULL || !PyList_CheckExact(args[0])
         || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])
-        || !PyTuple_CheckExact(args[3]) || !are_buckets(args[0])) {
+        || !PyTuple_CheckExact(args[3]) || !PyType_Check(args[5])
+        || !PyType_IsSubtype((PyTypeObject *)args[5], &PyTuple_Type) || !are_buckets(args[0])) {
         PyErr_SetString(PyExc_TypeError, "last_versions: not what it takes");
         return NULL;
     }
     given = args[0], moment = args[1], since = args[2], writes = args[3];
-    found = PyList_New(0), versions = PyList_New(0);
+    found = PyList_New(0), rows = PyList_New(0);
     going_on = PyList_New(0), others = PyList_New(0);
-    if (found == NULL || versions == NULL || going_on == NULL || others == NULL)
+    if (found == NULL || rows == NULL || going_on == NULL || others == NULL)
         goto failed;
     while (position < PyList_GET_SIZE(given)) {
         int some = fetch_some(given, position);
@@ -567,30 +594,36 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             goto failed;
         for (; some > 0; some--, position++) {
             PyObject *bucket = PyList_GET_ITEM(given, position), *entries = SLOT(bucket, entries);
+            PyObject *row = NULL, *last;
             Py_ssize_t final = below(entries, moment);
             int result;
-            if (final < 0
-                || (final < PyList_GET_SIZE(entries) && PyList_Append(going_on, bucket)))
+            if (final < 0 || (final < PyList_GET_SIZE(entries) && PyList_Append(going_on, bucket)))
                 goto failed;
             if (!final)
                 continue;
+            last = entry_at(entries, final - 1);
             result = PyDict_GET_SIZE(SLOT(bucket, aborts)) ? 0 : counts(entries, final, writes);
-            if (result < 0 || (!result && PyList_Append(others, bucket)))
+            if (result > 0) {
+                int before = is_before(PLACE(last), since);
+                if (before > 0)
+                    continue;
+                row = before < 0 ? NULL : row_of((PyTypeObject *)args[5], args[4], bucket, last);
+                if (row == NULL)
+                    goto failed;
+            }
+            if (result < 0 || PyList_Append(row == NULL || row == Py_None ? others : found, bucket)
+                || (row != NULL && row != Py_None && PyList_Append(rows, row))) {
+                Py_XDECREF(row);
                 goto failed;
-            if (!result)
-                continue;
-            result = is_before(PLACE(entry_at(entries, final - 1)), since);
-            if (result < 0
-                || (!result && (PyList_Append(found, bucket)
-                                || PyList_Append(versions, entry_at(entries, final - 1)))))
-                goto failed;
+            }
+            Py_XDECREF(row);
         }
     }
-    return Py_BuildValue("(NNNN)", found, versions, going_on, others);
+    return Py_BuildValue("(NNNN)", found, rows, going_on, others);
 
 failed:
     Py_XDECREF(found);
-    Py_XDECREF(versions);
+    Py_XDECREF(rows);
     Py_XDECREF(going_on);
     Py_XDECREF(others);
     return NULL;

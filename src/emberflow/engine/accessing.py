@@ -12,7 +12,9 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from emberflow.engine.cut import Row
 from emberflow.engine.messages import Moment
+from emberflow.hashing import key_hash
 from emberflow.item import At, FlatItem, Place
 from emberflow.transactional import COMMITTED, OUTPUT, RESULT
 
@@ -172,15 +174,20 @@ def _trim_accesses(
 
 
 def _last_versions(
-    given: list[Bucket], moment: Moment, since: Moment, writes: tuple[bool, ...]
-) -> tuple[list[Bucket], list[Entry], list[Bucket], list[Bucket]]:
-    """The last version below a moment, where it counts and is not below ``since``.
+    given: list[Bucket],
+    moment: Moment,
+    since: Moment,
+    writes: tuple[bool, ...],
+    operation: str,
+    row: type[Row],
+) -> tuple[list[Bucket], list[Row], list[Bucket], list[Bucket]]:
+    """Rows of the last versions below a moment, where these count and are not below ``since``.
 
-    Returns the buckets that have one, and the versions; the buckets that go on beyond the moment;
-    and those that are not so simple.
+    Returns the buckets that have one, and the rows; the buckets that go on beyond the moment; and
+    those that are not so simple: also keys whose hash is.
     """
     found: list[Bucket] = []
-    versions: list[Entry] = []
+    rows: list[Row] = []
     going_on: list[Bucket] = []
     others: list[Bucket] = []
     for bucket in given:
@@ -194,9 +201,17 @@ def _last_versions(
         if bucket.aborts or not surely_counts(entries, final, writes):
             others.append(bucket)
         elif entries[final - 1][0] >= since:
+            if bucket.key.__class__ not in _COMMON:
+                others.append(bucket)
+                continue
+            last = entries[final - 1]
             found.append(bucket)
-            versions.append(entries[final - 1])
-    return found, versions, going_on, others
+            rows.append(row(operation, key_hash(bucket.key), bucket.key, last[0], last[6]))
+    return found, rows, going_on, others
+
+
+#: Types of keys that are hashed here.
+_COMMON = frozenset((int, str))
 
 
 def surely_counts(entries: list[Entry], final: int, writes: tuple[bool, ...]) -> bool:

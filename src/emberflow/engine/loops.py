@@ -10,20 +10,12 @@ may differ in which they have.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
+from emberflow import transactional
 from emberflow.engine.messages import Moment
 from emberflow.item import FlatItem, Place
-
-#: Values by column: 64-bit words if they are ints that fit, a tuple of columns if they are tuples of one
-#: length, else the list of them.
-Column: TypeAlias = "bytes | tuple[Column, ...] | list[Any]"
-
-#: How many items; their places by column, an int where all have the same one; their marks, one int if
-#: all have the same one; their payloads.
-Packed: TypeAlias = "tuple[int, tuple[int | bytes, ...], int | list[int], Column]"
 
 
 def _reduce_in_order(
@@ -74,8 +66,13 @@ def _spread(
     key_of: Callable[[Any], Any],
     owners: dict[Any, int],
     marks: list[dict[int, int]],
+    hosts: list[int],
 ) -> int:
-    """Deal out items whose key's owner is known, each with the mark it has after the hop there."""
+    """Deal out items whose key's owner is known, each with the mark it has after the hop there.
+
+    ``hosts`` are the owners by range of hashes. In C it is quicker to hash the commonest keys again
+    than to look for them in a large dict; here it is not.
+    """
     for position in range(start, len(items)):
         place, mark, payload = items[position]
         try:
@@ -107,51 +104,112 @@ def _trim_to_last(
     return rest, unnoted
 
 
-# What travels is packed by column, which takes half the bytes and less than half the time of pickling
-# items as they are. In Python it would take longer: there it is sent as it is, and packed is only read.
+# Machines that keep nothing: each gives the outputs of all items, or None if something is unusual: a
+# function that raises, an image that is scheduled. Then the caller sees to all of them, one by one.
 
 
-def _pack(items: list[FlatItem]) -> Packed | None:
-    """Items by column; None if their places differ in length, or do not fit."""
-    return None
+def _extended(items: list[FlatItem], child: Place) -> list[FlatItem]:
+    """The same items, each with a child id more."""
+    return [(place + child, mark, payload) for place, mark, payload in items]
 
 
-def _unpack(
-    count: int, places: tuple[int | bytes, ...], marks: int | list[int], payloads: Column
-) -> list[FlatItem]:
-    """The items again."""
-    columns = [[one] * count if isinstance(one, int) else array("q", one) for one in places]
-    of_all = [marks] * count if isinstance(marks, int) else marks
-    return list(
-        zip(zip(*columns, strict=True), of_all, _unpack_column(payloads, count), strict=True)
-    )
+def _mapped(
+    items: list[FlatItem], function: Callable[[Any], Any], child: Place, at: type
+) -> list[FlatItem] | None:
+    """The one image of each item."""
+    try:
+        images = [function(item[2]) for item in items]
+    except Exception:
+        return None
+    if at in set(map(type, images)):
+        return None
+    return [(item[0] + child, item[1], image) for item, image in zip(items, images, strict=True)]
 
 
-def _pack_column(values: list[Any]) -> Column:
-    """Values by column."""
-    return values
+def _kept(
+    items: list[FlatItem], function: Callable[[Any], Any], child: Place
+) -> list[FlatItem] | None:
+    """Those items that the function holds for."""
+    try:
+        return [
+            (place + child, mark, payload) for place, mark, payload in items if function(payload)
+        ]
+    except Exception:
+        return None
 
 
-def _unpack_column(column: Column, count: int) -> list[Any]:
-    """The values again."""
-    if isinstance(column, bytes):
-        column = array("q", column).tolist()
-    elif isinstance(column, tuple):
-        column = list(zip(*[_unpack_column(part, count) for part in column], strict=True))
-    if len(column) != count:
-        raise ValueError(f"a column has {len(column)} values, and {count} were sent")
-    return column
+def _flat_mapped(
+    items: list[FlatItem], function: Callable[[Any], Any], children: tuple[Place, ...], at: type
+) -> list[FlatItem] | None:
+    """All images of each item, which must be a tuple or a list, and no more than there are child ids."""
+    output: list[FlatItem] = []
+    append = output.append
+    try:
+        for place, mark, payload in items:
+            images = function(payload)
+            kind = images.__class__
+            if (kind is not tuple and kind is not list) or len(images) > len(children):
+                return None
+            for child, image in zip(children, images):  # noqa: B905 - children are enough
+                if image.__class__ is at:
+                    return None
+                append((place + child, mark, image))
+    except Exception:
+        return None
+    return output
 
+
+def _accesses(
+    items: list[FlatItem],
+    key_of: Callable[[Any], Any],
+    number: int,
+    depth: int,
+    alone: bool,
+    carried: bool,
+) -> list[FlatItem] | None:
+    """Accesses of a state: from a payload to ``(key, number, identity's length, payload)``.
+
+    Only for keys of which all of a type have a stable hash.
+    """
+    try:
+        keys = [key_of(item[2][1] if carried else item[2]) for item in items]
+    except Exception:
+        return None
+    if not _STABLE.issuperset(map(type, keys)):
+        return None
+    if alone and not carried:
+        return [
+            (place, mark, (key, number, len(place) - depth, (payload, payload)))
+            for (place, mark, payload), key in zip(items, keys, strict=True)
+        ]
+    return [
+        (place, mark, (key, number, len(place) - depth, payload))
+        for (place, mark, payload), key in zip(items, keys, strict=True)
+    ]
+
+
+def _reports(items: list[FlatItem], depth: int, number: int) -> list[FlatItem]:
+    """What a closer is told of: from a payload to ``(identity, number, payload)``."""
+    return [
+        (place, mark, (place[: len(place) - depth], number, payload))
+        for place, mark, payload in items
+    ]
+
+
+_STABLE = frozenset((int, str, bytes))
 
 try:
     from emberflow.engine import _loops  # type: ignore[attr-defined]
 except ImportError:
     is_compiled = False
     reduce_in_order, spread, trim_to_last = _reduce_in_order, _spread, _trim_to_last
-    pack, unpack, pack_column, unpack_column = _pack, _unpack, _pack_column, _unpack_column
+    extended, mapped, kept, flat_mapped = _extended, _mapped, _kept, _flat_mapped
+    accesses, reports = _accesses, _reports
+    closer_key = transactional.closer_key
 else:
     is_compiled = True
     reduce_in_order, spread = _loops.reduce_in_order, _loops.spread
     trim_to_last = _loops.trim_to_last
-    pack, unpack = _loops.pack, _loops.unpack
-    pack_column, unpack_column = _loops.pack_column, _loops.unpack_column
+    extended, mapped, kept = _loops.extended, _loops.mapped, _loops.kept
+    flat_mapped = _loops.flat_mapped
+    accesses, reports, closer_key = _loops.accesses, _loops.reports, _loops.closer_key

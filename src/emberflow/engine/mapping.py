@@ -4,7 +4,7 @@ Both are stateless: what they make of an item depends on the item alone, and a t
 So a map that gets a tombstone computes the images of its payload again and sends them on as
 tombstones; since functions are pure these are the very items it sent before.
 
-A batch goes through a user's function in one list comprehension. Only if something is unusual (the
+A batch goes through a user's function in one loop (`loops`). Only if something is unusual (the
 function raised, an image is scheduled) the batch is gone through again item by item, by the closure
 of `calls` that every runner uses; calling a pure function twice is not an event.
 
@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from emberflow.calls import images_of, scheduled_time
+from emberflow.engine.loops import extended, flat_mapped, kept, mapped
 from emberflow.engine.pending import Pending
 from emberflow.errors import StepError
 from emberflow.graph import Broadcast, Map
@@ -66,64 +67,38 @@ def map_process(node: Map, pending: Pending | None = None, *, diverts: bool = Fa
                 images = [function(item[0][0], item[2]) for item in items]
             except Exception:
                 return one_by_one(items, failed)
-            return _with_images(items, images, failed, one_by_one)
+            if At in set(map(type, images)):
+                return one_by_one(items, failed)
+            return [
+                [
+                    (item[0] + _FIRST, item[1], image)
+                    for item, image in zip(items, images, strict=True)
+                ]
+            ]
 
         return timed if node.mode == "one" else one_by_one
 
     if node.mode == "one":
 
         def one(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
-            try:
-                images = [function(item[2]) for item in items]
-            except Exception:
-                return one_by_one(items, failed)
-            return _with_images(items, images, failed, one_by_one)
+            output = mapped(items, function, _FIRST, At)
+            return one_by_one(items, failed) if output is None else [output]
 
         return one
 
     if node.mode == "keep":
 
         def keep(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
-            try:
-                return [
-                    [
-                        (place + _FIRST, mark, payload)
-                        for place, mark, payload in items
-                        if function(payload)
-                    ]
-                ]
-            except Exception:
-                return one_by_one(items, failed)
+            output = kept(items, function, _FIRST)
+            return one_by_one(items, failed) if output is None else [output]
 
         return keep
 
     def many(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
-        output: list[FlatItem] = []
-        append = output.append
-        children = _CHILDREN
-        try:
-            for place, mark, payload in items:
-                images = function(payload)
-                kind = images.__class__
-                if (kind is not tuple and kind is not list) or len(images) > 256:
-                    return one_by_one(items, failed)
-                for child, image in zip(children, images):  # noqa: B905 - children are enough
-                    if image.__class__ is At:
-                        return one_by_one(items, failed)
-                    append((place + child, mark, image))
-        except Exception:
-            return one_by_one(items, failed)
-        return [output]
+        output = flat_mapped(items, function, _CHILDREN, At)
+        return one_by_one(items, failed) if output is None else [output]
 
     return many
-
-
-def _with_images(
-    items: list[FlatItem], images: list[Any], failed: list[FlatItem], one_by_one: Process
-) -> list[list[FlatItem]]:
-    if At in set(map(type, images)):
-        return one_by_one(items, failed)
-    return [[(item[0] + _FIRST, item[1], image) for item, image in zip(items, images, strict=True)]]
 
 
 def _one_by_one(
@@ -166,7 +141,7 @@ def broadcast_process(node: Broadcast) -> Process:
     ports = [(port,) for port in range(node.copies)]
 
     def broadcast(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
-        return [[(place + port, mark, payload) for place, mark, payload in items] for port in ports]
+        return [extended(items, port) for port in ports]
 
     return broadcast
 
@@ -183,7 +158,7 @@ def keeping_broadcast_process(node: Broadcast) -> Process:
         on = [item for item in items if item[2].__class__ is not _Kept]
         return [
             round_again,
-            *([(place + port, mark, payload) for place, mark, payload in on] for port in others),
+            *(extended(on, port) for port in others),
         ]
 
     return broadcast

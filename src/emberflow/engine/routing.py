@@ -15,6 +15,7 @@ from emberflow.errors import StepError
 from emberflow.graph import Sink
 from emberflow.hashing import key_hash, owner, stable_id
 from emberflow.item import FlatItem, hopped
+from emberflow.transactional import closer_key
 
 #: Keys whose owner is remembered, for each keyed input. Past that it is forgotten and begun anew.
 _OWNERS_MAX = 200_000
@@ -29,8 +30,14 @@ class Route:
         assert balance is not None
         self._node = layout.graph.nodes[node]
         self._key, self._balance = balance
+        if self._key is closer_key:
+            self._key = loops.closer_key
         self._workers = workers
-        self._sink = self._node if isinstance(self._node, Sink) else None
+        #: The worker of each range of hashes: its own, or the host of a sink's partition.
+        self._hosts = list(range(workers))
+        if isinstance(self._node, Sink):
+            sink = self._node
+            self._hosts = [barrier_host(sink, each, workers) for each in range(sink.partitions)]
         self._owners: dict[Any, int] = {}
         #: Marks after the hop to each worker, by the mark before: they are few, items are many.
         self._marks: list[dict[int, int]] = [{} for _ in range(workers)]
@@ -41,9 +48,8 @@ class Route:
         spread: list[list[FlatItem]] = [[] for _ in range(self._workers)]
         key_of, owners, marks = self._key, self._owners, self._marks
         position = 0
-        while (position := loops.spread(items, position, spread, key_of, owners, marks)) < len(
-            items
-        ):
+        given = (spread, key_of, owners, marks, self._hosts)
+        while (position := loops.spread(items, position, *given)) < len(items):
             place, mark, payload = items[position]
             position += 1
             try:
@@ -70,12 +76,7 @@ class Route:
     def _remembered(self, key: Any, hashed: int) -> int:
         if len(self._owners) >= _OWNERS_MAX:
             self._owners.clear()
-        if self._sink is not None:
-            partition = owner(hashed, self._sink.partitions)
-            worker = barrier_host(self._sink, partition, self._workers)
-        else:
-            worker = owner(hashed, self._workers)
-        self._owners[key] = worker
+        worker = self._owners[key] = self._hosts[owner(hashed, len(self._hosts))]
         return worker
 
 

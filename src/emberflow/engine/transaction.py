@@ -49,17 +49,15 @@ from __future__ import annotations
 from typing import Any
 
 from emberflow.calls import balance_of
+from emberflow.engine import loops
 from emberflow.engine.mapping import Process, broadcast_process, map_process, merge_process
 from emberflow.errors import StepError
 from emberflow.graph import Broadcast, Graph, Map, Node
-from emberflow.hashing import key_hash
 from emberflow.item import FlatItem, Place
 from emberflow.transactional import ELEMENT, OUTPUTS, Access, Close, Open, Report, State, depth_of
 
 #: Keys known to have a stable hash. Past that they are forgotten and begun anew.
 _KEYS_MAX = 200_000
-#: Every key of these types has one.
-_STABLE = frozenset((int, str, bytes))
 
 
 def access_process(graph: Graph, node: Access) -> Process:
@@ -74,39 +72,27 @@ def access_process(graph: Graph, node: Access) -> Process:
     known: set[object] = set()
 
     def access(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
-        try:
-            keys = [key_of(item[2][1] if carried else item[2]) for item in items]
-            for key in keys:
-                if key.__class__ not in _STABLE and key not in known:
-                    if len(known) >= _KEYS_MAX:
-                        known.clear()
-                    key_hash(key)  # a key that has no stable hash is refused, below
-                    known.add(key)
-        except Exception:
-            return one_by_one(items, failed)
-        if alone and not carried:
-            return [
-                [
-                    (place, mark, (key, number, len(place) - depth, (payload, payload)))
-                    for (place, mark, payload), key in zip(items, keys, strict=True)
-                ]
-            ]
-        return [
-            [
-                (place, mark, (key, number, len(place) - depth, payload))
-                for (place, mark, payload), key in zip(items, keys, strict=True)
-            ]
-        ]
+        made = loops.accesses(items, key_of, number, depth, alone, carried)
+        return one_by_one(items, failed) if made is None else [made]
 
     def one_by_one(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         output: list[FlatItem] = []
         for place, mark, payload in items:
             own = payload[1] if carried else payload
             try:
-                key, _ = balance(own, (place[0], place[1]))
-            except StepError as error:
-                failed.append((place, mark, error))
-                continue
+                key = key_of(own)
+                is_known = key in known
+            except Exception:
+                is_known = False
+            if not is_known:
+                try:
+                    key, _ = balance(own, (place[0], place[1]))
+                except StepError as error:
+                    failed.append((place, mark, error))
+                    continue
+                if len(known) >= _KEYS_MAX:
+                    known.clear()
+                known.add(key)
             if alone and not carried:
                 payload = (payload, payload)
             output.append((place, mark, (key, number, len(place) - depth, payload)))
@@ -173,11 +159,6 @@ def report_process(graph: Graph, node: Report) -> Process:
     number = ELEMENT if node.number < 0 else OUTPUTS - node.number
 
     def report(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
-        return [
-            [
-                (place, mark, (place[: len(place) - depth], number, payload))
-                for place, mark, payload in items
-            ]
-        ]
+        return [loops.reports(items, depth, number)]
 
     return report

@@ -124,7 +124,7 @@ def use_of(graph: Graph, node: State, number: int) -> Use:
 
 
 #: Buckets of a cut that are looked at together.
-_CAPTURED_AT_ONCE = 64
+_CAPTURED_AT_ONCE = 256
 
 #: What an entry sends: port and place, and the payload.
 _Sent: TypeAlias = dict[tuple[int, Place], Any]
@@ -313,7 +313,7 @@ class Versions(Trimmed[Bucket]):
                     )
                 except StepError as error:
                     # No value: as if it had left what it saw, in a transaction that cannot commit.
-                    value, failed = before, error  # type: ignore[assignment]
+                    value, failed = before, error
                 old = entries[position]
                 new = (place, mark, access, length, payload, before, value, failed)
                 entries[position] = new
@@ -496,15 +496,12 @@ class Versions(Trimmed[Bucket]):
     ) -> Iterator[Row | None]:
         """As of other machines, but there is one row of a bucket at most, and most of them are found
         many at a time. What is below the moment stays as it is, however long a row waits here."""
-        operation, new = self.operation, tuple.__new__
         while given := changes.ahead(_CAPTURED_AT_ONCE):
-            found, versions, going_on, others = last_versions(given, moment, since, self._writes)
+            found, rows, going_on, others = last_versions(
+                given, moment, since, self._writes, self.operation, Row
+            )
             changes.note_all(going_on)
             changes.captured(found)
-            rows = [
-                new(Row, (operation, key_hash(bucket.key), bucket.key, entry[0], entry[6]))
-                for bucket, entry in zip(found, versions, strict=True)
-            ]
             yield from rows
             yield from repeat(None, len(given) - len(rows) - len(others))
             for bucket in others:

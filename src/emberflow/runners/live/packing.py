@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from emberflow.engine import loops
+from emberflow.engine import columns
 from emberflow.engine.messages import Frame
 from emberflow.sinks.protocol import StoredBundle
 
@@ -25,17 +25,18 @@ def packed(body: Frame | StoredBundle) -> tuple[Any, ...]:
     True
     """
     if isinstance(body, Frame):
-        parts = tuple((node, loops.pack(items) or items) for node, items in body.parts)
+        parts = tuple((node, columns.pack(items) or items) for node, items in body.parts)
         return (body.sender, body.id, parts, body.least, body.least_bound)
-    payloads = loops.pack_column(body.payloads)
-    places = None if body.places is None else loops.pack_column(body.places)
+    payloads = columns.pack_column(body.payloads)
+    places = None if body.places is None else columns.pack_column(body.places)
     return (body.sink, body.partition, body.last, len(body.payloads), payloads, places)
 
 
 def unpacked_frame(sent: tuple[Any, ...]) -> Frame:
     sender, number, parts, least, least_bound = sent
     plain = tuple(
-        (node, loops.unpack(*items) if isinstance(items, tuple) else items) for node, items in parts
+        (node, columns.unpack(*items) if isinstance(items, tuple) else items)
+        for node, items in parts
     )
     return Frame(sender, number, plain, least, least_bound)
 
@@ -46,6 +47,6 @@ def unpacked_bundle(sent: tuple[Any, ...]) -> StoredBundle:
         sink,
         partition,
         last,
-        loops.unpack_column(payloads, count),
-        None if places is None else loops.unpack_column(places, count),
+        columns.unpack_column(payloads, count),
+        None if places is None else columns.unpack_column(places, count),
     )

@@ -67,7 +67,7 @@ ROWS_AT_ONCE = 2_000
 #: Of how many keys the sizes are looked at for the news: more would hold up the loop.
 _KEYS_LOOKED_AT = 10_000
 #: How long a thread of the worker may keep the interpreter when another one wants it.
-_SWITCH_SECONDS = 0.002
+_SWITCH_SECONDS = 0.0005
 #: What is settled is told no more often than this.
 SETTLED_SECONDS = 0.001
 
