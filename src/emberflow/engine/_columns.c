@@ -1,5 +1,9 @@
 /* What travels by column, compiled. `columns.py` says what for, and reads the same where this module
- * could not be built; tests/engine/test_columns.py holds the two to each other. */
+ * could not be built; tests/engine/test_columns.py holds the two to each other.
+ *
+ * While many tuples are made at once the garbage collector does not look at them: it would for every
+ * few hundred, and nothing here is garbage. The interpreter is not let go of meanwhile, so nobody can
+ * tell. */
 
 #include "_items.h"
 
@@ -147,6 +151,8 @@ unpacked_tuples(PyObject *columns, Py_ssize_t count)
                              Py_NewRef(PyList_GET_ITEM(list, i)));
         Py_DECREF(list);
     }
+    for (i = 0; i < count; i++)
+        unseen(PyList_GET_ITEM(values, i));
     return values;
 
 failed:
@@ -173,12 +179,19 @@ static PyObject *
 unpack_column(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     Py_ssize_t count = nargs == 2 ? PyLong_AsSsize_t(args[1]) : -1;
+    PyObject *values;
+    int collects;
+
     if (count < 0) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "unpack_column: takes a column and a count");
         return NULL;
     }
-    return unpack_column_of(args[0], count);
+    collects = PyGC_Disable();
+    values = unpack_column_of(args[0], count);
+    if (collects)
+        PyGC_Enable();
+    return values;
 }
 
 /* The marks of items: one int if they are all the same, else a list. */
@@ -293,6 +306,7 @@ unpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     PyObject *columns, *marks, *payloads, *items;
     const char *words[COLUMNS_MAX];
     Py_ssize_t count, width, row, column;
+    int collects;
 
     if (nargs != 4 || !PyTuple_CheckExact(args[1]) || PyTuple_GET_SIZE(args[1]) > COLUMNS_MAX) {
         PyErr_SetString(PyExc_TypeError, "unpack: not what pack gives");
@@ -318,10 +332,9 @@ unpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_ValueError, "unpack: not a mark for each item");
         return NULL;
     }
+    collects = PyGC_Disable();
     payloads = unpack_column_of(args[3], count);
-    if (payloads == NULL)
-        return NULL;
-    items = PyList_New(count);
+    items = payloads == NULL ? NULL : PyList_New(count);
     for (row = 0; items != NULL && row < count; row++) {
         PyObject *place = PyTuple_New(width), *item = NULL;
         for (column = 0; place != NULL && column < width; column++) {
@@ -340,6 +353,7 @@ unpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                 PyTuple_SET_ITEM(place, column, number);
         }
         if (place != NULL) {
+            unseen(place);
             item = item_of(place, PyList_CheckExact(marks) ? PyList_GET_ITEM(marks, row) : marks,
                            PyList_GET_ITEM(payloads, row));
             Py_DECREF(place);
@@ -349,7 +363,9 @@ unpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         else
             PyList_SET_ITEM(items, row, item);
     }
-    Py_DECREF(payloads);
+    Py_XDECREF(payloads);
+    if (collects)
+        PyGC_Enable();
     return items;
 }
 

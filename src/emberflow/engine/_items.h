@@ -57,6 +57,26 @@ stopped_at(Py_ssize_t position)
     return PyLong_FromSsize_t(position);
 }
 
+/* Take a new tuple, if there is one, out of the garbage collector's sight where no cycle can go through
+ * it, as the collector would itself when it first met it. Later that would mean to touch the tuples made
+ * before and after it, wherever they are in memory: most of what it costs to let go of an old one. */
+static inline PyObject *
+unseen(PyObject *tuple)
+{
+    Py_ssize_t i;
+
+    if (tuple == NULL)
+        return NULL;
+    for (i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+        PyObject *each = PyTuple_GET_ITEM(tuple, i);
+        if (PyObject_IS_GC(each) && (!PyTuple_CheckExact(each) || PyObject_GC_IsTracked(each)))
+            return tuple;
+    }
+    if (PyTuple_GET_SIZE(tuple))
+        PyObject_GC_UnTrack(tuple);
+    return tuple;
+}
+
 /* The first so many numbers of a place, and others behind them. */
 static inline PyObject *
 concatenated(PyObject *place, Py_ssize_t ahead, PyObject *suffix)
@@ -69,7 +89,7 @@ concatenated(PyObject *place, Py_ssize_t ahead, PyObject *suffix)
         PyTuple_SET_ITEM(made, i, Py_NewRef(PyTuple_GET_ITEM(place, i)));
     for (i = 0; i < behind; i++)
         PyTuple_SET_ITEM(made, ahead + i, Py_NewRef(PyTuple_GET_ITEM(suffix, i)));
-    return made;
+    return unseen(made);
 }
 
 static inline PyObject *
@@ -81,7 +101,7 @@ item_of(PyObject *place, PyObject *mark, PyObject *payload)
     PyTuple_SET_ITEM(made, 0, Py_NewRef(place));
     PyTuple_SET_ITEM(made, 1, Py_NewRef(mark));
     PyTuple_SET_ITEM(made, 2, Py_NewRef(payload));
-    return made;
+    return unseen(made);
 }
 
 /* Append what is given away; -1 if it cannot be, or was not made. */

@@ -67,12 +67,14 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             Py_DECREF(key);
             return stopped_at(position);
         }
-        failed = append_made(versions,
-                             PyTuple_Pack(4, PLACE(item), MARK(item), PAYLOAD(item), accumulator));
+        failed = append_made(
+            versions,
+            unseen(PyTuple_Pack(4, PLACE(item), MARK(item), PAYLOAD(item), accumulator)));
         if (!failed && PyList_GET_SIZE(versions) == 2)
             failed = PyList_Append(touched, versions);
         if (!failed) {
-            PyObject *sent = with_key ? PyTuple_Pack(2, key, accumulator) : Py_NewRef(accumulator);
+            PyObject *sent
+                = with_key ? unseen(PyTuple_Pack(2, key, accumulator)) : Py_NewRef(accumulator);
             PyObject *place
                 = sent == NULL ? NULL : concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)), out);
             made = place == NULL ? NULL : item_of(place, MARK(item), sent);
@@ -417,10 +419,11 @@ accesses(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             return unusual(output);
         }
         length = PyLong_FromSsize_t(PyTuple_GET_SIZE(PLACE(item)) - depth);
-        payload = alone && !carried ? PyTuple_Pack(2, payload, payload) : Py_NewRef(payload);
+        payload = alone && !carried ? unseen(PyTuple_Pack(2, payload, payload))
+                                    : Py_NewRef(payload);
         access = length == NULL || payload == NULL
                      ? NULL
-                     : PyTuple_Pack(4, key, args[2], length, payload);
+                     : unseen(PyTuple_Pack(4, key, args[2], length, payload));
         made = access == NULL ? NULL : item_of(PLACE(item), MARK(item), access);
         Py_DECREF(key);
         Py_XDECREF(length);
@@ -457,8 +460,8 @@ reports(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             Py_CLEAR(output);
             break;
         }
-        identity = PyTuple_GetSlice(PLACE(item), 0, PyTuple_GET_SIZE(PLACE(item)) - depth);
-        report = identity == NULL ? NULL : PyTuple_Pack(3, identity, args[2], PAYLOAD(item));
+        identity = unseen(PyTuple_GetSlice(PLACE(item), 0, PyTuple_GET_SIZE(PLACE(item)) - depth));
+        report = identity == NULL ? NULL : unseen(PyTuple_Pack(3, identity, args[2], PAYLOAD(item)));
         made = report == NULL ? NULL : item_of(PLACE(item), MARK(item), report);
         Py_XDECREF(identity);
         Py_XDECREF(report);

@@ -308,10 +308,10 @@ access_one(PyObject *item, PyObject *bucket, const Use *use, PyObject *touched, 
         Py_DECREF(before);
         return 0;
     }
-    result = append_made(entries, PyTuple_Pack(ENTRY_SIZE, place, MARK(item),
-                                               PyTuple_GET_ITEM(payload, 1),
-                                               PyTuple_GET_ITEM(payload, 2),
-                                               PyTuple_GET_ITEM(payload, 3), before, value, Py_None));
+    result = append_made(
+        entries, unseen(PyTuple_Pack(ENTRY_SIZE, place, MARK(item), PyTuple_GET_ITEM(payload, 1),
+                                     PyTuple_GET_ITEM(payload, 2), PyTuple_GET_ITEM(payload, 3),
+                                     before, value, Py_None)));
     if (!result) {
         set_slot(&SLOT(bucket, base), before);
         set_slot(&SLOT(bucket, value), value);
