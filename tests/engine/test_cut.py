@@ -22,6 +22,7 @@ from emberflow.item import Place
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Place as ReferencePlace
 from emberflow.runners.reference import Reference, Waiting
+from emberflow.sharing import equal_shares
 from tests.engine.fake_link import FakeLink
 from tests.strategies import Elements, random_flow
 
@@ -233,6 +234,7 @@ def test_a_run_goes_on_from_a_cut_with_any_number_of_workers() -> None:
         workers = random.randint(1, 5)
         second = CuttingLink(graph, workers, random)
         second.committed = moment
+        shares = equal_shares(workers)
         released: dict[str, list[tuple[Place, Any]]] = {name: [] for name in graph.sinks}
         noted = second._effects
 
@@ -247,9 +249,7 @@ def test_a_run_goes_on_from_a_cut_with_any_number_of_workers() -> None:
         for index, worker in enumerate(second.workers):
             second._effects(
                 index,
-                worker.restore(
-                    moment, owned(rows, index, workers), owned(scheduled, index, workers)
-                ),
+                worker.restore(moment, owned(rows, index, shares), owned(scheduled, index, shares)),
             )
         for index in range(workers):  # before any front reports
             if second.acks[index]:

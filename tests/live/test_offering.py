@@ -16,6 +16,7 @@ from emberflow.runners.live.builder import LiveBuilder
 from emberflow.runners.live.cluster import Place
 from emberflow.runners.live.offering import Offered
 from emberflow.runners.live.supervision import Settings
+from emberflow.sharing import equal_shares
 from tests.adapters.structured import SCHEMA, Sender, graph, placed_front
 
 
@@ -55,6 +56,7 @@ def settings(folder: Path, front: Any, token: str | None = None) -> Settings:
         fronts={"docs": front},
         sinks={"counts": ef.sinks.Memory()},
         workers=1,
+        shares=equal_shares(1),
         credit=1,
         batch=1,
         on_error="fail",

@@ -25,6 +25,7 @@ from emberflow.engine.program import Layout
 from emberflow.runners.live.storing import Store
 from emberflow.runners.simulation.network import Network
 from emberflow.runners.simulation.options import Options
+from emberflow.sharing import equal_shares
 from emberflow.sinks.protocol import StoredBundle
 from tests.simulation.commutative import commutative_flow
 
@@ -285,7 +286,7 @@ class Host:
     def begin(self) -> None:
         disk, workers = self.life.disk, self.life.workers
         rows = [row for bucket in disk.buckets.values() for row in bucket]
-        self.worker.restore(owned(rows, self.index, workers))
+        self.worker.restore(owned(rows, self.index, equal_shares(workers)))
         self.do(self.worker.restore_in_flight(disk.number, disk.saved))
         # Behind the ack of what was in flight, on the same link.
         self.tell(lambda: self.life.hear_ready(self.index))

@@ -66,8 +66,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from emberflow.engine.messages import Moment
 from emberflow.errors import InternalError
-from emberflow.hashing import key_hash, owner
+from emberflow.hashing import key_hash
 from emberflow.item import Place
+from emberflow.sharing import Shares, owner_in
 
 
 class Row(NamedTuple):
@@ -159,6 +160,6 @@ def combined(
     return [row for rows in buckets.values() for row in rows], scheduled
 
 
-def owned(rows: Iterable[Saved], index: int, workers: int) -> list[Saved]:
-    """Those that one of so many workers restores."""
-    return [row for row in rows if owner(row.key_hash, workers) == index]
+def owned(rows: Iterable[Saved], index: int, shares: Shares) -> list[Saved]:
+    """Those that one of the workers restores."""
+    return [row for row in rows if owner_in(shares, row.key_hash) == index]

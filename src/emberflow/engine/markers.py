@@ -70,6 +70,7 @@ from emberflow.errors import Diverted, EmberflowError, EndlessLoopError, Interna
 from emberflow.graph import Front
 from emberflow.hashing import owner, stable_id
 from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
+from emberflow.sharing import equal_shares
 
 
 class SnapshotGoneError(EmberflowError):
@@ -121,7 +122,7 @@ class MarkerWorker:
         self._finished: list[Frame] = []
         self._reports: dict[int, Moment] = {}
         self._routes = {
-            node: Route(layout, node, workers)
+            node: Route(layout, node, equal_shares(workers))
             for node in layout.nodes
             if layout.balance_of(node) is not None
             and not (workers == 1 and (node in self.machines.stateful or node in layout.sinks))

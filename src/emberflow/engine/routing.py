@@ -15,6 +15,7 @@ from emberflow.errors import StepError
 from emberflow.graph import Sink
 from emberflow.hashing import key_hash, owner, stable_id
 from emberflow.item import FlatItem, hopped
+from emberflow.sharing import Shares
 from emberflow.transactional import closer_key
 
 #: Keys whose owner is remembered, for each keyed input. Past that it is forgotten and begun anew.
@@ -25,7 +26,8 @@ _MARKS_MAX = 10_000
 class Route:
     """Where the items of a keyed input go, remembered by key."""
 
-    def __init__(self, layout: Layout, node: int, workers: int) -> None:
+    def __init__(self, layout: Layout, node: int, shares: Shares) -> None:
+        workers = max(shares) + 1
         balance = layout.balance_of(node)
         assert balance is not None
         self._node = layout.graph.nodes[node]
@@ -33,8 +35,8 @@ class Route:
         if self._key is closer_key:
             self._key = loops.closer_key
         self._workers = workers
-        #: The worker of each range of hashes: its own, or the host of a sink's partition.
-        self._hosts = list(range(workers))
+        #: The worker of each slice of the hashes: its owner, or the host of a sink's partition.
+        self._hosts = list(shares)
         if isinstance(self._node, Sink):
             sink = self._node
             self._hosts = [barrier_host(sink, each, workers) for each in range(sink.partitions)]

@@ -52,6 +52,7 @@ from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, InternalEr
 from emberflow.graph import Sink
 from emberflow.hashing import owner, stable_id
 from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
+from emberflow.sharing import Shares, equal_shares
 
 _place_of = itemgetter(0)
 _order_of = itemgetter(0, 1)
@@ -88,7 +89,8 @@ class Statistics:
 
 
 class Worker:
-    """One worker of ``workers``. ``delivered`` is what each sink partition has from earlier."""
+    """One worker of ``workers``. ``delivered`` is what each sink partition has from earlier, and
+    ``shares`` tell which worker owns which keys: equal ones, by default."""
 
     def __init__(
         self,
@@ -98,10 +100,12 @@ class Worker:
         *,
         incarnation: int = 0,
         delivered: dict[tuple[str, int], Moment] | None = None,
+        shares: Shares | None = None,
     ) -> None:
         self.layout = layout
         self.index = index
         self.workers = workers
+        shares = equal_shares(workers) if shares is None else shares
         self.machines = Machines(layout)
         self._process = self.machines.process
         self.reading = Reading(index, layout, self.machines)
@@ -130,7 +134,7 @@ class Worker:
             for rank, unit in enumerate(layout.units)
             if unit.is_region and runs_in_slices(layout, unit)
         }
-        self._routes = {node: Route(layout, node, workers) for node in self._routed_nodes()}
+        self._routes = {node: Route(layout, node, shares) for node in self._routed_nodes()}
         self._sink_balances = {
             sink.id: balance_of(sink, sink.key)
             for sink in layout.sinks.values()

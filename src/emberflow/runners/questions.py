@@ -18,8 +18,9 @@ from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Keys, Moment, Part
 from emberflow.engine.messages import Scan as ScanPart
 from emberflow.engine.reading import StateInfo, in_key_order
 from emberflow.errors import InputError, shortened
-from emberflow.hashing import UnstableKey, key_hash, owner
+from emberflow.hashing import UnstableKey, key_hash
 from emberflow.item import GlobalTime, is_time
+from emberflow.sharing import Shares, owner_in
 
 #: Below every front index, those of scheduled items included.
 _FRONT_MIN = -(2**63)
@@ -93,17 +94,17 @@ class Question:
         """Whether it is answered in pages, and its moment kept meanwhile."""
         return any(isinstance(part, ScanPart) for part in self.parts)
 
-    def asks(self, workers: int) -> dict[int, tuple[tuple[int, Part], ...]]:
+    def asks(self, shares: Shares) -> dict[int, tuple[tuple[int, Part], ...]]:
         """What is asked of each worker; nothing of those that have none of the keys."""
         asks: dict[int, list[tuple[int, Part]]] = {}
         for number, part in enumerate(self.parts):
             if isinstance(part, ScanPart):
-                for worker in range(workers):
+                for worker in range(max(shares) + 1):
                     asks.setdefault(worker, []).append((number, part))
                 continue
             keys: dict[int, list[Any]] = {}
             for key in part.keys:
-                keys.setdefault(owner(key_hash(key), workers), []).append(key)
+                keys.setdefault(owner_in(shares, key_hash(key)), []).append(key)
             for worker, own in keys.items():
                 asks.setdefault(worker, []).append((number, Keys(part.state, tuple(own))))
         return {worker: tuple(parts) for worker, parts in asks.items()}

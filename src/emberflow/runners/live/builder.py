@@ -15,9 +15,10 @@ from emberflow.runners.live.bridge import checked_token
 from emberflow.runners.live.cluster import Place, check_cluster, coordinator_place
 from emberflow.runners.live.endpoint import HttpServer
 from emberflow.runners.live.listening import check_listener
-from emberflow.runners.live.plan import Guarantee, Ordering, Snapshots
+from emberflow.runners.live.plan import Guarantee, Ordering, Snapshots, shares_of
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.supervision import Settings
+from emberflow.sharing import equal_shares
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,6 +119,11 @@ class LiveBuilder:
             fronts=fronts,
             sinks=placed_sinks,
             workers=workers,
+            shares=(
+                shares_of(self._graph, fronts, workers)
+                if self._options["ordering"] == "time"
+                else equal_shares(workers)
+            ),
             credit=self._options["credit"],
             batch=self._options["batch"],
             on_error=self._options["onError"],

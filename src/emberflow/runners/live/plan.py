@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from emberflow.checkpoint.manifest import Manifest
@@ -9,6 +10,7 @@ from emberflow.errors import OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live.wire import RunKeys
+from emberflow.sharing import Shares, shares_beside_fronts
 
 # What is said on the wire. Workers to the coordinator:
 HELLO = b"H"  # (worker, graph fingerprint, address for frames)
@@ -57,6 +59,7 @@ class Plan(NamedTuple):
     keys: RunKeys
     coordinator: str
     fronts: dict[str, Front]
+    shares: Shares
     sinks: dict[str, Any]  # None for those that live in the driver
     credit: int
     batch: int
@@ -95,3 +98,13 @@ def front_index(ordinal: int, fronts: int, partition: int) -> int:
 def front_host(index: int, workers: int) -> int:
     """The worker that a partition of a front feeds."""
     return index % workers
+
+
+def shares_of(graph: Graph, fronts: Mapping[str, Front], workers: int) -> Shares:
+    """The shares of the workers, given what they feed."""
+    feeding = {
+        front_host(front_index(node.index, len(graph.fronts), partition), workers)
+        for name, node in graph.fronts.items()
+        for partition in range(fronts[name].partitions)
+    }
+    return shares_beside_fronts(workers, feeding)

@@ -49,7 +49,7 @@ class Reads:
         self._lives = lives
         settings = lives.settings
         self._flow = settings.graph.flow
-        self._workers = settings.workers
+        self._shares = settings.shares
         self._by_arrival = settings.ordering == "arrival"
         self._lock = threading.Lock()
         self._floor: Moment = BEFORE_ALL
@@ -125,7 +125,7 @@ class Reads:
             raise InputError(f"timeout= takes a number of seconds, got {timeout!r}.")
         if timeout is None:
             timeout = SCAN_SECONDS if question.holds else KEYS_SECONDS
-        asks = question.asks(self._workers)
+        asks = question.asks(self._shares)
         return question, Asked(
             {worker: _packed(parts) for worker, parts in asks.items()},
             at,

@@ -40,6 +40,7 @@ from emberflow.runners.live.plan import Guarantee, Ordering, Plan, Snapshots
 from emberflow.runners.live.snapshotting import ArrivalCoordinator, Snapshotting
 from emberflow.runners.live.wire import RunKeys, WireError
 from emberflow.runners.live.worker import CoordinatorGoneError
+from emberflow.sharing import Shares
 from emberflow.sinks.protocol import SinkMovedError
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Settings(NamedTuple):
     fronts: Mapping[str, Front]
     sinks: Mapping[str, Any]
     workers: int
+    shares: Shares
     credit: int
     batch: int
     on_error: OnError
@@ -220,6 +222,7 @@ class Supervision:
         plan = Plan(
             graph=settings.graph,
             workers=settings.workers,
+            shares=settings.shares,
             incarnation=life.incarnation,
             keys=self._keys,
             coordinator=coordinator.address,

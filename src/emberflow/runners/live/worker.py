@@ -38,7 +38,6 @@ from emberflow.engine.program import Layout
 from emberflow.engine.routing import barrier_host
 from emberflow.engine.worker import Worker
 from emberflow.errors import ERRORS_SINK, EmberflowError, StepError, shortened
-from emberflow.hashing import hash_ranges
 from emberflow.runners.interpreter import serving
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.asking import Answering
@@ -51,6 +50,7 @@ from emberflow.runners.live.packing import packed, unpacked_frame
 from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
 from emberflow.runners.live.storing import Store, WriterThread
 from emberflow.runners.live.wire import Wire, WireError, own_address
+from emberflow.sharing import range_in
 from emberflow.sinks.protocol import StoredBundle
 
 _IDLE_MS = 1
@@ -167,6 +167,7 @@ class WorkerLoop:
             plan.workers,
             incarnation=plan.incarnation,
             delivered=delivered,
+            shares=plan.shares,
         )
 
     def _last_of_writers(self) -> dict[tuple[str, int], Moment]:
@@ -236,7 +237,7 @@ class WorkerLoop:
         self._tell(said.READY, (self.index, max(lasts, default=None)))
 
     def _restore_from(self, store: CheckpointStore, cut: Manifest, lists: SavedLists) -> None:
-        own = hash_ranges(self.plan.workers)[self.index]
+        own = range_in(self.plan.shares, self.index)
         rows = store.rows(cut, own.low, own.high, lists=lists)
         while chunk := [Row._make(row) for row in islice(rows, ROWS_AT_ONCE)]:
             self._do([self._worker.restore(cut.time, chunk, [])])

@@ -26,6 +26,7 @@ from emberflow.engine.messages import (
 from emberflow.engine.worker import Worker
 from emberflow.runners.questions import Answer, Question
 from emberflow.runners.simulation.network import Network
+from emberflow.sharing import Shares
 
 #: A question is asked after up to so many events.
 _EVENTS_MAX = 400
@@ -72,7 +73,7 @@ class Asker:
         self._history = history
         self._asking: Asking | None = None
         self._send: Send = lambda worker, message: None
-        self._workers = 0
+        self._shares: Shares = ()
         self._number = 0
         self._floor: Moment = BEFORE_ALL
         #: How far fronts have come, seen from above: who asks could not know.
@@ -93,10 +94,10 @@ class Asker:
 
     # The coordinator.
 
-    def attach(self, workers: int, since: Moment, send: Send) -> None:
+    def attach(self, shares: Shares, since: Moment, send: Send) -> None:
         """There is a coordinator, of workers that have restored the cut at this moment."""
-        self._asking = Asking(workers, since=since, history=self._history)
-        self._workers, self._send = workers, send
+        self._asking = Asking(max(shares) + 1, since=since, history=self._history)
+        self._shares, self._send = shares, send
         again, self._open = list(self._open.values()), {}
         for question in again:
             self._ask(question)
@@ -145,7 +146,7 @@ class Asker:
         self._say(
             asking.begin(
                 number,
-                asked.question.asks(self._workers),
+                asked.question.asks(self._shares),
                 at=question.at,
                 floor=self._floor,
                 ordered=asked.ordered,

@@ -121,8 +121,9 @@ class Simulation:
         self.network = Network(options)
         self.asker = Asker(self.network, asked, history)
         layout = Layout(graph, on_error=on_error)
+        shares = options.shares(options.workers)
         self.workers = [
-            _WorkerHost(self, worker(layout, index, options.workers))
+            _WorkerHost(self, worker(layout, index, options.workers, shares=shares))
             for index in range(options.workers)
         ]
         self.fronts = [_FrontHost(self, front) for front in graph.fronts.values()]
@@ -144,7 +145,7 @@ class Simulation:
             own[node.id].append((moment, payload))
         for front in self.fronts:
             front.begin(own[front.node.id])
-        self.asker.attach(self.options.workers, BEFORE_ALL, self._ask)
+        self.asker.attach(self.options.shares(self.options.workers), BEFORE_ALL, self._ask)
         self.asker.reached = lambda: max(front.gate.reached for front in self.fronts)
         self.asker.begin()
         try:

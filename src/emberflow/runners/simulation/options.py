@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from emberflow.sharing import Shares
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -54,6 +56,13 @@ class Options:
             slow_workers=random.choice((0.0, 0.3)),
             takes_all=random.random() < 0.5,
             calm_after_ticks=random.choice((200, 2000, 20000)),
+        )
+
+    def shares(self, workers: int, life: int = 0) -> Shares:
+        """Any shares of so many workers, another time others."""
+        random = Random(f"emberflow shares {self.seed} {life}")
+        return tuple(
+            worker for worker in range(workers) for _ in range(random.choice((1, 1, 2, 3)))
         )
 
 

@@ -110,8 +110,8 @@ class WorkerProcess(Process):
         )
         cut = life.cut
         if cut is not None:
-            rows = owned(cut.rows, self.index, life.workers)
-            scheduled = owned(cut.scheduled, self.index, life.workers)
+            rows = owned(cut.rows, self.index, life.shares)
+            scheduled = owned(cut.scheduled, self.index, life.shares)
             self._effects(self.worker.restore(cut.manifest.moment, rows, scheduled))
         self._reading = ReadingHost(
             life.network,

@@ -180,6 +180,7 @@ class Life:
         self.sources = simulation.sources
         self.number = number
         self.workers = workers
+        self.shares = self.options.shares(workers, number)
         self.cut = cut
         self.acker = simulation.acker(
             workers=workers, fronts=[front.index for front in self.graph.fronts.values()]
@@ -195,7 +196,12 @@ class Life:
     def new_worker(self, index: int, delivered: dict[tuple[str, int], Moment]) -> Worker:
         simulation = self.simulation
         worker = simulation.worker(
-            simulation.layout, index, self.workers, incarnation=self.number, delivered=delivered
+            simulation.layout,
+            index,
+            self.workers,
+            incarnation=self.number,
+            delivered=delivered,
+            shares=self.shares,
         )
         self.minimal_time_checker.watch(worker)
         return worker
@@ -302,7 +308,7 @@ class Driver(Process):
             for process in self.life.processes:
                 self._tell(process, WorkerProcess.go)
             since = BEFORE_ALL if self.life.cut is None else self.life.cut.manifest.moment
-            self.simulation.asker.attach(self.life.workers, since, self._ask)
+            self.simulation.asker.attach(self.life.shares, since, self._ask)
 
     def _ask(self, worker: int, message: Any) -> None:
         self._tell(self.life.processes[worker], lambda process: process.asked(message))
