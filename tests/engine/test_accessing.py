@@ -150,16 +150,18 @@ def test_access_in_order(
     assert results[0] == results[1]
 
 
-@given(states(), places)
-def test_trim_accesses(state: tuple[list[Use], dict[Any, Bucket]], minimal: Place) -> None:
+@given(states(), places, places)
+def test_trim_accesses(
+    state: tuple[list[Use], dict[Any, Bucket]], minimal: Place, begun: Place
+) -> None:
     given_uses, given_buckets = state
     writes = tuple(use.writes for use in given_uses)
     results = []
     for trim_accesses in (_versions.trim_accesses, accessing._trim_accesses):
         own = [copied(bucket) for bucket in given_buckets.values()]
         stays: list[Bucket] = []
-        others = trim_accesses(own, minimal[:2], writes, stays)
-        results.append([list(map(shown, some)) for some in (own, stays, others)])
+        told = trim_accesses(own, minimal[:2], writes, stays, begun[:2])
+        results.append([list(map(shown, some)) for some in (own, stays, *told)])
     assert results[0] == results[1]
 
 

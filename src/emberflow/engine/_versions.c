@@ -517,33 +517,47 @@ trim_one(PyObject *bucket, PyObject *minimal, PyObject *writes, PyObject *stays)
     return 1;
 }
 
-/* trim_accesses(given, minimal, writes, stays) -> others */
+/* trim_accesses(given, minimal, writes, stays, begun) -> (others, unnoted) */
 static PyObject *
 trim_accesses(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *given, *others;
+    PyObject *given, *others, *unnoted;
     Py_ssize_t position = 0;
 
-    if (nargs != 4 || known.bucket == NULL || !PyList_CheckExact(args[0])
+    if (nargs != 5 || known.bucket == NULL || !PyList_CheckExact(args[0])
         || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])
-        || !PyList_CheckExact(args[3]) || args[0] == args[3] || !are_buckets(args[0])) {
+        || !PyList_CheckExact(args[3]) || args[0] == args[3] || !PyTuple_CheckExact(args[4])
+        || !are_buckets(args[0])) {
         PyErr_SetString(PyExc_TypeError, "trim_accesses: not what it takes");
         return NULL;
     }
     given = args[0];
     others = PyList_New(0);
-    while (others != NULL && position < PyList_GET_SIZE(given)) {
+    unnoted = PyList_New(0);
+    if (others == NULL || unnoted == NULL)
+        goto failed;
+    while (position < PyList_GET_SIZE(given)) {
         int some = fetch_some(given, position);
         if (some < 0)
-            Py_CLEAR(others);
-        for (; others != NULL && some > 0; some--, position++) {
-            PyObject *bucket = PyList_GET_ITEM(given, position);
-            int result = trim_one(bucket, args[1], args[2], args[3]);
+            goto failed;
+        for (; some > 0; some--, position++) {
+            PyObject *bucket = PyList_GET_ITEM(given, position), *entries = SLOT(bucket, entries);
+            int result = 0;
+            if (PyList_GET_SIZE(entries))
+                result = is_before(PLACE(entry_at(entries, 0)), args[4]);
+            if (result < 0 || (result && PyList_Append(unnoted, bucket)))
+                goto failed;
+            result = trim_one(bucket, args[1], args[2], args[3]);
             if (result < 0 || (!result && PyList_Append(others, bucket)))
-                Py_CLEAR(others);
+                goto failed;
         }
     }
-    return others;
+    return Py_BuildValue("(NN)", others, unnoted);
+
+failed:
+    Py_XDECREF(others);
+    Py_XDECREF(unnoted);
+    return NULL;
 }
 
 /* A row of a bucket's version, Row(operation, hash, key, place, value); None if the key is not common. */

@@ -145,16 +145,23 @@ def tell(
 
 
 def _trim_accesses(
-    given: list[Bucket], minimal: Moment, writes: tuple[bool, ...], stays: list[Bucket]
-) -> list[Bucket]:
+    given: list[Bucket],
+    minimal: Moment,
+    writes: tuple[bool, ...],
+    stays: list[Bucket],
+    begun: Moment,
+) -> tuple[list[Bucket], list[Bucket]]:
     """Drop what is superseded below the minimal time, where the last final version counts.
 
-    Buckets that still hold more than one version are appended to ``stays``; those that are not so
-    simple are returned, untouched.
+    Buckets that still hold more than one version are appended to ``stays``. Returned are those that
+    are not so simple, untouched, and all whose first version is older than ``begun``.
     """
     others: list[Bucket] = []
+    unnoted: list[Bucket] = []
     for bucket in given:
         entries = bucket.entries
+        if entries and entries[0][0] < begun:
+            unnoted.append(bucket)
         if bucket.aborts or len(entries) < 2:
             others.append(bucket)
             continue
@@ -170,7 +177,7 @@ def _trim_accesses(
             stays.append(bucket)
         else:
             bucket.noted = False
-    return others
+    return others, unnoted
 
 
 def _last_versions(

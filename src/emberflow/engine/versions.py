@@ -133,7 +133,7 @@ _Sent: TypeAlias = dict[tuple[int, Place], Any]
 class Versions(Trimmed[Bucket]):
     """The machine of a state."""
 
-    items_each = 2
+    items_each = 4
 
     def __init__(self, graph: Graph, node: State) -> None:
         super().__init__(node.name, kept=1)
@@ -246,6 +246,8 @@ class Versions(Trimmed[Bucket]):
         bucket = self.buckets.get(key)
         if bucket is None:
             bucket = self.buckets[key] = Bucket(key, self._default)
+            if self.changes is not None:
+                self.changes.note(bucket)
         change = changed.get(id(bucket))
         if change is None:
             change = changed[id(bucket)] = _Change(bucket)
@@ -416,9 +418,11 @@ class Versions(Trimmed[Bucket]):
 
     def trim(self, minimal: Moment, most: int | None = None) -> None:
         given = self.waiting_longest(most)
+        begun = BEFORE_ALL if self.changes is None else self.changes.begun
+        others, unnoted = trim_accesses(given, minimal, self._writes, self.touched, begun)
         if self.changes is not None:
-            self.changes.note_all(given)
-        for bucket in trim_accesses(given, minimal, self._writes, self.touched):
+            self.changes.note_all(unnoted)
+        for bucket in others:
             if self.trim_one(bucket, minimal):
                 self.touched.append(bucket)
         self.trimmed(minimal, len(given), most)

@@ -32,7 +32,7 @@ _ROWS_AT_ONCE = 2_000
 #: Chunks between the loop and the thread.
 _CHUNKS_MAX = 32
 #: The share of the time in which the thread works.
-_WORKING_SHARE = 0.1
+_WORKING_SHARE = 0.2
 _REST_SECONDS_MAX = 0.1
 
 

@@ -31,6 +31,10 @@ from emberflow.runners.live.capturing import Captured, CutOrder
 class Committing:
     """The cuts of one incarnation."""
 
+    #: After a cut there is none for so many times as long as it took, whatever the interval: where much
+    #: changes, cuts take a third of the time at most, and what changes often is saved less often.
+    resting = 2.0
+
     def __init__(
         self,
         graph: Graph,
@@ -65,6 +69,7 @@ class Committing:
         self._captured: dict[int, Captured] = {}
         self._writing = False
         self._begun_at = time.monotonic()
+        self._rests_until = 0.0
         self._manifests: queue.Queue[Manifest | None] = queue.Queue(1)
         self._results: queue.SimpleQueue[Manifest | Exception] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="emberflow manifests", daemon=True)
@@ -88,7 +93,7 @@ class Committing:
         """What to ask the workers for, if it is time and there is something new."""
         if self._order is not None or minimal in (BEFORE_ALL, AFTER_ALL) or minimal <= self.moment:
             return None
-        if not now and time.monotonic() - self._begun_at < self._interval:
+        if not now and time.monotonic() < max(self._begun_at + self._interval, self._rests_until):
             return None
         return self._ordered(minimal)
 
@@ -133,7 +138,9 @@ class Committing:
         self._writing = False
         own = [part for part in result.parts if part.cut == result.number]
         self.count += 1
-        self.last_ms = (time.monotonic() - self._begun_at) * 1_000
+        ended_at = time.monotonic()
+        self.last_ms = (ended_at - self._begun_at) * 1_000
+        self._rests_until = ended_at + self.resting * (ended_at - self._begun_at)
         self.last_bytes = sum(part.bytes for part in own)
         self.last_rows = sum(part.rows for part in own)
         return result

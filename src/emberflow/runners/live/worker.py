@@ -323,13 +323,16 @@ class WorkerLoop:
 
     def _take_frames(self) -> list[Effects]:
         frames: list[Frame] = []
-        for _ in range(_MESSAGES_A_ROUND):
+        items = 0
+        while items < self.plan.batch and len(frames) < _MESSAGES_A_ROUND:
             try:
                 message = self._wire.decode(self._frames_in.recv(zmq.NOBLOCK))
             except zmq.Again:
                 break
             if message is not None:
-                frames.append(unpacked_frame(message[1]))
+                frame = unpacked_frame(message[1])
+                frames.append(frame)
+                items += sum(len(own) for _, own in frame.parts)
         return [self._worker.deliver(frames)] if frames else []
 
     def _take_words(self) -> list[Effects]:
