@@ -124,7 +124,7 @@ class LiveBuilder:
                 if self._options["ordering"] == "time"
                 else equal_shares(workers)
             ),
-            credit=self._options["credit"],
+            credit=self._options["credit"] or _default_credit(fronts, workers, self._options),
             batch=self._options["batch"],
             on_error=self._options["onError"],
             place=place,
@@ -143,6 +143,20 @@ class LiveBuilder:
         if self._options["httpPort"] is not None:
             http = HttpServer(self._options["httpHost"], self._options["httpPort"])
         return LiveQuery(self._spark, settings, self._name, self._listeners, http=http)
+
+
+#: Elements that each of several fronts may be ahead: another one may hold the minimal time back.
+_CREDIT = 20_000
+#: For each worker, and one more, where there is one partition of one front: then nothing holds the
+#: minimal time back but the work itself, and more in flight would only wait longer.
+_CREDIT_ALONE = 1_000
+
+
+def _default_credit(fronts: Mapping[str, Any], workers: int, options: Mapping[str, Any]) -> int:
+    alone = sum(front.partitions for front in fronts.values()) == 1
+    if alone and options["ordering"] == "time":
+        return _CREDIT_ALONE * (workers + 1)
+    return _CREDIT
 
 
 def _placed(
@@ -206,7 +220,7 @@ def _one_of(kinds: Any) -> Callable[[str, object], str]:
 #: Each with what it is when it is not given, and what makes a value of what is given.
 _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "workers": (2, _number),
-    "credit": (20_000, _number),
+    "credit": (None, _number),  # see `_default_credit`
     "batch": (1_000, _number),
     "onError": ("fail", lambda key, value: value),  # checked with the flow
     "coordinatorHost": (None, _text),
