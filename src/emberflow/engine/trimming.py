@@ -39,6 +39,8 @@ class Trimmed(Generic[B]):
         self.operation = operation
         self.kept = kept
         self.touched: list[B] = []
+        #: Those that have been for longer, the one that has longest at the end.
+        self.touched_earlier: list[B] = []
         #: None until the first cut.
         self.changes: Changes[B] | None = None
         #: How many items have come that no trim has made looks for: counted by the worker.
@@ -71,12 +73,15 @@ class Trimmed(Generic[B]):
 
     def waiting_longest(self, most: int | None) -> list[B]:
         """Take so many touched buckets off the list, to trim them; all of them, if nothing is said."""
-        given = self.touched
-        if most is None or len(given) <= most:
-            self.touched = []
-            return given
-        self.touched = given[most:]
-        del given[most:]
+        given: list[B] = []
+        while (self.touched or self.touched_earlier) and (most is None or len(given) < most):
+            if not self.touched_earlier:
+                self.touched.reverse()
+                self.touched_earlier, self.touched = self.touched, []
+            # From the end: whoever takes from the beginning touches all the others.
+            left = len(self.touched_earlier) if most is None else most - len(given)
+            given += reversed(self.touched_earlier[-left:])
+            del self.touched_earlier[-left:]
         return given
 
     def trimmed(self, minimal: Moment, looks: int, most: int | None) -> None:
@@ -95,7 +100,7 @@ class Trimmed(Generic[B]):
             changes = self.changes = Changes(since)
             changes.begin(moment, self.all_buckets())
         else:
-            changes.begin(moment, list(self.touched))
+            changes.begin(moment, self.touched_earlier + self.touched)
         return self._captured(changes, moment, since)
 
     def _captured(self, changes: Changes[B], moment: Moment, since: Moment) -> Iterator[Row | None]:

@@ -123,7 +123,7 @@ def check_drained(workers: list[Worker], entries: int) -> None:
                     f"worker {worker.index}: a bucket of {worker.layout.graph.nodes[node]} holds "
                     f"{longest} items, and {machine.kept} are enough"
                 )
-            if machine.touched:
+            if machine.touched or machine.touched_earlier:
                 raise CheckError(f"worker {worker.index}: trimmed buckets are noted as touched")
 
 
