@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 # From the bottom. A module may import its own layer and those before it.
 LAYERS = [
     {"errors", "functions", "item", "hashing", "persistent"},
-    {"graph", "assembly", "calls", "drawing", "outcomes", "transactional"},
+    {"graph", "assembly", "calls", "drawing", "outcomes", "sharing", "transactional"},
     {"engine"},
     {"checkpoint"},
     {"operators", "streams", "flow", "loading"},

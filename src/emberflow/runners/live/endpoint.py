@@ -51,6 +51,8 @@ from emberflow.runners.questions import Scan, Wanted
 
 REQUESTS_MAX = 16
 BODY_BYTES_MAX = 1_000_000
+#: What is read of a body that is too long, so that who sends it comes to hear so.
+_PASSED_OVER_MAX = 8_000_000
 ROWS_MAX = 10_000
 ROWS_WITHOUT_LIMIT = 1_000
 _SOCKET_SECONDS = 10.0
@@ -322,6 +324,10 @@ class _Handler(BaseHTTPRequestHandler):
                 )
         return self._read(wanted, options)
 
+    def _pass_over(self, count: int) -> None:
+        while count > 0 and (read := self.rfile.read(min(count, 65_536))):
+            count -= len(read)
+
     def _body(self) -> Any:
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
@@ -329,6 +335,7 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.LENGTH_REQUIRED, "a POST says its length: 'Content-Length: ...'."
             )
         if int(length) > BODY_BYTES_MAX:
+            self._pass_over(min(int(length), _PASSED_OVER_MAX))
             raise _RefusedError(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"a body has at most {BODY_BYTES_MAX:,} bytes, this one {length}.",
