@@ -55,7 +55,7 @@ soak: setup ## simulate many seeds, without and with crashes; kill for real: mak
 	  EMBERFLOW_CONTRACT_ROUND=$$round scripts/ensure-java $(BIN)/python -m pytest -q tests/contract || exit 1; \
 	done
 	for round in $$(seq 1 $(or $(FAULTS),3)); do \
-	  EMBERFLOW_FAULTS_ROUND=$$round scripts/ensure-java $(BIN)/python -m pytest -q tests/faults || exit 1; \
+	  EMBERFLOW_FAULTS_ROUND=$$round scripts/ensure-java $(BIN)/python -m pytest -q tests/faults tests/spark/test_kafka_killed.py || exit 1; \
 	done
 
 bench: setup ## run the benchmarks

@@ -173,11 +173,7 @@ class Versions(Trimmed[Bucket]):
         """An access that is not as they mostly are: the first of its key, a further one of its
         transaction, one that does not hold. Whether it was in order and did not raise."""
         place, mark, (key, access, length, payload) = item
-        bucket = self.buckets.get(key)
-        if bucket is None:
-            bucket = self.buckets[key] = Bucket(key, self._default)
-            if self.changes is not None:
-                self.changes.note(bucket)
+        bucket = self._bucket(key)
         entries = bucket.entries
         use = self._uses[access]
         # In order: the value is that of the last group, or of this one so far.
@@ -217,6 +213,15 @@ class Versions(Trimmed[Bucket]):
             outputs[use.rejected].append(((*place[:length], REJECTED), mark, rejected))
         return True
 
+    def _bucket(self, key: Any) -> Bucket:
+        """The bucket of a key; one that is begun is noted for the next cut."""
+        bucket = self.buckets.get(key)
+        if bucket is None:
+            bucket = self.buckets[key] = Bucket(key, self._default)
+            if self.changes is not None:
+                self.changes.note(bucket)
+        return bucket
+
     def _rejected(self, element: Any, why: Any, key: Any, value: Any) -> Rejected[Any]:
         return Rejected(element, why, Values({(self.node.name, key): value}))
 
@@ -243,11 +248,7 @@ class Versions(Trimmed[Bucket]):
     def _change(self, item: FlatItem, changed: dict[int, _Change]) -> None:
         """Put an access or an abort into its bucket, or take it out."""
         place, mark, (key, access, length, payload) = item
-        bucket = self.buckets.get(key)
-        if bucket is None:
-            bucket = self.buckets[key] = Bucket(key, self._default)
-            if self.changes is not None:
-                self.changes.note(bucket)
+        bucket = self._bucket(key)
         change = changed.get(id(bucket))
         if change is None:
             change = changed[id(bucket)] = _Change(bucket)
