@@ -66,7 +66,9 @@ class Offered:
                 if self.rate < UNPACED:
                     if elapsed > seconds:
                         return
-                    time.sleep(max(0.0, first / self.rate - elapsed))
+                    ahead = first / self.rate - elapsed
+                    if ahead > 0:  # to sleep for no time would let go of the interpreter all the same
+                        time.sleep(ahead)
                 for number in range(first, min(first + BURST, self.count)):
                     yield fronts.Element(number, next(words), None)
 
