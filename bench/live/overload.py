@@ -67,7 +67,9 @@ class Offered:
                     if elapsed > seconds:
                         return
                     ahead = first / self.rate - elapsed
-                    if ahead > 0:  # to sleep for no time would let go of the interpreter all the same
+                    if (
+                        ahead > 0
+                    ):  # to sleep for no time would let go of the interpreter all the same
                         time.sleep(ahead)
                 for number in range(first, min(first + BURST, self.count)):
                     yield fronts.Element(number, next(words), None)

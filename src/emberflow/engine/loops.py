@@ -201,13 +201,11 @@ _STABLE = frozenset((int, str, bytes))
 try:
     from emberflow.engine import _loops  # type: ignore[attr-defined]
 except ImportError:
-    is_compiled = False
     reduce_in_order, spread, trim_to_last = _reduce_in_order, _spread, _trim_to_last
     extended, mapped, kept, flat_mapped = _extended, _mapped, _kept, _flat_mapped
     accesses, reports = _accesses, _reports
     closer_key = transactional.closer_key
 else:
-    is_compiled = True
     reduce_in_order, spread = _loops.reduce_in_order, _loops.spread
     trim_to_last = _loops.trim_to_last
     extended, mapped, kept = _loops.extended, _loops.mapped, _loops.kept
