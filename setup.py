@@ -1,6 +1,7 @@
 """The compiled loops, the one thing that pyproject.toml cannot say.
 
-Where there is no compiler the same loops run in Python (src/emberflow/engine: loops.py, accessing.py, columns.py).
+Where there is no compiler the same loops run in Python (in src/emberflow/engine: loops.py,
+accessing.py, columns.py).
 """
 
 from setuptools import Extension, setup

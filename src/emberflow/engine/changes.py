@@ -75,6 +75,8 @@ class Changes(Generic[B]):
             fresh = {id(bucket): bucket for bucket in some if id(bucket) not in self._seen}
             self._seen.update(fresh)
             found.update(fresh)
+        if not self._ahead:
+            self._seen = set()
         return list(found.values())
 
     def captured(self, buckets: list[B]) -> None:

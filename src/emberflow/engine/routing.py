@@ -1,8 +1,8 @@
 """Routing: where the items of a keyed input go, and which worker holds the barrier of a partition.
 
 The key's hash decides the worker, and nothing else does: the same key goes to the same worker, on
-every worker that sends it there. What was found out about a key or a mark is remembered, within a
-bound, because keys repeat and traces are few.
+every worker that sends it there. What was found out about a mark, and about a key whose hash takes
+long, is remembered, within a bound, because keys repeat and traces are few.
 """
 
 from __future__ import annotations

@@ -101,6 +101,7 @@ class Coordinator:
                 f"{error}. Set .option('coordinatorHost', ...) to an address of this machine."
             ) from error
         self.address = f"tcp://{place.reached_at}:{own.rpartition(':')[2]}"
+        #: Who is told what is stored of each partition: the worker that holds its barrier.
         self._storing: dict[tuple[str, int], bytes] = {}
         self._identities: dict[int, bytes] = {}
         self._addresses: dict[int, str] = {}

@@ -324,7 +324,9 @@ class WorkerLoop:
     def _take_frames(self) -> list[Effects]:
         frames: list[Frame] = []
         items = 0
-        while items < self.plan.batch and len(frames) < _MESSAGES_A_ROUND:
+        for _ in range(_MESSAGES_A_ROUND):  # those of other incarnations, too
+            if items >= self.plan.batch:
+                break
             try:
                 message = self._wire.decode(self._frames_in.recv(zmq.NOBLOCK))
             except zmq.Again:
