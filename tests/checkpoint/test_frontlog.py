@@ -100,6 +100,38 @@ def test_what_was_given_is_given_again(
                     assert place.read(after_position=entry[0]) == given_so_far[number + 1 :]
 
 
+RUNS = st.builds(
+    lambda first, count, step: range(first, first + count * step, step),
+    st.integers(-(2**40), 2**40),
+    st.integers(1, 5),
+    st.sampled_from([1, 3, 200, 70_000, 2**33]),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    parts=st.lists(
+        st.tuples(RUNS | st.lists(POSITIONS, min_size=1, max_size=5), st.booleans(), RUNS),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_runs_of_numbers_are_kept_as_columns_and_given_again_as_entries(parts: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder), "local")
+        log = place.writer(1)
+        entries: list[Any] = []
+        least = -(2**62)
+        for positions, is_range, run in parts:
+            times = range(least, least + len(positions) * run.step, run.step)
+            least = times[-1] + 1 + run[0] % 1000
+            log.append_columns(positions, times if is_range else list(times))
+            entries += zip(positions, times, strict=True)
+        log.sync(mark=False)  # all of it is one batch
+        assert place.read() == entries
+        log.close()
+
+
 def test_a_position_that_is_not_there_leaves_nothing_out(place: Place) -> None:
     with_two = [("a", 1), ("b", 2)]
     log = place.writer(1)
@@ -246,8 +278,8 @@ def test_what_a_disk_leaves_behind_a_crash_is_cut_off(tmp_path: Path) -> None:
     log.sync()
     path = place.segments()[-1]
     synced = path.stat().st_size
-    log.append([(n, 301 + n) for n in range(5000)])  # more than waits: a frame
-    log.append([(n, 9301 + n) for n in range(5000)])
+    log.append([(n, 301 + n) for n in range(35_000)])  # more than waits: a frame
+    log.append([(n, 99301 + n) for n in range(35_000)])
     data = bytearray(path.read_bytes())
     assert len(data) > synced + 10_000
     data[synced : synced + 100] = bytes(100)

@@ -14,8 +14,8 @@ written, and that is what tells two faults apart:
 - If a frame is not whole and one behind it says that it had been durable, it was damaged later:
   times that were given are lost, and that is an error.
 
-After each ``fsync`` the writer adds an empty frame, a *mark*, so that also the last frames have a
-witness. A log that was cut off together with its witnesses cannot be told from one that a crash cut
+When nothing comes behind what was synced, the writer adds an empty frame, a *mark*, so that also the
+last frames have a witness. A log that was cut off together with its witnesses cannot be told from one that a crash cut
 off; the next segment records the length (`frontlog`), and from then on it can.
 """
 

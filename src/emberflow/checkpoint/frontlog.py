@@ -25,15 +25,17 @@ without it. It stays in the log, which tells what came in.
 Entries are stored in batches as columns: of whole numbers, such as times and most positions, the first
 one and the differences, each in as few bytes as they need.
 
-**Group commit.** `append` costs a list; `sync` writes all that was appended since the last one as a
-frame and calls ``fsync`` once, while others append. A thread beside the worker does it again and
-again; the longer an ``fsync`` takes, the more it covers::
+**Group commit.** `append_columns` costs a tuple; `sync` writes all that was appended since the last
+one as a frame and waits for the disk once, while others append. A thread beside the worker does it
+again and again; the longer the disk takes, the more it covers::
 
     def keep_durable(log, appended, ended, report):
         while not ended.is_set():
-            if appended.wait(timeout=0.1):  # set by the worker after append() or reserve()
+            if appended.wait(timeout=0.1):  # set by the worker after it appended
                 appended.clear()
-                report(log.sync())  # 'I shall not emit below ...' up to here
+                report(log.sync(mark=False))  # 'I shall not emit below ...' up to here
+            else:
+                log.mark()  # nothing comes that would witness to what is durable
         log.close()
 
 Elsewhere than on a local disk there is no append: a segment is a folder there, and each frame a file,
@@ -46,6 +48,8 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from operator import lt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.errors import CheckpointError, FencedError
@@ -55,11 +59,12 @@ from emberflow.checkpoint.segments import (
     DROPPED,
     FORMAT_VERSION,
     HEADER,
-    Batch,
+    Columns,
     Entry,
     Log,
     Piece,
     Segment,
+    batch_data,
     segment_name,
     sequence_of,
 )
@@ -68,7 +73,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 #: More entries than this make a frame without waiting for a sync: what waits is bounded.
-_WAITING_MAX = 4096
+_WAITING_MAX = 32_768
 #: A segment that has come to this is followed by another: bytes, or files where a frame is one.
 _SEGMENT_BYTES = 64 << 20
 _SEGMENT_OBJECTS = 4096
@@ -118,11 +123,13 @@ class FrontLogWriter:
         self._segment_size = default if segment_size is None else segment_size
         self._incarnation = incarnation
         self._width = 3 if payloads else 2
-        self._lock = threading.Lock()  # what waits, and the segment
-        self._sync_lock = threading.Lock()  # one sync at a time
-        self._waiting: list[Entry] = []
+        self._lock = threading.Lock()  # what waits
+        self._sync_lock = threading.Lock()  # the segment; taken before the other
+        self._waiting: list[Columns] = []
+        self._waiting_count = 0
         self._waiting_reservation: int | None = None
         self._unsynced = False
+        self._unmarked = False
         self._failure: BaseException | None = None
         self._closed = False
         self._count = 0
@@ -174,10 +181,12 @@ class FrontLogWriter:
                 last = self._time
                 if last is None or last <= time:
                     return
-                self._segment.add(DROPPED + json.dumps((time, last)).encode())
-                self._unsynced = True
                 self._dropped.append((time, last))
+            with self._noting_failure():
+                self._segment.add(DROPPED + json.dumps((time, last)).encode())
+            self._unsynced = True
             self._sync()
+            self._mark()
 
     def is_dropped(self, time: int) -> bool:
         """Whether the entry of this time is not to be given again."""
@@ -185,17 +194,38 @@ class FrontLogWriter:
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Add what was given. It becomes durable with the next `sync`."""
-        if not entries:
+        for entry in entries:
+            if len(entry) != self._width:
+                raise self._not_so(self._time, entry[:2], len(entry))
+        if entries:
+            self.append_columns(*zip(*entries, strict=True))
+
+    def append_columns(
+        self,
+        positions: Sequence[Any],
+        times: Sequence[int],
+        payloads: Sequence[Any] | None = None,
+    ) -> None:
+        """The same by column."""
+        if not times:
             return
         with self._lock:
             self._check_usable()
-            self._check(entries)
-            self._waiting += entries
-            self._time = entries[-1][1]
-            self._count += len(entries)
-            self._position = entries[-1][0]
-            if len(self._waiting) >= _WAITING_MAX:
-                self._write_waiting()
+            self._check(positions, times, payloads)
+            kept = None if payloads is None else _kept(payloads)
+            self._waiting.append((_kept(positions), _kept(times), kept))
+            self._waiting_count += len(times)
+            self._time = times[-1]
+            self._count += len(times)
+            self._position = positions[-1]
+            is_too_much = self._waiting_count >= _WAITING_MAX
+        if is_too_much:
+            with self._sync_lock:
+                data, _ = self._taken()
+                if data is not None:
+                    self._unsynced = True
+                    with self._noting_failure():
+                        self._segment.add(data)
 
     def reserve(self, time: int) -> None:
         """Let promises up to this time be made. Durable with the next `sync`.
@@ -209,10 +239,22 @@ class FrontLogWriter:
             if self._reservation is None or time > self._reservation:
                 self._reservation = self._waiting_reservation = time
 
-    def sync(self) -> Durable:
-        """Make all that was appended durable, and say how far that is."""
+    def sync(self, *, mark: bool = True) -> Durable:
+        """Make all that was appended durable, and say how far that is.
+
+        Who syncs again and again need not `mark` each time: the next batch is a witness as well.
+        """
         with self._sync_lock:
-            return self._sync()
+            reached = self._sync()
+            if mark:
+                self._mark()
+            return reached
+
+    def mark(self) -> None:
+        """Add a witness to what is durable, if there is none yet (see `frames`)."""
+        with self._sync_lock:
+            self._check_usable()
+            self._mark()
 
     def close(self) -> None:
         """Sync and end. Closing again does nothing."""
@@ -222,29 +264,56 @@ class FrontLogWriter:
             try:
                 if self._failure is None:
                     self._sync()
+                    self._mark()
             finally:
                 with self._lock:
                     self._closed = True
                     self._segment.close()
 
     def _sync(self) -> Durable:
+        """What waits is taken at once, and written while others append."""
+        data, reached = self._taken()
+        segment = self._segment
+        with self._noting_failure():
+            if data is not None:
+                segment.add_durably(data)
+            elif self._unsynced:
+                segment.sync()
+            else:
+                return reached
+            self._unsynced = False
+            self._unmarked = True
+            if segment.end >= self._segment_size:
+                self._mark()
+                self._roll()
+        return reached
+
+    def _mark(self) -> None:
+        if self._unmarked:
+            with self._noting_failure():
+                self._segment.mark()
+            self._unmarked = False
+
+    def _taken(self) -> tuple[bytes | None, Durable]:
+        """The frame of what waits, if anything does, and how far the log is durable with it."""
         with self._lock:
             self._check_usable()
-            self._write_waiting()
+            waiting, self._waiting = self._waiting, []
+            self._waiting_count = 0
+            reservation, self._waiting_reservation = self._waiting_reservation, None
             reached = Durable(self._count, self._position, self._time, self._reservation)
-            segment, needed, end = self._segment, self._unsynced, self._segment.end
-            self._unsynced = False
-        if needed:
-            try:
-                segment.sync(end)  # without the lock: others append meanwhile
-                with self._lock:
-                    segment.mark()
-                    if segment.end >= self._segment_size:
-                        self._roll()
-            except BaseException as error:
-                self._failure = error
-                raise
-        return reached
+        if not waiting and reservation is None:
+            return None, reached
+        with self._noting_failure():
+            return BATCH + batch_data(waiting, reservation, payloads=self._width == 3), reached
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -255,37 +324,31 @@ class FrontLogWriter:
         if self._closed:
             raise CheckpointError(f"{self._log}: this writer is closed.")
 
-    def _check(self, entries: Sequence[Entry]) -> None:
+    def _check(
+        self, positions: Sequence[Any], times: Sequence[int], payloads: Sequence[Any] | None
+    ) -> None:
+        width = 2 if payloads is None else 3
         before = self._time
         if self._inherited is not None and (before is None or before < self._inherited):
             before = self._inherited - 1
-        for entry in entries:
-            time = entry[1]
-            if len(entry) != self._width or not (before is None or time > before):
-                raise CheckpointError(
-                    f"{self._log}: expected an entry of {self._width} parts with a time above "
-                    f"{before}, got {entry[:2]!r} with {len(entry)} parts."
-                )
+        rising = times.step > 0 if isinstance(times, range) else all(map(lt, times, times[1:]))
+        if width == self._width and rising and (before is None or times[0] > before):
+            return
+        for position, time in zip(positions, times, strict=True):
+            if width != self._width or not (before is None or time > before):
+                raise self._not_so(before, (position, time), width)
             before = time
 
-    def _write_waiting(self) -> None:
-        if not self._waiting and self._waiting_reservation is None:
-            return
-        batch = Batch.of(self._waiting, self._waiting_reservation, self._width)
-        try:
-            self._segment.add(BATCH + batch.data())
-        except BaseException as error:
-            self._failure = error
-            raise
-        self._waiting = []
-        self._waiting_reservation = None
-        self._unsynced = True
+    def _not_so(self, before: int | None, got: Any, parts: int) -> CheckpointError:
+        return CheckpointError(
+            f"{self._log}: expected an entry of {self._width} parts with a time above "
+            f"{before}, got {got!r} with {parts} parts."
+        )
 
     def _roll(self) -> None:
         """Go on in a new segment, so that old ones can be dropped."""
         old = self._segment
-        old.sync(old.end)
-        self._unsynced = False
+        old.sync()
         self._pieces.append(Piece(old.name, old.end))
         self._segment = self._begin_segment(sequence_of(old.name) + 1)
         old.close()
@@ -303,12 +366,17 @@ class FrontLogWriter:
         segment = self._log.new_segment(segment_name(self._incarnation, sequence))
         try:
             segment.add(HEADER + json.dumps(header).encode())
-            segment.sync(segment.end)
+            segment.sync()
             segment.mark()
         except BaseException:
             segment.close()
             raise
         return segment
+
+
+def _kept(column: Sequence[Any]) -> Sequence[Any]:
+    """A column that nobody changes until it is written."""
+    return column if isinstance(column, range | tuple) else tuple(column)
 
 
 def read_log(

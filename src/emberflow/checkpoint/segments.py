@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import sub
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote
@@ -29,10 +30,16 @@ Entry: TypeAlias = tuple[Any, ...]
 FORMAT_VERSION = 1
 _SEGMENT = re.compile(r"(\d+)-(\d+)\.log")
 _OBJECT = re.compile(r"(\d+)\.frame")
+#: Of a write: that it returns when what it wrote is durable. 0 where there is no such thing.
+_DURABLY = getattr(os, "RWF_DSYNC", 0)
 HEADER, BATCH, MARK, DROPPED = b"H", b"B", b"M", b"D"
 
 
 # --- Batches --------------------------------------------------------------------------------------
+
+
+#: Entries by column, as they were appended: positions, times and, if they are kept, payloads.
+Columns: TypeAlias = tuple[Sequence[Any], Sequence[int], Sequence[Any] | None]
 
 
 @dataclass(slots=True)
@@ -41,19 +48,6 @@ class Batch:
     times: list[int]
     payloads: list[Any] | None
     reservation: int | None
-
-    @classmethod
-    def of(cls, entries: list[Entry], reservation: int | None, width: int) -> Batch:
-        return cls(
-            [entry[0] for entry in entries],
-            [entry[1] for entry in entries],
-            [entry[2] for entry in entries] if width == 3 else None,
-            reservation,
-        )
-
-    def data(self) -> bytes:
-        columns = (_packed(self.positions), _packed(self.times), self.payloads, self.reservation)
-        return pickle.dumps(columns, 5)
 
     @classmethod
     def read(cls, data: bytes) -> Batch:
@@ -69,20 +63,49 @@ class Batch:
                 yield entry
 
 
-def _packed(values: list[Any]) -> Any:
+def batch_data(parts: Sequence[Columns], reservation: int | None, *, payloads: bool) -> bytes:
+    """What was appended, part by part, as one batch that `Batch.read` reads.
+
+    >>> Batch.read(batch_data([(range(3), range(7, 10), None)], None, payloads=False))
+    Batch(positions=[0, 1, 2], times=[7, 8, 9], payloads=None, reservation=None)
+    """
+    kept = [payload for _, _, own in parts for payload in own or ()] if payloads else None
+    positions, times = _packed([part[0] for part in parts]), _packed([part[1] for part in parts])
+    return pickle.dumps((positions, times, kept, reservation), 5)
+
+
+def _packed(parts: Sequence[Sequence[Any]]) -> Any:
     """Whole numbers as the first one and the differences; other values as they are.
 
-    >>> _packed([1000, 1001, 1003])
+    A range stays one: a worker takes in elements faster than numbers could be looked at one by one.
+
+    >>> _packed([[1000, 1001, 1003]])
+    (1000, 'b', b'\\x01\\x02')
+    >>> _packed([range(1000, 1002), [1003]])
     (1000, 'b', b'\\x01\\x02')
     """
-    if not values or any(type(value) is not int for value in values):
-        return values
-    differences = [after - before for before, after in pairwise(values)]
-    low, high = min(differences, default=0), max(differences, default=0)
+    parts = [part for part in parts if part]
+    if not parts or not all(
+        part.__class__ is range or set(map(type, part)) == {int} for part in parts
+    ):
+        return [value for part in parts for value in part]
+    #: Differences, each so many times in a row or a list of its own.
+    found: list[tuple[Sequence[int], int]] = []
+    for before, part in pairwise((parts[0][:1], *parts)):
+        found.append(([part[0] - before[-1]], 1))
+        if part.__class__ is range:
+            found.append(([part.step], len(part) - 1))
+        else:
+            found.append((list(map(sub, part[1:], part)), 1))
+    del found[0]  # the first one has no difference
+    counted = [(some, times) for some, times in found if some and times]
+    low = min((min(some) for some, _ in counted), default=0)
+    high = max((max(some) for some, _ in counted), default=0)
     for typecode, bits in (("b", 7), ("h", 15), ("i", 31), ("q", 63)):
         if -(1 << bits) <= low and high < 1 << bits:
-            return values[0], typecode, array(typecode, differences).tobytes()
-    return values
+            data = b"".join(array(typecode, some).tobytes() * times for some, times in counted)
+            return parts[0][0], typecode, data
+    return [value for part in parts for value in part]
 
 
 def _unpacked(packed: Any) -> list[Any]:
@@ -122,8 +145,9 @@ class Segment(Protocol):
     end: int
 
     def add(self, body: bytes) -> None: ...
+    def add_durably(self, body: bytes) -> None: ...
     def mark(self) -> None: ...
-    def sync(self, end: int) -> None: ...
+    def sync(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -137,19 +161,43 @@ class _LocalSegment:
         sync_folder(path.parent)
         self.end = 0
         self._durable = 0
+        #: Whether all that was added is durable.
+        self._is_synced = True
 
     def add(self, body: bytes) -> None:
+        self._is_synced = False
+        self._add(body, 0)
+
+    def add_durably(self, body: bytes) -> None:
+        """Add a frame and sync: in one call, if it is all that is to be synced.
+
+        A thread that calls the disk twice waits twice for the interpreter to come back to it.
+        """
+        if _DURABLY and self._is_synced:
+            self._add(body, _DURABLY)
+            self._durable = self.end
+        else:
+            self.add(body)
+            self.sync()
+
+    def _add(self, body: bytes, flags: int) -> None:
         frame = memoryview(framed(body, self.end, self._durable))
-        self.end += len(frame)
+        end = self.end + len(frame)
         while frame:
-            frame = frame[os.write(self._descriptor, frame) :]
+            if flags:
+                written = os.pwritev(self._descriptor, [frame], end - len(frame), flags)
+            else:
+                written = os.write(self._descriptor, frame)
+            frame = frame[written:]
+        self.end = end
 
     def mark(self) -> None:
         self.add(MARK)
 
-    def sync(self, end: int) -> None:
+    def sync(self) -> None:
         os.fsync(self._descriptor)
-        self._durable = max(self._durable, end)
+        self._is_synced = True
+        self._durable = self.end
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -172,10 +220,12 @@ class _ObjectSegment:
         )
         self.end += 1
 
+    add_durably = add
+
     def mark(self) -> None:
         """Nothing: a file that is there is durable, and a missing one is missed."""
 
-    def sync(self, end: int) -> None:
+    def sync(self) -> None:
         """Nothing: `add` has returned."""
 
     def close(self) -> None:

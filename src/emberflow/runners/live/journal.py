@@ -102,8 +102,7 @@ class Journal:
         self, positions: Sequence[Any], times: Sequence[int], payloads: Sequence[Any] | None
     ) -> None:
         """Note elements that are about to enter; with payloads if the source cannot replay."""
-        columns = (positions, times) if payloads is None else (positions, times, payloads)
-        self._log.append(list(zip(*columns, strict=True)))
+        self._log.append_columns(positions, times, payloads)
         self._noted += len(times)
         self._pending.append((self._noted, times[0]))
         self._wake.set()
@@ -136,7 +135,9 @@ class Journal:
             while not self._ended.is_set():
                 if self._wake.wait(_WAIT_SECONDS):
                     self._wake.clear()
-                    self._durable = self._log.sync()
+                    self._durable = self._log.sync(mark=False)
+                else:
+                    self._log.mark()
             self._log.close()
         except BaseException as error:
             self._failure = error
