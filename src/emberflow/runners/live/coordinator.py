@@ -104,6 +104,8 @@ class Coordinator:
         #: Who is told what is stored of each partition: the worker that holds its barrier.
         self._storing: dict[tuple[str, int], bytes] = {}
         self._identities: dict[int, bytes] = {}
+        #: What is to be told to each worker at the end of the turn.
+        self._telling: dict[bytes, list[bytes]] = {}
         self._addresses: dict[int, str] = {}
         self._heard_at: dict[int, float] = {}
         self._told: Progress | None = None
@@ -170,6 +172,7 @@ class Coordinator:
                 self._take()
                 self._store()
                 self._advance(time.monotonic() - begin)
+                self._send_words()
                 if self.failure is not None:
                     break
         except Exception as error:
@@ -177,6 +180,7 @@ class Coordinator:
         finally:
             self.questions.end()
             self._tell_all(said.QUIT, None)
+            self._send_words()
             for writer in self._writers.values():
                 writer.close(_JOIN_SECONDS)
             if self.committing is not None:
@@ -196,9 +200,8 @@ class Coordinator:
                 identity, message = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            decoded = self._wire.decode(message)
-            if decoded is not None:
-                self._hear(identity, *decoded)
+            for kind, body in self._wire.decoded(message):
+                self._hear(identity, kind, body)
 
     def _hear(self, identity: bytes, kind: bytes, body: Any) -> None:
         if kind == said.ACK:
@@ -367,11 +370,19 @@ class Coordinator:
         return self._acker.progress.of_all()
 
     def _tell_all(self, kind: bytes, body: Any) -> None:
-        for identity in self._identities.values():
-            self._tell(identity, kind, body)
+        if self._identities:
+            message = self._wire.encode(kind, body)
+            for identity in self._identities.values():
+                self._telling.setdefault(identity, []).append(message)
 
     def _tell(self, identity: bytes, kind: bytes, body: Any) -> None:
-        self._socket.send_multipart([identity, self._wire.encode(kind, body)])
+        """Tell a worker, with all else of this turn (see `_send_words`)."""
+        self._telling.setdefault(identity, []).append(self._wire.encode(kind, body))
+
+    def _send_words(self) -> None:
+        telling, self._telling = self._telling, {}
+        for identity, messages in telling.items():
+            self._socket.send_multipart([identity, self._wire.together(messages)])
 
 
 def _front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:

@@ -9,6 +9,8 @@ without the keys gets no further than the handshake, and no message of it reache
 Every message carries the incarnation of the set of workers it belongs to. One of another
 incarnation is dropped unread: it comes from a worker that was slow to notice that it is dead.
 
+A message may be several (`together`): waking up who hears it costs more than what it says.
+
 Links are FIFO: one connection a direction and pair. Buffers have a bound (``MESSAGES_MAX``), and a
 send that would block past its time limit raises.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -33,6 +36,9 @@ SEND_MS_MAX = 30_000
 LINGER_MS = 1_000
 
 _HEADER = struct.Struct("!Qc")
+_LENGTH = struct.Struct("!Q")
+#: The kind of a message that is several.
+_TOGETHER = b"&"
 
 
 class WireError(EmberflowError):
@@ -133,7 +139,35 @@ class Wire:
                 return header + bytes(by_value)
         return header + bytes(cloudpickle.dumps(body, pickle.HIGHEST_PROTOCOL))
 
-    def decode(self, message: bytes) -> tuple[bytes, Any] | None:
+    def together(self, messages: list[bytes]) -> bytes:
+        """Several messages as one, which `decoded` takes apart again."""
+        if len(messages) == 1:
+            return messages[0]
+        parts = [_HEADER.pack(self.incarnation, _TOGETHER)]
+        for message in messages:
+            parts += (_LENGTH.pack(len(message)), message)
+        return b"".join(parts)
+
+    def decoded(self, message: bytes) -> Iterator[tuple[bytes, Any]]:
+        """Kinds and bodies of the messages in one; none of another incarnation."""
+        if message[_HEADER.size - 1 : _HEADER.size] != _TOGETHER:
+            one = self.decode(message)
+            if one is not None:
+                yield one
+            return
+        whole = memoryview(message)
+        begin = _HEADER.size
+        while begin < len(whole):
+            try:
+                (length,) = _LENGTH.unpack_from(whole, begin)
+            except struct.error as error:
+                raise WireError(f"a message of {len(message)} bytes ends too early") from error
+            begin += _LENGTH.size + length
+            one = self.decode(whole[begin - length : begin])
+            if one is not None:
+                yield one
+
+    def decode(self, message: bytes | memoryview) -> tuple[bytes, Any] | None:
         """Kind and body of a message; None for one of another incarnation."""
         try:
             incarnation, kind = _HEADER.unpack_from(message)

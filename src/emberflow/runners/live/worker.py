@@ -2,7 +2,7 @@
 
 Each round takes what is there (frames of other workers, words of the coordinator, elements of the
 fronts it feeds), runs the engine once over all of it, and sends what came of it: frames first, then
-one ack. When a round found nothing, the next one waits for the sockets, a millisecond at most.
+all that it has to tell the coordinator, in one message. When a round found nothing, the next one waits for the sockets, a millisecond at most.
 
 A worker begins by restoring its range of the cut that its life begins from, and says that it is
 ready; fronts begin when all are. Cuts are captured at the end of a round, when what the progress to
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from itertools import islice
 from typing import Any
 
@@ -88,6 +89,9 @@ class WorkerLoop:
         )
         self._coordinator = self._wire.connected(zmq.DEALER, plan.coordinator)
         self._heartbeat = Heartbeat(self._wire, plan.coordinator, index)
+        #: What is to be told to the coordinator at the end of the round, and what it has told us.
+        self._telling: list[bytes] = []
+        self._told: deque[tuple[bytes, Any]] = deque()
         self._peers: dict[int, zmq.Socket[bytes]] = {}
         self._poller = zmq.Poller()
         self._poller.register(self._frames_in, zmq.POLLIN)
@@ -235,6 +239,7 @@ class WorkerLoop:
                 self._restore_from(store, plan.restored, self._capturing.lists)
         lasts = self._last_of_writers().values()
         self._tell(said.READY, (self.index, max(lasts, default=None)))
+        self._send_words()
 
     def _restore_from(self, store: CheckpointStore, cut: Manifest, lists: SavedLists) -> None:
         own = range_in(self.plan.shares, self.index)
@@ -264,12 +269,13 @@ class WorkerLoop:
             feed.start(Beginning(position, moment, until, joins_at, passes_over))
 
     def _expect(self) -> tuple[bytes, Any]:
+        self._send_words()
         deadline = time.monotonic() + _RENDEZVOUS_MS_MAX / 1_000
         while time.monotonic() < deadline:
+            if self._told:
+                return self._told.popleft()
             if self._coordinator.poll(100):
-                message = self._wire.decode(self._coordinator.recv())
-                if message is not None:
-                    return message
+                self._told.extend(self._wire.decoded(self._coordinator.recv()))
         raise CoordinatorGoneError(
             f"worker {self.index} heard nothing from the driver at {self.plan.coordinator} for "
             f"{_RENDEZVOUS_MS_MAX // 1_000} s. Can executors reach the driver's host?"
@@ -281,9 +287,11 @@ class WorkerLoop:
         effects = [*self._take_frames(), *self._take_words(), *self._take_elements()]
         self._do(effects)
         self._store()
+        self._send_words()  # nobody waits for what follows
         self._go_on_with_cut(loop_is_busy=bool(effects))
         self._answer()
         self._tell_news()
+        self._send_words()
         return (
             bool(effects)
             or (self._capturing is not None and self._capturing.is_busy)
@@ -339,15 +347,17 @@ class WorkerLoop:
 
     def _take_words(self) -> list[Effects]:
         progress: Progress | None = None
+        told = self._told
         for _ in range(_MESSAGES_A_ROUND):
-            try:
-                message = self._wire.decode(self._coordinator.recv(zmq.NOBLOCK))
-            except zmq.Again:
-                break
-            self._heard_at = time.monotonic()
-            if message is None:
+            if not told:
+                try:
+                    message = self._coordinator.recv(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                self._heard_at = time.monotonic()
+                told.extend(self._wire.decoded(message))
                 continue
-            kind, body = message
+            kind, body = told.popleft()
             if kind == said.PROGRESS:
                 progress = body  # the last one says all
             elif kind == said.CUT:
@@ -426,7 +436,7 @@ class WorkerLoop:
                 if writer is not None:
                     writer.store(bundle)
                 else:
-                    self._coordinator.send(self._encoded(said.BUNDLE, bundle))
+                    self._telling.append(self._encoded(said.BUNDLE, bundle))
             unstored = unstored or store.unstored > 0
         self._tell_settled()
         # Once all have settled, so that the last latencies are told too.
@@ -446,9 +456,19 @@ class WorkerLoop:
             return self._wire.encode(kind, packed(fit_to_travel(body)))
 
     def _tell(self, kind: bytes, body: Any) -> None:
-        self._coordinator.send(self._wire.encode(kind, body))
+        """Tell the coordinator, with all else of this round (see `_send_words`)."""
+        self._telling.append(self._wire.encode(kind, body))
+
+    def _send_words(self) -> None:
+        if self._telling:
+            told, self._telling = self._telling, []
+            self._coordinator.send(self._wire.together(told))
 
     def _tell_failure(self, error: Exception) -> None:
+        self._tell_error(error)
+        self._send_words()
+
+    def _tell_error(self, error: Exception) -> None:
         try:
             self._tell(said.FAILED, error)
         except Exception:  # it does not travel: a payload in it does not, say
