@@ -18,6 +18,7 @@
 
 /* An entry is (place, mark, access, length, payload, before, value, failed). */
 #define ACCESS(entry) PyTuple_GET_ITEM(entry, 2)
+#define MADE_OF 4 /* and 5: the payload, and the value before */
 #define VALUE(entry) PyTuple_GET_ITEM(entry, 6)
 #define FAILED(entry) PyTuple_GET_ITEM(entry, 7)
 #define ENTRY_SIZE 8
@@ -491,6 +492,43 @@ fetch_some(PyObject *given, Py_ssize_t position)
     return count;
 }
 
+/* Forget the first so many entries, which takes no memory and gives none back: there will soon be as
+ * many again. */
+static int
+drop_first(PyObject *entries, Py_ssize_t count)
+{
+    PyObject *dropped[AHEAD], **items = ((PyListObject *)entries)->ob_item;
+    Py_ssize_t left = PyList_GET_SIZE(entries) - count, i;
+
+    if (count > AHEAD)
+        return PyList_SetSlice(entries, 0, count, NULL);
+    for (i = 0; i < count; i++)
+        dropped[i] = items[i];
+    memmove(items, items + count, left * sizeof(PyObject *));
+    Py_SET_SIZE(entries, left);
+    for (i = 0; i < count; i++)
+        Py_DECREF(dropped[i]);
+    return 0;
+}
+
+/* `accessing.settled` of the first entry. */
+static int
+settle_first(PyObject *entries)
+{
+    PyObject *first = entry_at(entries, 0);
+    int i;
+
+    if (Py_REFCNT(first) != 1) { /* somebody reads it */
+        PyObject *made = PyTuple_Pack(ENTRY_SIZE, PLACE(first), MARK(first), ACCESS(first),
+                                      PyTuple_GET_ITEM(first, 3), Py_None, Py_None, VALUE(first),
+                                      Py_None);
+        return made == NULL ? -1 : PyList_SetItem(entries, 0, unseen(made));
+    }
+    for (i = MADE_OF; i < MADE_OF + 2; i++)
+        set_slot(&PyTuple_GET_ITEM(first, i), Py_None);
+    return 0;
+}
+
 /* Trim one: -1 with an exception, 0 if it is not for here. */
 static int
 trim_one(PyObject *bucket, PyObject *minimal, PyObject *writes, PyObject *stays)
@@ -509,10 +547,11 @@ trim_one(PyObject *bucket, PyObject *minimal, PyObject *writes, PyObject *stays)
     result = counts(entries, final, writes);
     if (result <= 0)
         return result;
-    if (PyList_SetSlice(entries, 0, final - 1, NULL))
+    if (drop_first(entries, final - 1) || settle_first(entries))
         return -1;
     if (PyList_GET_SIZE(entries) > 1)
         return PyList_Append(stays, bucket) ? -1 : 1;
+    set_slot(&SLOT(bucket, base), Py_None);
     set_slot(&SLOT(bucket, noted), Py_False);
     return 1;
 }

@@ -151,7 +151,8 @@ def _trim_accesses(
     stays: list[Bucket],
     begun: Moment,
 ) -> tuple[list[Bucket], list[Bucket]]:
-    """Drop what is superseded below the minimal time, where the last final version counts.
+    """Drop what is superseded below the minimal time, where the last final version counts, and what
+    that was made of: what is let go of soon is still at hand, and what stays is little.
 
     Buckets that still hold more than one version are appended to ``stays``. Returned are those that
     are not so simple, untouched, and all whose first version is older than ``begun``.
@@ -172,10 +173,11 @@ def _trim_accesses(
         if not surely_counts(entries, final, writes):
             others.append(bucket)
             continue
-        del entries[: final - 1]
+        entries[:final] = [settled(entries[final - 1])]
         if len(entries) > 1:
             stays.append(bucket)
         else:
+            bucket.base = None
             bucket.noted = False
     return others, unnoted
 
@@ -219,6 +221,12 @@ def _last_versions(
 
 #: Types of keys that are hashed here.
 _COMMON = frozenset((int, str))
+
+
+def settled(entry: Entry) -> Entry:
+    """A version that nothing can change any more, without what it was made of."""
+    place, mark, access, length, _, _, value, _ = entry
+    return place, mark, access, length, None, None, value, None
 
 
 def surely_counts(entries: list[Entry], final: int, writes: tuple[bool, ...]) -> bool:

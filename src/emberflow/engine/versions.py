@@ -48,6 +48,7 @@ from emberflow.engine.accessing import (
     Use,
     access_in_order,
     last_versions,
+    settled,
     surely_counts,
     tell,
     trim_accesses,
@@ -434,7 +435,7 @@ class Versions(Trimmed[Bucket]):
         final = bisect_left(entries, (minimal,))
         if final:
             kept = self._last_counting(bucket, final)
-            entries[:final] = [] if kept is None else [_settled(kept)]
+            entries[:final] = [] if kept is None else [settled(kept)]
         if aborts:
             left = {place: n for place, n in aborts.items() if place >= minimal}
             bucket.aborts = left or NO_ABORTS
@@ -539,12 +540,6 @@ def _group_start(entries: list[Entry], position: int) -> int:
             break
         position -= 1
     return position
-
-
-def _settled(entry: Entry) -> Entry:
-    """A version that nothing can change any more, without what it was made of."""
-    place, mark, access, length, _, _, value, _ = entry
-    return place, mark, access, length, None, None, value, None
 
 
 class _Change:
