@@ -5,7 +5,8 @@ database do, and starting costs nothing. When the last one is stored, the front 
 the burst as fast as it is asked for them, and the rate is that from then to the last output in the
 sink. After that the driver writes down when the next elements are due, one after another at a share of that rate; the front
 gives each when it is due, and its latency is from then to the moment its output is in the sink, a
-function in the driver. An element that waits, in the front or anywhere, shows in its latency.
+function in the driver. An element that waits, in the front or anywhere, shows in its latency. What
+is stored is only noted meanwhile, and latencies are reckoned when all is over.
 
 Each element is a tuple that begins with its number, and gives a fixed number of outputs, each of which
 begins with that number, or is the `Rejected` of it.
@@ -107,7 +108,7 @@ class _Stored:
     def __init__(self, burst: int, outputs: int) -> None:
         self.is_filled = threading.Event()
         self.burst_is_over = threading.Event()
-        self.latencies: list[float] = []
+        self._steady_bundles: list[tuple[float, list[Any]]] = []
         self._of_burst = burst * outputs
         self._left = 2 * self._of_burst
         self._steady = 2 * burst
@@ -124,10 +125,17 @@ class _Stored:
             if self._left <= 0:
                 self.burst_is_over.set()
             return
-        for payload in bundle.payloads:
-            number = payload.element[0] if isinstance(payload, ef.Rejected) else payload[0]
-            due = self.begin + (number - self._steady) / self.rate_due
-            self.latencies.append((now - due) * 1_000)
+        self._steady_bundles.append((now, bundle.payloads))
+
+    def latencies(self) -> list[float]:
+        """In milliseconds, of what was due, in the order it was stored."""
+        found: list[float] = []
+        for now, payloads in self._steady_bundles:
+            for payload in payloads:
+                number = payload.element[0] if isinstance(payload, ef.Rejected) else payload[0]
+                due = self.begin + (number - self._steady) / self.rate_due
+                found.append((now - due) * 1_000)
+        return found
 
 
 def measured(
@@ -178,9 +186,10 @@ def measured(
         finally:
             query.stop()
         progress = query.lastProgress or {}
-    assert len(stored.latencies) == count * outputs, f"{len(stored.latencies)} of {count}"
+    latencies = stored.latencies()
+    assert len(latencies) == count * outputs, f"{len(latencies)} of {count}"
     # Without the first tenth: that is the start.
-    latencies = sorted(stored.latencies[len(stored.latencies) // 10 :])
+    latencies = sorted(latencies[len(latencies) // 10 :])
     return Figures(
         burst_rate,
         statistics.fmean(latencies),

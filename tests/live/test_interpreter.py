@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from emberflow.runners import interpreter
-from emberflow.runners.interpreter import Collector, serving
+from emberflow.runners.interpreter import Collector, serving, use_huge_pages
 
 
 class Node:
@@ -109,3 +113,39 @@ def test_it_is_as_it_was_afterwards() -> None:
 
 def test_who_has_found_cycles_leaves_them_to_python() -> None:
     in_a_process_of_its_own(who_has_found_cycles_leaves_them_to_python)
+
+
+THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def kilobytes(what: str) -> int:
+    """Of this process."""
+    found = re.search(rf"^{what}:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
+    assert found is not None
+    return int(found[1])
+
+
+def objects_are_in_huge_pages_and_their_memory_is_given_back() -> None:
+    before = [(number, str(number)) for number in range(300_000)]  # in arenas as Python has them
+    assert use_huge_pages()
+    for _ in range(3):
+        kept = {number: (number, [str(number)]) for number in range(1_000_000)}
+        huge = kilobytes("AnonHugePages")
+        assert huge > 100_000
+        for number in range(0, 1_000_000, 3):  # in no order that suits anybody
+            del kept[number]
+        assert all(value == (number, [str(number)]) for number, value in kept.items())
+        del kept
+        assert kilobytes("AnonHugePages") < huge // 10
+    assert all(number == int(text) for number, text in before)
+    full = kilobytes("Rss")
+    del before
+    assert kilobytes("Rss") < full - 20_000
+
+
+@pytest.mark.skipif(
+    not THP.exists() or "[never]" in THP.read_text(),
+    reason="this system gives no huge pages to those who ask for them",
+)
+def test_objects_are_in_huge_pages_and_their_memory_is_given_back() -> None:
+    in_a_process_of_its_own(objects_are_in_huge_pages_and_their_memory_is_given_back)

@@ -9,6 +9,10 @@ takes what is new for granted, some twenty times a second, which costs nothing, 
 looks at what has come since: there is never much of it. If that shows cycles, or if a look at
 everything does, which is due when there are very many more objects than there were, then all that
 was taken for granted is given back to Python's own collector, which goes on as ever.
+
+**Memory** is asked for in huge pages, where the system gives them and `_arenas` could be built: what a
+state touches in random order is found a fifth faster. This stays when we leave: who frees an object
+later must know where it came from.
 """
 
 from __future__ import annotations
@@ -18,6 +22,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+try:
+    from emberflow.runners._arenas import use_huge_pages  # type: ignore[import-not-found]
+except ImportError:
+
+    def use_huge_pages() -> bool:
+        return False
+
 
 #: Of each generation so many collections until the next older one is looked at, too.
 _OLDER = (20, 100)
@@ -85,6 +97,7 @@ def serving(switch_seconds: float) -> Iterator[Collector]:
     it before it has it back: Python's five milliseconds, again and again, would be most of its
     latency while a cut is encoded beside it.
     """
+    use_huge_pages()
     switching = sys.getswitchinterval()
     sys.setswitchinterval(switch_seconds)
     with seldom_collecting(_OBJECTS):
