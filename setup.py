@@ -1,7 +1,7 @@
 """The compiled loops, the one thing that pyproject.toml cannot say.
 
 Where there is no compiler the same loops run in Python (in src/emberflow/engine: loops.py,
-accessing.py, columns.py), and memory stays in small pages (src/emberflow/runners/interpreter.py).
+accessing.py, columns.py; in src/emberflow/checkpoint: tables.py), and memory stays in small pages (src/emberflow/runners/interpreter.py).
 """
 
 from setuptools import Extension, setup
@@ -18,5 +18,10 @@ setup(
         )
         for name in ("_columns", "_loops", "_versions")
     ]
-    + [Extension("emberflow.runners._arenas", ["src/emberflow/runners/_arenas.c"], optional=True)]
+    + [
+        Extension(
+            f"emberflow.{package}.{name}", [f"src/emberflow/{package}/{name}.c"], optional=True
+        )
+        for package, name in (("checkpoint", "_rows"), ("runners", "_arenas"))
+    ]
 )

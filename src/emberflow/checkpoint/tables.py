@@ -55,6 +55,15 @@ from emberflow.checkpoint.rows import Row
 from emberflow.errors import shortened
 from emberflow.item import Place
 
+try:
+    from emberflow.checkpoint._rows import row_buffers  # type: ignore[import-not-found]
+except ImportError:
+
+    def row_buffers(rows: list[Row]) -> tuple[bytes, ...] | None:
+        return None
+
+
+_CHILD_IDS = pa.list_(pa.int64())
 SCHEMA = pa.schema(
     [
         pa.field("operation", pa.string(), nullable=False),
@@ -62,7 +71,7 @@ SCHEMA = pa.schema(
         pa.field("key", pa.binary(), nullable=False),
         pa.field("time", pa.int64()),
         pa.field("front", pa.int64()),
-        pa.field("child_ids", pa.list_(pa.int64())),
+        pa.field("child_ids", _CHILD_IDS),
         pa.field("payload", pa.binary()),
         pa.field("follows", pa.int64()),
     ]
@@ -128,7 +137,9 @@ class PartWriter:
             return
         if self._batched_bytes >= self._run_bytes and not self._is_current(chunk[0]):
             self._write_run()
-        columns = self._plain_columns(chunk) or self._columns(chunk)
+        columns = (
+            self._compiled_columns(chunk) or self._plain_columns(chunk) or self._columns(chunk)
+        )
         arrays = [
             column if isinstance(column, pa.Array) else pa.array(column, field.type)
             for column, field in zip(columns, SCHEMA, strict=True)
@@ -136,23 +147,50 @@ class PartWriter:
         batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
         self._batches.append(batch)
         self._batched_bytes += batch.nbytes
-        hashes = columns[1]
-        self._rows += len(hashes)
-        self._low = min(self._low, min(hashes))
-        self._high = max(self._high, max(hashes))
+        self._rows += batch.num_rows
+        hashes = pc.min_max(batch.column(1))
+        self._low = min(self._low, hashes["min"].as_py())
+        self._high = max(self._high, hashes["max"].as_py())
+
+    def _compiled_columns(self, chunk: Sequence[Row]) -> list[Any] | None:
+        """The columns of a chunk of plain values, if there is a compiled loop for them."""
+        if self._has_lists() or not isinstance(chunk, list):
+            return None
+        buffers = row_buffers(chunk)
+        if buffers is None:
+            return None
+        count = len(chunk)
+        hashes, key_ends, keys, times, fronts, child_ends, child_ids, ends, payloads = map(
+            pa.py_buffer, buffers
+        )
+        numbers = pa.Array.from_buffers(pa.int64(), child_ids.size // 8, [None, child_ids])
+        operation, _, key, _, _ = chunk[-1]
+        self._operation, self._key, self._follows = operation, key, None
+        self._key_data = pickle.dumps(key, PROTOCOL)
+        return [
+            pa.repeat(pa.scalar(operation, pa.string()), count),
+            pa.Array.from_buffers(pa.int64(), count, [None, hashes]),
+            pa.Array.from_buffers(pa.binary(), count, [None, key_ends, keys]),
+            pa.Array.from_buffers(pa.int64(), count, [None, times]),
+            pa.Array.from_buffers(pa.int64(), count, [None, fronts]),
+            pa.Array.from_buffers(_CHILD_IDS, count, [None, child_ends], children=[numbers]),
+            pa.Array.from_buffers(pa.binary(), count, [None, ends, payloads]),
+            pa.nulls(count, pa.int64()),
+        ]
+
+    def _has_lists(self) -> bool:
+        """Whether these buckets or the one before may have lists: something to begin or to end."""
+        return bool(self._pickler.found) or not self._lists.is_empty
 
     def _plain_columns(self, chunk: Sequence[Row]) -> list[Any] | None:
         """The columns of a chunk of plain values, as most are; None if some are not."""
         operations, hashes, keys, places, payloads = zip(*chunk, strict=True)
-        if not (
+        if self._has_lists() or not (
             _PLAIN.issuperset(map(type, keys))
             and _PLAIN.issuperset(map(type, payloads))
-            and self._lists.is_empty
-            and not self._pickler.found
             and all(places)
         ):
             return None
-        # Neither these buckets nor the one before have lists: nothing to begin or to end.
         dumps = pickle.dumps
         key_data = [dumps(key, PROTOCOL) for key in keys]
         self._operation, self._key, self._follows = operations[-1], keys[-1], None

@@ -1,0 +1,97 @@
+"""The compiled columns of a cut's rows are those that Python makes, to the byte."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from array import array
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from emberflow.checkpoint import tables
+from emberflow.checkpoint.lists import PROTOCOL, SavedLists
+
+row_buffers = pytest.importorskip(
+    "emberflow.checkpoint._rows", reason="the compiled loops could not be built"
+).row_buffers
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([sign * 2**n + d for n in range(63) for d in (-1, 0, 1) for sign in (1, -1)]),
+    st.floats(),
+    st.text(st.characters(max_codepoint=127), max_size=300).filter(lambda text: len(text) < 256),
+    st.binary(max_size=255),
+)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+PLACES = st.tuples(INT64, INT64) | st.tuples(INT64, INT64, INT64, INT64)
+HASHES = st.integers(-(2**31), 2**31 - 1)
+ROWS = st.lists(st.tuples(st.just("count"), HASHES, PLAIN, PLACES, PLAIN), min_size=1, max_size=8)
+
+
+class Text(str):
+    pass
+
+
+def written(rows: list[Any], *, compiled: bool) -> list[dict[str, Any]]:
+    file = io.BytesIO()
+    kept, tables.row_buffers = tables.row_buffers, row_buffers if compiled else lambda rows: None
+    try:
+        writer = tables.PartWriter(file, SavedLists())
+        writer.add(rows)
+        summary = writer.finish()
+    finally:
+        tables.row_buffers = kept
+    assert summary.rows == len(rows)
+    found: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+    return found
+
+
+@settings(deadline=None)
+@given(ROWS)
+def test_plain_values_are_pickled_as_pickle_does(rows: list[Any]) -> None:
+    _, key_ends, keys, *_, ends, payloads = row_buffers(rows)
+    for offsets, data, column in ((key_ends, keys, 2), (ends, payloads, 4)):
+        bounds = array("i", offsets)
+        for begin, end, row in zip(bounds, bounds[1:], rows, strict=False):
+            assert data[begin:end] == pickle.dumps(row[column], PROTOCOL)
+        assert len(bounds) == len(rows) + 1
+
+
+@settings(deadline=None, max_examples=50)
+@given(ROWS)
+def test_what_is_written_is_the_same(rows: list[Any]) -> None:
+    assert written(rows, compiled=True) == written(rows, compiled=False)
+
+
+@settings(deadline=None)
+@given(
+    ROWS,
+    st.sampled_from(
+        [
+            ("sum", 1, "a", (1, 0), 2),
+            ("count", 2**70, "a", (1, 0), 2),
+            ("count", 1, 2**63, (1, 0), 2),
+            ("count", 1, "a", (1, -(2**63) - 1), 2),
+            ("count", 1, "a", (), None),
+            ("count", 1, "a", (1,), 2),
+            ("count", 1, "ä", (1, 0), 2),
+            ("count", 1, "a" * 256, (1, 0), 2),
+            ("count", 1, "a", (1, 0), Text("b")),
+            ("count", 1, "a", (1, 0), [3]),
+            ("count", 1, ("a", 1), (1, 0), 3),
+        ]
+    ),
+    st.integers(0, 8),
+)
+@example([("count", 1, 1, (1, 0), 1)], ("count", 1), 0)
+def test_what_is_not_plain_is_left_to_python(rows: list[Any], other: Any, at: int) -> None:
+    assert row_buffers([*rows[:at], other, *rows[at:]]) is None
+    assert row_buffers([]) is None
+    with pytest.raises(TypeError):
+        row_buffers(tuple(rows))
