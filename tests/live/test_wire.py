@@ -6,6 +6,7 @@ import os
 import pickle
 import socket as plain_sockets
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -105,6 +106,26 @@ def test_a_message_of_another_incarnation_is_dropped_unread(keys: RunKeys) -> No
         assert before.decode(message) == (b"F", "late")
     finally:
         now.close()
+        before.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_several_messages_in_one_are_told_apart_again(count: int, keys: RunKeys) -> None:
+    wire, before = Wire(keys, incarnation=7), Wire(keys, incarnation=6)
+    try:
+        words = [(bytes([65 + number]), ["word", b"&" * number]) for number in range(count)]
+        message = wire.together([wire.encode(*word) for word in words])
+        assert list(wire.decoded(message)) == words
+        late = before.together([before.encode(*word) for word in words])
+        assert list(wire.decoded(late)) == []
+        for length in range(len(message)):
+            told: list[Any] = []
+            with suppress(WireError):  # where it ends within a word
+                told.extend(wire.decoded(message[:length]))
+            assert told == words[: len(told)], "nothing is made up"
+            assert len(told) < count
+    finally:
+        wire.close()
         before.close()
 
 
