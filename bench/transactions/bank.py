@@ -1,10 +1,15 @@
 """The bank: transfers over 100,000 accounts, uniform, two workers, durable.
 
 Asked: ahead of PostgreSQL with synchronous commit off; below 20 ms on average at 80% of the burst.
+
+A burst takes two seconds, and where other machines share the processor's caches its speed changes by a
+third from one second to the next: what is 80% of a fast moment may be more than a slow one can do. So
+there are several runs, before and after the others.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 
 from pyspark.sql import SparkSession
@@ -16,34 +21,41 @@ TRANSFERS = 200_000
 QUICK_TRANSFERS = 5_000
 ACCOUNTS = 100_000
 STEADY_SECONDS = 10
+#: Runs behind those of the others; there is one ahead of them.
+MORE_RUNS = 4
 
 
 def main(spark: SparkSession, *, quick: bool) -> None:
     burst = QUICK_TRANSFERS if quick else TRANSFERS
     accounts = ACCOUNTS // 100 if quick else ACCOUNTS
     seconds = 2 if quick else STEADY_SECONDS
-    given = flows.transfers(burst * 4, accounts)
+    given = flows.transfers(burst * 7, accounts)
     head(f"the bank, {burst:,} transfers, {accounts:,} accounts")
     rates: dict[str, float] = {}
-    ours = measured(spark, flows.bank(), given, burst, steady_seconds=seconds)
-    row("live, 2 workers, transactions", ours)
+    runs = [measured(spark, flows.bank(), given, burst, steady_seconds=seconds)]
+    row("live, 2 workers, transactions", runs[0])
     without = measured(
         spark, flows.separate_updates(), given, burst, outputs=2, steady_seconds=seconds
     )
     row("live, 2 workers, separate updates", without)
-    rates["live, transactions"], rates["live, separate updates"] = ours.rate, without.rate
+    rates["live, separate updates"] = without.rate
     begin = time.perf_counter()
     flows.plain_loop(given[:burst])
     rates["plain loop over a dict"] = burst / (time.perf_counter() - begin)
     print(f"  {'plain loop over a dict':44}{rates['plain loop over a dict']:>12,.0f}")
     _postgres(rates, burst, accounts, seconds)
-    again = measured(spark, flows.bank(), given, burst, steady_seconds=seconds)
-    row("live, 2 workers, transactions, once more", again)
+    for _ in range(0 if quick else MORE_RUNS):
+        runs.append(measured(spark, flows.bank(), given, burst, steady_seconds=seconds))
+        row("live, 2 workers, transactions, once more", runs[-1])
+    rate = rates["live, transactions"] = statistics.median(run.rate for run in runs)
     off = rates.get("PostgreSQL, synchronous commit off")
     if off is not None:
-        best, mean = max(ours.rate, again.rate), min(ours.mean, again.mean)
-        print(f"  of PostgreSQL with synchronous commit off: {best / off:.2f} (asked: > 1)")
-        print(f"  mean at {SHARE:.0%} of the burst: {mean:.1f} ms (asked: < 20)")
+        print(f"  median of PostgreSQL, synchronous commit off: {rate / off:.2f} (asked: > 1)")
+    means = [run.mean for run in runs]
+    print(
+        f"  mean at {SHARE:.0%} of the burst: median {statistics.median(means):.1f}, "
+        f"best {min(means):.1f} ms (asked: < 20)"
+    )
     plots.bars("bank", rates, "transfers a second")
 
 
