@@ -8,6 +8,11 @@ gives each when it is due, and its latency is from then to the moment its output
 function in the driver. An element that waits, in the front or anywhere, shows in its latency. What
 is stored is only noted meanwhile, and latencies are reckoned when all is over.
 
+Where other machines share the processor, its speed changes from one second to the next, and 80% of what
+it did in a fast moment may be more than it does in a slow one. So another burst may follow: when both
+agree, the machine was as fast while elements came at the steady rate as it was before, and the latency
+is that of 80% indeed (`Figures.is_calm`).
+
 Each element is a tuple that begins with its number, and gives a fixed number of outputs, each of which
 begins with that number, or is the `Rejected` of it.
 """
@@ -31,11 +36,13 @@ from emberflow import fronts, sinks
 
 #: Of the rate of the burst.
 SHARE = 0.8
-_NAP_SECONDS = 0.001
+_NAP_SECONDS = 0.004
 _WAIT_SECONDS = 180.0
 #: Between two phases: all that is under way is done by then.
 _QUIET_SECONDS = 1.0
 _BATCH = 1_000
+#: Two bursts that differ by no more than this were made by a machine of one speed.
+_CALM = 0.1
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,21 @@ class Figures:
     p50: float
     p99: float
     replay_ratio: float
+    #: Elements a second in another burst after all that.
+    rate_after: float | None = None
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether the machine was as fast after the steady rate as before."""
+        after = self.rate_after
+        return after is not None and abs(after - self.rate) <= _CALM * max(after, self.rate)
 
     @property
     def cells(self) -> str:
         return (
             f"{self.rate:>12,.0f}{self.mean:>10,.1f}{self.p50:>10,.1f}{self.p99:>10,.1f}"
             f"{self.replay_ratio:>10.2f}"
+            + (f"{self.rate_after:>12,.0f}" if self.rate_after is not None else "")
         )
 
 
@@ -60,7 +76,8 @@ HEADS = f"{'a second':>12}{'mean ms':>10}{'p50':>10}{'p99':>10}{'replays':>10}"
 
 
 class BurstThenSteady:
-    """Elements at once, again when the driver has said so, then one after another when due."""
+    """Elements at once, again when the driver has said so, then one after another when due, and as
+    many at once as it says then."""
 
     partitions = 1
     arrival = True
@@ -90,6 +107,8 @@ class BurstThenSteady:
             else:
                 time.sleep(_NAP_SECONDS)
                 yield None
+        yield from self._until("after")
+        yield from self._at_once(last, last + int((self._folder / "after").read_text()))
 
     def _at_once(self, first: int, last: int) -> Iterator[fronts.Batch]:
         for begin in range(first, last, _BATCH):
@@ -114,6 +133,9 @@ class _Stored:
         self._steady = 2 * burst
         self.last = 0.0
         self.begin = self.rate_due = 0.0
+        #: How many outputs are to be stored until the steady rate is over, and then all is.
+        self.steady_left = self.after_left = 0
+        self.steady_is_over, self.all_is_over = threading.Event(), threading.Event()
 
     def store(self, bundle: sinks.StoredBundle) -> None:
         now = time.time()
@@ -125,7 +147,16 @@ class _Stored:
             if self._left <= 0:
                 self.burst_is_over.set()
             return
-        self._steady_bundles.append((now, bundle.payloads))
+        if self.steady_left > 0:
+            self._steady_bundles.append((now, bundle.payloads))
+            self.steady_left -= len(bundle.payloads)
+            if self.steady_left <= 0:
+                self.steady_is_over.set()
+            return
+        self.after_left -= len(bundle.payloads)
+        self.last = now
+        if self.after_left <= 0:
+            self.all_is_over.set()
 
     def latencies(self) -> list[float]:
         """In milliseconds, of what was due, in the order it was stored."""
@@ -147,9 +178,11 @@ def measured(
     outputs: int = 1,
     workers: int = 2,
     steady_seconds: float = 5.0,
+    after: bool = False,
     beside: Callable[[Any], AbstractContextManager[object]] | None = None,
 ) -> Figures:
-    """Run a flow of one front: twice ``burst`` elements at once, then more at a steady rate.
+    """Run a flow of one front: twice ``burst`` elements at once, then more at a steady rate, and, if
+    asked for, another burst ``after`` that.
 
     There must be enough elements for all; what is too many is not used. ``beside`` is given the
     query, and what it returns is entered while elements come.
@@ -177,11 +210,21 @@ def measured(
                 _wait(query, stored.burst_is_over)
                 burst_rate = burst / (stored.last - begin)
                 rate = stored.rate_due = SHARE * burst_rate
-                count = min(len(elements) - 2 * burst, int(rate * steady_seconds))
+                spare = len(elements) - (3 if after else 2) * burst
+                count = min(spare, int(rate * steady_seconds))
+                stored.steady_left = count * outputs
+                stored.after_left = burst * outputs if after else 0
                 stored.begin = time.time() + _QUIET_SECONDS
-                new = folder / "steady.new"
-                new.write_text(f"{stored.begin} {rate} {count}")
-                new.rename(folder / "steady")
+                _write(folder / "steady", stored.begin, rate, count)
+                _wait(query, stored.steady_is_over)
+                rate_after = None
+                if after:
+                    time.sleep(_QUIET_SECONDS)
+                    begin = time.time()
+                _write(folder / "after", burst if after else 0)
+                if after:
+                    _wait(query, stored.all_is_over)
+                    rate_after = burst / (stored.last - begin)
                 assert query.awaitTermination(_WAIT_SECONDS), query.status
         finally:
             query.stop()
@@ -196,7 +239,15 @@ def measured(
         latencies[len(latencies) // 2],
         latencies[len(latencies) * 99 // 100],
         progress.get("replayRatio", 1.0),
+        rate_after,
     )
+
+
+def _write(path: Path, *told: float) -> None:
+    """For who waits until the file is there: it is whole then."""
+    new = path.with_suffix(".new")
+    new.write_text(" ".join(map(str, told)))
+    new.rename(path)
 
 
 def _wait(query: Any, event: threading.Event) -> None:
