@@ -1,7 +1,8 @@
 """The compiled loops, the one thing that pyproject.toml cannot say.
 
 Where there is no compiler the same loops run in Python (in src/emberflow/engine: loops.py,
-accessing.py, columns.py; in src/emberflow/checkpoint: tables.py), and memory stays in small pages (src/emberflow/runners/interpreter.py).
+accessing.py, columns.py; in src/emberflow/checkpoint: tables.py), and memory stays in small pages
+(src/emberflow/runners/interpreter.py).
 """
 
 from setuptools import Extension, setup

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import tempfile
@@ -130,6 +131,38 @@ def test_runs_of_numbers_are_kept_as_columns_and_given_again_as_entries(parts: l
         log.sync(mark=False)  # all of it is one batch
         assert place.read() == entries
         log.close()
+
+
+def test_columns_of_different_lengths_are_refused_whole(place: Place) -> None:
+    log = place.writer(1, payloads=True)
+    for positions, payloads in (("a", "xy"), ("abc", "xy"), ("ab", "x"), ("ab", "xyz")):
+        with pytest.raises(ValueError, match="zip"):
+            log.append_columns(positions, range(5, 7), payloads)
+    log.append_columns("ab", range(5, 7), "xy")
+    log.close()
+    assert place.read() == [("a", 5, "x"), ("b", 6, "y")]
+
+
+def test_a_disk_that_cannot_write_durably_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def unsupported(*_: Any) -> int:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "pwritev", unsupported)
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file)))
+    place = Place(tmp_path, "local")
+    log = place.writer(1)
+    begun = len(synced)
+    for time in range(3):
+        log.append([("a", time)])
+        log.sync(mark=False)
+    assert len(synced) == begun + 3
+    assert place.read() == [("a", time) for time in range(3)]
+    log.close()
 
 
 def test_a_position_that_is_not_there_leaves_nothing_out(place: Place) -> None:

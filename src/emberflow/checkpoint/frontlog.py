@@ -331,10 +331,16 @@ class FrontLogWriter:
         before = self._time
         if self._inherited is not None and (before is None or before < self._inherited):
             before = self._inherited - 1
+        others = times if payloads is None else payloads
         rising = times.step > 0 if isinstance(times, range) else all(map(lt, times, times[1:]))
-        if width == self._width and rising and (before is None or times[0] > before):
+        if (
+            len(positions) == len(times) == len(others)
+            and width == self._width
+            and rising
+            and (before is None or times[0] > before)
+        ):
             return
-        for position, time in zip(positions, times, strict=True):
+        for position, time, _ in zip(positions, times, others, strict=True):
             if width != self._width or not (before is None or time > before):
                 raise self._not_so(before, (position, time), width)
             before = time

@@ -7,6 +7,7 @@ that is being written. `frontlog` says what all this is for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pickle
@@ -32,6 +33,8 @@ _SEGMENT = re.compile(r"(\d+)-(\d+)\.log")
 _OBJECT = re.compile(r"(\d+)\.frame")
 #: Of a write: that it returns when what it wrote is durable. 0 where there is no such thing.
 _DURABLY = getattr(os, "RWF_DSYNC", 0)
+#: What file systems say that have no such thing.
+_NO_SUCH_WRITE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 HEADER, BATCH, MARK, DROPPED = b"H", b"B", b"M", b"D"
 
 
@@ -161,6 +164,7 @@ class _LocalSegment:
         sync_folder(path.parent)
         self.end = 0
         self._durable = 0
+        self._durably = _DURABLY
         #: Whether all that was added is durable.
         self._is_synced = True
 
@@ -173,12 +177,17 @@ class _LocalSegment:
 
         A thread that calls the disk twice waits twice for the interpreter to come back to it.
         """
-        if _DURABLY and self._is_synced:
-            self._add(body, _DURABLY)
-            self._durable = self.end
-        else:
-            self.add(body)
-            self.sync()
+        if self._durably and self._is_synced:
+            try:
+                self._add(body, self._durably)
+                self._durable = self.end
+                return
+            except OSError as error:
+                if error.errno not in _NO_SUCH_WRITE:
+                    raise
+                self._durably = 0
+        self.add(body)
+        self.sync()
 
     def _add(self, body: bytes, flags: int) -> None:
         frame = memoryview(framed(body, self.end, self._durable))

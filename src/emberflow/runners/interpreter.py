@@ -11,7 +11,7 @@ everything does, which is due when there are very many more objects than there w
 was taken for granted is given back to Python's own collector, which goes on as ever.
 
 **Memory** is asked for in huge pages, where the system gives them and `_arenas` could be built: what a
-state touches in random order is found a fifth faster. This stays when we leave: who frees an object
+state touches in random order is found faster. This stays when we leave: who frees an object
 later must know where it came from.
 """
 

@@ -2,7 +2,8 @@
 
 Each round takes what is there (frames of other workers, words of the coordinator, elements of the
 fronts it feeds), runs the engine once over all of it, and sends what came of it: frames first, then
-all that it has to tell the coordinator, in one message. When a round found nothing, the next one waits for the sockets, a millisecond at most.
+all that it has to tell the coordinator, in one message. When a round found nothing, the next one
+waits for the sockets, a millisecond at most.
 
 A worker begins by restoring its range of the cut that its life begins from, and says that it is
 ready; fronts begin when all are. Cuts are captured at the end of a round, when what the progress to
