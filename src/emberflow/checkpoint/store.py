@@ -107,6 +107,7 @@ class NewPart:
         incarnation: int,
         kind: str,
         lists: SavedLists,
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
         self.info: PartInfo | None = None
         self._location = location
@@ -114,6 +115,7 @@ class NewPart:
         unique = uuid.uuid4().hex[:12]
         self._path = f"parts/{cut:010d}-{incarnation:06d}-{worker}-{kind}-{unique}.parquet"
         self._lists = lists
+        self._pause = pause
         self._writer: PartWriter | None = None
         self._file: Written | None = None
         self._opened = ExitStack()
@@ -126,7 +128,7 @@ class NewPart:
             return
         if self._writer is None:
             self._file = self._opened.enter_context(self._location.new(self._path))
-            self._writer = PartWriter(self._file, self._lists)
+            self._writer = PartWriter(self._file, self._lists, pause=self._pause)
         self._writer.add(chunk)
 
     def __exit__(
@@ -261,6 +263,7 @@ class CheckpointStore:
         kind: str = BUCKET,
         base: int | None = None,
         lists: SavedLists | None = None,
+        pause: Callable[[], None] = lambda: None,
     ) -> PartInfo | None:
         """Store rows of one worker, durably; None if there are none.
 
@@ -268,11 +271,12 @@ class CheckpointStore:
         are asked for one by one, by the thread that calls. In a full cut they are all rows, and
         ``base`` is None; else those of the buckets that changed since the cut ``base``, whose
         manifest will be given to `Manifest.of`. Give the same ``lists`` at each cut and growing
-        `PersistentList`s are stored by what is new in them.
+        `PersistentList`s are stored by what is new in them. ``pause`` is called between pieces of
+        some milliseconds of work, when all chunks have been given.
         """
         memory = lists if lists is not None else SavedLists()
         memory.begin(cut, base)
-        with NewPart(self._location, cut, worker, incarnation, kind, memory) as part:
+        with NewPart(self._location, cut, worker, incarnation, kind, memory, pause) as part:
             for chunk in chunks:
                 part.add(chunk)
         return part.info

@@ -2,9 +2,10 @@
 
 The loop looks at a limited number of buckets in a round, so that nothing waits long, and hands the
 rows on in chunks through a queue with a bound; when the queue is full, the capture waits and
-everything else goes on. The thread pickles, writes and syncs, and rests in between. Both take only a
-share of the time while there is anything else to do: a cut is in no hurry, and makes no queue in
-front of the loop. See `engine.cut` for what is captured and why that is enough.
+everything else goes on. The thread pickles, sorts, writes and syncs, and rests in between. Both take
+only a share of the time while there is anything else to do, and never more than some milliseconds in
+one go: a cut is in no hurry, and makes no queue in front of the loop. Where the loop is idle neither
+of them rests. See `engine.cut` for what is captured and why that is enough.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from emberflow.engine.worker import Worker
 #: Buckets looked at in a round.
 _BUCKETS_A_ROUND = 1_024
 #: The share of a busy loop's time that a capture takes.
-_CAPTURING_SHARE = 0.2
+_CAPTURING_SHARE = 0.1
 #: Rows encoded at once: three times as fast as those of one round.
 _ROWS_AT_ONCE = 2_000
 #: Chunks between the loop and the thread.
 _CHUNKS_MAX = 32
-#: The share of the time in which the thread works.
-_WORKING_SHARE = 0.2
+#: The share of the time in which the thread works while the loop is busy ...
+_WORKING_SHARE = 0.1
 _REST_SECONDS_MAX = 0.1
+#: ... which it is so long after it last had something to do.
+_BUSY_SECONDS = 0.1
 
 
 class CutOrder(NamedTuple):
@@ -65,6 +68,9 @@ class Capturing:
         self._incarnation = incarnation
         self._capture: Capture | None = None
         self._rests_until = 0.0
+        #: When the loop last had something to do; and how much the thread had worked at its last rest.
+        self._busy_at = 0.0
+        self._rested_at = 0.0
         self._positions: dict[tuple[str, int], object] = {}
         self._orders: queue.Queue[CutOrder] = queue.Queue(1)
         self._chunks: queue.Queue[list[Row | Scheduled] | None] = queue.Queue(_CHUNKS_MAX)
@@ -85,16 +91,18 @@ class Capturing:
 
     def go_on(self, *, loop_is_busy: bool) -> Captured | None:
         """A bit more of the cut under way, if any; and, once, what came of it."""
-        if self._capture is not None and not self._chunks.full():
-            begin = time.monotonic()
-            if begin >= self._rests_until or not loop_is_busy:
-                rows = self._capture.next(_BUCKETS_A_ROUND)
-                if rows is None:
-                    self._capture = None
-                if rows is None or rows:
-                    self._chunks.put_nowait(rows)
-                end = time.monotonic()
-                self._rests_until = end + (end - begin) * (1 / _CAPTURING_SHARE - 1)
+        begin = time.monotonic()
+        if loop_is_busy:
+            self._busy_at = begin
+        if self.is_busy and (begin >= self._rests_until or not loop_is_busy):
+            assert self._capture is not None
+            rows = self._capture.next(_BUCKETS_A_ROUND)
+            if rows is None:
+                self._capture = None
+            if rows is None or rows:
+                self._chunks.put_nowait(rows)
+            end = time.monotonic()
+            self._rests_until = end + (end - begin) * (1 / _CAPTURING_SHARE - 1)
         try:
             result = self._results.get_nowait()
         except queue.Empty:
@@ -132,6 +140,7 @@ class Capturing:
     def _stored(self, order: CutOrder) -> list[PartInfo]:
         scheduled: list[Scheduled] = []
         store, incarnation = self._store, self._incarnation
+        self._rested_at = time.thread_time()
         parts = [
             store.write_part(
                 order.number,
@@ -140,6 +149,7 @@ class Capturing:
                 incarnation=incarnation,
                 base=order.base,
                 lists=self.lists,
+                pause=self._rest,
             )
         ]
         if scheduled:
@@ -151,6 +161,7 @@ class Capturing:
                     incarnation=incarnation,
                     kind=SCHEDULED,
                     base=order.base,
+                    pause=self._rest,
                 )
             )
         return [part for part in parts if part is not None]
@@ -158,11 +169,8 @@ class Capturing:
     def _rows(self, scheduled: list[Scheduled]) -> Iterator[list[Row]]:
         """Rows of buckets as they are captured, many at once; scheduled items are set apart."""
         rows: list[Row] = []
-        rested_at = time.thread_time()
         while True:
-            worked = time.thread_time() - rested_at
-            self._ended.wait(min(worked * (1 / _WORKING_SHARE - 1), _REST_SECONDS_MAX))
-            rested_at = time.thread_time()
+            self._rest()
             try:
                 chunk = self._chunks.get(timeout=0.1)
             except queue.Empty:
@@ -177,6 +185,13 @@ class Capturing:
                 rows = []
             if chunk is None:
                 return
+
+    def _rest(self) -> None:
+        """Between two pieces of the thread's work: while the loop is busy it has a share of the time."""
+        if time.monotonic() - self._busy_at < _BUSY_SECONDS:
+            worked = time.thread_time() - self._rested_at
+            self._ended.wait(min(worked * (1 / _WORKING_SHARE - 1), _REST_SECONDS_MAX))
+        self._rested_at = time.thread_time()
 
 
 class _Ended(Exception):  # noqa: N818 - no error: the worker ends in the middle of a cut
