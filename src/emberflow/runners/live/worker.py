@@ -2,8 +2,8 @@
 
 Each round takes what is there (frames of other workers, words of the coordinator, elements of the
 fronts it feeds), runs the engine once over all of it, and sends what came of it: frames first, then
-all that it has to tell the coordinator, in one message. When a round found nothing, the next one
-waits for the sockets, a millisecond at most.
+all that it has to tell the coordinator, in one message. When rounds find nothing for a while, the
+next one waits for the sockets, a millisecond at most (see `lookout`).
 
 A worker begins by restoring its range of the cut that its life begins from, and says that it is
 ready; fronts begin when all are. Cuts are captured at the end of a round, when what the progress to
@@ -48,6 +48,7 @@ from emberflow.runners.live.diverting import fit_to_travel
 from emberflow.runners.live.feeding import Beginning, Feed
 from emberflow.runners.live.heartbeat import Heartbeat
 from emberflow.runners.live.journal import Journal, chooses
+from emberflow.runners.live.lookout import Lookout
 from emberflow.runners.live.packing import packed, unpacked_frame
 from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
 from emberflow.runners.live.storing import Store, WriterThread
@@ -56,6 +57,8 @@ from emberflow.sharing import range_in
 from emberflow.sinks.protocol import StoredBundle
 
 _IDLE_MS = 1
+#: A loop looks for work so long after it last had some, before it waits.
+_AWAKE_SECONDS = 0.0005
 _NEWS_SECONDS = 0.25
 _RENDEZVOUS_MS_MAX = 60_000
 _SILENCE_SECONDS_MAX = 20.0
@@ -94,9 +97,10 @@ class WorkerLoop:
         self._telling: list[bytes] = []
         self._told: deque[tuple[bytes, Any]] = deque()
         self._peers: dict[int, zmq.Socket[bytes]] = {}
-        self._poller = zmq.Poller()
-        self._poller.register(self._frames_in, zmq.POLLIN)
-        self._poller.register(self._coordinator, zmq.POLLIN)
+        poller = zmq.Poller()
+        poller.register(self._frames_in, zmq.POLLIN)
+        poller.register(self._coordinator, zmq.POLLIN)
+        self._lookout = Lookout(poller, _AWAKE_SECONDS)
         self._feeds: list[Feed] = []
         self._stores: dict[tuple[str, int], Store] = {}
         self._writers: dict[tuple[str, int], WriterThread] = {}
@@ -123,8 +127,10 @@ class WorkerLoop:
             with serving(_SWITCH_SECONDS) as collector:
                 self._restore()
                 while not self._quit:
-                    if not self._round():
-                        self._poller.poll(_IDLE_MS)
+                    if self._round():
+                        self._lookout.worked()
+                    else:
+                        self._lookout.glance(_IDLE_MS)
                     collector.look()
         except Exception as error:
             self._tell_failure(error)
