@@ -15,7 +15,7 @@ import time
 
 from pyspark.sql import SparkSession
 
-from transactions import flows, plots, postgres
+from transactions import flows, machine, plots, postgres
 from transactions.measuring import SHARE, head, measured, row
 
 TRANSFERS = 200_000
@@ -52,6 +52,10 @@ def main(spark: SparkSession, *, quick: bool) -> None:
     off = rates.get("PostgreSQL, synchronous commit off")
     if off is not None:
         print(f"  median of PostgreSQL, synchronous commit off: {rate / off:.2f} (asked: > 1)")
+    slowest, median = machine.evenness(1.0 if quick else 6.0)
+    print(
+        f"  a loop that counts, on every core, of its fastest: {slowest:.2f} slowest, {median:.2f} median"
+    )
     _tell_means("all runs", [run.mean for run in runs])
     _tell_means("whose bursts agree", [run.mean for run in runs if run.is_calm])
     plots.bars("bank", rates, "transfers a second")

@@ -51,6 +51,9 @@ _SAMPLES_MAX = 10_000
 
 #: Elements of a journal given again at once.
 _REPLAYED_AT_ONCE = 1_000
+#: Of a batch that is longer so many are put into the queue at once: else each take would copy all that
+#: it leaves there, and a front that has fallen behind would fall behind further.
+_PIECE_MAX = 1_000
 
 
 class Replayed(NamedTuple):
@@ -195,8 +198,9 @@ class Feed:
             for given in self._given():
                 if self._stop.is_set():
                     return
-                if given is not None and not self._put(given):
-                    return
+                for piece in _pieces(given):
+                    if not self._put(piece):
+                        return
         except FrontGrewError as grown:
             last = grown
         except Exception as error:
@@ -597,6 +601,23 @@ def _not_below(
     if behind is not None:
         yield behind
     yield from malformed
+
+
+def _pieces(given: Read) -> Iterator[Read]:
+    """What was read, if anything, in pieces that are not too long.
+
+    >>> [list(piece.positions) for piece in _pieces(Batch(range(2_500), [None] * 2_500))][-1][-1]
+    2499
+    >>> [len(piece.payloads) for piece in _pieces(Batch(range(2_500), [None] * 2_500))]
+    [1000, 1000, 500]
+    """
+    if given.__class__ is Batch and len(given.payloads) > _PIECE_MAX:
+        batch: Batch = given
+        count = len(batch.payloads)
+        for begin in range(0, count, _PIECE_MAX):
+            yield batch.part(begin, min(begin + _PIECE_MAX, count))
+    elif given is not None:
+        yield given
 
 
 def _is_below(time: Any, least: int) -> bool:
