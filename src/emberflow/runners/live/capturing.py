@@ -27,13 +27,13 @@ from emberflow.engine.worker import Worker
 #: Buckets looked at in a round.
 _BUCKETS_A_ROUND = 1_024
 #: The share of a busy loop's time that a capture takes.
-_CAPTURING_SHARE = 0.1
+_CAPTURING_SHARE = 0.05
 #: Rows encoded at once: three times as fast as those of one round.
 _ROWS_AT_ONCE = 2_000
 #: Chunks between the loop and the thread.
 _CHUNKS_MAX = 32
 #: The share of the time in which the thread works while the loop is busy ...
-_WORKING_SHARE = 0.1
+_WORKING_SHARE = 0.05
 _REST_SECONDS_MAX = 0.1
 #: ... which it is so long after it last had something to do.
 _BUSY_SECONDS = 0.1

@@ -32,8 +32,8 @@ class Committing:
     """The cuts of one incarnation."""
 
     #: After a cut there is none for so many times as long as it took, whatever the interval: where much
-    #: changes, a cut is under way a fifth of the time at most, and what changes often is saved less often.
-    resting = 4.0
+    #: changes, a cut is under way a third of the time at most, and what changes often is saved less often.
+    resting = 2.0
 
     def __init__(
         self,
