@@ -10,18 +10,17 @@ import multiprocessing
 import os
 import time
 
-_SECONDS = 6.0
 _PIECE_SECONDS = 0.25
 _STEPS = 2_000
 
 
-def evenness(seconds: float = _SECONDS) -> tuple[float, float]:
+def evenness(seconds: float) -> tuple[float, float]:
     """Of the speed of the fastest piece: that of the slowest one, and that of the median."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    with multiprocessing.get_context("spawn").Pool(cores or 1) as pool:
-        pieces = sorted(
-            piece for own in pool.map(_pieces, [seconds] * (cores or 1)) for piece in own
-        )
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    with multiprocessing.get_context("spawn").Pool(cores) as pool:
+        pieces = sorted(piece for own in pool.map(_pieces, [seconds] * cores) for piece in own)
     return pieces[0] / pieces[-1], pieces[len(pieces) // 2] / pieces[-1]
 
 

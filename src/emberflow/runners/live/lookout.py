@@ -1,8 +1,8 @@
 """How a loop waits for its sockets: it goes on looking for a moment before it sleeps.
 
 A thread that sleeps gives its processor away, and gets it back cold: where machines share a
-processor, a hundred small items cost two to three times as much after a sleep of a millisecond as
-they do without one, and being woken takes its own time. What a loop does comes in steps, and between
+processor, a hundred small items cost two to three times as much after a sleep of some milliseconds
+as they do without one, and being woken takes its own time. What a loop does comes in steps, and between
 two steps of the same items, on other workers or in the driver, there is less time than a sleep is
 worth. So whoever has just worked looks again at once, for a short while, and gives way to any other
 thread that wants the processor or the interpreter; whoever has nothing to do sleeps as ever.
@@ -44,7 +44,7 @@ class Lookout:
     def watch(self, ms: int) -> list[tuple[Any, int]]:
         """What is ready, as soon as anything is; nothing, if that takes longer."""
         while time.monotonic() < self._awake_until:
-            if ready := self.glance(ms):
+            if ready := self.glance(0):  # who is not awake any more waits below, once
                 return ready
         return self._poller.poll(ms)
 
