@@ -140,6 +140,7 @@ class Run:
         for batch, promise in prepared:
             effects = worker.enter(self.front, batch, {0: promise})
             effects = worker.progress(acker.receive(effects.ack))
+            worker.tidy()
             for bundle in effects.bundles:
                 output.extend([payload for _, _, payload in bundle.items])
         seconds = time.perf_counter() - begin

@@ -88,6 +88,7 @@ class Stages:
     def _progress(self, index: int, progress: Progress) -> None:
         begin = time.thread_time()
         effects = self.workers[index].progress(progress)
+        self.workers[index].tidy()
         self.seconds[f"worker {index}", "barrier and trimming"] += time.thread_time() - begin
         self._do(index, effects)
 

@@ -57,6 +57,7 @@ class FakeLink:
     def deliver_progress(self, worker: int) -> None:
         progress = self.progresses[worker].popleft()
         self._effects(worker, self.workers[worker].progress(progress))
+        self.workers[worker].tidy()
 
     def drain(
         self, *, random: Random | None = None, stuck: frozenset[tuple[int, int]] = frozenset()

@@ -478,6 +478,7 @@ def test_what_is_scheduled_does_not_pile_up() -> None:
     for time in range(5_000):
         enter(time, time % 3)
         progress((time + 1, 0))
+        worker.tidy()
     assert sum(map(len, worker.machines.pending.values())) < 1200
 
 

@@ -23,6 +23,7 @@ def test_a_few_busy_keys_do_not_pile_up_versions() -> None:
         elements = [((number, 0), number) for number in range(start, start + BATCH)]
         effects = worker.enter(graph.fronts["numbers"].id, elements, {0: (start + BATCH, 0)})
         worker.progress(acker.receive(effects.ack))
+        worker.tidy()
         largest.append(worker.statistics().bucket_largest)
     assert max(largest) < 1_000, "twice the items between two trims, and no more"
 
@@ -48,5 +49,6 @@ def test_a_trim_keeps_up_with_many_items_between_two_progresses() -> None:
         elements = [((time, 0), time) for time in range(number, number + keys)]
         effects = worker.enter(front, elements, {0: (number + keys, 0)})
         worker.progress(acker.receive(effects.ack))
+        worker.tidy()
     for machine in worker.machines.stateful.values():
         assert sum(machine.sizes()) <= 4 * keys, machine.operation

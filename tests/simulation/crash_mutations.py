@@ -346,7 +346,7 @@ def trim_past_a_cut_under_way(_: pytest.MonkeyPatch) -> Machines:
     return {"worker": Mutant}
 
 
-@mutation(cases=trimming)
+@mutation(cases=trimming, most=500)
 def trim_by_the_own_range(_: pytest.MonkeyPatch) -> Machines:
     """Which may be ahead of the minimal time of all, where the next cut will be."""
 
@@ -354,7 +354,7 @@ def trim_by_the_own_range(_: pytest.MonkeyPatch) -> Machines:
         def _trims_below(self) -> Moment:
             capture = self._capture
             held = capture is not None and not capture.done
-            return min(self._minimal, capture.moment) if held else self._minimal
+            return min(self.minimal, capture.moment) if held else self.minimal
 
     return {"worker": Mutant}
 

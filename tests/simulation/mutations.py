@@ -17,6 +17,7 @@ import pytest
 import emberflow as ef
 from emberflow.engine import mapping as mapping_module
 from emberflow.engine import program as program_module
+from emberflow.engine import receipts as receipts_module
 from emberflow.engine import reduction as reduction_module
 from emberflow.engine import routing as routing_module
 from emberflow.engine import worker as worker_module
@@ -33,6 +34,7 @@ from emberflow.engine.messages import (
     Xors,
 )
 from emberflow.engine.program import Layout, Unit
+from emberflow.engine.receipts import Receipts
 from emberflow.engine.worker import Worker
 from emberflow.errors import Diverted
 from emberflow.graph import Broadcast, Map
@@ -338,7 +340,22 @@ def split_a_global_time(patch: pytest.MonkeyPatch) -> Machines:
 
 @mutation(MINIMAL_TIME)
 def release_without_looking_at_the_own_range(patch: pytest.MonkeyPatch) -> Machines:
-    patch.setattr(Progress, "of_range", lambda self, worker: self.anywhere)
+    def told(self: Receipts, progress: Progress) -> None:
+        self.least = AFTER_ALL
+
+    patch.setattr(Receipts, "told", told)
+    return {}
+
+
+@mutation(MINIMAL_TIME)
+def take_a_frame_off_that_is_of_the_same_time(patch: pytest.MonkeyPatch) -> Machines:
+    """Of several frames of one time, the first that has come stands for all."""
+
+    def take_off(table: Xors, xors: Xors) -> None:
+        for moment in xors:
+            table.pop(moment, None)
+
+    patch.setattr(receipts_module, "_take_off", take_off)
     return {}
 
 

@@ -15,14 +15,28 @@ A front's report promises that it will not emit below a time. The minimal time i
 reports and all non-zero entries. There are several tables: 'anywhere', and one for each worker with
 the frames that are bound for its barriers and can go nowhere else. A barrier looks at 'anywhere'
 and its own (early key availability), so that one slow range does not hold back the output of all.
+
+Of its own range a worker may know more than the acker: `receipts` says why, and what it is told for
+that (``Progress.bound``). There is a new progress only where a minimal time has moved.
 """
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Moment, Progress, Xors
+from emberflow.engine.messages import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Ack,
+    Bound,
+    Moment,
+    Progress,
+    Xors,
+)
 from emberflow.errors import InternalError
+
+#: More entries of a range are not told: its worker hears of its minimal time only.
+_ENTRIES_TOLD_MAX = 64
 
 
 class AckTable:
@@ -56,6 +70,14 @@ class AckTable:
             heappop(heap)
         return heap[0] if heap else AFTER_ALL
 
+    def below(self, moment: Moment) -> tuple[tuple[Moment, int], ...] | None:
+        """The entries below a moment, unless there are too many."""
+        if self.minimum() >= moment:
+            return ()
+        if len(self._xors) > _ENTRIES_TOLD_MAX:
+            return None
+        return tuple([entry for entry in self._xors.items() if entry[0] < moment])
+
 
 class Acker:
     """Takes acks, gives progress.
@@ -73,6 +95,8 @@ class Acker:
         self._ranges = tuple(AckTable() for _ in range(workers))
         self.progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
         self.acks = 0
+        #: Of each worker, how many acks are in here.
+        self._heard = [0] * workers
 
     @property
     def entries(self) -> int:
@@ -81,6 +105,7 @@ class Acker:
 
     def receive(self, ack: Ack) -> Progress:
         self.acks += 1
+        self._heard[ack.worker] = ack.number
         self._anywhere.add(ack.anywhere)
         for worker, xors in ack.ranges.items():
             self._ranges[worker].add(xors)
@@ -95,10 +120,11 @@ class Acker:
     def _advance(self) -> Progress:
         promised = min(self.reports.values(), default=AFTER_ALL)
         anywhere = min(promised, self._anywhere.minimum())
-        progress = Progress(anywhere, tuple(table.minimum() for table in self._ranges))
-        if progress.anywhere < self.progress.anywhere:
-            raise InternalError(
-                f"the minimal time went back from {self.progress.anywhere} to {progress.anywhere}"
-            )
-        self.progress = progress
-        return progress
+        ranges = tuple([table.minimum() for table in self._ranges])
+        before = self.progress
+        if anywhere < before.anywhere:
+            raise InternalError(f"the minimal time went back from {before.anywhere} to {anywhere}")
+        if anywhere != before.anywhere or ranges != before.ranges:
+            bound = map(Bound, self._heard, [table.below(anywhere) for table in self._ranges])
+            self.progress = Progress(anywhere, ranges, bound=tuple(bound))
+        return self.progress

@@ -39,28 +39,42 @@ class Ack(NamedTuple):
 
     One message, so that no received id ever disappears before the ids it caused appear. ``ranges``
     are acks of frames on their way to a barrier, by the worker that holds it; ``anywhere`` are all
-    others. ``reports`` are promises of fronts: 'I shall not emit below this'.
+    others. ``reports`` are promises of fronts: 'I shall not emit below this'. ``number`` is how many
+    acks this worker has made: they come in order, and some may have been made one (`receipts`).
     """
 
     worker: int
     anywhere: Xors
     ranges: dict[int, Xors]
     reports: dict[int, Moment]
+    number: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.anywhere or self.ranges or self.reports)
+
+
+class Bound(NamedTuple):
+    """What is bound for the barriers of one worker, below the minimal time of 'anywhere'.
+
+    That is, as far as the acker knows when it has ``heard`` so many acks of that worker. None where
+    the entries are too many to be told.
+    """
+
+    heard: int
+    entries: tuple[tuple[Moment, int], ...] | None
 
 
 class Progress(NamedTuple):
     """The minimal times: of all that may still go anywhere, and of what is bound for each worker.
 
     ``kept`` is how far what can be read has to reach back (`asking`); None for no further than the
-    minimal time itself.
+    minimal time itself. ``bound`` is what a worker may know better (`receipts`).
     """
 
     anywhere: Moment
     ranges: tuple[Moment, ...]
     kept: Moment | None = None
+    bound: tuple[Bound, ...] = ()
 
     def of_range(self, worker: int) -> Moment:
         """Nothing below this can reach the barriers of a worker any more."""

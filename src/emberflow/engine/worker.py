@@ -46,6 +46,7 @@ from emberflow.engine.messages import (
 )
 from emberflow.engine.program import Layout, Machines, Unit
 from emberflow.engine.reading import Reading
+from emberflow.engine.receipts import Receipts
 from emberflow.engine.routing import Route, barrier_host
 from emberflow.engine.slices import Slices, runs_in_slices
 from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, InternalError, StepError
@@ -120,9 +121,13 @@ class Worker:
         self._outgoing: dict[tuple[int, int], list[FlatItem]] = {}
         self._finished: list[Frame] = []
         self._reports: dict[int, Moment] = {}
-        self._minimal: Moment = BEFORE_ALL
+        self._receipts = Receipts(index)
+        #: Nothing below this can reach the barriers here any more.
+        self.minimal: Moment = BEFORE_ALL
         self._minimal_anywhere: Moment = BEFORE_ALL
         self._minimal_of_all: Moment = BEFORE_ALL
+        #: Whether there was progress since the last `tidy`.
+        self._is_untidy = False
         self._capture: Capture | None = None
         self._replays_left = _REPLAYS_MAX
         #: By the rank of the region: the frame to itself that holds its items back.
@@ -200,7 +205,7 @@ class Worker:
             self._wait(node, items)
         self._reports.update(reports)
         self._run()
-        return self._effects([], None)
+        return self._effects()
 
     def deliver(self, frames: Sequence[Frame]) -> Effects:
         """Frames of other workers, in the order they came."""
@@ -212,11 +217,12 @@ class Worker:
                 else:
                     self._wait(node, items)
         self._run()
-        return self._effects([], None)
+        return self._effects(releases=True)
 
     def progress(self, progress: Progress) -> Effects:
-        """The minimal time has moved: release what is final, trim what is not needed."""
-        minimal = progress.of_range(self.index)
+        """The minimal time has moved: release what is final. What is not needed any more can be trimmed
+        (`tidy`)."""
+        self._receipts.told(progress)
         if progress.anywhere > self._minimal_anywhere:
             self._minimal_anywhere = progress.anywhere
             self._replays_left = _REPLAYS_MAX
@@ -224,21 +230,29 @@ class Worker:
             for rank in (*self._held, *held):
                 heappush(self._ready, rank)
             self._run()
-        if minimal > self._minimal:
-            self._minimal = minimal
         of_all = progress.of_all()
         kept = of_all if progress.kept is None else progress.kept
         if of_all > self._minimal_of_all or kept > self._kept:
             self._minimal_of_all = max(of_all, self._minimal_of_all)
             self._kept = max(kept, self._kept)
-            bound = self._trims_below()
-            for node, machine in self.machines.stateful.items():
-                machine.trim_if_due(self._kept_of(node, bound))
-            self.reading.trimmed_below = min(bound, self._kept)
-            if not self._is_capturing():
-                for pending in self.machines.pending.values():
-                    pending.trim_if_due(bound)
-        return self._effects(*self._released())
+            self._is_untidy = True
+        return self._effects(releases=True)
+
+    def tidy(self) -> None:
+        """Trim what the progress heard last made needless, as far as it is due.
+
+        Nobody waits for that. So it is for a moment when all that somebody waits for is on its way.
+        """
+        if not self._is_untidy:
+            return
+        self._is_untidy = False
+        bound = self._trims_below()
+        for node, machine in self.machines.stateful.items():
+            machine.trim_if_due(self._kept_of(node, bound))
+        self.reading.trimmed_below = min(bound, self._kept)
+        if not self._is_capturing():
+            for pending in self.machines.pending.values():
+                pending.trim_if_due(bound)
 
     def pass_time(self, elapsed: float) -> None:
         """Tell how much time has passed since this was last told, in whatever unit. For statistics."""
@@ -251,6 +265,7 @@ class Worker:
         bound = self._trims_below()
         for node, machine in self.machines.stateful.items():
             machine.trim(self._kept_of(node, bound), most)
+        self.reading.trimmed_below = min(bound, self._kept)
         if not self._is_capturing():
             for pending in self.machines.pending.values():
                 pending.trim(bound)
@@ -314,7 +329,7 @@ class Worker:
                 f"{self.layout.graph.flow!r} does not have: {sorted([*rows_of, *scheduled_of])}"
             )
         self._run()
-        return self._effects([], None)
+        return self._effects()
 
     def _is_capturing(self) -> bool:
         return self._capture is not None and not self._capture.done
@@ -538,7 +553,7 @@ class Worker:
 
     # Effects.
 
-    def _effects(self, bundles: list[Bundle], failure: Exception | None) -> Effects:
+    def _effects(self, *, releases: bool = False) -> Effects:
         anywhere: Xors = {}
         ranges: dict[int, Xors] = {}
         for frame in self._finished:
@@ -550,8 +565,10 @@ class Worker:
         for frame in self._newly_held:
             _xor(frame, self.index, anywhere, ranges)
         self._newly_held = []
-        ack = Ack(self.index, anywhere, ranges, self._reports)
+        number = self._receipts.acked(ranges.get(self.index))
+        ack = Ack(self.index, anywhere, ranges, self._reports, number)
         self._reports = {}
+        bundles, failure = self._released() if releases else ([], None)
         return Effects(frames, ack, bundles, failure)
 
     def _framed(self) -> list[tuple[int, Frame]]:
@@ -579,11 +596,15 @@ class Worker:
     def _released(self) -> tuple[list[Bundle], Exception | None]:
         bundles: list[Bundle] = []
         failure: Exception | None = None
+        minimal = min(self._minimal_anywhere, self._receipts.least)
+        if minimal <= self.minimal:
+            return bundles, failure
+        self.minimal = minimal
         for node, barriers in self.barriers.items():
             for partition, barrier in barriers.items():
                 if not barrier.held_items:
                     continue
-                released = barrier.release(self._minimal)
+                released = barrier.release(minimal)
                 if not released:
                     continue
                 name = ERRORS_SINK

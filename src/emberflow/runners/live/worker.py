@@ -105,7 +105,6 @@ class WorkerLoop:
         self._stores: dict[tuple[str, int], Store] = {}
         self._writers: dict[tuple[str, int], WriterThread] = {}
         self._latencies: list[tuple[float, int]] = []
-        self._passed = BEFORE_ALL  # the minimal time of the barriers here
         self._settled_told = BEFORE_ALL
         self._settled_told_at = 0.0
         self._settled_heard = BEFORE_ALL
@@ -291,10 +290,13 @@ class WorkerLoop:
     # A round.
 
     def _round(self) -> bool:
-        effects = [*self._take_frames(), *self._take_words(), *self._take_elements()]
-        self._do(effects)
-        self._store()
-        self._send_words()  # nobody waits for what follows
+        effects = [*self._take_frames(), *self._take_words()]
+        if effects:  # others wait for what came of it, and nobody yet for what comes next
+            self._let_out(effects)
+        elements = self._take_elements()
+        self._let_out(elements)
+        effects += elements
+        self._worker.tidy()  # nobody waits for that, nor for what follows
         self._go_on_with_cut(loop_is_busy=bool(effects))
         self._answer()
         self._tell_news()
@@ -304,6 +306,11 @@ class WorkerLoop:
             or (self._capturing is not None and self._capturing.is_busy)
             or (self._answering is not None and self._answering.is_busy)
         )
+
+    def _let_out(self, effects: list[Effects]) -> None:
+        self._do(effects)
+        self._store()
+        self._send_words()
 
     def _do(self, effects: list[Effects]) -> None:
         """Send frames first, then one ack, then hand on what is final."""
@@ -380,7 +387,6 @@ class WorkerLoop:
             return []
         for feed in self._feeds:
             feed.minimal_time(progress.of_all())
-        self._passed = progress.of_range(self.index)
         return [self._worker.progress(progress)]
 
     def _hear(self, kind: bytes, body: Any) -> None:
@@ -489,7 +495,11 @@ class WorkerLoop:
     def _tell_settled(self) -> None:
         """Tell up to where all output of the barriers here is stored; once, if there are none."""
         stores = self._stores.values()
-        settled = min([self._passed, *[store.settled for store in stores]]) if stores else AFTER_ALL
+        settled = (
+            min([self._worker.minimal, *[store.settled for store in stores]])
+            if stores
+            else AFTER_ALL
+        )
         if settled > self._settled_told:
             now = time.monotonic()
             if now - self._settled_told_at >= SETTLED_SECONDS:
@@ -527,18 +537,20 @@ class WorkerLoop:
 
 
 def _one_ack(worker: int, acks: list[Ack]) -> Ack:
-    """Several acks as one: xors are xored, of promises the last one counts."""
+    """Several acks as one: xors are xored, of promises and numbers the last one counts."""
     if len(acks) == 1:
         return acks[0]
     anywhere: Xors = {}
     ranges: dict[int, Xors] = {}
     reports: dict[int, Moment] = {}
+    number = 0
     for ack in acks:
         _xor_into(anywhere, ack.anywhere)
         for host, xors in ack.ranges.items():
             _xor_into(ranges.setdefault(host, {}), xors)
         reports.update(ack.reports)
-    return Ack(worker, anywhere, ranges, reports)
+        number = ack.number
+    return Ack(worker, anywhere, ranges, reports, number)
 
 
 def _xor_into(table: Xors, xors: Xors) -> None:

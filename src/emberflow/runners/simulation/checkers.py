@@ -5,9 +5,10 @@ They see every frame, element and bundle, and share no code with what they check
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from emberflow.engine.messages import Bundle, Frame, Moment, Progress
+from emberflow.engine.messages import BEFORE_ALL, Bundle, Frame, Moment, Progress
 from emberflow.engine.worker import Worker
 from emberflow.graph import Graph
 from emberflow.hashing import key_hash, owner
@@ -48,19 +49,27 @@ class MinimalTimeChecker:
             raise CheckError(f"a frame was processed that nobody here sent: {frame.id}")
 
     def progress(self, progress: Progress) -> None:
+        """What the acker says."""
+        self._check(progress.anywhere, progress.of_range)
+
+    def at_barriers(self, worker: Worker) -> None:
+        """What a worker goes by, which may know more of its own range. All that is in flight may go
+        there, but for what is bound for another worker's barriers."""
+        at_own = {worker.index: worker.minimal}
+        self._check(worker.minimal, lambda destination: at_own.get(destination, BEFORE_ALL))
+
+    def _check(self, anywhere: Moment, of_range: Callable[[int], Moment]) -> None:
         for front, moments in self._entering.items():
-            if moments and moments[-1] < progress.anywhere:
+            if moments and moments[-1] < anywhere:
                 raise CheckError(
-                    f"the minimal time is {progress.anywhere} and front {front} has still to emit "
+                    f"the minimal time is {anywhere} and front {front} has still to emit "
                     f"{moments[-1]}"
                 )
         flying = list(self._flying.values())
         flying += [(worker.index, frame) for worker in self._workers for frame in worker.held()]
         for destination, frame in flying:
             for node, items in frame.parts:
-                minimal = (
-                    progress.of_range(destination) if node in self._sinks else progress.anywhere
-                )
+                minimal = of_range(destination) if node in self._sinks else anywhere
                 for place, _, _ in items:
                     if place[:2] < minimal:
                         raise CheckError(

@@ -272,11 +272,14 @@ class _WorkerHost:
         self.simulation.effects(self.index, effects)
         for frame in frames:
             self.simulation.minimal_time_checker.processed(frame)
+        self.simulation.minimal_time_checker.at_barriers(self.worker)
         self._work_later()
 
     def progress(self, progress: Progress) -> None:
         self.tell_time()
         self.simulation.effects(self.index, self.worker.progress(progress))
+        self.simulation.minimal_time_checker.at_barriers(self.worker)
+        self.worker.tidy()
         for front in self.simulation.fronts:
             if front.host is self:
                 front.progress(progress)

@@ -153,6 +153,7 @@ class WorkerProcess(Process):
         self._effects(self.worker.deliver(frames))
         for frame in frames:
             self.life.minimal_time_checker.processed(frame)
+        self.life.minimal_time_checker.at_barriers(self.worker)
         self._work_later()
 
     def enter(
@@ -166,6 +167,8 @@ class WorkerProcess(Process):
         assert self.worker is not None
         self.tell_time()
         self._effects(self.worker.progress(progress))
+        self.life.minimal_time_checker.at_barriers(self.worker)
+        self.worker.tidy()
         for front in self.fronts:
             front.progress(progress)
 
