@@ -49,6 +49,8 @@ _AWAKE_SECONDS = 0.0003
 _MEETING_SECONDS_MAX = 120.0
 _SILENCE_SECONDS_MAX = 8.0
 _HEARTBEAT_SECONDS = 1.0
+#: So long the progress of ranges alone waits for that of all.
+_RANGES_SECONDS = 0.004
 _JOIN_SECONDS = 5.0
 _MESSAGES_A_ROUND = 1_000
 
@@ -301,7 +303,7 @@ class Coordinator:
             and self._nothing_more()
             and self._last_cut_is_made()
         ):
-            self._tell_progress()
+            self._tell_progress(at_once=True)
             self._tell_all(said.END, self._last_moment())
             self.phase = "ending"
         if self.phase == "ending" and len(self._done) == self._workers:
@@ -315,7 +317,7 @@ class Coordinator:
             self._tell_all(said.COMMITTED, manifest.time)
         order = self.committing.due(self._acker.progress.of_all(), now=now)
         if order is not None:
-            self._tell_progress()  # on the same link, just before
+            self._tell_progress(at_once=True)  # on the same link, just before
             self._tell_all(said.CUT, order)
 
     def _last_cut_is_made(self) -> bool:
@@ -342,15 +344,24 @@ class Coordinator:
                     f"worker {worker} has been silent for {_SILENCE_SECONDS_MAX:.0f} s"
                 )
 
-    def _tell_progress(self) -> None:
-        now = time.monotonic()
-        # Said again from time to time: it is how workers know that the driver is alive.
-        if self._acker.progress != self._told or now - self._told_at > _HEARTBEAT_SECONDS:
-            self._told = self._acker.progress
-            self._told_at = now
-            kept = self.questions.kept_at(self._told)
-            self._tell_all(said.PROGRESS, self._told._replace(kept=kept))
-            self._ask(self.questions.told(self._told, kept))
+    def _tell_progress(self, *, at_once: bool = False) -> None:
+        """Tell how far things are, if that is news; and again from time to time, by which workers know
+        that the driver is alive.
+
+        Where only what is bound for barriers has come further, those who hold them know it already
+        (`engine.receipts`), and it can wait for company.
+        """
+        progress, told, now = self._acker.progress, self._told, time.monotonic()
+        if told is not None and progress.anywhere == told.anywhere:
+            waits = _HEARTBEAT_SECONDS
+            if progress.ranges != told.ranges:
+                waits = 0.0 if at_once else _RANGES_SECONDS
+            if now - self._told_at < waits:
+                return
+        self._told, self._told_at = progress, now
+        kept = self.questions.kept_at(progress)
+        self._tell_all(said.PROGRESS, progress._replace(kept=kept))
+        self._ask(self.questions.told(progress, kept))
 
     def _ask(self, messages: list[tuple[int, Any]]) -> None:
         """Tell workers what is asked of them, all of it in one message each."""
