@@ -61,7 +61,16 @@ from emberflow.calls import balance_of
 from emberflow.engine.arrival import ArrivalMachines
 from emberflow.engine.channels import Channel, Channels, Edge
 from emberflow.engine.cut import Capture, Row, Scheduled
-from emberflow.engine.messages import Ack, Bundle, Effects, Frame, Moment, Progress, Xors
+from emberflow.engine.messages import (
+    BEFORE_ALL,
+    Ack,
+    Bundle,
+    Effects,
+    Frame,
+    Moment,
+    Progress,
+    Xors,
+)
 from emberflow.engine.program import Layout, Unit
 from emberflow.engine.routing import Route, barrier_host
 from emberflow.engine.snapshot import Snapshot
@@ -121,6 +130,8 @@ class MarkerWorker:
         self._open: dict[tuple[int, int], list[FlatItem]] = {}
         self._finished: list[Frame] = []
         self._reports: dict[int, Moment] = {}
+        #: The minimal time that was heard last.
+        self.minimal: Moment = BEFORE_ALL
         self._routes = {
             node: Route(layout, node, equal_shares(workers))
             for node in layout.nodes
@@ -198,8 +209,12 @@ class MarkerWorker:
         return self._effects()
 
     def progress(self, progress: Progress) -> Effects:
-        """The minimal time has moved, which is nothing to this worker."""
+        """The minimal time has moved, which is nothing to this worker: whoever asks is told of it."""
+        self.minimal = progress.of_range(self.index)
         return self._effects()
+
+    def tidy(self) -> None:
+        """Nothing is kept for what may come late."""
 
     def inject(self, number: int, *, full: bool) -> Effects:
         """Send marker ``number`` from the fronts here. ``full``: of all states, not of those that

@@ -188,7 +188,7 @@ class ArrivalLoop(WorkerLoop):
     def _tell_settled(self) -> None:
         if any(store.unstored for store in self._stores.values()):
             return
-        settled = self._committed if self._holds_output else self._passed
+        settled = self._committed if self._holds_output else self._worker.minimal
         now = time.monotonic()
         if settled > self._settled_told and now - self._settled_told_at >= SETTLED_SECONDS:
             self._settled_told, self._settled_told_at = settled, now

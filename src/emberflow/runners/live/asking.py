@@ -15,10 +15,8 @@ script defines changes nothing about how everything else is sent (see `Wire.enco
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -41,6 +39,7 @@ from emberflow.engine.messages import (
     Refused,
 )
 from emberflow.engine.reading import Reading, shortened_text
+from emberflow.runners.live.bell import Bell
 
 #: How often it is looked for questions whose time is over.
 _LOOK_SECONDS = 0.2
@@ -84,10 +83,8 @@ class Questions:
         self._orders: list[Callable[[], list[Said]]] = []
         self._tickets: dict[int, Ticket] = {}
         self._looked_at = 0.0
-        # A byte in a pair of sockets wakes a thread that polls others too.
-        self._woken, self._waking = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waking.setblocking(False)
+        #: Rung when something was handed over.
+        self.bell = Bell()
 
     # For any thread.
 
@@ -127,19 +124,9 @@ class Questions:
             if self._closed:
                 return
             self._orders.append(order)
-            with contextlib.suppress(BlockingIOError):  # it was woken often enough
-                self._waking.send(b"!")
+            self.bell.ring()
 
     # For the coordinator's thread.
-
-    def fileno(self) -> int:
-        """Readable when something was handed over."""
-        return self._woken.fileno()
-
-    def drain(self) -> None:
-        """Be not readable until something else is handed over."""
-        with contextlib.suppress(BlockingIOError):
-            self._woken.recv(64)
 
     def taken(self) -> list[tuple[int, Any]]:
         """Deal with what was handed over, and with what has come to its time; what to tell whom."""
@@ -181,8 +168,7 @@ class Questions:
             tickets, self._tickets = list(self._tickets.values()), {}
         for ticket in tickets:
             ticket.events.put(Lost())
-        self._woken.close()
-        self._waking.close()
+        self.bell.close()
 
     def _begun(self, ticket: Ticket) -> list[Said]:
         asked = ticket.asked

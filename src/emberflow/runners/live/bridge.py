@@ -28,7 +28,6 @@ import logging
 import pickle
 import queue
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -40,6 +39,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
 from emberflow.errors import EmberflowError, InputError
+from emberflow.runners.live.bell import Bell
 from emberflow.runners.live.cluster import ClusterError, Place
 from emberflow.runners.live.wire import RunKeys
 
@@ -161,9 +161,7 @@ class Bridge:
         self.address = Address(f"tcp://{place.reached_at}:{port}", token)
         self._under_way = 0
         self._answers: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
-        self._wake, self._woken = socket.socketpair()
-        self._woken.setblocking(False)
-        self._wake.setblocking(False)
+        self._bell = Bell()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="emberflow service")
         self._ended = threading.Event()
         self._closed = False
@@ -176,11 +174,10 @@ class Bridge:
             return
         self._closed = True
         self._ended.set()
-        self._rouse()
+        self._bell.ring()
         self._thread.join(_JOIN_SECONDS)
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._wake.close()
-        self._woken.close()
+        self._bell.close()
         self._release()
         for service in self._services.values():
             service.close()
@@ -197,21 +194,15 @@ class Bridge:
         self._authenticator.stop()
         self._context.term()
 
-    def _rouse(self) -> None:
-        with contextlib.suppress(OSError):  # it is full: then somebody is awake
-            self._wake.send(b"!")
-
     # The thread that owns the socket.
 
     def _run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
+        poller.register(self._bell.fileno(), zmq.POLLIN)
         while not self._ended.is_set():
             poller.poll(_POLL_MS)
-            with contextlib.suppress(OSError):
-                while self._woken.recv(4_096):
-                    pass
+            self._bell.still()
             self._take()
             while not self._answers.empty():
                 self._send(*self._answers.get())
@@ -251,7 +242,7 @@ class Bridge:
             _log.warning("live query %r: %s failed to %s: %s", self._query, name, method, error)
             answer = (number, _FAILED, f"{type(error).__qualname__}: {error}")
         self._answers.put((identity, pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)))
-        self._rouse()
+        self._bell.ring()
 
     def _service(self, name: str) -> Service:
         try:

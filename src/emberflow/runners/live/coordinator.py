@@ -36,7 +36,6 @@ from emberflow.runners.live import plan as said
 from emberflow.runners.live.asking import Questions
 from emberflow.runners.live.cluster import ClusterError, Place
 from emberflow.runners.live.committing import Committing
-from emberflow.runners.live.lookout import Lookout
 from emberflow.runners.live.packing import unpacked_bundle
 from emberflow.runners.live.plan import WorkerNews, front_index
 from emberflow.runners.live.progress import Latencies
@@ -44,8 +43,6 @@ from emberflow.runners.live.storing import WriterThread
 from emberflow.runners.live.wire import RunKeys, Wire
 
 _POLL_MS = 5
-#: It looks for messages so long after the last one, before it waits for them.
-_AWAKE_SECONDS = 0.0003
 _MEETING_SECONDS_MAX = 120.0
 _SILENCE_SECONDS_MAX = 8.0
 _HEARTBEAT_SECONDS = 1.0
@@ -131,11 +128,9 @@ class Coordinator:
         self._settled = BEFORE_ALL
         #: What is asked of the state.
         self.questions = Questions(workers, since=since, history=history)
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        self._wakes = self.questions.fileno()
-        poller.register(self._wakes, zmq.POLLIN)
-        self._lookout = Lookout(poller, _AWAKE_SECONDS)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self.questions.bell.fileno(), zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name="emberflow coordinator", daemon=True)
 
     # What the query asks.
@@ -196,12 +191,11 @@ class Coordinator:
             self._over.set()
 
     def _take(self) -> None:
-        ready = self._lookout.watch(_POLL_MS)
+        ready = self._poller.poll(_POLL_MS)
         if not ready:
             return
-        self._lookout.worked()
-        if any(what == self._wakes for what, _ in ready):
-            self.questions.drain()
+        if any(what == self.questions.bell.fileno() for what, _ in ready):
+            self.questions.bell.still()
         for _ in range(_MESSAGES_A_ROUND):
             try:
                 identity, message = self._socket.recv_multipart(zmq.NOBLOCK)

@@ -40,6 +40,7 @@ from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts.protocol import Batch, Element, Front, FrontGrewError, Idle, Malformed
 from emberflow.item import TIME_MAX, TIME_MIN, FlatItem
+from emberflow.runners.live.bell import no_bell
 from emberflow.runners.live.journal import Journal
 from emberflow.runners.live.malformed import Aside
 
@@ -110,7 +111,9 @@ class Feed:
         step: str = "",
         diverts: bool = False,
         journal: Journal | None = None,
+        ring: Callable[[], None] = no_bell,
     ) -> None:
+        """``ring`` tells the loop that there is something to take."""
         self.name = name
         self.partition = partition
         self.node = node
@@ -139,6 +142,7 @@ class Feed:
         self._put_count = 0
         self._taken_count = 0
         self._space = threading.Event()
+        self._ring = ring
         self._stop = threading.Event()
         self.settled = 0
         #: Batches that were taken in: the last global time, when, and how many elements.
@@ -309,6 +313,7 @@ class Feed:
         # Counted first, so that 'nothing waits' is never said of what is here.
         self._put_count += _size(given)
         self._queue.append(given)
+        self._ring()
         return True
 
     def take(self, most: int) -> list[FlatItem]:

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from emberflow.checkpoint.frontlog import Durable, FrontLogWriter
 from emberflow.checkpoint.segments import Entry
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.fronts.protocol import Front
+from emberflow.runners.live.bell import no_bell
 
 #: How far ahead an idle front reserves, in the milliseconds of its times.
 _RESERVED_MS = 1_000
@@ -44,8 +45,17 @@ def chooses(front: Front) -> bool:
 class Journal:
     """The log of one partition of a front, and the thread that syncs it."""
 
-    def __init__(self, log: FrontLogWriter, name: str, index: int) -> None:
+    def __init__(
+        self,
+        log: FrontLogWriter,
+        name: str,
+        index: int,
+        *,
+        ring: Callable[[], None] = no_bell,
+    ) -> None:
+        """``ring`` tells who reports that there is more to report."""
         self._log = log
+        self._ring = ring
         self._index = index
         self._durable = Durable(0, None, log.time, log.reservation)
         self._noted = 0
@@ -136,6 +146,7 @@ class Journal:
                 if self._wake.wait(_WAIT_SECONDS):
                     self._wake.clear()
                     self._durable = self._log.sync(mark=False)
+                    self._ring()
                 else:
                     self._log.mark()
             self._log.close()

@@ -14,11 +14,13 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from emberflow.engine.messages import AFTER_ALL, Bundle, Moment
 from emberflow.errors import EmberflowError
 from emberflow.item import FlatItem, GlobalTime
+from emberflow.runners.live.bell import no_bell
 from emberflow.sinks.plain import PayloadError
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer
 
@@ -98,8 +100,12 @@ class WriterThread:
     When a bundle cannot be stored, none behind it is.
     """
 
-    def __init__(self, sink: Any, name: str, partition: int) -> None:
+    def __init__(
+        self, sink: Any, name: str, partition: int, *, ring: Callable[[], None] = no_bell
+    ) -> None:
+        """``ring`` tells who asks what is `stored` that something is, or has failed."""
         self._sink = sink
+        self._ring = ring
         self._name = name
         self._partition = partition
         self._writer: Writer | None = opened(sink, name, partition)
@@ -146,18 +152,22 @@ class WriterThread:
         try:
             while bundles := self._waiting():
                 self._store(_as_one(bundles))
-                self._results.put(len(bundles))
+                self._tell(len(bundles))
         except SinkMovedError as moved:
-            self._results.put(moved)
+            self._tell(moved)
         except Exception as error:
             failure = SinkFailedError(
                 f"sink {self._name!r} partition {self._partition} failed: "
                 f"{type(error).__qualname__}: {error}"
             )
             failure.__cause__ = error
-            self._results.put(failure)
+            self._tell(failure)
         if self._writer is not None:
             self._writer.close()
+
+    def _tell(self, result: Exception | int) -> None:
+        self._results.put(result)
+        self._ring()
 
     def _waiting(self) -> list[StoredBundle]:
         """All bundles that wait, when there are any; none when this is to end."""

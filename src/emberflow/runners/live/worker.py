@@ -2,8 +2,9 @@
 
 Each round takes what is there (frames of other workers, words of the coordinator, elements of the
 fronts it feeds), runs the engine once over all of it, and sends what came of it: frames first, then
-all that it has to tell the coordinator, in one message. When rounds find nothing for a while, the
-next one waits for the sockets, a millisecond at most (see `lookout`).
+all that it has to tell the coordinator, in one message. What came of frames and words goes out before
+elements are taken: others wait for it, and nobody yet for what comes next. When a round finds nothing,
+the next one waits for the sockets and for whatever its threads have (see `bell`), a millisecond at most.
 
 A worker begins by restoring its range of the cut that its life begins from, and says that it is
 ready; fronts begin when all are. Cuts are captured at the end of a round, when what the progress to
@@ -43,12 +44,12 @@ from emberflow.errors import ERRORS_SINK, EmberflowError, StepError, shortened
 from emberflow.runners.interpreter import serving
 from emberflow.runners.live import plan as said
 from emberflow.runners.live.asking import Answering
+from emberflow.runners.live.bell import Bell
 from emberflow.runners.live.capturing import Capturing, CutOrder
 from emberflow.runners.live.diverting import fit_to_travel
 from emberflow.runners.live.feeding import Beginning, Feed
 from emberflow.runners.live.heartbeat import Heartbeat
 from emberflow.runners.live.journal import Journal, chooses
-from emberflow.runners.live.lookout import Lookout
 from emberflow.runners.live.packing import packed, unpacked_frame
 from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
 from emberflow.runners.live.storing import Store, WriterThread
@@ -56,9 +57,8 @@ from emberflow.runners.live.wire import Wire, WireError, own_address
 from emberflow.sharing import range_in
 from emberflow.sinks.protocol import StoredBundle
 
+#: However idle it is: a front that takes the time of arrival promises the present in every round.
 _IDLE_MS = 1
-#: A loop looks for work so long after it last had some, before it waits.
-_AWAKE_SECONDS = 0.0005
 _NEWS_SECONDS = 0.25
 _RENDEZVOUS_MS_MAX = 60_000
 _SILENCE_SECONDS_MAX = 20.0
@@ -97,10 +97,11 @@ class WorkerLoop:
         self._telling: list[bytes] = []
         self._told: deque[tuple[bytes, Any]] = deque()
         self._peers: dict[int, zmq.Socket[bytes]] = {}
-        poller = zmq.Poller()
-        poller.register(self._frames_in, zmq.POLLIN)
-        poller.register(self._coordinator, zmq.POLLIN)
-        self._lookout = Lookout(poller, _AWAKE_SECONDS)
+        #: Rung by the threads that have something for the loop.
+        self._bell = Bell()
+        self._poller = zmq.Poller()
+        for waited_for in (self._frames_in, self._coordinator, self._bell.fileno()):
+            self._poller.register(waited_for, zmq.POLLIN)
         self._feeds: list[Feed] = []
         self._stores: dict[tuple[str, int], Store] = {}
         self._writers: dict[tuple[str, int], WriterThread] = {}
@@ -126,10 +127,8 @@ class WorkerLoop:
             with serving(_SWITCH_SECONDS) as collector:
                 self._restore()
                 while not self._quit:
-                    if self._round():
-                        self._lookout.worked()
-                    else:
-                        self._lookout.glance(_IDLE_MS)
+                    if not self._round():
+                        self._wait()
                     collector.look()
         except Exception as error:
             self._tell_failure(error)
@@ -142,6 +141,7 @@ class WorkerLoop:
             if self._capturing is not None:
                 self._capturing.close(_JOIN_SECONDS)
             self._heartbeat.close(_JOIN_SECONDS)
+            self._bell.close()
             self._wire.close()
 
     # Rendezvous.
@@ -151,7 +151,9 @@ class WorkerLoop:
         plan = self.plan
         for sink, partition in self._own_partitions():
             if plan.sinks[sink] is not None:
-                self._writers[sink, partition] = WriterThread(plan.sinks[sink], sink, partition)
+                self._writers[sink, partition] = WriterThread(
+                    plan.sinks[sink], sink, partition, ring=self._bell.ring
+                )
         self._tell(said.HELLO, (self.index, plan.graph.fingerprint, self._address))
         kind, body = self._expect()
         if kind != said.PEERS:
@@ -208,6 +210,7 @@ class WorkerLoop:
                 step=str(node),
                 diverts=plan.on_error == "divert",
                 journal=self._journal(name, partition, index),
+                ring=self._bell.ring,
             )
             for name, node in fronts.items()
             for partition in range(plan.fronts[name].partitions)
@@ -231,7 +234,7 @@ class WorkerLoop:
         log = FrontLogWriter(
             plan.checkpoint, front, partition, plan.incarnation, payloads=not replayable
         )
-        return Journal(log, f"{front} {partition}", index)
+        return Journal(log, f"{front} {partition}", index, ring=self._bell.ring)
 
     # Restoring.
 
@@ -288,6 +291,10 @@ class WorkerLoop:
         )
 
     # A round.
+
+    def _wait(self) -> None:
+        if any(ready == self._bell.fileno() for ready, _ in self._poller.poll(_IDLE_MS)):
+            self._bell.still()
 
     def _round(self) -> bool:
         effects = [*self._take_frames(), *self._take_words()]
