@@ -22,12 +22,10 @@ SPARK_TESTS = Path(__file__).parent / "spark"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # A session takes seconds to start, and two of them would fight for the cores: with
     # `--dist loadgroup` all of these tests run in the same process. Others that
-    # use the session say so with the same mark. Those that start a Spark of their own, in a process
-    # of their own, stay together by file.
+    # use the session say so with the same mark.
     for item in items:
         if SPARK_TESTS in item.path.parents:
-            uses_session = "spark" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("spark" if uses_session else item.path.stem))
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -183,15 +183,19 @@ def test_an_error_whose_payload_does_not_travel_is_told_all_the_same(spark: Spar
         live(spark, flow, 2, {"numbers": [1]})
 
 
-def test_stop_ends_a_query_that_is_stuck_in_a_function(spark: SparkSession) -> None:
+def test_stop_ends_a_query_that_is_stuck_in_a_function(spark: SparkSession, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
     def stuck(number: int) -> int:
+        begun.touch()
         time.sleep(600)
         return number
 
     flow = ef.Flow("stuck")
     flow.front("numbers").map(stuck).sink("out")
     query = flow.live(spark).read(numbers=fronts.Iterable([1])).write(out=sinks.Memory()).start()
-    while query.status["message"] != "Running":
+    while not begun.exists():
+        assert query.isActive
         time.sleep(0.05)
     query.stop(timeout=1)
     assert not query.isActive

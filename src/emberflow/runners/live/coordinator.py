@@ -37,7 +37,7 @@ from emberflow.runners.live.asking import Questions
 from emberflow.runners.live.cluster import ClusterError, Place
 from emberflow.runners.live.committing import Committing
 from emberflow.runners.live.packing import unpacked_bundle
-from emberflow.runners.live.plan import WorkerNews, front_index
+from emberflow.runners.live.plan import WorkerNews, feeding_workers, front_indices
 from emberflow.runners.live.progress import Latencies
 from emberflow.runners.live.storing import WriterThread
 from emberflow.runners.live.wire import RunKeys, Wire
@@ -82,7 +82,9 @@ class Coordinator:
         self._graph = graph
         self.committing = committing
         self._workers = workers
-        self._acker = Acker(workers=workers, fronts=_front_indices(graph, fronts))
+        self._acker = Acker(workers=workers, fronts=front_indices(graph, fronts))
+        #: Those who wait for what they took in to be settled.
+        self._feeding = sorted(feeding_workers(graph, fronts, workers))
         self._writers: dict[tuple[str, int], WriterThread] = {}
         try:
             for name, partition in sink_partitions(graph, on_error):
@@ -369,7 +371,8 @@ class Coordinator:
         settled = self._settled_now()
         if settled > self._settled:
             self._settled = settled
-            self._tell_all(said.SETTLED, settled)
+            for worker in self._feeding:
+                self._tell(self._identities[worker], said.SETTLED, settled)
 
     def _settled_now(self) -> Moment:
         """All output below this is stored."""
@@ -393,11 +396,3 @@ class Coordinator:
         telling, self._telling = self._telling, {}
         for identity, messages in telling.items():
             self._socket.send_multipart([identity, self._wire.together(messages)])
-
-
-def _front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:
-    return [
-        front_index(node.index, len(graph.fronts), partition)
-        for name, node in graph.fronts.items()
-        for partition in range(fronts[name].partitions)
-    ]

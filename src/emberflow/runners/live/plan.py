@@ -31,7 +31,7 @@ START = b"Z"  # the greatest last global time of all sinks: all are ready, front
 PROGRESS = b"G"  # a Progress
 CUT = b"K"  # a CutOrder, behind the progress to its moment
 COMMITTED = b"M"  # the Moment of a cut that counts from now on
-# SETTLED: a Moment, below which all output of all workers is stored
+# SETTLED: a Moment, below which all output of all workers is stored; to those who feed fronts
 STORED = b"S"  # (sink, partition), bundles: the driver has stored so many more
 ASK = b"Y"  # [Ask, Mark, More or Close], behind the progress to their moments
 HALT = b"L"  # take no more elements
@@ -100,11 +100,20 @@ def front_host(index: int, workers: int) -> int:
     return index % workers
 
 
-def shares_of(graph: Graph, fronts: Mapping[str, Front], workers: int) -> Shares:
-    """The shares of the workers, given what they feed."""
-    feeding = {
-        front_host(front_index(node.index, len(graph.fronts), partition), workers)
+def front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:
+    """Those of all partitions of all fronts."""
+    return [
+        front_index(node.index, len(graph.fronts), partition)
         for name, node in graph.fronts.items()
         for partition in range(fronts[name].partitions)
-    }
-    return shares_beside_fronts(workers, feeding)
+    ]
+
+
+def feeding_workers(graph: Graph, fronts: Mapping[str, Front], workers: int) -> set[int]:
+    """The workers that some partition of a front feeds."""
+    return {front_host(index, workers) for index in front_indices(graph, fronts)}
+
+
+def shares_of(graph: Graph, fronts: Mapping[str, Front], workers: int) -> Shares:
+    """The shares of the workers, given what they feed."""
+    return shares_beside_fronts(workers, feeding_workers(graph, fronts, workers))

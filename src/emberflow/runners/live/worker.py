@@ -298,10 +298,14 @@ class WorkerLoop:
 
     def _round(self) -> bool:
         effects = [*self._take_frames(), *self._take_words()]
-        if effects:  # others wait for what came of it, and nobody yet for what comes next
-            self._let_out(effects)
+        self._do(effects)
+        if any(map(_is_waited_for, effects)):  # and nobody waits yet for what comes next
+            self._store()
+            self._send_words()
         elements = self._take_elements()
-        self._let_out(elements)
+        self._do(elements)
+        self._store()
+        self._send_words()
         effects += elements
         self._worker.tidy()  # nobody waits for that, nor for what follows
         self._go_on_with_cut(loop_is_busy=bool(effects))
@@ -313,11 +317,6 @@ class WorkerLoop:
             or (self._capturing is not None and self._capturing.is_busy)
             or (self._answering is not None and self._answering.is_busy)
         )
-
-    def _let_out(self, effects: list[Effects]) -> None:
-        self._do(effects)
-        self._store()
-        self._send_words()
 
     def _do(self, effects: list[Effects]) -> None:
         """Send frames first, then one ack, then hand on what is final."""
@@ -459,8 +458,8 @@ class WorkerLoop:
                     self._telling.append(self._encoded(said.BUNDLE, bundle))
             unstored = unstored or store.unstored > 0
         self._tell_settled()
-        # Once all have settled, so that the last latencies are told too.
-        settled = self._settled_heard >= self._last_minimal
+        # Once all that was taken in here has settled, so that the last latencies are told too.
+        settled = not self._feeds or self._settled_heard >= self._last_minimal
         if self._ending and settled and not unstored and not self._done:
             self._done = True
             self._tell(said.DONE, (self.index, self._news()))
@@ -541,6 +540,11 @@ class WorkerLoop:
             pid=os.getpid(),
             chose=any(feed.chose for feed in self._feeds),
         )
+
+
+def _is_waited_for(effects: Effects) -> bool:
+    """Whether it moves what others go by; what has come to the barriers here is known here."""
+    return bool(effects.bundles or effects.ack.anywhere)
 
 
 def _one_ack(worker: int, acks: list[Ack]) -> Ack:
