@@ -10,8 +10,8 @@ What is guaranteed is what the acker guarantees: **nothing below `least` and the
 been sent to where it is bound, and whoever sent it acked that in the message that finished its cause.
 So the acker's entries below it are of frames that are on their way here, or were dealt with here in
 acks that it has not heard: the same xors that it will hear take them off. A frame whose sender the
-acker has not heard leaves an entry that is too many, at or above that minimal time, where it holds up
-nothing; the next progress has it right.
+acker has not heard is at or above that minimal time, where it holds up nothing: the acker names no
+entry for it, and none is made.
 """
 
 from __future__ import annotations
@@ -59,10 +59,7 @@ class Receipts:
 
     def told(self, progress: Progress) -> None:
         """The acker has told how things stand, by the acks that it had heard."""
-        if not progress.bound:
-            self._open, self.least = {}, progress.ranges[self._worker]
-            return
-        heard, entries = progress.bound[self._worker]
+        heard, entries = progress.bound[self._worker] if progress.bound else (0, None)
         unheard = self._unheard
         while unheard and unheard[0][0] <= heard:
             unheard.popleft()

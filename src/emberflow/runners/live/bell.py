@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Iterable
 
 
 def no_bell() -> None:
@@ -40,12 +41,17 @@ class Bell:
         """Have the one who waits look. From any thread; nobody needs to wait."""
         if not self._is_rung:
             self._is_rung = True
-            with contextlib.suppress(OSError):  # it is full, or nobody waits any more
+            with contextlib.suppress(OSError):  # nobody waits any more
                 self._rung.send(b"!")
 
     def fileno(self) -> int:
         """Readable while it is rung."""
         return self._heard.fileno()
+
+    def heard_in(self, ready: Iterable[tuple[object, int]]) -> None:
+        """Be `still`, if it is among what a poll has found ready."""
+        if any(what == self.fileno() for what, _ in ready):
+            self.still()
 
     def still(self) -> None:
         """Be not readable until it is rung again. Whoever asks for this looks afterwards."""

@@ -201,8 +201,7 @@ class Bridge:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._bell.fileno(), zmq.POLLIN)
         while not self._ended.is_set():
-            poller.poll(_POLL_MS)
-            self._bell.still()
+            self._bell.heard_in(poller.poll(_POLL_MS))
             self._take()
             while not self._answers.empty():
                 self._send(*self._answers.get())

@@ -196,8 +196,7 @@ class Coordinator:
         ready = self._poller.poll(_POLL_MS)
         if not ready:
             return
-        if any(what == self.questions.bell.fileno() for what, _ in ready):
-            self.questions.bell.still()
+        self.questions.bell.heard_in(ready)
         for _ in range(_MESSAGES_A_ROUND):
             try:
                 identity, message = self._socket.recv_multipart(zmq.NOBLOCK)

@@ -293,8 +293,7 @@ class WorkerLoop:
     # A round.
 
     def _wait(self) -> None:
-        if any(ready == self._bell.fileno() for ready, _ in self._poller.poll(_IDLE_MS)):
-            self._bell.still()
+        self._bell.heard_in(self._poller.poll(_IDLE_MS))
 
     def _round(self) -> bool:
         effects = [*self._take_frames(), *self._take_words()]
