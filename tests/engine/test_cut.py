@@ -276,6 +276,11 @@ def counting(keys: int) -> tuple[Worker, Callable[[int, Any], None], Callable[[M
     one, two = flow.front("in").broadcast(2)
     one.key_by(lambda n: n % keys).count().sink("counts")
     two.key_by(lambda n: n % keys).group(window=3).sink("windows")
+    return alone(flow)
+
+
+def alone(flow: ef.Flow) -> tuple[Worker, Callable[[int, Any], None], Callable[[Moment], None]]:
+    """One worker of a flow with one front; how an element enters, and progress."""
     graph = flow.graph()
     worker = Worker(Layout(graph), 0, 1)
     front = graph.fronts["in"].id
@@ -360,6 +365,37 @@ def test_what_a_lost_cut_held_is_in_the_next_one() -> None:
     assert {row.key for row in rows} == {4}
     with pytest.raises(InternalError, match="given up"):
         lost.next(1)
+
+
+@pytest.mark.parametrize("key", [int, str, lambda n: (n,)], ids=["int", "str", "tuple"])
+@pytest.mark.parametrize("steps", range(12))
+def test_a_cut_can_be_given_up_at_any_step(key: Callable[[int], Any], steps: int) -> None:
+    """Of a state, a reduce and a grouping, with keys that are looked at together and one by one."""
+    flow = ef.Flow("three")
+    accounts = flow.state("accounts", default=0)
+    one, two, three = flow.front("in").broadcast(3)
+    with one.transaction(name="deposit") as tx:
+        tx.key_by(key).update(accounts, lambda balance, n: balance + n)
+    tx.committed.sink("done")
+    two.key_by(key).count().sink("counts")
+    three.key_by(key).group(window=2).sink("windows")
+    worker, enter, progress = alone(flow)
+    enter(1, 0)
+    progress((5, 0))
+    taken(worker.begin_cut((5, 0), BEFORE_ALL))
+    worker.cut_committed((5, 0))
+    changed = range(1, 5)
+    for number in changed:
+        enter(10 + number, number)
+    progress((20, 0))
+    worker.trim()  # so that nothing but the lost cut knows of them
+    lost = worker.begin_cut((20, 0), (5, 0))
+    for _ in range(steps):
+        lost.next(1)
+    progress((21, 0))
+    rows, _ = taken(worker.begin_cut((21, 0), (5, 0)))
+    assert len(rows) == 3 * len(changed)
+    assert {row.key for row in rows} == set(map(key, changed))
 
 
 def test_trimming_holds_back_while_a_cut_is_under_way() -> None:

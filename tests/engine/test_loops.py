@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emberflow.engine import loops
+from emberflow.engine.cut import Row
 from emberflow.hashing import key_hash, owner
 from emberflow.item import At, FlatItem, Place
 from emberflow.transactional import closer_key
@@ -139,6 +140,28 @@ def test_trim_to_last(touched: list[list[Place]], minimal: Place, begun: Place) 
         own = [[(place, 0) for place in sorted(bucket)] for bucket in touched]
         results.append((trim_to_last(own, minimal[:2], begun[:2]), own))
     assert results[0] == results[1]
+
+
+class Restored:
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+
+mapped_items = st.sampled_from([1, 2, "a", (3,), True, 7, 13, Restored("b"), Restored((4,))])
+versions_of_a_key = st.lists(
+    st.tuples(places, marks, mapped_items, st.sampled_from([0, "some", Absent()])), max_size=4
+).map(lambda versions: sorted(versions, key=lambda version: version[0]))
+
+
+@given(st.lists(versions_of_a_key, max_size=6), places, places)
+def test_last_accumulators(given: list[list[Any]], moment: Place, since: Place) -> None:
+    arguments = (given, moment[:2], since[:2], key_of, "counts", Row, Absent, Restored)
+    compiled, plain = (
+        last_accumulators(*arguments)
+        for last_accumulators in (_loops.last_accumulators, loops._last_accumulators)
+    )
+    assert compiled == plain
+    assert all(type(row) is Row for row in compiled[1])
 
 
 @given(common_keys, st.binary(max_size=40))

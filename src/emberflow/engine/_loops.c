@@ -7,6 +7,7 @@
  * is dropped here, because Python calls the function again; anything else (KeyboardInterrupt) goes on.
  */
 
+#include "_cuts.h"
 #include "_hashing.h"
 #include "_items.h"
 
@@ -213,6 +214,88 @@ trim_to_last(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 failed:
     Py_XDECREF(rest);
     Py_XDECREF(unnoted);
+    return NULL;
+}
+
+/* The row of a version (place, mark, mapped item, accumulator); None if Python has to look at it. */
+static PyObject *
+row_of_version(PyObject *version, PyObject *const *args)
+{
+    PyObject *key_of = args[3], *operation = args[4], *absent = args[6], *restored = args[7];
+    PyObject *mapped, *accumulator, *key, *row;
+
+    mapped = PyTuple_GET_ITEM(version, 2), accumulator = PyTuple_GET_ITEM(version, 3);
+    if ((PyObject *)Py_TYPE(accumulator) == absent)
+        Py_RETURN_NONE;
+    key = (PyObject *)Py_TYPE(mapped) == restored ? PyObject_GetAttrString(mapped, "key")
+                                                   : PyObject_CallOneArg(key_of, mapped);
+    if (key == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL;
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    row = row_of((PyTypeObject *)args[5], operation, key, PLACE(version), accumulator);
+    Py_DECREF(key);
+    return row;
+}
+
+/* last_accumulators(given, moment, since, key_of, operation, Row, absent, restored)
+ * -> (found, rows, going on, others) */
+static PyObject *
+last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *given, *moment, *since, *found, *rows, *going_on, *others;
+    Py_ssize_t position;
+
+    if (nargs != 8 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[1])
+        || !PyTuple_CheckExact(args[2]) || !is_row_type(args[5])) {
+        PyErr_SetString(PyExc_TypeError, "last_accumulators: not what it takes");
+        return NULL;
+    }
+    given = args[0], moment = args[1], since = args[2];
+    found = PyList_New(0), rows = PyList_New(0);
+    going_on = PyList_New(0), others = PyList_New(0);
+    if (found == NULL || rows == NULL || going_on == NULL || others == NULL)
+        goto failed;
+    for (position = 0; position < PyList_GET_SIZE(given); position++) {
+        PyObject *versions = PyList_GET_ITEM(given, position), *last, *row;
+        Py_ssize_t final;
+        int before, failed;
+
+        if (!PyList_CheckExact(versions)) {
+            PyErr_SetString(PyExc_TypeError, "last_accumulators: not a bucket");
+            goto failed;
+        }
+        final = below(versions, moment);
+        if (final < 0
+            || (final < PyList_GET_SIZE(versions) && PyList_Append(going_on, versions)))
+            goto failed;
+        if (!final)
+            continue;
+        last = PyList_GET_ITEM(versions, final - 1);
+        before = is_before(PLACE(last), since);
+        if (before > 0)
+            continue;
+        Py_INCREF(last); /* the user's function, which gives the key, might do anything */
+        row = before < 0 ? NULL : row_of_version(last, args);
+        Py_DECREF(last);
+        if (row == NULL)
+            goto failed;
+        failed = row == Py_None
+                     ? PyList_Append(others, versions)
+                     : PyList_Append(found, versions) || PyList_Append(rows, row);
+        Py_DECREF(row);
+        if (failed)
+            goto failed;
+    }
+    return Py_BuildValue("(NNNN)", found, rows, going_on, others);
+
+failed:
+    Py_XDECREF(found);
+    Py_XDECREF(rows);
+    Py_XDECREF(going_on);
+    Py_XDECREF(others);
     return NULL;
 }
 
@@ -494,6 +577,7 @@ static PyMethodDef methods[] = {
     {"flat_mapped", (PyCFunction)(void (*)(void))flat_mapped, METH_FASTCALL, NULL},
     {"accesses", (PyCFunction)(void (*)(void))accesses, METH_FASTCALL, NULL},
     {"reports", (PyCFunction)(void (*)(void))reports, METH_FASTCALL, NULL},
+    {"last_accumulators", (PyCFunction)(void (*)(void))last_accumulators, METH_FASTCALL, NULL},
     {"trim_to_last", (PyCFunction)(void (*)(void))trim_to_last, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

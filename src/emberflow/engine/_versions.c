@@ -9,6 +9,7 @@
  * they come in together and not one after another.
  */
 
+#include "_cuts.h"
 #include "_hashing.h"
 #include "_items.h"
 #include <structmember.h>
@@ -22,7 +23,6 @@
 #define VALUE(entry) PyTuple_GET_ITEM(entry, 6)
 #define FAILED(entry) PyTuple_GET_ITEM(entry, 7)
 #define ENTRY_SIZE 8
-#define ROW_SIZE 5
 
 #if defined(__GNUC__)
 #define FETCH(address) __builtin_prefetch(address)
@@ -410,32 +410,6 @@ access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return PyLong_FromSsize_t(position);
 }
 
-/* How many entries, which are in order, are below a moment; -1 with an exception. */
-static Py_ssize_t
-below(PyObject *entries, PyObject *moment)
-{
-    Py_ssize_t low = 0, high = PyList_GET_SIZE(entries);
-    int before;
-
-    if (!high)
-        return 0;
-    before = is_before(PLACE(entry_at(entries, high - 1)), moment); /* mostly */
-    if (before)
-        return before < 0 ? -1 : high;
-    high--;
-    while (low < high) {
-        Py_ssize_t middle = (low + high) / 2;
-        before = is_before(PLACE(entry_at(entries, middle)), moment);
-        if (before < 0)
-            return -1;
-        if (before)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* `accessing.surely_counts`: 1, 0, or -1 with an exception. */
 static int
 counts(PyObject *entries, Py_ssize_t final, PyObject *writes)
@@ -599,29 +573,6 @@ failed:
     return NULL;
 }
 
-/* A row of a bucket's version, Row(operation, hash, key, place, value); None if the key is not common. */
-static PyObject *
-row_of(PyTypeObject *type, PyObject *operation, PyObject *bucket, PyObject *entry)
-{
-    PyObject *row, *hashed;
-    uint32_t hash;
-
-    if (!hash_of_common(SLOT(bucket, key), &hash))
-        Py_RETURN_NONE;
-    hashed = PyLong_FromLong((int32_t)hash);
-    row = hashed == NULL ? NULL : type->tp_alloc(type, ROW_SIZE);
-    if (row == NULL) {
-        Py_XDECREF(hashed);
-        return NULL;
-    }
-    PyTuple_SET_ITEM(row, 0, Py_NewRef(operation));
-    PyTuple_SET_ITEM(row, 1, hashed);
-    PyTuple_SET_ITEM(row, 2, Py_NewRef(SLOT(bucket, key)));
-    PyTuple_SET_ITEM(row, 3, Py_NewRef(PLACE(entry)));
-    PyTuple_SET_ITEM(row, 4, Py_NewRef(VALUE(entry)));
-    return row;
-}
-
 /* last_versions(given, moment, since, writes, operation, Row) -> (found, rows, going on, others) */
 static PyObject *
 last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
@@ -631,8 +582,8 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 
     if (nargs != 6 || known.bucket == NULL || !PyList_CheckExact(args[0])
         || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])
-        || !PyTuple_CheckExact(args[3]) || !PyType_Check(args[5])
-        || !PyType_IsSubtype((PyTypeObject *)args[5], &PyTuple_Type) || !are_buckets(args[0])) {
+        || !PyTuple_CheckExact(args[3]) || !is_row_type(args[5])
+        || !are_buckets(args[0])) {
         PyErr_SetString(PyExc_TypeError, "last_versions: not what it takes");
         return NULL;
     }
@@ -660,7 +611,8 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                 int before = is_before(PLACE(last), since);
                 if (before > 0)
                     continue;
-                row = before < 0 ? NULL : row_of((PyTypeObject *)args[5], args[4], bucket, last);
+                row = before < 0 ? NULL : row_of((PyTypeObject *)args[5], args[4], SLOT(bucket, key),
+                                                 PLACE(last), VALUE(last));
                 if (row == NULL)
                     goto failed;
             }

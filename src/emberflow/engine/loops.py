@@ -10,11 +10,14 @@ may differ in which they have.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
 from emberflow import transactional
+from emberflow.engine.cut import Row
 from emberflow.engine.messages import Moment
+from emberflow.hashing import key_hash
 from emberflow.item import FlatItem, Place
 
 
@@ -102,6 +105,47 @@ def _trim_to_last(
             else:
                 rest.append(versions)
     return rest, unnoted
+
+
+def _last_accumulators(
+    given: list[list[Any]],
+    moment: Moment,
+    since: Moment,
+    key_of: Callable[[Any], Any],
+    operation: str,
+    row: type[Row],
+    absent: type,
+    restored: type,
+) -> tuple[list[list[Any]], list[Row], list[list[Any]], list[list[Any]]]:
+    """Rows of the last versions of keys below a moment, where these are not below ``since``.
+
+    Returns the buckets that have one, and the rows; the buckets that go on beyond the moment; and
+    those that are not so simple: without an accumulator, or with a key whose hash is not.
+    """
+    found: list[list[Any]] = []
+    rows: list[Row] = []
+    going_on: list[list[Any]] = []
+    others: list[list[Any]] = []
+    for versions in given:
+        final = len(versions)
+        if final and versions[-1][0] >= moment:
+            going_on.append(versions)
+            final = bisect_left(versions, (moment,))
+        if not final:
+            continue
+        place, _, mapped, accumulator = versions[final - 1]
+        if place < since:
+            continue
+        try:
+            key = mapped.key if mapped.__class__ is restored else key_of(mapped)
+        except Exception:
+            key = None
+        if accumulator.__class__ is absent or key.__class__ not in _HASHED:
+            others.append(versions)
+            continue
+        found.append(versions)
+        rows.append(row(operation, key_hash(key), key, place, accumulator))
+    return found, rows, going_on, others
 
 
 # Machines that keep nothing: each gives the outputs of all items, or None if something is unusual: a
@@ -197,17 +241,20 @@ def _reports(items: list[FlatItem], depth: int, number: int) -> list[FlatItem]:
 
 
 _STABLE = frozenset((int, str, bytes))
+#: Types of keys that C hashes itself.
+_HASHED = frozenset((int, str))
 
 try:
     from emberflow.engine import _loops  # type: ignore[attr-defined]
 except ImportError:
     reduce_in_order, spread, trim_to_last = _reduce_in_order, _spread, _trim_to_last
+    last_accumulators = _last_accumulators
     extended, mapped, kept, flat_mapped = _extended, _mapped, _kept, _flat_mapped
     accesses, reports = _accesses, _reports
     closer_key = transactional.closer_key
 else:
     reduce_in_order, spread = _loops.reduce_in_order, _loops.spread
-    trim_to_last = _loops.trim_to_last
+    trim_to_last, last_accumulators = _loops.trim_to_last, _loops.last_accumulators
     extended, mapped, kept = _loops.extended, _loops.mapped, _loops.kept
     flat_mapped = _loops.flat_mapped
     accesses, reports, closer_key = _loops.accesses, _loops.reports, _loops.closer_key

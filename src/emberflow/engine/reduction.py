@@ -45,7 +45,7 @@ from emberflow.engine.changes import Changes
 from emberflow.engine.cut import Row
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.engine.net import NetOutput
-from emberflow.engine.trimming import Trimmed
+from emberflow.engine.trimming import Looked, Trimmed
 from emberflow.errors import InternalError, OutputError, StepError
 from emberflow.functions import itself
 from emberflow.graph import Graph, Map, Reduction
@@ -433,6 +433,13 @@ class Reducing(Trimmed[Versions]):
 
     def goes_on(self, versions: Versions, moment: Moment) -> bool:
         return bool(versions) and versions[-1][0] >= moment
+
+    def looked_at(self, given: list[Versions], moment: Moment, since: Moment) -> Looked[Versions]:
+        return Looked(
+            *loops.last_accumulators(
+                given, moment, since, self._key_of, self.operation, Row, _Absent, _Restored
+            )
+        )
 
     def rows_of(self, versions: Versions, moment: Moment, since: Moment) -> list[Row]:
         last = bisect_left(versions, (moment,)) - 1

@@ -15,7 +15,8 @@ A cut needs what buckets have below its moment, and the same notes tell it where
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from itertools import repeat
+from typing import Generic, NamedTuple, TypeVar
 
 from emberflow.engine.changes import Changes
 from emberflow.engine.cut import Row
@@ -23,8 +24,20 @@ from emberflow.engine.messages import BEFORE_ALL, Moment
 
 B = TypeVar("B")
 
+#: Buckets that a capture looks at in one go.
+_CAPTURED_AT_ONCE = 256
 #: Not worth a trim below so many items.
 _ITEMS_MIN = 512
+
+
+class Looked(NamedTuple, Generic[B]):
+    """What a capture finds in many buckets at once: those of which a cut holds one row, and the rows;
+    those that go on beyond the moment; and those that have to be looked at one by one."""
+
+    found: list[B]
+    rows: list[Row]
+    going_on: list[B]
+    others: list[B]
 
 
 class Trimmed(Generic[B]):
@@ -104,21 +117,19 @@ class Trimmed(Generic[B]):
         return self._captured(changes, moment, since)
 
     def _captured(self, changes: Changes[B], moment: Moment, since: Moment) -> Iterator[Row | None]:
-        while given := changes.ahead(1):
-            yield from self.captured_of(given[0], changes, moment, since)
-
-    def captured_of(
-        self, bucket: B, changes: Changes[B], moment: Moment, since: Moment
-    ) -> Iterator[Row | None]:
-        """The rows of one bucket, or None. It is noted first: a cut may be given up at any yield."""
-        if self.goes_on(bucket, moment):
-            changes.note(bucket)
-        rows = self.rows_of(bucket, moment, since)
-        if rows:
-            changes.captured([bucket])
+        """What is below the moment stays as it is, however long a bucket, or a row of it, waits here.
+        All are noted first: a cut may be given up at any yield."""
+        while given := changes.ahead(_CAPTURED_AT_ONCE):
+            found, rows, going_on, others = self.looked_at(given, moment, since)
+            changes.note_all(going_on)
+            changes.captured(found)
+            changes.captured(others)
             yield from rows
-        else:
-            yield None
+            yield from repeat(None, len(given) - len(rows) - len(others))
+            for bucket in others:
+                if self.goes_on(bucket, moment):
+                    changes.note(bucket)
+                yield from self.rows_of(bucket, moment, since) or (None,)
 
     def cut_committed(self, moment: Moment) -> None:
         if self.changes is not None:
@@ -133,6 +144,10 @@ class Trimmed(Generic[B]):
 
     def all_buckets(self) -> list[B]:
         raise AssertionError("each machine knows its buckets")
+
+    def looked_at(self, given: list[B], moment: Moment, since: Moment) -> Looked[B]:
+        """What a cut at this moment holds of many buckets, as far as that is quickly found."""
+        return Looked([], [], [], given)
 
     def rows_of(self, bucket: B, moment: Moment, since: Moment) -> list[Row]:
         """What a cut at this moment holds of a bucket, if any of it is not below ``since``."""

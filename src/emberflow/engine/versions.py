@@ -37,7 +37,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import repeat
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -57,7 +56,7 @@ from emberflow.engine.barrier import lost_tombstone
 from emberflow.engine.changes import Changes
 from emberflow.engine.cut import Row
 from emberflow.engine.messages import BEFORE_ALL, Moment
-from emberflow.engine.trimming import Trimmed
+from emberflow.engine.trimming import Looked, Trimmed
 from emberflow.errors import StepError
 from emberflow.graph import Graph
 from emberflow.hashing import key_hash
@@ -123,9 +122,6 @@ def use_of(graph: Graph, node: State, number: int) -> Use:
         outcome=outcome_of(access),
     )
 
-
-#: Buckets of a cut that are looked at together.
-_CAPTURED_AT_ONCE = 256
 
 #: What an entry sends: port and place, and the payload.
 _Sent: TypeAlias = dict[tuple[int, Place], Any]
@@ -497,21 +493,8 @@ class Versions(Trimmed[Bucket]):
             return []
         return [Row(self.operation, key_hash(bucket.key), bucket.key, entry[0], entry[6])]
 
-    def _captured(
-        self, changes: Changes[Bucket], moment: Moment, since: Moment
-    ) -> Iterator[Row | None]:
-        """As of other machines, but there is one row of a bucket at most, and most of them are found
-        many at a time. What is below the moment stays as it is, however long a row waits here."""
-        while given := changes.ahead(_CAPTURED_AT_ONCE):
-            found, rows, going_on, others = last_versions(
-                given, moment, since, self._writes, self.operation, Row
-            )
-            changes.note_all(going_on)
-            changes.captured(found)
-            yield from rows
-            yield from repeat(None, len(given) - len(rows) - len(others))
-            for bucket in others:
-                yield from self.captured_of(bucket, changes, moment, since)
+    def looked_at(self, given: list[Bucket], moment: Moment, since: Moment) -> Looked[Bucket]:
+        return Looked(*last_versions(given, moment, since, self._writes, self.operation, Row))
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         """Begin with what a cut saved of the keys of this worker."""
