@@ -21,6 +21,7 @@ from emberflow.engine.grouping import Grouping
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.engine.pending import Pending
 from emberflow.engine.reduction import Reducing
+from emberflow.engine.trimming import Trimmed
 from emberflow.engine.worker import Worker
 from emberflow.item import FlatItem
 from emberflow.runners.simulation import Faults, Options
@@ -335,23 +336,32 @@ def save_what_is_scheduled_by_its_own_time_alone(patch: pytest.MonkeyPatch) -> N
 @mutation(rf"{CONTENT}|{WITHIN}")
 def save_the_speculated_future(patch: pytest.MonkeyPatch) -> None:
     for machine in (Grouping, Reducing):
-        rows_of = machine.rows_of
-        patch.setattr(
-            machine,
-            "rows_of",
-            lambda self, bucket, moment, since, rows_of=rows_of: rows_of(
-                self, bucket, AFTER_ALL, since
-            ),
-        )
+        for name in ("looked_at", "rows_of"):
+            found = getattr(machine, name)
+            patch.setattr(
+                machine,
+                name,
+                lambda self, given, moment, since, found=found: found(
+                    self, given, AFTER_ALL, since
+                ),
+            )
 
 
 @mutation(cases=trimming)
-def trim_past_a_cut_under_way(_: pytest.MonkeyPatch) -> Machines:
-    class Mutant(Worker):
-        def _trims_below(self) -> Moment:
-            return self._minimal_of_all
+def trim_what_a_cut_under_way_needs(patch: pytest.MonkeyPatch) -> None:
+    """And has not come to yet."""
+    patch.setattr(Changes, "unseen", lambda self, buckets: [])
 
-    return {"worker": Mutant}
+
+@mutation(cases=trimming)
+def forget_what_trims_took_for_a_cut(patch: pytest.MonkeyPatch) -> None:
+    trim = Trimmed.trim
+
+    def forgetful(self: Trimmed[Any], minimal: Moment, most: int | None = None) -> None:
+        trim(self, minimal, most)
+        self._taken_by_trims = []
+
+    patch.setattr(Trimmed, "trim", forgetful)
 
 
 @mutation(cases=trimming_over_slow_links)
@@ -360,9 +370,7 @@ def trim_by_the_own_range(_: pytest.MonkeyPatch) -> Machines:
 
     class Mutant(Worker):
         def _trims_below(self) -> Moment:
-            capture = self._capture
-            held = capture is not None and not capture.done
-            return min(self.minimal, capture.moment) if held else self.minimal
+            return self.minimal
 
     return {"worker": Mutant}
 

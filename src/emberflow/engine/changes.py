@@ -71,13 +71,28 @@ class Changes(Generic[B]):
                 del source[-left:]
             if not source:
                 self._ahead.pop()
-            # All were alive at once when it began, so their identities differ.
-            fresh = {id(bucket): bucket for bucket in some if id(bucket) not in self._seen}
-            self._seen.update(fresh)
-            found.update(fresh)
+            found.update(self._fresh(some))
         if not self._ahead:
             self._seen = set()
         return list(found.values())
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a capture has still to look at something."""
+        return bool(self._ahead)
+
+    def unseen(self, buckets: list[B]) -> list[B]:
+        """Those of these that the capture under way has not come to: now it has."""
+        return list(self._fresh(buckets).values())
+
+    def _fresh(self, buckets: list[B]) -> dict[int, B]:
+        """What is ahead was alive when the capture began, and is until it is seen: so no other bucket
+        that was seen can have had its identity. One that is begun later may have that of one that was
+        seen; there is nothing in it that the cut needs."""
+        seen = self._seen
+        fresh = {id(bucket): bucket for bucket in buckets if id(bucket) not in seen}
+        seen.update(fresh)
+        return fresh
 
     def captured(self, buckets: list[B]) -> None:
         self._captured.update(zip(map(id, buckets), buckets, strict=True))

@@ -31,9 +31,10 @@ which take the place of its older ones; and the scheduled items whose origin is 
 whose time is not below the newest T. A key never goes from a cut, because what is final stays.
 
 **Without a pause.** `Capture.next` is called between events, with a limit to the buckets it looks
-at. Meanwhile items at or above T go on to be inserted, and trimming holds back at T. Payloads are
-immutable, so a row holds references and no copies. Which buckets have changed since ``since`` is
-known without a look at every key (see `changes`).
+at. Meanwhile items at or above T go on to be inserted, and trimming goes on: what it would drop of a
+cut it takes for it first (see `trimming`). Payloads are immutable, so a row holds references and no
+copies. Which buckets have changed since ``since`` is known without a look at every key (see
+`changes`).
 
 **The protocol**, which is the runner's to keep:
 
@@ -110,7 +111,7 @@ class Capture:
         rows: Iterator[Row | Scheduled | None],
     ) -> None:
         self.moment = moment
-        #: Whether trimming may go on beyond the moment.
+        #: Whether all was looked at.
         self.done = False
         self._rows: Iterator[Row | Scheduled | None] | None = rows
 

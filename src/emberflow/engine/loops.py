@@ -115,7 +115,7 @@ def _last_accumulators(
     operation: str,
     row: type[Row],
     absent: type,
-    restored: type,
+    restored: Any,
 ) -> tuple[list[list[Any]], list[Row], list[list[Any]], list[list[Any]]]:
     """Rows of the last versions of keys below a moment, where these are not below ``since``.
 

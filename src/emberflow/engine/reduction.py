@@ -98,6 +98,8 @@ _PLAIN = frozenset((int, str, bytes))
 class Reducing(Trimmed[Versions]):
     """The machine of a reduction. ``keyed`` ones take payloads and give values, others triples."""
 
+    captured_at_once = 256
+
     def __init__(
         self,
         graph: Graph,
@@ -393,15 +395,13 @@ class Reducing(Trimmed[Versions]):
         elif accumulator.error is not None:
             failures_back.append((place, mark | 1, accumulator.error))
 
-    def trim(self, minimal: Moment, most: int | None = None) -> None:
-        given = self.waiting_longest(most)
+    def trim_all(self, given: list[Versions], minimal: Moment) -> None:
         changes = self.changes
         begun = BEFORE_ALL if changes is None else changes.begun
         rest, unnoted = loops.trim_to_last(given, minimal, begun)
         if changes is not None:
             changes.note_all(unnoted)
         self.touched += [versions for versions in rest if self.trim_one(versions, minimal)]
-        self.trimmed(minimal, len(given), most)
 
     def trim_one(self, versions: Versions, minimal: Moment) -> bool:
         """Drop all versions below the minimal time but the last; whether more will follow."""

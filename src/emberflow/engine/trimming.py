@@ -4,12 +4,16 @@ A bucket that holds more than it must keep is *touched*, and noted once when tha
 at some touched buckets, those that have waited longest, and leaves those noted, at the end, that
 still hold more. It looks at as many as items have come, so it costs each item a constant, and memory
 stays in proportion to keys and to what is above the minimal time. While the minimal time stands, as it
-does for trims during a cut, there is nothing to look for: what is missed then is made up for bit by
-bit, by looks at twice as many as have just come. So nothing waits long for a trim, and it does not fall
-behind.
+does where a scan keeps a moment, there is nothing to look for: what is missed then is made up for bit
+by bit, by looks at twice as many as have just come. So nothing waits long for a trim, and it does not
+fall behind.
 
-A cut needs what buckets have below its moment, and the same notes tell it where to look (`cut`,
-`changes`).
+**Cuts.** A cut needs what buckets have below its moment, and the same notes tell it where to look
+(`cut`, `changes`). Trims do not wait for it. A trim that goes beyond its moment first takes, of the
+buckets that it is about to trim and the capture has not come to yet, what the cut needs of them; the
+capture then passes them over. So each bucket is looked at once for a cut, by whoever comes first, and
+just before anything that the cut needs is dropped at the latest. Were trims to wait, a cut would end
+with all that has come meanwhile to be trimmed at once.
 """
 
 from __future__ import annotations
@@ -24,8 +28,7 @@ from emberflow.engine.messages import BEFORE_ALL, Moment
 
 B = TypeVar("B")
 
-#: Buckets that a capture looks at in one go.
-_CAPTURED_AT_ONCE = 256
+_NOTHING: list[Row | None] = [None]
 #: Not worth a trim below so many items.
 _ITEMS_MIN = 512
 
@@ -46,6 +49,8 @@ class Trimmed(Generic[B]):
     #: Items for one look. A bucket is far from the next in memory: where a look finds more to drop, it
     #: pays to look less often.
     items_each = 1
+    #: Buckets that a capture looks at in one go.
+    captured_at_once = 1
 
     def __init__(self, operation: str, kept: int) -> None:
         #: The name of the grouping, under which cuts know its buckets.
@@ -56,6 +61,9 @@ class Trimmed(Generic[B]):
         self.touched_earlier: list[B] = []
         #: None until the first cut.
         self.changes: Changes[B] | None = None
+        #: The moment and the ``since`` of the cut begun last, and what trims have taken for it.
+        self._cut: tuple[Moment, Moment] = (BEFORE_ALL, BEFORE_ALL)
+        self._taken_by_trims: list[Row] = []
         #: How many items have come that no trim has made looks for: counted by the worker.
         self.items_since = 0
         #: Of these, those that had come when a trim was last thought of.
@@ -76,13 +84,21 @@ class Trimmed(Generic[B]):
         """Drop what is below the minimal time and no longer needed, in touched buckets: all of them,
         or so many at most."""
         given = self.waiting_longest(most)
+        changes = self.changes
+        if changes is not None and changes.is_under_way and minimal > changes.begun:
+            unseen = changes.unseen(given)
+            self._taken_by_trims += [row for row in self._taken(unseen, changes) if row is not None]
+        self.trim_all(given, minimal)
+        self.trimmed(minimal, len(given), most)
+
+    def trim_all(self, given: list[B], minimal: Moment) -> None:
+        """Trim these buckets; those that still hold more are touched again."""
         trim_one = self.trim_one
         # A bucket that shrank by tombstones and grew again is noted twice.
         once = {id(bucket): bucket for bucket in given}.values()
         if self.changes is not None:
             self.changes.note_all(self.those_since(given, self.changes.begun))
         self.touched += [bucket for bucket in once if trim_one(bucket, minimal)]
-        self.trimmed(minimal, len(given), most)
 
     def waiting_longest(self, most: int | None) -> list[B]:
         """Take so many touched buckets off the list, to trim them; all of them, if nothing is said."""
@@ -114,22 +130,34 @@ class Trimmed(Generic[B]):
             changes.begin(moment, self.all_buckets())
         else:
             changes.begin(moment, self.touched_earlier + self.touched)
-        return self._captured(changes, moment, since)
+        self._cut, self._taken_by_trims = (moment, since), []
+        return self._captured(changes)
 
-    def _captured(self, changes: Changes[B], moment: Moment, since: Moment) -> Iterator[Row | None]:
-        """What is below the moment stays as it is, however long a bucket, or a row of it, waits here.
-        All are noted first: a cut may be given up at any yield."""
-        while given := changes.ahead(_CAPTURED_AT_ONCE):
-            found, rows, going_on, others = self.looked_at(given, moment, since)
-            changes.note_all(going_on)
-            changes.captured(found)
-            changes.captured(others)
-            yield from rows
-            yield from repeat(None, len(given) - len(rows) - len(others))
-            for bucket in others:
-                if self.goes_on(bucket, moment):
-                    changes.note(bucket)
-                yield from self.rows_of(bucket, moment, since) or (None,)
+    def _captured(self, changes: Changes[B]) -> Iterator[Row | None]:
+        while True:
+            taken = self._taken(changes.ahead(self.captured_at_once), changes)
+            taken += self._taken_by_trims
+            self._taken_by_trims = []
+            if not taken:
+                return
+            yield from taken
+
+    def _taken(self, given: list[B], changes: Changes[B]) -> list[Row | None]:
+        """What the cut under way holds of these buckets, all at once: any of them may be trimmed behind
+        its moment as soon as this returns. And all is noted by then, because the cut may be given up."""
+        moment, since = self._cut
+        found, rows, going_on, others = self.looked_at(given, moment, since)
+        changes.note_all(going_on)
+        changes.captured(found)
+        taken: list[Row | None] = [*rows, *repeat(None, len(given) - len(rows) - len(others))]
+        for bucket in others:
+            if self.goes_on(bucket, moment):
+                changes.note(bucket)
+            own = self.rows_of(bucket, moment, since)
+            if own:
+                changes.captured([bucket])
+            taken += own or _NOTHING
+        return taken
 
     def cut_committed(self, moment: Moment) -> None:
         if self.changes is not None:

@@ -131,6 +131,7 @@ class Versions(Trimmed[Bucket]):
     """The machine of a state."""
 
     items_each = 4
+    captured_at_once = 256
 
     def __init__(self, graph: Graph, node: State) -> None:
         super().__init__(node.name, kept=1)
@@ -414,8 +415,7 @@ class Versions(Trimmed[Bucket]):
 
     # What is final.
 
-    def trim(self, minimal: Moment, most: int | None = None) -> None:
-        given = self.waiting_longest(most)
+    def trim_all(self, given: list[Bucket], minimal: Moment) -> None:
         begun = BEFORE_ALL if self.changes is None else self.changes.begun
         others, unnoted = trim_accesses(given, minimal, self._writes, self.touched, begun)
         if self.changes is not None:
@@ -423,7 +423,6 @@ class Versions(Trimmed[Bucket]):
         for bucket in others:
             if self.trim_one(bucket, minimal):
                 self.touched.append(bucket)
-        self.trimmed(minimal, len(given), most)
 
     def trim_one(self, bucket: Bucket, minimal: Moment) -> bool:
         """Drop what is decided and superseded; whether there will be more to drop."""

@@ -335,10 +335,8 @@ class Worker:
         return self._capture is not None and not self._capture.done
 
     def _trims_below(self) -> Moment:
-        """Trimming holds back at a cut under way. And at the minimal time of all, because that is
-        where the next cut is taken: the own range may be ahead of it."""
-        if self._capture is not None and not self._capture.done:
-            return min(self._minimal_of_all, self._capture.moment)
+        """The minimal time of all, because that is where the next cut is taken: the own range may be
+        ahead of it."""
         return self._minimal_of_all
 
     def _kept_of(self, node: int, bound: Moment) -> Moment:
