@@ -14,7 +14,7 @@ setup(
         Extension(
             f"emberflow.engine.{name}",
             [f"{ENGINE}/{name}.c"],
-            depends=[f"{ENGINE}/{header}.h" for header in ("_cuts", "_hashing", "_items")],
+            depends=[f"{ENGINE}/{header}.h" for header in ("_buckets", "_hashing", "_items")],
             optional=True,
         )
         for name in ("_columns", "_loops", "_versions")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from array import array
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +19,7 @@ row_buffers = pytest.importorskip(
     "emberflow.checkpoint._rows", reason="the compiled loops could not be built"
 ).row_buffers
 
-PLAIN = st.one_of(
+SCALARS = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
@@ -28,6 +28,11 @@ PLAIN = st.one_of(
     st.text(st.characters(max_codepoint=127), max_size=300).filter(lambda text: len(text) < 256),
     st.binary(max_size=255),
 )
+#: The same object again is pickled as 'that one'.
+REPEATED = st.sampled_from(["a", "ab", b"c", ("d", 1), (("d",), None)])
+PLAIN = st.recursive(
+    SCALARS | REPEATED, lambda inner: st.lists(inner, max_size=5).map(tuple), max_leaves=8
+).filter(lambda value: depth_of(value) < 4)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 PLACES = st.tuples(INT64, INT64) | st.tuples(INT64, INT64, INT64, INT64)
 HASHES = st.integers(-(2**31), 2**31 - 1)
@@ -36,6 +41,15 @@ ROWS = st.lists(st.tuples(st.just("count"), HASHES, PLAIN, PLACES, PLAIN), min_s
 
 class Text(str):
     pass
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+def depth_of(value: Any) -> int:
+    return 1 + max(map(depth_of, value), default=0) if type(value) is tuple else 0
 
 
 def written(rows: list[Any], *, compiled: bool) -> list[dict[str, Any]]:
@@ -84,7 +98,13 @@ def test_what_is_written_is_the_same(rows: list[Any]) -> None:
             ("count", 1, "a" * 256, (1, 0), 2),
             ("count", 1, "a", (1, 0), Text("b")),
             ("count", 1, "a", (1, 0), [3]),
-            ("count", 1, ("a", 1), (1, 0), 3),
+            ("count", 1, ("a", [1]), (1, 0), 3),
+            ("count", 1, "a", (1, 0), (1, (2, ((3, (4, (5,))),)))),
+            ("count", 1, "a", (1, 0), Pair(1, 2)),
+            ("count", 1, "a", (1, 0), tuple(range(65))),
+            ("count", 1, "a", (1, 0), tuple(map(str, range(64)))),
+            ("count", 1, "a", (1, 0), (1, Text("b"))),
+            ("count", 1, "a", (1, 0), tuple(tuple(range(2**62, 2**62 + 64)) for _ in range(60))),
         ]
     ),
     st.integers(0, 8),

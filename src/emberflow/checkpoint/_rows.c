@@ -1,4 +1,4 @@
-/* The rows of a cut as columns, compiled: of plain values only, which most are. `tables.py` does the same
+/* The rows of a cut as columns, compiled: of plain values and tuples of such, which most are. `tables.py` does the same
  * for all others, and where this module could not be built; tests/checkpoint/test_rows.py holds the two
  * to each other.
  *
@@ -14,8 +14,12 @@
 #define ROW_SIZE 5
 #define PROTOCOL 5
 #define FRAME_MIN 4
+#define FRAME_MAX 32768 /* of twice that pickle makes two */
 #define HEAD_BYTES 11 /* of a pickle with a frame */
 #define SHORT_MAX 255
+#define MEMO_MAX 64
+#define MEMBERS_MAX 64
+#define DEPTH_MAX 4
 
 /* What grows: raw bytes. */
 typedef struct {
@@ -112,11 +116,34 @@ int_opcodes(int64_t value, unsigned char *body)
     return bytes + (value >= INT32_MIN && value <= INT32_MAX ? 1 : 2);
 }
 
-/* Add the pickle of a value: 1, 0 if it is not plain, -1 with an exception. */
+/* What pickle remembers of a value, in its order: where it meets one of these again, it says which. */
+typedef struct {
+    PyObject *met[MEMO_MAX];
+    int count;
+} Memo;
+
+/* Put what was just added into the memo: 1, 0 if it is full, -1 with an exception. */
 static int
-add_pickle(Buffer *buffer, PyObject *value)
+memoize(Buffer *buffer, PyObject *value, Memo *memo)
 {
-    unsigned char body[SHORT_MAX + 16];
+    char *at;
+
+    if (memo->count == MEMO_MAX)
+        return 0;
+    memo->met[memo->count++] = value;
+    at = more(buffer, 1);
+    if (at == NULL)
+        return -1;
+    at[0] = (char)0x94;
+    return 1;
+}
+
+/* The next three add the opcodes of a value: 1, 0 if it is not plain, -1 with an exception. */
+
+static int
+add_scalar(Buffer *buffer, PyObject *value)
+{
+    unsigned char body[16];
     size_t length, i;
     int64_t word;
     char *at;
@@ -139,50 +166,119 @@ add_pickle(Buffer *buffer, PyObject *value)
             body[1 + i] = (unsigned char)(bits >> (56 - 8 * i));
         length = 9;
     }
-    else if (PyUnicode_CheckExact(value) || PyBytes_CheckExact(value)) {
-        Py_ssize_t size;
-        const char *data;
-        if (PyBytes_CheckExact(value)) {
-            data = PyBytes_AS_STRING(value);
-            size = PyBytes_GET_SIZE(value);
-        }
-        else {
-            if (!PyUnicode_IS_ASCII(value)) /* what cannot be encoded is not for here either */
-                return 0;
-            data = PyUnicode_AsUTF8AndSize(value, &size);
-            if (data == NULL)
-                return -1;
-        }
-        if (size > SHORT_MAX)
-            return 0;
-        body[0] = PyBytes_CheckExact(value) ? 'C' : 0x8c;
-        body[1] = (unsigned char)size;
-        memcpy(body + 2, data, size);
-        body[2 + size] = 0x94;
-        length = 3 + size;
-    }
     else {
         return 0;
     }
-    body[length++] = '.';
-    if (length < FRAME_MIN) {
-        at = more(buffer, 2 + length);
-        if (at == NULL)
-            return -1;
-        at[0] = (char)0x80;
-        at[1] = PROTOCOL;
-        memcpy(at + 2, body, length);
-        return 1;
-    }
-    at = more(buffer, HEAD_BYTES + length);
+    at = more(buffer, length);
     if (at == NULL)
         return -1;
+    memcpy(at, body, length);
+    return 1;
+}
+
+static int
+add_text(Buffer *buffer, PyObject *value, Memo *memo)
+{
+    Py_ssize_t size;
+    const char *data;
+    char *at;
+
+    if (PyBytes_CheckExact(value)) {
+        data = PyBytes_AS_STRING(value);
+        size = PyBytes_GET_SIZE(value);
+    }
+    else {
+        if (!PyUnicode_IS_ASCII(value)) /* what cannot be encoded is not for here either */
+            return 0;
+        data = PyUnicode_AsUTF8AndSize(value, &size);
+        if (data == NULL)
+            return -1;
+    }
+    if (size > SHORT_MAX)
+        return 0;
+    at = more(buffer, 2 + size);
+    if (at == NULL)
+        return -1;
+    at[0] = (char)(PyBytes_CheckExact(value) ? 'C' : 0x8c);
+    at[1] = (char)size;
+    memcpy(at + 2, data, size);
+    return memoize(buffer, value, memo);
+}
+
+static int
+add_opcodes(Buffer *buffer, PyObject *value, Memo *memo, int depth)
+{
+    Py_ssize_t size, i;
+    char *at;
+    int result = 1;
+
+    if (PyUnicode_CheckExact(value) || PyBytes_CheckExact(value) || PyTuple_CheckExact(value)) {
+        for (i = 0; i < memo->count; i++)
+            if (memo->met[i] == value) {
+                at = more(buffer, 2);
+                if (at == NULL)
+                    return -1;
+                at[0] = 'h';
+                at[1] = (char)i;
+                return 1;
+            }
+    }
+    if (PyUnicode_CheckExact(value) || PyBytes_CheckExact(value))
+        return add_text(buffer, value, memo);
+    if (!PyTuple_CheckExact(value))
+        return add_scalar(buffer, value);
+    size = PyTuple_GET_SIZE(value);
+    if (size > MEMBERS_MAX || depth == DEPTH_MAX)
+        return 0;
+    if (size > 3) {
+        at = more(buffer, 1);
+        if (at == NULL)
+            return -1;
+        at[0] = '(';
+    }
+    for (i = 0; result > 0 && i < size; i++)
+        result = add_opcodes(buffer, PyTuple_GET_ITEM(value, i), memo, depth + 1);
+    if (result <= 0)
+        return result;
+    at = more(buffer, 1);
+    if (at == NULL)
+        return -1;
+    at[0] = (char)(size == 0 ? ')' : size > 3 ? 't' : 0x84 + size); /* 0x85 is a tuple of one */
+    return size ? memoize(buffer, value, memo) : 1;
+}
+
+/* Add the pickle of a value: 1, 0 if it is not plain, -1 with an exception. */
+static int
+add_pickle(Buffer *buffer, PyObject *value)
+{
+    size_t begin = buffer->length, length, i;
+    Memo memo = {.count = 0};
+    char *at = more(buffer, HEAD_BYTES);
+    int result;
+
+    if (at == NULL)
+        return -1;
+    result = add_opcodes(buffer, value, &memo, 0);
+    if (result <= 0)
+        return result;
+    at = more(buffer, 1);
+    if (at == NULL)
+        return -1;
+    at[0] = '.';
+    length = buffer->length - begin - HEAD_BYTES;
+    if (length > FRAME_MAX)
+        return 0;
+    at = buffer->data + begin;
     at[0] = (char)0x80;
     at[1] = PROTOCOL;
+    if (length < FRAME_MIN) { /* it has no frame */
+        memmove(at + 2, at + HEAD_BYTES, length);
+        buffer->length -= HEAD_BYTES - 2;
+        return 1;
+    }
     at[2] = (char)0x95;
     for (i = 0; i < 8; i++)
         at[3 + i] = (char)((uint64_t)length >> (8 * i));
-    memcpy(at + HEAD_BYTES, body, length);
     return 1;
 }
 

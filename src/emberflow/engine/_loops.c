@@ -7,7 +7,7 @@
  * is dropped here, because Python calls the function again; anything else (KeyboardInterrupt) goes on.
  */
 
-#include "_cuts.h"
+#include "_buckets.h"
 #include "_hashing.h"
 #include "_items.h"
 
@@ -182,7 +182,7 @@ static PyObject *
 trim_to_last(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     PyObject *touched, *minimal, *begun, *rest, *unnoted;
-    Py_ssize_t position;
+    Py_ssize_t position = 0;
 
     if (nargs != 3 || !PyList_CheckExact(args[0])) {
         PyErr_SetString(PyExc_TypeError, "trim_to_last: not what it takes");
@@ -193,21 +193,28 @@ trim_to_last(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     unnoted = PyList_New(0);
     if (rest == NULL || unnoted == NULL)
         goto failed;
-    for (position = 0; position < PyList_GET_SIZE(touched); position++) {
-        PyObject *versions = PyList_GET_ITEM(touched, position);
-        Py_ssize_t count = PyList_GET_SIZE(versions);
-        int before;
+    while (position < PyList_GET_SIZE(touched)) {
+        int some = some_of(touched, position);
+        if (some < 0)
+            goto failed;
+        fetch_last(&PyList_GET_ITEM(touched, position), some);
+        fetch_first(&PyList_GET_ITEM(touched, position), some);
+        for (; some > 0; some--, position++) {
+            PyObject *versions = PyList_GET_ITEM(touched, position);
+            Py_ssize_t count = PyList_GET_SIZE(versions);
+            int before;
 
-        if (!count)
-            continue;
-        before = is_before(PLACE(PyList_GET_ITEM(versions, 0)), begun);
-        if (before < 0 || (before && PyList_Append(unnoted, versions)))
-            goto failed;
-        before = is_before(PLACE(PyList_GET_ITEM(versions, count - 1)), minimal);
-        if (before < 0)
-            goto failed;
-        if (before ? PyList_SetSlice(versions, 0, count - 1, NULL) : PyList_Append(rest, versions))
-            goto failed;
+            if (!count)
+                continue;
+            before = is_before(PLACE(entry_at(versions, 0)), begun);
+            if (before < 0 || (before && PyList_Append(unnoted, versions)))
+                goto failed;
+            before = is_before(PLACE(last_of(versions)), minimal);
+            if (before < 0)
+                goto failed;
+            if (before ? drop_first(versions, count - 1) : PyList_Append(rest, versions))
+                goto failed;
+        }
     }
     return Py_BuildValue("(NN)", rest, unnoted);
 
@@ -246,7 +253,7 @@ static PyObject *
 last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     PyObject *given, *moment, *since, *found, *rows, *going_on, *others;
-    Py_ssize_t position;
+    Py_ssize_t position = 0;
 
     if (nargs != 8 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[1])
         || !PyTuple_CheckExact(args[2]) || !is_row_type(args[5])) {
@@ -258,36 +265,37 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     going_on = PyList_New(0), others = PyList_New(0);
     if (found == NULL || rows == NULL || going_on == NULL || others == NULL)
         goto failed;
-    for (position = 0; position < PyList_GET_SIZE(given); position++) {
-        PyObject *versions = PyList_GET_ITEM(given, position), *last, *row;
-        Py_ssize_t final;
-        int before, failed;
+    while (position < PyList_GET_SIZE(given)) {
+        int some = some_of(given, position);
+        if (some < 0)
+            goto failed;
+        fetch_last(&PyList_GET_ITEM(given, position), some);
+        for (; some > 0; some--, position++) {
+            PyObject *versions = PyList_GET_ITEM(given, position), *last, *row;
+            Py_ssize_t final = below(versions, moment);
+            int before, failed;
 
-        if (!PyList_CheckExact(versions)) {
-            PyErr_SetString(PyExc_TypeError, "last_accumulators: not a bucket");
-            goto failed;
+            if (final < 0
+                || (final < PyList_GET_SIZE(versions) && PyList_Append(going_on, versions)))
+                goto failed;
+            if (!final)
+                continue;
+            last = entry_at(versions, final - 1);
+            before = is_before(PLACE(last), since);
+            if (before > 0)
+                continue;
+            Py_INCREF(last); /* the user's function, which gives the key, might do anything */
+            row = before < 0 ? NULL : row_of_version(last, args);
+            Py_DECREF(last);
+            if (row == NULL)
+                goto failed;
+            failed = row == Py_None
+                         ? PyList_Append(others, versions)
+                         : PyList_Append(found, versions) || PyList_Append(rows, row);
+            Py_DECREF(row);
+            if (failed)
+                goto failed;
         }
-        final = below(versions, moment);
-        if (final < 0
-            || (final < PyList_GET_SIZE(versions) && PyList_Append(going_on, versions)))
-            goto failed;
-        if (!final)
-            continue;
-        last = PyList_GET_ITEM(versions, final - 1);
-        before = is_before(PLACE(last), since);
-        if (before > 0)
-            continue;
-        Py_INCREF(last); /* the user's function, which gives the key, might do anything */
-        row = before < 0 ? NULL : row_of_version(last, args);
-        Py_DECREF(last);
-        if (row == NULL)
-            goto failed;
-        failed = row == Py_None
-                     ? PyList_Append(others, versions)
-                     : PyList_Append(found, versions) || PyList_Append(rows, row);
-        Py_DECREF(row);
-        if (failed)
-            goto failed;
     }
     return Py_BuildValue("(NNNN)", found, rows, going_on, others);
 

@@ -4,17 +4,14 @@
  * What is guaranteed is what `_loops.c` says. Buckets are objects of a Python class with slots, which
  * `prepare` is told once and whose places in memory it looks up.
  *
- * What waits for memory is done for AHEAD buckets at once, step by step: the bucket, its list, the end
- * of the list, the entry, its place. Each step asks for what the next one needs of all of them, so
- * they come in together and not one after another.
+ * What waits for memory is done for AHEAD buckets at once (see `_buckets.h`).
  */
 
-#include "_cuts.h"
+#include "_buckets.h"
 #include "_hashing.h"
 #include "_items.h"
 #include <structmember.h>
 
-#define AHEAD 16
 #define USES_MAX 64
 
 /* An entry is (place, mark, access, length, payload, before, value, failed). */
@@ -23,12 +20,6 @@
 #define VALUE(entry) PyTuple_GET_ITEM(entry, 6)
 #define FAILED(entry) PyTuple_GET_ITEM(entry, 7)
 #define ENTRY_SIZE 8
-
-#if defined(__GNUC__)
-#define FETCH(address) __builtin_prefetch(address)
-#else
-#define FETCH(address) ((void)(address))
-#endif
 
 typedef struct {
     PyTypeObject *bucket;
@@ -99,46 +90,16 @@ is_bucket(PyObject *bucket)
            && SLOT(bucket, noted) != NULL && SLOT(bucket, key) != NULL;
 }
 
-static inline PyObject *
-entry_at(PyObject *entries, Py_ssize_t position)
-{
-    return PyList_GET_ITEM(entries, position);
-}
-
-static inline PyObject *
-last_of(PyObject *entries)
-{
-    return entry_at(entries, PyList_GET_SIZE(entries) - 1);
-}
-
 /* Fetch what the last entries of some buckets lead to. */
 static void
 fetch(PyObject *const *buckets, int count)
 {
+    PyObject *lists[AHEAD];
     int i;
 
     for (i = 0; i < count; i++)
-        FETCH(SLOT(buckets[i], entries));
-    for (i = 0; i < count; i++) {
-        PyObject *entries = SLOT(buckets[i], entries);
-        if (PyList_GET_SIZE(entries))
-            FETCH(&PyList_GET_ITEM(entries, PyList_GET_SIZE(entries) - 1));
-    }
-    for (i = 0; i < count; i++) {
-        PyObject *entries = SLOT(buckets[i], entries);
-        if (PyList_GET_SIZE(entries))
-            FETCH(last_of(entries));
-    }
-    for (i = 0; i < count; i++) {
-        PyObject *entries = SLOT(buckets[i], entries);
-        if (PyList_GET_SIZE(entries))
-            FETCH(PLACE(last_of(entries)));
-    }
-    for (i = 0; i < count; i++) {
-        PyObject *entries = SLOT(buckets[i], entries);
-        if (PyList_GET_SIZE(entries))
-            FETCH(PyTuple_GET_ITEM(PLACE(last_of(entries)), 0));
-    }
+        lists[i] = SLOT(buckets[i], entries);
+    fetch_last(lists, count);
 }
 
 typedef struct {
@@ -464,25 +425,6 @@ fetch_some(PyObject *given, Py_ssize_t position)
         }
     fetch(&PyList_GET_ITEM(given, position), count);
     return count;
-}
-
-/* Forget the first so many entries, which takes no memory and gives none back: there will soon be as
- * many again. */
-static int
-drop_first(PyObject *entries, Py_ssize_t count)
-{
-    PyObject *dropped[AHEAD], **items = ((PyListObject *)entries)->ob_item;
-    Py_ssize_t left = PyList_GET_SIZE(entries) - count, i;
-
-    if (count > AHEAD)
-        return PyList_SetSlice(entries, 0, count, NULL);
-    for (i = 0; i < count; i++)
-        dropped[i] = items[i];
-    memmove(items, items + count, left * sizeof(PyObject *));
-    Py_SET_SIZE(entries, left);
-    for (i = 0; i < count; i++)
-        Py_DECREF(dropped[i]);
-    return 0;
 }
 
 /* `accessing.settled` of the first entry. */
