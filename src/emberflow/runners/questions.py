@@ -84,6 +84,8 @@ class Question:
             )
         self.states = [checked_state(flow, states, name) for name in wanted]
         self.parts = [_part(name, what) for name, what in wanted.items()]
+        #: Of each part, those of its keys.
+        self._hashes = [_hashes_of(part) for part in self.parts]
         if sum(len(part.keys) for part in self.parts if isinstance(part, Keys)) > KEYS_MAX:
             raise InputError(
                 f"a read takes at most {KEYS_MAX:,} keys. Ask for fewer, or scan a range of them."
@@ -103,8 +105,8 @@ class Question:
                     asks.setdefault(worker, []).append((number, part))
                 continue
             keys: dict[int, list[Any]] = {}
-            for key in part.keys:
-                keys.setdefault(owner_in(shares, key_hash(key)), []).append(key)
+            for key, hashed in zip(part.keys, self._hashes[number], strict=True):
+                keys.setdefault(owner_in(shares, hashed), []).append(key)
             for worker, own in keys.items():
                 asks.setdefault(worker, []).append((number, Keys(part.state, tuple(own))))
         return {worker: tuple(parts) for worker, parts in asks.items()}
@@ -149,16 +151,20 @@ def _part(name: Any, wanted: Wanted) -> Part:
         raise InputError(
             f"state {name!r} is asked for {shortened(wanted)}: give a list of keys, or a Scan."
         )
-    keys = tuple(wanted)
-    for key in keys:
+    return Keys(name, tuple(wanted))
+
+
+def _hashes_of(part: Part) -> list[int]:
+    hashes: list[int] = []
+    for key in part.keys if isinstance(part, Keys) else ():
         try:
-            key_hash(key)
+            hashes.append(key_hash(key))
         except UnstableKey as error:
             raise InputError(
-                f"state {name!r} is asked for the key {shortened(key)}, and no state has such a "
-                f"key: {error}."
+                f"state {part.state!r} is asked for the key {shortened(key)}, and no state has such "
+                f"a key: {error}."
             ) from None
-    return Keys(name, keys)
+    return hashes
 
 
 def moment_after(as_of: object) -> Moment:

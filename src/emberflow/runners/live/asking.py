@@ -64,12 +64,34 @@ class Asked(NamedTuple):
 
 
 class Ticket:
-    """A question that was handed over. What comes of it is in ``events``."""
+    """A question that was handed over. What comes of it is in ``events``.
+
+    What is about keys alone comes all at once, when the last worker has answered: who asks can do
+    nothing with a part of it, and would be woken for each.
+    """
 
     def __init__(self, number: int, asked: Asked) -> None:
         self.number = number
         self.asked = asked
         self.events: queue.SimpleQueue[Began | Refused | Page | Lost] = queue.SimpleQueue()
+        #: Workers that have more to answer; None until they were asked.
+        self.unanswered: int | None = None
+        self._waiting: list[Began | Page] = []
+
+    def hear(self, event: Began | Refused | Page | Lost) -> None:
+        """For the coordinator's thread."""
+        if isinstance(event, Began):
+            self.unanswered = event.workers
+        elif isinstance(event, Page) and not event.more:
+            assert self.unanswered is not None
+            self.unanswered -= 1
+        if self.asked.holds or isinstance(event, Refused | Lost):
+            self.events.put(event)
+            return
+        self._waiting.append(event)
+        if self.unanswered == 0:
+            for each in self._waiting:
+                self.events.put(each)
 
 
 class Questions:
@@ -97,11 +119,11 @@ class Questions:
             self._number += 1
             ticket = Ticket(self._number, asked)
             if self._closed:
-                ticket.events.put(Lost())
+                ticket.hear(Lost())
                 return ticket
             if len(self._tickets) >= QUESTIONS_MAX:
                 problem = f"{QUESTIONS_MAX:,} questions are open already"
-                ticket.events.put(Refused(ticket.number, problem, self.range))
+                ticket.hear(Refused(ticket.number, problem, self.range))
                 return ticket
             self._tickets[ticket.number] = ticket
         self._order(lambda: self._begun(ticket))
@@ -167,7 +189,7 @@ class Questions:
             self._orders = []
             tickets, self._tickets = list(self._tickets.values()), {}
         for ticket in tickets:
-            ticket.events.put(Lost())
+            ticket.hear(Lost())
         self.bell.close()
 
     def _begun(self, ticket: Ticket) -> list[Said]:
@@ -198,7 +220,7 @@ class Questions:
                 continue
             ticket = self._tickets.get(message.number)
             if ticket is not None:
-                ticket.events.put(message)
+                ticket.hear(message)
                 if isinstance(message, Refused):
                     self._forget(message.number)
         return to_workers

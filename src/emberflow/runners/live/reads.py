@@ -17,7 +17,16 @@ from typing import Any
 
 import cloudpickle
 
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Began, Moment, Page, Refused
+from emberflow.engine.messages import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Began,
+    Keys,
+    Moment,
+    Page,
+    Part,
+    Refused,
+)
 from emberflow.engine.program import Layout
 from emberflow.engine.reading import StateInfo, in_key_order, readable_states
 from emberflow.errors import InputError, NotKeptError, ReadError, ReadTimeoutError
@@ -245,9 +254,10 @@ class _OpenRead:
         self.moment, self._unanswered = event.moment, event.workers
 
     def _late(self) -> ReadTimeoutError:
-        if self._began:
+        unanswered = self._ticket.unanswered
+        if unanswered is not None:
             return ReadTimeoutError(
-                f"{self._unanswered} workers have not answered within the time limit of the read. "
+                f"{unanswered} workers have not answered within the time limit of the read. "
                 f"Is a function of the flow slow? Give it more time with timeout=."
             )
         kept = self.questions.range
@@ -452,9 +462,17 @@ def shown_range(kept: tuple[Moment, Moment]) -> str:
     return f"from {begin} to {end}"
 
 
-def _packed(parts: Any) -> bytes:
+#: What pickle sends as it is, whatever the script that asks defines.
+_PLAIN = frozenset((int, str, bytes, float, bool, type(None)))
+
+
+def _packed(parts: tuple[tuple[int, Part], ...]) -> bytes:
     """By value where it must be: a key, or a predicate, may be of the script that asks."""
     try:
+        if all(
+            isinstance(part, Keys) and _PLAIN.issuperset(map(type, part.keys)) for _, part in parts
+        ):
+            return pickle.dumps(parts, pickle.HIGHEST_PROTOCOL)
         return bytes(cloudpickle.dumps(parts, pickle.HIGHEST_PROTOCOL))
     except Exception as error:
         raise InputError(
