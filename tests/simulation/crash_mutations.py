@@ -7,7 +7,8 @@ can make, so they are put over the processes of the simulation; what they break 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeAlias
@@ -369,8 +370,20 @@ def trim_by_the_own_range(_: pytest.MonkeyPatch) -> Machines:
     """Which may be ahead of the minimal time of all, where the next cut will be."""
 
     class Mutant(Worker):
-        def _trims_below(self) -> Moment:
-            return self.minimal
+        def tidy(self) -> None:
+            with self.ahead():
+                super().tidy()
+
+        def trim(self, most: int | None = None) -> None:
+            with self.ahead():
+                super().trim(most)
+
+        @contextmanager
+        def ahead(self) -> Iterator[None]:
+            of_all = self.keeping.minimal
+            self.keeping.minimal = self.minimal
+            yield
+            self.keeping.minimal = of_all
 
     return {"worker": Mutant}
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from emberflow.engine.asking import Asking, _Question
+from emberflow.engine.keeping import Keeping
 from emberflow.engine.messages import AFTER_ALL, Ask, Marked, Moment, Page, Progress
 from emberflow.engine.reading import Reading, _Cursor
 from emberflow.engine.versions import Bucket, Versions
@@ -63,7 +64,7 @@ def a_read_of_a_trimmed_version(patch: pytest.MonkeyPatch) -> None:
 @breaks
 def history_that_is_trimmed(patch: pytest.MonkeyPatch) -> None:
     unguarded(patch)
-    patch.setattr(Worker, "_kept_of", lambda self, node, bound: bound)
+    patch.setattr(Keeping, "_bound_of", lambda self, node: self.minimal)
 
 
 @breaks

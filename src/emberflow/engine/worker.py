@@ -24,7 +24,7 @@ are in flight: they are acked as a frame that the worker sends to itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
@@ -34,6 +34,7 @@ from typing import Any
 from emberflow.calls import balance_of
 from emberflow.engine.barrier import Barrier
 from emberflow.engine.cut import Capture, Row, Scheduled
+from emberflow.engine.keeping import Keeping
 from emberflow.engine.messages import (
     BEFORE_ALL,
     Ack,
@@ -49,7 +50,7 @@ from emberflow.engine.reading import Reading
 from emberflow.engine.receipts import Receipts
 from emberflow.engine.routing import Route, barrier_host
 from emberflow.engine.slices import Slices, runs_in_slices
-from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, InternalError, StepError
+from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, StepError
 from emberflow.graph import Sink
 from emberflow.hashing import owner, stable_id
 from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
@@ -110,7 +111,7 @@ class Worker:
         self.machines = Machines(layout)
         self._process = self.machines.process
         self.reading = Reading(index, layout, self.machines)
-        self._kept: Moment = BEFORE_ALL
+        self.keeping = Keeping(index, self.machines, self.reading)
         self._incarnation = incarnation
         self._frames_made = 0
         self._elements = 0
@@ -125,10 +126,6 @@ class Worker:
         #: Nothing below this can reach the barriers here any more.
         self.minimal: Moment = BEFORE_ALL
         self._minimal_anywhere: Moment = BEFORE_ALL
-        self._minimal_of_all: Moment = BEFORE_ALL
-        #: Whether there was progress since the last `tidy`.
-        self._is_untidy = False
-        self._capture: Capture | None = None
         self._replays_left = _REPLAYS_MAX
         #: By the rank of the region: the frame to itself that holds its items back.
         self._held: dict[int, Frame] = {}
@@ -230,12 +227,7 @@ class Worker:
             for rank in (*self._held, *held):
                 heappush(self._ready, rank)
             self._run()
-        of_all = progress.of_all()
-        kept = of_all if progress.kept is None else progress.kept
-        if of_all > self._minimal_of_all or kept > self._kept:
-            self._minimal_of_all = max(of_all, self._minimal_of_all)
-            self._kept = max(kept, self._kept)
-            self._is_untidy = True
+        self.keeping.progress(progress)
         return self._effects(releases=True)
 
     def tidy(self) -> None:
@@ -243,16 +235,7 @@ class Worker:
 
         Nobody waits for that. So it is for a moment when all that somebody waits for is on its way.
         """
-        if not self._is_untidy:
-            return
-        self._is_untidy = False
-        bound = self._trims_below()
-        for node, machine in self.machines.stateful.items():
-            machine.trim_if_due(self._kept_of(node, bound))
-        self.reading.trimmed_below = min(bound, self._kept)
-        if not self._is_capturing():
-            for pending in self.machines.pending.values():
-                pending.trim_if_due(bound)
+        self.keeping.tidy()
 
     def pass_time(self, elapsed: float) -> None:
         """Tell how much time has passed since this was last told, in whatever unit. For statistics."""
@@ -262,43 +245,17 @@ class Worker:
 
     def trim(self, most: int | None = None) -> None:
         """Trim now, whatever the rhythm says: every bucket, or so many of each machine at most."""
-        bound = self._trims_below()
-        for node, machine in self.machines.stateful.items():
-            machine.trim(self._kept_of(node, bound), most)
-        self.reading.trimmed_below = min(bound, self._kept)
-        if not self._is_capturing():
-            for pending in self.machines.pending.values():
-                pending.trim(bound)
+        self.keeping.trim(most)
 
     # Cuts (see `cut` for what the runner has to see to).
 
     def begin_cut(self, moment: Moment, since: Moment) -> Capture:
-        """Begin to capture the state at the minimal time of all that this worker has heard last.
-
-        ``since`` is the moment of the last committed cut, or `BEFORE_ALL` for all there is. A cut
-        that has begun before and is not committed is given up.
-        """
-        if moment != self._minimal_of_all:
-            raise InternalError(
-                f"worker {self.index} was told to cut at {moment}, and the minimal time that it has "
-                f"heard last is {self._minimal_of_all}: a cut follows the progress to its moment"
-            )
-        if self._capture is not None:
-            self._capture.give_up()
-        # Each begins to note what changes now, not when the capture comes to it.
-        parts: list[Iterator[Row | Scheduled | None]] = [
-            machine.capture(moment, since) for machine in self.machines.stateful.values()
-        ]
-        parts += [pending.capture(moment, since) for pending in self.machines.pending.values()]
-        self._capture = Capture(moment, chain.from_iterable(parts))
-        return self._capture
+        """Begin a cut at the minimal time of all that this worker has heard last."""
+        return self.keeping.begin_cut(moment, since)
 
     def cut_committed(self, moment: Moment) -> None:
         """The cut at this moment can be restored from, whatever happens."""
-        for machine in self.machines.stateful.values():
-            machine.cut_committed(moment)
-        for pending in self.machines.pending.values():
-            pending.cut_committed(moment)
+        self.keeping.cut_committed(moment)
 
     def restore(
         self, moment: Moment, rows: Iterable[Row], scheduled: Iterable[Scheduled]
@@ -307,41 +264,14 @@ class Worker:
 
         Before anything else happens; it may be called again with more of the same cut.
         """
-        rows_of: dict[str, list[Row]] = {}
-        scheduled_of: dict[str, list[Scheduled]] = {}
-        for row in rows:
-            rows_of.setdefault(row.operation, []).append(row)
-        for item in scheduled:
-            scheduled_of.setdefault(item.operation, []).append(item)
-        for machine in self.machines.stateful.values():
-            machine.restore(moment, rows_of.pop(machine.operation, []))
-        for node, pending in self.machines.pending.items():
-            items = scheduled_of.pop(pending.operation, [])
-            pending.restore(moment, items)
-            if items:
-                (reader,) = self.layout.readers[node]
-                self._send(
-                    reader, sorted([(item.place, 0, item.payload) for item in items], key=_place_of)
-                )
-        if rows_of or scheduled_of:
-            raise InternalError(
-                f"the cut at {moment} holds the state of operations that the flow "
-                f"{self.layout.graph.flow!r} does not have: {sorted([*rows_of, *scheduled_of])}"
+        flow = self.layout.graph.flow
+        for node, items in self.keeping.restore(flow, moment, rows, scheduled):
+            (reader,) = self.layout.readers[node]
+            self._send(
+                reader, sorted([(item.place, 0, item.payload) for item in items], key=_place_of)
             )
         self._run()
         return self._effects()
-
-    def _is_capturing(self) -> bool:
-        return self._capture is not None and not self._capture.done
-
-    def _trims_below(self) -> Moment:
-        """The minimal time of all, because that is where the next cut is taken: the own range may be
-        ahead of it."""
-        return self._minimal_of_all
-
-    def _kept_of(self, node: int, bound: Moment) -> Moment:
-        """How far a machine is trimmed: what can be read, no further than it may be asked for."""
-        return min(bound, self._kept) if node in self.reading.nodes else bound
 
     # Running the graph.
 
