@@ -54,7 +54,7 @@ def what_happened(simulation: CrashSimulation) -> Counter[str]:
 def test_the_rarer_things_happen_too() -> None:
     happened: Counter[str] = Counter()
     for seed in range(200):
-        happened += what_happened(judged_with_crashes(CrashCase.of(5_000 + seed))[1])
+        happened += what_happened(judged_with_crashes(CrashCase.of(5_200 + seed))[1])
     assert happened["restored scheduled items"] > 50
     assert happened["cuts passed over"] > 5
     assert happened["other numbers of workers"] > 50
