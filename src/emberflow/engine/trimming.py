@@ -61,7 +61,8 @@ class Trimmed(Generic[B]):
         self.touched_earlier: list[B] = []
         #: None until the first cut.
         self.changes: Changes[B] | None = None
-        #: The moment and the ``since`` of the cut begun last, and what trims have taken for it.
+        #: The moment and the ``since`` of the cut begun last, and what trims have taken for it that the
+        #: capture has not handed on: no more than the cut holds, and of values that are there anyway.
         self._cut: tuple[Moment, Moment] = (BEFORE_ALL, BEFORE_ALL)
         self._taken_by_trims: list[Row] = []
         #: How many items have come that no trim has made looks for: counted by the worker.
@@ -143,7 +144,7 @@ class Trimmed(Generic[B]):
             yield from taken
 
     def _taken(self, given: list[B], changes: Changes[B]) -> list[Row | None]:
-        """What the cut under way holds of these buckets, all at once: any of them may be trimmed behind
+        """What the cut under way holds of these buckets, all at once: any of them may be trimmed beyond
         its moment as soon as this returns. And all is noted by then, because the cut may be given up."""
         moment, since = self._cut
         found, rows, going_on, others = self.looked_at(given, moment, since)
