@@ -1,6 +1,6 @@
-/* The rows of a cut as columns, compiled: of plain values and tuples of such, which most are. `tables.py` does the same
- * for all others, and where this module could not be built; tests/checkpoint/test_rows.py holds the two
- * to each other.
+/* The rows of a cut as columns, compiled: of plain values and tuples of such, which most are. `tables.py`
+ * does the same for all others, and where this module could not be built; tests/checkpoint/test_rows.py
+ * holds the two to each other.
  *
  * A worker encodes its rows beside its loop, and the loop waits for the interpreter meanwhile. What is
  * pickled here is what `pickle.dumps` gives, to the byte.

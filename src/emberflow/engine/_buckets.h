@@ -162,4 +162,55 @@ row_of(PyTypeObject *type, PyObject *operation, PyObject *key, PyObject *place, 
     return row;
 }
 
+/* What a cut finds in many buckets, all lists: see `trimming.Looked`. */
+typedef struct {
+    PyObject *found, *rows, *going_on, *others;
+} Looked;
+
+static inline void
+forget_looked(Looked *looked)
+{
+    Py_CLEAR(looked->found);
+    Py_CLEAR(looked->rows);
+    Py_CLEAR(looked->going_on);
+    Py_CLEAR(looked->others);
+}
+
+/* 0, or -1 with an exception. */
+static inline int
+begin_looked(Looked *looked)
+{
+    looked->found = PyList_New(0);
+    looked->rows = PyList_New(0);
+    looked->going_on = PyList_New(0);
+    looked->others = PyList_New(0);
+    if (looked->found != NULL && looked->rows != NULL && looked->going_on != NULL
+        && looked->others != NULL)
+        return 0;
+    forget_looked(looked);
+    return -1;
+}
+
+/* Note of a bucket what comes of its row, which is given away, or None if Python has to look at the
+ * bucket. -1 with an exception, also if there is no row. */
+static inline int
+note_row(Looked *looked, PyObject *bucket, PyObject *row)
+{
+    int failed;
+
+    if (row == NULL)
+        return -1;
+    failed = row == Py_None
+                 ? PyList_Append(looked->others, bucket)
+                 : PyList_Append(looked->found, bucket) || PyList_Append(looked->rows, row);
+    Py_DECREF(row);
+    return failed ? -1 : 0;
+}
+
+static inline PyObject *
+all_looked(Looked *looked)
+{
+    return Py_BuildValue("(NNNN)", looked->found, looked->rows, looked->going_on, looked->others);
+}
+
 #endif

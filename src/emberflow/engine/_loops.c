@@ -252,8 +252,9 @@ row_of_version(PyObject *version, PyObject *const *args)
 static PyObject *
 last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *given, *moment, *since, *found, *rows, *going_on, *others;
+    PyObject *given, *moment, *since;
     Py_ssize_t position = 0;
+    Looked looked;
 
     if (nargs != 8 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[1])
         || !PyTuple_CheckExact(args[2]) || !is_row_type(args[5])) {
@@ -261,10 +262,8 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     given = args[0], moment = args[1], since = args[2];
-    found = PyList_New(0), rows = PyList_New(0);
-    going_on = PyList_New(0), others = PyList_New(0);
-    if (found == NULL || rows == NULL || going_on == NULL || others == NULL)
-        goto failed;
+    if (begin_looked(&looked))
+        return NULL;
     while (position < PyList_GET_SIZE(given)) {
         int some = some_of(given, position);
         if (some < 0)
@@ -273,10 +272,10 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         for (; some > 0; some--, position++) {
             PyObject *versions = PyList_GET_ITEM(given, position), *last, *row;
             Py_ssize_t final = below(versions, moment);
-            int before, failed;
+            int before;
 
             if (final < 0
-                || (final < PyList_GET_SIZE(versions) && PyList_Append(going_on, versions)))
+                || (final < PyList_GET_SIZE(versions) && PyList_Append(looked.going_on, versions)))
                 goto failed;
             if (!final)
                 continue;
@@ -287,23 +286,14 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             Py_INCREF(last); /* the user's function, which gives the key, might do anything */
             row = before < 0 ? NULL : row_of_version(last, args);
             Py_DECREF(last);
-            if (row == NULL)
-                goto failed;
-            failed = row == Py_None
-                         ? PyList_Append(others, versions)
-                         : PyList_Append(found, versions) || PyList_Append(rows, row);
-            Py_DECREF(row);
-            if (failed)
+            if (note_row(&looked, versions, row))
                 goto failed;
         }
     }
-    return Py_BuildValue("(NNNN)", found, rows, going_on, others);
+    return all_looked(&looked);
 
 failed:
-    Py_XDECREF(found);
-    Py_XDECREF(rows);
-    Py_XDECREF(going_on);
-    Py_XDECREF(others);
+    forget_looked(&looked);
     return NULL;
 }
 

@@ -519,8 +519,9 @@ failed:
 static PyObject *
 last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *given, *moment, *since, *writes, *found, *rows, *going_on, *others;
+    PyObject *given, *moment, *since, *writes;
     Py_ssize_t position = 0;
+    Looked looked;
 
     if (nargs != 6 || known.bucket == NULL || !PyList_CheckExact(args[0])
         || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])
@@ -530,49 +531,41 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     given = args[0], moment = args[1], since = args[2], writes = args[3];
-    found = PyList_New(0), rows = PyList_New(0);
-    going_on = PyList_New(0), others = PyList_New(0);
-    if (found == NULL || rows == NULL || going_on == NULL || others == NULL)
-        goto failed;
+    if (begin_looked(&looked))
+        return NULL;
     while (position < PyList_GET_SIZE(given)) {
         int some = fetch_some(given, position);
         if (some < 0)
             goto failed;
         for (; some > 0; some--, position++) {
             PyObject *bucket = PyList_GET_ITEM(given, position), *entries = SLOT(bucket, entries);
-            PyObject *row = NULL, *last;
+            PyObject *row, *last;
             Py_ssize_t final = below(entries, moment);
-            int result;
-            if (final < 0 || (final < PyList_GET_SIZE(entries) && PyList_Append(going_on, bucket)))
+            int result, before = 0;
+            if (final < 0
+                || (final < PyList_GET_SIZE(entries) && PyList_Append(looked.going_on, bucket)))
                 goto failed;
             if (!final)
                 continue;
             last = entry_at(entries, final - 1);
             result = PyDict_GET_SIZE(SLOT(bucket, aborts)) ? 0 : counts(entries, final, writes);
-            if (result > 0) {
-                int before = is_before(PLACE(last), since);
-                if (before > 0)
-                    continue;
-                row = before < 0 ? NULL : row_of((PyTypeObject *)args[5], args[4], SLOT(bucket, key),
-                                                 PLACE(last), VALUE(last));
-                if (row == NULL)
-                    goto failed;
-            }
-            if (result < 0 || PyList_Append(row == NULL || row == Py_None ? others : found, bucket)
-                || (row != NULL && row != Py_None && PyList_Append(rows, row))) {
-                Py_XDECREF(row);
+            if (result > 0)
+                before = is_before(PLACE(last), since);
+            if (before > 0)
+                continue;
+            if (result < 0 || before < 0)
                 goto failed;
-            }
-            Py_XDECREF(row);
+            row = result ? row_of((PyTypeObject *)args[5], args[4], SLOT(bucket, key), PLACE(last),
+                                  VALUE(last))
+                         : Py_NewRef(Py_None);
+            if (note_row(&looked, bucket, row))
+                goto failed;
         }
     }
-    return Py_BuildValue("(NNNN)", found, rows, going_on, others);
+    return all_looked(&looked);
 
 failed:
-    Py_XDECREF(found);
-    Py_XDECREF(rows);
-    Py_XDECREF(going_on);
-    Py_XDECREF(others);
+    forget_looked(&looked);
     return NULL;
 }
 

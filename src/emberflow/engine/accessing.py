@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.engine.cut import Row
+from emberflow.engine.loops import COMMON_KEYS
 from emberflow.engine.messages import Moment
 from emberflow.hashing import key_hash
 from emberflow.item import At, FlatItem, Place
@@ -210,17 +211,13 @@ def _last_versions(
         if bucket.aborts or not surely_counts(entries, final, writes):
             others.append(bucket)
         elif entries[final - 1][0] >= since:
-            if bucket.key.__class__ not in _COMMON:
+            if bucket.key.__class__ not in COMMON_KEYS:
                 others.append(bucket)
                 continue
             last = entries[final - 1]
             found.append(bucket)
             rows.append(row(operation, key_hash(bucket.key), bucket.key, last[0], last[6]))
     return found, rows, going_on, others
-
-
-#: Types of keys that are hashed here.
-_COMMON = frozenset((int, str))
 
 
 def settled(entry: Entry) -> Entry:

@@ -1,4 +1,4 @@
-"""What a worker keeps of the past: how far its machines are trimmed, the cuts of them, and beginning with one.
+"""What a worker keeps of the past: how far its machines are trimmed, and cuts, taken and restored.
 
 What is guaranteed: **no machine loses what an item at or above the minimal time of all can meet, what a
 read may ask for, or what a cut under way holds.**

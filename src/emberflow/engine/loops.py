@@ -20,6 +20,9 @@ from emberflow.engine.messages import Moment
 from emberflow.hashing import key_hash
 from emberflow.item import FlatItem, Place
 
+#: Types of keys that the compiled loops hash themselves.
+COMMON_KEYS = frozenset((int, str))
+
 
 def _reduce_in_order(
     items: list[FlatItem],
@@ -140,7 +143,7 @@ def _last_accumulators(
             key = mapped.key if mapped.__class__ is restored else key_of(mapped)
         except Exception:
             key = None
-        if accumulator.__class__ is absent or key.__class__ not in _HASHED:
+        if accumulator.__class__ is absent or key.__class__ not in COMMON_KEYS:
             others.append(versions)
             continue
         found.append(versions)
@@ -241,8 +244,6 @@ def _reports(items: list[FlatItem], depth: int, number: int) -> list[FlatItem]:
 
 
 _STABLE = frozenset((int, str, bytes))
-#: Types of keys that C hashes itself.
-_HASHED = frozenset((int, str))
 
 try:
     from emberflow.engine import _loops  # type: ignore[attr-defined]
