@@ -92,6 +92,6 @@ clean: ## remove what the other targets made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Installed anew only when what is to be installed has changed.
-$(STAMP): requirements.lock pyproject.toml setup.py $(wildcard src/emberflow/engine/*.[ch])
+$(STAMP): requirements.lock pyproject.toml setup.py $(wildcard src/emberflow/*/*.[ch])
 	@scripts/ensure-venv $(VENV)
 	@touch $@
