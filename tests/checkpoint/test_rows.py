@@ -79,6 +79,7 @@ def test_plain_values_are_pickled_as_pickle_does(rows: list[Any]) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(ROWS)
+@example([("count", 0, key, (0, 0), ()) for key in (1, True, 1.0, 1, (0,), (False,))])
 def test_what_is_written_is_the_same(rows: list[Any]) -> None:
     assert written(rows, compiled=True) == written(rows, compiled=False)
 

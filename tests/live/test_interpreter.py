@@ -84,6 +84,18 @@ def it_is_as_it_was_afterwards() -> None:
         assert (gc.isenabled(), gc.get_threshold(), sys.getswitchinterval()) == before
 
 
+def what_was_taken_for_granted_goes_when_it_is_over() -> None:
+    with serving(0.002) as collector:
+        state = Node()
+        lost = weakref.ref(state)
+        collector._due = 0.0
+        collector.look()
+        assert gc.get_freeze_count()
+    del state
+    gc.collect()
+    assert lost() is None
+
+
 def who_has_found_cycles_leaves_them_to_python() -> None:
     interpreter._WINDOW_SECONDS = 0.0
     collector = Collector()
@@ -109,6 +121,10 @@ def test_garbage_that_lived_long_is_collected() -> None:
 
 def test_it_is_as_it_was_afterwards() -> None:
     in_a_process_of_its_own(it_is_as_it_was_afterwards)
+
+
+def test_what_was_taken_for_granted_goes_when_it_is_over() -> None:
+    in_a_process_of_its_own(what_was_taken_for_granted_goes_when_it_is_over)
 
 
 def test_who_has_found_cycles_leaves_them_to_python() -> None:

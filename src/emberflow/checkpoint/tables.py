@@ -218,6 +218,8 @@ class PartWriter:
             operation, key_hash, key, place, _ = row
             if not self._is_current(row):
                 self._begin_bucket(operation, key)
+            elif key is not self._key:  # True may follow 1: one key, and each written as it is
+                self._take_key(operation, key)
             operations.append(operation)
             hashes.append(key_hash)
             keys.append(self._key_data)
@@ -252,14 +254,17 @@ class PartWriter:
 
     def _begin_bucket(self, operation: str, key: Any) -> None:
         self._end_bucket()
+        self._take_key(operation, key)
+        stored = self._lists.stored(operation, key)
+        self._follows, known = stored or (None, ())
+        self._pickler.begin_bucket(known)
+
+    def _take_key(self, operation: str, key: Any) -> None:
         self._operation, self._key = operation, key
         try:
             self._key_data = pickle.dumps(key, PROTOCOL)
         except Exception as error:
             raise _unpicklable("key", operation, key, key, error) from error
-        stored = self._lists.stored(operation, key)
-        self._follows, known = stored or (None, ())
-        self._pickler.begin_bucket(known)
 
     def _end_bucket(self) -> None:
         if self._operation is not None:

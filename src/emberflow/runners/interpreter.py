@@ -104,5 +104,7 @@ def serving(switch_seconds: float) -> Iterator[Collector]:
         try:
             yield Collector()
         finally:
+            # Spark collects between two tasks: then what we leave behind goes, the whole state.
+            gc.unfreeze()
             gc.enable()
             sys.setswitchinterval(switching)
