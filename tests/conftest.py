@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 SPARK_TESTS = Path(__file__).parent / "spark"
 
+# The tests start dozens of Java processes that live for seconds: what the second compiler and a
+# collector with threads of its own gain, they do not live to see, and all wait for the cores meanwhile.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in this very hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -122,7 +122,7 @@ def trimming_over_slow_links() -> Iterable[CrashCase]:
     """The same, and some ranges are far ahead of others."""
     for case in trimming():
         yield replace(
-            case, options=replace(case.options, slow_links=0.5, slowness=50, delay_ticks_max=30)
+            case, options=replace(case.options, slow_links=0.3, slowness=200, delay_ticks_max=10)
         )
 
 
