@@ -15,21 +15,18 @@ from tests.adapters.kafka_broker import JARS, KafkaBroker, running_broker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_TESTS = Path(__file__).parent / "spark"
-
-# The tests start dozens of Java processes that live for seconds: what the second compiler and a
-# collector with threads of its own gain, they do not live to see, and all wait for the cores meanwhile.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+SPARK_TESTS = {Path(__file__).parent / name for name in ("spark", "faults")}
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in this very hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # A session takes seconds to start, and two of them would fight for the cores: with
-    # `--dist loadgroup` all of these tests run in the same process. Others that
-    # use the session say so with the same mark.
+    # A session takes seconds to start: with `--dist loadgroup` all tests that share one run in the
+    # same process. Those that start Spark themselves run in another one. They wait most of the time,
+    # for what they start or have killed, but no two of them should at once.
     for item in items:
-        if SPARK_TESTS in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if SPARK_TESTS & {*item.path.parents} and not item.get_closest_marker("xdist_group"):
+            shares = "spark" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("spark" if shares else "own spark"))
 
 
 @pytest.fixture(scope="session")
