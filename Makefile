@@ -13,9 +13,8 @@ unexport SPARK_HOME PYTHONPATH
 # Most JVMs of the tests end before it pays to compile what they run twice.
 BRIEF_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
-# Three processes: the tests that share a Spark session take one, those that start Spark themselves
-# another, which mostly waits, and everything else is left for all who are idle.
-PYTEST_ARGS ?= -n 3 --dist loadgroup
+# Two processes: Spark's tests take one, everything else the other.
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-batch bench-kafka soak lock clean

@@ -15,18 +15,17 @@ from tests.adapters.kafka_broker import JARS, KafkaBroker, running_broker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_TESTS = {Path(__file__).parent / name for name in ("spark", "faults")}
+SPARK_TESTS = Path(__file__).parent / "spark"
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in this very hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # A session takes seconds to start: with `--dist loadgroup` all tests that share one run in the
-    # same process. Those that start Spark themselves run in another one. They wait most of the time,
-    # for what they start or have killed, but no two of them should at once.
+    # A session takes seconds to start, and two of them would fight for the cores: with
+    # `--dist loadgroup` all of these tests run in the same process. Others that
+    # use the session say so with the same mark.
     for item in items:
-        if SPARK_TESTS & {*item.path.parents} and not item.get_closest_marker("xdist_group"):
-            shares = "spark" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("spark" if shares else "own spark"))
+        if SPARK_TESTS in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

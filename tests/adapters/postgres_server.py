@@ -82,9 +82,18 @@ class PostgresServer:
     def kill(self) -> None:
         """As a machine that loses its power: every process of the server at once."""
         assert self._process is not None
+        # Each of them has a group of its own, and one that outlives the others holds the shared memory.
+        children = _children_of(self._process.pid)
         os.killpg(self._process.pid, signal.SIGKILL)
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         self._process.wait(_STOP_SECONDS_MAX)
         self._process = None
+        deadline = time.monotonic() + _STOP_SECONDS_MAX
+        while any(map(_is_running, children)):
+            assert time.monotonic() < deadline, "a killed server goes on"
+            time.sleep(0.01)
 
     def start_again(self) -> None:
         """After a kill: the server recovers by its own log."""
@@ -157,6 +166,22 @@ def running_server() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.stop()
+
+
+def _children_of(parent: int) -> list[int]:
+    found: list[int] = []
+    for thread in Path(f"/proc/{parent}/task").iterdir():
+        found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def _is_running(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
 
 
 def _unprivileged_user() -> pwd.struct_passwd:

@@ -18,7 +18,7 @@ from tests.faults.test_kills import SECONDS, killed_worker, until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 KILLS = 2
 NUMBERS = list(range(400))

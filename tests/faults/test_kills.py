@@ -32,7 +32,7 @@ from tests.faults.flows import documents, index_flow, plain
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 SECONDS = 240
 #: Another number, another set of random moments: `make soak FAULTS=10` tries ten.

@@ -29,7 +29,7 @@ from tests.isolation.appending import appending_flow, drawn_work, recorded
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 
 def test_a_history_under_kills_is_serializable(spark: SparkSession, tmp_path: Path) -> None:
