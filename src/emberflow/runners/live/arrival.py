@@ -37,7 +37,7 @@ from emberflow.runners.live.capturing import Captured, CutOrder
 from emberflow.runners.live.feeding import Beginning
 from emberflow.runners.live.journal import Journal
 from emberflow.runners.live.plan import Plan, WorkerNews
-from emberflow.runners.live.worker import ROWS_AT_ONCE, SETTLED_SECONDS, WorkerLoop
+from emberflow.runners.live.worker import COMPANY_SECONDS, ROWS_AT_ONCE, WorkerLoop
 
 #: Fronts wait while so many items are buffered behind a marker.
 _BUFFERED_MAX = 100_000
@@ -104,8 +104,8 @@ class ArrivalLoop(WorkerLoop):
 
     # A round.
 
-    def _do(self, effects: list[Effects]) -> None:
-        super()._do(effects)
+    def _do(self, effects: list[Effects], *, reports_follow: bool = False) -> None:
+        super()._do(effects, reports_follow=reports_follow)
         for effect in effects:
             self._count(effect.bundles)
 
@@ -190,7 +190,8 @@ class ArrivalLoop(WorkerLoop):
             return
         settled = self._committed if self._holds_output else self._worker.minimal
         now = time.monotonic()
-        if settled > self._settled_told and now - self._settled_told_at >= SETTLED_SECONDS:
+        waits = now - self._settled_told_at < COMPANY_SECONDS and not self._telling
+        if settled > self._settled_told and not waits:
             self._settled_told, self._settled_told_at = settled, now
             self._tell(said.SETTLED, (self.index, settled))
 

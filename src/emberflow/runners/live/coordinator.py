@@ -46,8 +46,9 @@ _POLL_MS = 5
 _MEETING_SECONDS_MAX = 120.0
 _SILENCE_SECONDS_MAX = 8.0
 _HEARTBEAT_SECONDS = 1.0
-#: So long the progress of ranges alone waits for that of all.
+#: So long the progress of ranges alone waits for that of all, and what is stored for any company.
 _RANGES_SECONDS = 0.004
+_COMPANY_SECONDS = 0.004
 _JOIN_SECONDS = 5.0
 _MESSAGES_A_ROUND = 1_000
 
@@ -110,6 +111,9 @@ class Coordinator:
         self._identities: dict[int, bytes] = {}
         #: What is to be told to each worker at the end of the turn.
         self._telling: dict[bytes, list[bytes]] = {}
+        #: What it can be told with that, and since when it waits.
+        self._waiting: dict[bytes, list[bytes]] = {}
+        self._waiting_since: dict[bytes, float] = {}
         self._addresses: dict[int, str] = {}
         self._heard_at: dict[int, float] = {}
         self._told: Progress | None = None
@@ -272,7 +276,7 @@ class Coordinator:
     def _store(self) -> None:
         for partition, identity in list(self._storing.items()):
             if bundles := self._writers[partition].stored():
-                self._tell(identity, said.STORED, (partition, bundles))
+                self._tell_sometime(identity, said.STORED, (partition, bundles))
 
     def _advance(self, seconds: float) -> None:
         if self.phase == "meeting":
@@ -371,7 +375,7 @@ class Coordinator:
         if settled > self._settled:
             self._settled = settled
             for worker in self._feeding:
-                self._tell(self._identities[worker], said.SETTLED, settled)
+                self._tell_sometime(self._identities[worker], said.SETTLED, settled)
 
     def _settled_now(self) -> Moment:
         """All output below this is stored."""
@@ -391,7 +395,18 @@ class Coordinator:
         """Tell a worker, with all else of this turn (see `_send_words`)."""
         self._telling.setdefault(identity, []).append(self._wire.encode(kind, body))
 
+    def _tell_sometime(self, identity: bytes, kind: bytes, body: Any) -> None:
+        """Tell a worker what it does not wait for, with the next that it does, or soon alone."""
+        self._waiting.setdefault(identity, []).append(self._wire.encode(kind, body))
+        self._waiting_since.setdefault(identity, time.monotonic())
+
     def _send_words(self) -> None:
         telling, self._telling = self._telling, {}
+        if self._waiting:
+            latest = time.monotonic() - _COMPANY_SECONDS
+            for identity in list(self._waiting):
+                if identity in telling or self._waiting_since[identity] <= latest:
+                    telling.setdefault(identity, []).extend(self._waiting.pop(identity))
+                    del self._waiting_since[identity]
         for identity, messages in telling.items():
             self._socket.send_multipart([identity, self._wire.together(messages)])

@@ -464,6 +464,11 @@ class Feed:
         self._reported = promise
         return {self.index: promise}
 
+    @property
+    def owes_report(self) -> bool:
+        """Whether a report will follow, when the journal has what was promised."""
+        return self.gate.promise > self._reported
+
     def _next(self, most: int) -> tuple[Batch | None, bool]:
         """At most so many elements from the head of the queue, and whether the journal has them.
 

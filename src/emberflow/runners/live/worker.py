@@ -73,8 +73,8 @@ ROWS_AT_ONCE = 2_000
 _KEYS_LOOKED_AT = 10_000
 #: How long a thread of the worker may keep the interpreter when another one wants it.
 _SWITCH_SECONDS = 0.0005
-#: What is settled is told no more often than this.
-SETTLED_SECONDS = 0.001
+#: What nobody waits for goes with what somebody does, and alone no more often than this.
+COMPANY_SECONDS = 0.005
 
 
 class CoordinatorGoneError(EmberflowError):
@@ -95,6 +95,8 @@ class WorkerLoop:
         self._heartbeat = Heartbeat(self._wire, plan.coordinator, index)
         #: What is to be told to the coordinator at the end of the round, and what it has told us.
         self._telling: list[bytes] = []
+        #: Acks that wait for company: see `_do`.
+        self._held_acks: list[Ack] = []
         self._told: deque[tuple[bytes, Any]] = deque()
         self._peers: dict[int, zmq.Socket[bytes]] = {}
         #: Rung by the threads that have something for the loop.
@@ -302,7 +304,7 @@ class WorkerLoop:
             self._store()
             self._send_words()
         elements = self._take_elements()
-        self._do(elements)
+        self._do(elements, reports_follow=any(feed.owes_report for feed in self._feeds))
         self._store()
         self._send_words()
         effects += elements
@@ -317,13 +319,22 @@ class WorkerLoop:
             or (self._answering is not None and self._answering.is_busy)
         )
 
-    def _do(self, effects: list[Effects]) -> None:
-        """Send frames first, then one ack, then hand on what is final."""
+    def _do(self, effects: list[Effects], *, reports_follow: bool = False) -> None:
+        """Send frames first, then one ack, then hand on what is final.
+
+        Until a front here reports that it is past some elements, the minimal time does not pass them,
+        whatever is acked. So their acks wait for the report, or for whatever else is told: a message
+        less for each batch, for us and for the driver. To the driver the link is slower for a moment,
+        no more: nothing is told ahead of an ack that is held (`_say`).
+        """
+        if not effects:
+            return
         for effect in effects:
             self._send_frames(effect)
-        ack = _one_ack(self.index, [effect.ack for effect in effects])
-        if ack:
-            self._tell(said.ACK, ack)
+        acks = [effect.ack for effect in effects]
+        self._held_acks += acks
+        if not reports_follow or any(ack.reports for ack in acks):
+            self._tell_acks()
         for effect in effects:
             for bundle in effect.bundles:
                 self._stores[bundle.sink, bundle.partition].add(bundle)
@@ -454,7 +465,7 @@ class WorkerLoop:
                 if writer is not None:
                     writer.store(bundle)
                 else:
-                    self._telling.append(self._encoded(said.BUNDLE, bundle))
+                    self._say(self._encoded(said.BUNDLE, bundle))
             unstored = unstored or store.unstored > 0
         self._tell_settled()
         # Once all that was taken in here has settled, so that the last latencies are told too.
@@ -475,7 +486,19 @@ class WorkerLoop:
 
     def _tell(self, kind: bytes, body: Any) -> None:
         """Tell the coordinator, with all else of this round (see `_send_words`)."""
-        self._telling.append(self._wire.encode(kind, body))
+        self._say(self._wire.encode(kind, body))
+
+    def _tell_acks(self) -> None:
+        acks, self._held_acks = self._held_acks, []
+        ack = _one_ack(self.index, acks)
+        if ack:
+            self._say(self._wire.encode(said.ACK, ack))
+
+    def _say(self, message: bytes) -> None:
+        """Whatever is told is told behind the acks that were held until then."""
+        if self._held_acks:
+            self._tell_acks()
+        self._telling.append(message)
 
     def _send_words(self) -> None:
         if self._telling:
@@ -507,7 +530,7 @@ class WorkerLoop:
         )
         if settled > self._settled_told:
             now = time.monotonic()
-            if now - self._settled_told_at >= SETTLED_SECONDS:
+            if self._telling or now - self._settled_told_at >= COMPANY_SECONDS:
                 self._settled_told, self._settled_told_at = settled, now
                 self._tell(said.SETTLED, (self.index, settled))
 
