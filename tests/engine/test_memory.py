@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import emberflow as ef
 from emberflow.engine.acker import Acker
 from emberflow.engine.program import Layout
@@ -28,27 +30,57 @@ def test_a_few_busy_keys_do_not_pile_up_versions() -> None:
     assert max(largest) < 1_000, "twice the items between two trims, and no more"
 
 
+KEYS, ROUNDS = 4_000, 20
+
+
+class Trimmed:
+    """A worker with states, reduces and groupings of many keys, that trims as it goes."""
+
+    def __init__(self) -> None:
+        flow = ef.Flow("many keys")
+        accounts = flow.state("accounts", default=0)
+        one, two, three = flow.front("numbers").broadcast(3)
+        one.key_by(lambda n: n % KEYS).count().sink("counts")
+        two.key_by(lambda n: n % KEYS).group(window=2).sink("pairs")
+        with three.transaction() as tx:
+            for shift in (0, 1):
+                tx.key_by(lambda n, shift=shift: (n + shift) % KEYS).update(
+                    accounts, lambda value, n: value + n, check=lambda value: value >= 0
+                )
+        tx.committed.sink("done")
+        graph = flow.graph()
+        self._front = graph.fronts["numbers"].id
+        self._worker, self._acker = Worker(Layout(graph), 0, 1), Acker(workers=1, fronts=[0])
+        self._time = 0
+
+    def enter(self, count: int) -> None:
+        elements = [((time, 0), time) for time in range(self._time, self._time + count)]
+        self._time += count
+        effects = self._worker.enter(self._front, elements, {0: (self._time, 0)})
+        self._worker.progress(self._acker.receive(effects.ack))
+        self._worker.tidy()
+
+    @property
+    def machines(self) -> list[Any]:
+        return [*self._worker.machines.stateful.values()]
+
+
 def test_a_trim_keeps_up_with_many_items_between_two_progresses() -> None:
     """It looks at some buckets only, and must not fall behind those that are touched."""
-    keys, rounds = 4_000, 20
-    flow = ef.Flow("many keys")
-    accounts = flow.state("accounts", default=0)
-    one, two, three = flow.front("numbers").broadcast(3)
-    one.key_by(lambda n: n % keys).count().sink("counts")
-    two.key_by(lambda n: n % keys).group(window=2).sink("pairs")
-    with three.transaction() as tx:
-        for shift in (0, 1):
-            tx.key_by(lambda n, shift=shift: (n + shift) % keys).update(
-                accounts, lambda value, n: value + n, check=lambda value: value >= 0
-            )
-    tx.committed.sink("done")
-    graph = flow.graph()
-    worker, acker = Worker(Layout(graph), 0, 1), Acker(workers=1, fronts=[0])
-    front = graph.fronts["numbers"].id
-    for number in range(0, rounds * keys, keys):
-        elements = [((time, 0), time) for time in range(number, number + keys)]
-        effects = worker.enter(front, elements, {0: (number + keys, 0)})
-        worker.progress(acker.receive(effects.ack))
-        worker.tidy()
-    for machine in worker.machines.stateful.values():
-        assert sum(machine.sizes()) <= 4 * keys, machine.operation
+    trimmed = Trimmed()
+    for _ in range(ROUNDS):
+        trimmed.enter(KEYS)
+    for machine in trimmed.machines:
+        assert sum(machine.sizes()) <= 4 * KEYS, machine.operation
+
+
+def test_when_hardly_anything_comes_nothing_is_left_to_look_at() -> None:
+    """Every cut would look at it, and find that it has not changed."""
+    trimmed = Trimmed()
+    for _ in range(ROUNDS):
+        trimmed.enter(KEYS)
+    for _ in range(30):
+        trimmed.enter(1)
+    for machine in trimmed.machines:
+        assert len(machine.touched) + len(machine.touched_earlier) < 100, machine.operation
+        assert sum(machine.sizes()) <= (machine.kept or 0) * KEYS + 100, machine.operation

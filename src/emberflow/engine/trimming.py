@@ -6,7 +6,8 @@ still hold more. It looks at as many as items have come, so it costs each item a
 stays in proportion to keys and to what is above the minimal time. While the minimal time stands, as it
 does where a scan keeps a moment, there is nothing to look for: what is missed then is made up for bit
 by bit, by looks at twice as many as have just come. So nothing waits long for a trim, and it does not
-fall behind.
+fall behind. When hardly anything comes any more, all that is left is looked at once, some at each
+progress: else it would stay, and every cut look at it in vain.
 
 **Cuts.** A cut needs what buckets have below its moment, and the same notes tell it where to look
 (`cut`, `changes`). Trims do not wait for it. A trim that goes beyond its moment first takes, of the
@@ -31,6 +32,10 @@ B = TypeVar("B")
 _NOTHING: list[Row | None] = [None]
 #: Not worth a trim below so many items.
 _ITEMS_MIN = 512
+#: Fewer items than this between two looks at the minimal time are as good as none.
+_FEW_ITEMS = 32
+#: Looks at a time while there are so few.
+_LOOKS_AT_REST = 1_024
 
 
 class Looked(NamedTuple, Generic[B]):
@@ -70,16 +75,34 @@ class Trimmed(Generic[B]):
         #: Of these, those that had come when a trim was last thought of.
         self._left_over = 0
         self._trimmed_below = BEFORE_ALL
+        #: Those that had come when the minimal time was last told; and how many looks are still to be
+        #: made now that few come, None while many do.
+        self._counted = 0
+        self._looks_left: int | None = None
 
     def trim_if_due(self, minimal: Moment) -> None:
         """Trim, if enough items have come and more of them are final than the last time."""
+        came, self._counted = self.items_since - self._counted, self.items_since
         just_come = self.items_since - self._left_over
+        if came >= _FEW_ITEMS:
+            self._looks_left = None
+        elif minimal > self._trimmed_below:
+            self._trim_at_rest(minimal)
         if just_come < _ITEMS_MIN:
             return
         if minimal > self._trimmed_below:
             self.trim(minimal, min(self.items_since, 2 * just_come) // self.items_each)
         else:
             self._left_over = self.items_since
+
+    def _trim_at_rest(self, minimal: Moment) -> None:
+        """Some of the looks at all that is left: each bucket has its turn once."""
+        if self._looks_left is None:
+            self._looks_left = len(self.touched) + len(self.touched_earlier)
+        looks = min(self._looks_left, _LOOKS_AT_REST)
+        if looks:
+            self._looks_left -= looks
+            self.trim(minimal, looks)
 
     def trim(self, minimal: Moment, most: int | None = None) -> None:
         """Drop what is below the minimal time and no longer needed, in touched buckets: all of them,
@@ -119,7 +142,7 @@ class Trimmed(Generic[B]):
         self._trimmed_below = minimal
         all_seen = most is None or looks < most
         self._left_over = 0 if all_seen else max(0, self.items_since - looks * self.items_each)
-        self.items_since = self._left_over
+        self.items_since = self._counted = self._left_over
 
     def capture(self, moment: Moment, since: Moment) -> Iterator[Row | None]:
         """The rows of a cut, bucket by bucket; None for one that the cut does not need."""
