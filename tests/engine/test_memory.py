@@ -33,7 +33,7 @@ def test_a_few_busy_keys_do_not_pile_up_versions() -> None:
 KEYS, ROUNDS = 4_000, 20
 
 
-class Trimmed:
+class TrimmingWorker:
     """A worker with states, reduces and groupings of many keys, that trims as it goes."""
 
     def __init__(self) -> None:
@@ -67,20 +67,20 @@ class Trimmed:
 
 def test_a_trim_keeps_up_with_many_items_between_two_progresses() -> None:
     """It looks at some buckets only, and must not fall behind those that are touched."""
-    trimmed = Trimmed()
+    worker = TrimmingWorker()
     for _ in range(ROUNDS):
-        trimmed.enter(KEYS)
-    for machine in trimmed.machines:
+        worker.enter(KEYS)
+    for machine in worker.machines:
         assert sum(machine.sizes()) <= 4 * KEYS, machine.operation
 
 
 def test_when_hardly_anything_comes_nothing_is_left_to_look_at() -> None:
     """Every cut would look at it, and find that it has not changed."""
-    trimmed = Trimmed()
+    worker = TrimmingWorker()
     for _ in range(ROUNDS):
-        trimmed.enter(KEYS)
+        worker.enter(KEYS)
     for _ in range(30):
-        trimmed.enter(1)
-    for machine in trimmed.machines:
+        worker.enter(1)
+    for machine in worker.machines:
         assert len(machine.touched) + len(machine.touched_earlier) < 100, machine.operation
-        assert sum(machine.sizes()) <= (machine.kept or 0) * KEYS + 100, machine.operation
+        assert sum(machine.sizes()) <= machine.kept * KEYS + 100, machine.operation

@@ -83,11 +83,11 @@ class Trimmed(Generic[B]):
     def trim_if_due(self, minimal: Moment) -> None:
         """Trim, if enough items have come and more of them are final than the last time."""
         came, self._counted = self.items_since - self._counted, self.items_since
-        just_come = self.items_since - self._left_over
         if came >= _FEW_ITEMS:
             self._looks_left = None
         elif minimal > self._trimmed_below:
             self._trim_at_rest(minimal)
+        just_come = self.items_since - self._left_over
         if just_come < _ITEMS_MIN:
             return
         if minimal > self._trimmed_below:

@@ -18,7 +18,6 @@ What differs:
 
 from __future__ import annotations
 
-import time
 from itertools import islice
 from typing import Any, cast
 
@@ -37,7 +36,7 @@ from emberflow.runners.live.capturing import Captured, CutOrder
 from emberflow.runners.live.feeding import Beginning
 from emberflow.runners.live.journal import Journal
 from emberflow.runners.live.plan import Plan, WorkerNews
-from emberflow.runners.live.worker import COMPANY_SECONDS, ROWS_AT_ONCE, WorkerLoop
+from emberflow.runners.live.worker import ROWS_AT_ONCE, WorkerLoop
 
 #: Fronts wait while so many items are buffered behind a marker.
 _BUFFERED_MAX = 100_000
@@ -185,15 +184,10 @@ class ArrivalLoop(WorkerLoop):
 
     # Telling.
 
-    def _tell_settled(self) -> None:
+    def _settled_here(self) -> Moment:
         if any(store.unstored for store in self._stores.values()):
-            return
-        settled = self._committed if self._holds_output else self._worker.minimal
-        now = time.monotonic()
-        waits = now - self._settled_told_at < COMPANY_SECONDS and not self._telling
-        if settled > self._settled_told and not waits:
-            self._settled_told, self._settled_told_at = settled, now
-            self._tell(said.SETTLED, (self.index, settled))
+            return BEFORE_ALL
+        return self._committed if self._holds_output else self._worker.minimal
 
     def _news(self) -> WorkerNews:
         news = super()._news()

@@ -47,7 +47,6 @@ _MEETING_SECONDS_MAX = 120.0
 _SILENCE_SECONDS_MAX = 8.0
 _HEARTBEAT_SECONDS = 1.0
 #: So long the progress of ranges alone waits for that of all, and what is stored for any company.
-_RANGES_SECONDS = 0.004
 _COMPANY_SECONDS = 0.004
 _JOIN_SECONDS = 5.0
 _MESSAGES_A_ROUND = 1_000
@@ -111,9 +110,8 @@ class Coordinator:
         self._identities: dict[int, bytes] = {}
         #: What is to be told to each worker at the end of the turn.
         self._telling: dict[bytes, list[bytes]] = {}
-        #: What it can be told with that, and since when it waits.
-        self._waiting: dict[bytes, list[bytes]] = {}
-        self._waiting_since: dict[bytes, float] = {}
+        #: What it can be told with that: since when, and what.
+        self._waiting: dict[bytes, tuple[float, list[bytes]]] = {}
         self._addresses: dict[int, str] = {}
         self._heard_at: dict[int, float] = {}
         self._told: Progress | None = None
@@ -354,7 +352,7 @@ class Coordinator:
         if told is not None and progress.anywhere == told.anywhere:
             waits = _HEARTBEAT_SECONDS
             if progress.ranges != told.ranges:
-                waits = 0.0 if at_once else _RANGES_SECONDS
+                waits = 0.0 if at_once else _COMPANY_SECONDS
             if now - self._told_at < waits:
                 return
         self._told, self._told_at = progress, now
@@ -397,16 +395,16 @@ class Coordinator:
 
     def _tell_sometime(self, identity: bytes, kind: bytes, body: Any) -> None:
         """Tell a worker what it does not wait for, with the next that it does, or soon alone."""
-        self._waiting.setdefault(identity, []).append(self._wire.encode(kind, body))
-        self._waiting_since.setdefault(identity, time.monotonic())
+        _, waiting = self._waiting.setdefault(identity, (time.monotonic(), []))
+        waiting.append(self._wire.encode(kind, body))
 
     def _send_words(self) -> None:
         telling, self._telling = self._telling, {}
         if self._waiting:
             latest = time.monotonic() - _COMPANY_SECONDS
-            for identity in list(self._waiting):
-                if identity in telling or self._waiting_since[identity] <= latest:
-                    telling.setdefault(identity, []).extend(self._waiting.pop(identity))
-                    del self._waiting_since[identity]
+            for identity, (since, waiting) in list(self._waiting.items()):
+                if identity in telling or since <= latest:
+                    telling.setdefault(identity, []).extend(waiting)
+                    del self._waiting[identity]
         for identity, messages in telling.items():
             self._socket.send_multipart([identity, self._wire.together(messages)])

@@ -74,7 +74,7 @@ _KEYS_LOOKED_AT = 10_000
 #: How long a thread of the worker may keep the interpreter when another one wants it.
 _SWITCH_SECONDS = 0.0005
 #: What nobody waits for goes with what somebody does, and alone no more often than this.
-COMPANY_SECONDS = 0.005
+_COMPANY_SECONDS = 0.005
 
 
 class CoordinatorGoneError(EmberflowError):
@@ -521,18 +521,20 @@ class WorkerLoop:
                 self._tell(said.FAILED, EmberflowError(f"{type(error).__qualname__}: {error}"))
 
     def _tell_settled(self) -> None:
-        """Tell up to where all output of the barriers here is stored; once, if there are none."""
-        stores = self._stores.values()
-        settled = (
-            min([self._worker.minimal, *[store.settled for store in stores]])
-            if stores
-            else AFTER_ALL
-        )
+        """Tell what is settled here, with all else that is told, or alone now and then."""
+        settled = self._settled_here()
         if settled > self._settled_told:
             now = time.monotonic()
-            if self._telling or now - self._settled_told_at >= COMPANY_SECONDS:
+            if self._telling or now - self._settled_told_at >= _COMPANY_SECONDS:
                 self._settled_told, self._settled_told_at = settled, now
                 self._tell(said.SETTLED, (self.index, settled))
+
+    def _settled_here(self) -> Moment:
+        """Up to where all output of the barriers here is stored; where there are none, all is."""
+        stores = self._stores.values()
+        if not stores:
+            return AFTER_ALL
+        return min([self._worker.minimal, *[store.settled for store in stores]])
 
     def _tell_news(self) -> None:
         now = time.monotonic()
