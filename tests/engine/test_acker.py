@@ -14,6 +14,7 @@ import emberflow as ef
 from emberflow.engine.acker import Acker, AckTable
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Bound, Moment, Progress, Xors
 from emberflow.hashing import stable_id
+from emberflow.item import Place
 
 xors = st.dictionaries(st.tuples(st.integers(0, 4), st.integers(0, 1)), st.integers(0, 15))
 
@@ -33,12 +34,15 @@ def test_the_table_is_the_least_time_whose_xor_is_not_zero(added: list[Xors]) ->
 
 @dataclass
 class Flight:
-    """A frame: bound for the barriers of a worker, or to be processed there and cause others."""
+    """A frame: bound for the barriers of a worker, or to be processed there and cause others.
+
+    Its times are global times, or turns of them where it is to be processed.
+    """
 
     id: int
     worker: int
     is_bound: bool
-    moments: set[Moment]
+    times: set[Place]
 
 
 @dataclass
@@ -83,37 +87,39 @@ class World:
         ack = Ack(frame.worker, {}, {}, {})
         self._note(ack, frame)
         if not frame.is_bound:
-            for moment in frame.moments:
+            for time in frame.times:
                 if self.causes_left and self.random.random() < 0.8:
                     self.causes_left -= 1
-                    # At the same time, and sometimes scheduled for a later one, together.
-                    later = {(moment[0] + 2, -1)} if self.random.random() < 0.3 else set()
-                    self._send({moment} | later, ack)
+                    # At the same time or a turn of it, and sometimes scheduled for a later time too.
+                    child = (self.random.randrange(3),) if self.random.random() < 0.3 else ()
+                    later = {(time[0] + 2, -1)} if self.random.random() < 0.3 else set()
+                    self._send({time + child} | later, ack)
         self.acks[ack.worker].append(ack)
 
-    def _send(self, moments: set[Moment], ack: Ack) -> None:
+    def _send(self, times: set[Place], ack: Ack) -> None:
         self.frames += 1
+        is_bound = self.random.random() < 0.4
         frame = Flight(
             stable_id("frame", self.frames),
             self.random.randrange(self.workers),
-            self.random.random() < 0.4,
-            moments,
+            is_bound,
+            {time[:2] for time in times} if is_bound else times,
         )
         self._note(ack, frame)
         self.flying.append(frame)
 
     def _note(self, ack: Ack, frame: Flight) -> None:
         table = ack.ranges.setdefault(frame.worker, {}) if frame.is_bound else ack.anywhere
-        for moment in frame.moments:
-            table[moment] = table.get(moment, 0) ^ frame.id
+        for time in frame.times:
+            table[time] = table.get(time, 0) ^ frame.id
 
     def _check(self, progress: Progress) -> None:
         for moments in self.entering.values():
             assert all(moment >= progress.anywhere for moment in moments)
         for frame in self.flying:
-            bound = progress.of_range(frame.worker) if frame.is_bound else progress.anywhere
-            assert min(frame.moments) >= bound
-            assert min(frame.moments) >= progress.of_all()
+            bound = progress.of_range(frame.worker) if frame.is_bound else progress.turn
+            assert min(frame.times) >= bound
+            assert min(frame.times) >= progress.of_all()
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 4), st.integers(1, 3))
@@ -141,6 +147,16 @@ def test_a_range_waits_for_what_may_go_anywhere_and_for_its_own() -> None:
     acker.receive(Ack(0, {(3, 0): 7}, {1: {(1, 0): 9}}, {0: AFTER_ALL}))
     assert acker.progress.of_range(0) == (3, 0)
     assert acker.progress.of_range(1) == acker.progress.of_all() == (1, 0)
+
+
+def test_a_turn_is_a_step_of_its_global_time() -> None:
+    acker = Acker(workers=1, fronts=[0])
+    acker.receive(Ack(0, {(3, 0): 7, (3, 0, 2): 8}, {}, {0: AFTER_ALL}))
+    assert (acker.progress.anywhere, acker.progress.turn) == ((3, 0), (3, 0))
+    acker.receive(Ack(0, {(3, 0): 7, (3, 0, 5): 9}, {}, {}))
+    assert (acker.progress.anywhere, acker.progress.turn) == ((3, 0), (3, 0, 2))
+    with pytest.raises(ef.InternalError, match="went back"):
+        acker.receive(Ack(0, {(3, 0, 1): 6}, {}, {}))
 
 
 def test_it_counts_what_is_open_and_what_it_was_told() -> None:

@@ -242,7 +242,7 @@ def test_a_closer_tells_by_the_element_whom_to_abort() -> None:
     ports.take([no])
     rejected, aborted = sent()
     assert (rejected.element, rejected.check) == (7, "even")
-    assert aborted == ("b", ABORT, 0, None)  # the update of "b"; "a" knows, and a read has nothing
+    assert aborted == ("b", ABORT, 2, None)  # the update of "b"; "a" knows, and a read has nothing
     ports.take([taken_back(no)])
     assert sent() == [7]
     ports.take([taken_back(element)])

@@ -6,18 +6,22 @@ As in `mutations`, each is put over the real machines from outside. `BREAKS` sho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from emberflow.engine import program as program_module
+from emberflow.engine import slices as slices_module
+from emberflow.engine import turns as turns_module
 from emberflow.engine import versions as versions_module
+from emberflow.engine import worker as worker_module
 from emberflow.engine.closing import Closing, Record
-from emberflow.engine.messages import AFTER_ALL, Moment
+from emberflow.engine.messages import AFTER_ALL, Effects, Frame, Moment
 from emberflow.engine.slices import Slices
 from emberflow.engine.trimming import Trimmed
 from emberflow.engine.versions import Bucket, Versions
+from emberflow.engine.worker import Worker
 from emberflow.item import FlatItem
 from emberflow.transactional import ABORT, COMMITTED, RESULT
 
@@ -50,7 +54,7 @@ def changed_output(
 
 def is_abort(item: FlatItem) -> bool:
     payload = item[2]
-    return isinstance(payload, tuple) and payload[1:] == (ABORT, 0, None)
+    return isinstance(payload, tuple) and len(payload) == 4 and payload[1] == ABORT
 
 
 def is_vote(item: FlatItem) -> bool:
@@ -166,6 +170,34 @@ def what_is_held_is_overtaken(patch: pytest.MonkeyPatch) -> None:
 
 
 # --- What is decided, and on what ------------------------------------------------------------------
+
+
+@breaks
+def a_turn_for_every_access(patch: pytest.MonkeyPatch) -> None:
+    """An abort may be for an access whose turn it was before the vote's."""
+    patch.setattr(turns_module, "_of_access", turns_module._of_place)
+    patch.setattr(worker_module, "_REPLAYS_MAX", 0)
+    patch.setattr(slices_module, "_REPLAYS_OF_ONE_TIME_MAX", 0)
+
+
+@breaks
+def what_follows_from_a_turn_has_none(patch: pytest.MonkeyPatch) -> None:
+    """Who has budget left acks by global times, whatever came by turns."""
+    deliver = Worker.deliver
+
+    def changed(self: Worker, frames: Sequence[Frame]) -> Effects:
+        cleared = [
+            frame if frame.least is None else frame._replace(least=frame.least[:2])
+            for frame in frames
+        ]
+        effects = deliver(self, cleared)
+        for frame, own in zip(frames, cleared, strict=True):
+            if frame.least is not None:  # what was sent has to be acked as it was
+                for least in (own.least, frame.least):
+                    effects.ack.anywhere[least] = effects.ack.anywhere.get(least, 0) ^ frame.id
+        return effects
+
+    patch.setattr(Worker, "deliver", changed)
 
 
 @breaks

@@ -16,6 +16,10 @@ reports and all non-zero entries. There are several tables: 'anywhere', and one 
 the frames that are bound for its barriers and can go nowhere else. A barrier looks at 'anywhere'
 and its own (early key availability), so that one slow range does not hold back the output of all.
 
+What is said of global times here holds for *turns*, which are finer: `turns` says what for. An entry
+is a turn where a worker found that worth its while, and otherwise the global time, which is the least
+turn there is of it.
+
 Of its own range a worker may know more than the acker: `receipts` says why, and what it is told for
 that (``Progress.bound``). There is a new progress only where a minimal time has moved.
 """
@@ -23,6 +27,7 @@ that (``Progress.bound``). There is a new progress only where a minimal time has
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Generic, TypeVar
 
 from emberflow.engine.messages import (
     AFTER_ALL,
@@ -31,27 +36,29 @@ from emberflow.engine.messages import (
     Bound,
     Moment,
     Progress,
-    Xors,
 )
 from emberflow.errors import InternalError
+from emberflow.item import Place
+
+T = TypeVar("T", bound=Place)
 
 #: More entries of a range are not told: its worker hears of its minimal time only.
 _ENTRIES_TOLD_MAX = 64
 
 
-class AckTable:
-    """Xors by global time, and the least time whose xor is not zero."""
+class AckTable(Generic[T]):
+    """Xors by global time or turn, and the least one whose xor is not zero."""
 
     __slots__ = ("_heap", "_xors")
 
     def __init__(self) -> None:
-        self._xors: Xors = {}
-        self._heap: list[Moment] = []  # may hold times that are zero by now: skipped when met
+        self._xors: dict[T, int] = {}
+        self._heap: list[T] = []  # may hold times that are zero by now: skipped when met
 
     def __len__(self) -> int:
         return len(self._xors)
 
-    def add(self, xors: Xors) -> None:
+    def add(self, xors: dict[T, int]) -> None:
         known = self._xors
         for moment, xor in xors.items():
             before = known.get(moment)
@@ -64,13 +71,13 @@ class AckTable:
             else:
                 known[moment] = before ^ xor
 
-    def minimum(self) -> Moment:
+    def minimum(self) -> T | Moment:
         heap, known = self._heap, self._xors
         while heap and heap[0] not in known:
             heappop(heap)
         return heap[0] if heap else AFTER_ALL
 
-    def below(self, moment: Moment) -> tuple[tuple[Moment, int], ...] | None:
+    def below(self, moment: Moment) -> tuple[tuple[T, int], ...] | None:
         """The entries below a moment, unless there are too many."""
         if self.minimum() >= moment:
             return ()
@@ -91,8 +98,8 @@ class Acker:
 
     def __init__(self, *, workers: int, fronts: list[int]) -> None:
         self.reports: dict[int, Moment] = dict.fromkeys(fronts, BEFORE_ALL)
-        self._anywhere = AckTable()
-        self._ranges = tuple(AckTable() for _ in range(workers))
+        self._anywhere = AckTable[Place]()
+        self._ranges = tuple(AckTable[Moment]() for _ in range(workers))
         self.progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
         self.acks = 0
         #: Of each worker, how many acks are in here.
@@ -119,12 +126,15 @@ class Acker:
 
     def _advance(self) -> Progress:
         promised = min(self.reports.values(), default=AFTER_ALL)
-        anywhere = min(promised, self._anywhere.minimum())
+        turn: Place = min(promised, self._anywhere.minimum())
         ranges = tuple([table.minimum() for table in self._ranges])
         before = self.progress
-        if anywhere < before.anywhere:
-            raise InternalError(f"the minimal time went back from {before.anywhere} to {anywhere}")
-        if anywhere != before.anywhere or ranges != before.ranges:
+        if turn < before.turn:
+            raise InternalError(f"the minimal time went back from {before.turn} to {turn}")
+        if turn != before.turn or ranges != before.ranges:
+            anywhere = (turn[0], turn[1])
             bound = map(Bound, self._heard, [table.below(anywhere) for table in self._ranges])
-            self.progress = Progress(anywhere, ranges, bound=tuple(bound))
+            self.progress = Progress(
+                anywhere, ranges, bound=tuple(bound), within=() if turn == anywhere else turn
+            )
         return self.progress

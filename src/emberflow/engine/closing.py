@@ -193,7 +193,7 @@ class Closing(Trimmed[Any]):
 
     def _due_now(self, record: Record) -> Sent:
         """What should have been sent, given what is there."""
-        identity, sent = record.identity, Sent()
+        identity, length, sent = record.identity, len(record.identity), Sent()
         failed = self._failed(record)
         if isinstance(failed, StepError):
             for _, mark in record.elements:
@@ -203,7 +203,6 @@ class Closing(Trimmed[Any]):
                 for (_, mark), element in record.elements.items():
                     sent[self._committed, (*identity, COMMITTED), mark] = element
             if record.outputs:
-                length = len(identity)
                 for (number, place, mark), payload in record.outputs.items():
                     port = self._outputs[number]
                     sent[port, (*identity, OUTPUT + number, *place[length:]), mark] = payload
@@ -216,13 +215,13 @@ class Closing(Trimmed[Any]):
             for (place, mark), (number, key, no, _) in record.votes.items():
                 said.add(place)
                 if no is None and self._aborts[number] >= 0:
-                    sent[self._aborts[number], (*place, ABORTED), mark] = (key, ABORT, 0, None)
+                    sent[self._aborts[number], (*place, ABORTED), mark] = (key, ABORT, length, None)
             if self._participants is not None:
                 for (_, mark), element in record.elements.items():
                     for place, number, key in self._participants(identity, element):
                         if place not in said and self._aborts[number] >= 0:
                             where = (self._aborts[number], (*place, ABORTED), mark)
-                            sent[where] = (key, ABORT, 0, None)
+                            sent[where] = (key, ABORT, length, None)
         return sent
 
     def _failed(self, record: Record) -> tuple[str, Values] | StepError | None:

@@ -69,7 +69,7 @@ from emberflow.engine.messages import (
     Frame,
     Moment,
     Progress,
-    Xors,
+    TurnXors,
 )
 from emberflow.engine.program import Layout, Unit
 from emberflow.engine.routing import Route, barrier_host
@@ -511,7 +511,7 @@ class MarkerWorker:
     # Effects.
 
     def _effects(self) -> Effects:
-        xors: Xors = {}
+        xors: TurnXors = {}
         for frame in self._finished:
             _xor(frame, xors)
         self._finished = []
@@ -597,6 +597,6 @@ class MarkerWorker:
         )
 
 
-def _xor(frame: Frame, xors: Xors) -> None:
+def _xor(frame: Frame, xors: TurnXors) -> None:
     if frame.least is not None:
         xors[frame.least] = xors.get(frame.least, 0) ^ frame.id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.item import FlatItem, GlobalTime
+from emberflow.item import FlatItem, GlobalTime, Place
 
 #: ``(time, front)``, plain
 Moment: TypeAlias = tuple[int, int]
@@ -17,20 +17,24 @@ AFTER_ALL: Moment = (2**63 - 1, 0)
 #: Global time to the xor of the ids of the frames of which it is the least.
 Xors: TypeAlias = dict[Moment, int]
 
+#: The same by turns, where those are known; a global time is the least turn of its element (`turns`).
+TurnXors: TypeAlias = dict[Place, int]
+
 
 class Frame(NamedTuple):
     """Items from one worker to another. ``parts`` are ``(node, items)`` in the order of sending.
 
     A frame is sent as a whole and dealt with as a whole, so the acker needs one entry for it: its
     id, under the least global time of its items. The minimal time comes out the same as with an
-    entry for every item. ``least`` is that time among items that may go anywhere from here,
-    ``least_bound`` among those bound for a barrier of the receiver; None where there are none.
+    entry for every item. ``least`` is that time among items that may go anywhere from here, or the
+    least turn of it (`turns`); ``least_bound`` is that time among those bound for a barrier of the
+    receiver; None where there are none.
     """
 
     sender: int
     id: int
     parts: tuple[tuple[int, list[FlatItem]], ...]
-    least: Moment | None
+    least: Place | None
     least_bound: Moment | None
 
 
@@ -44,7 +48,7 @@ class Ack(NamedTuple):
     """
 
     worker: int
-    anywhere: Xors
+    anywhere: TurnXors
     ranges: dict[int, Xors]
     reports: dict[int, Moment]
     number: int = 0
@@ -68,13 +72,20 @@ class Progress(NamedTuple):
     """The minimal times: of all that may still go anywhere, and of what is bound for each worker.
 
     ``kept`` is how far what can be read has to reach back (`asking`); None for no further than the
-    minimal time itself. ``bound`` is what a worker may know better (`receipts`).
+    minimal time itself. ``bound`` is what a worker may know better (`receipts`). ``within`` is the
+    least turn of the minimal time, where that is known.
     """
 
     anywhere: Moment
     ranges: tuple[Moment, ...]
     kept: Moment | None = None
     bound: tuple[Bound, ...] = ()
+    within: Place = ()
+
+    @property
+    def turn(self) -> Place:
+        """Nothing with a turn before this is under way that may go anywhere."""
+        return self.within or self.anywhere
 
     def of_range(self, worker: int) -> Moment:
         """Nothing below this can reach the barriers of a worker any more."""

@@ -9,9 +9,13 @@ ones smaller, down to one global time; one without a replay makes them larger. W
 accesses of a transaction depend on each other, so there it is the least place first after all.
 
 The worker's budget bounds speculation here too. When it is spent, what is above the minimal time is
-held back. What is held may be much (all that the fronts' credits let in), and the minimal time moves
-often: so it is held in chunks, each a frame of its own that the worker sends to itself, and a run
-takes up only the chunks it comes to.
+held back. Mostly the few transactions of one element soon agree. Where they do not, all is held back
+but what has the least turn of the minimal time (`turns`): that alone depends on nothing that is still
+under way, so N transactions take N turns at most, each of which puts right no more than all of them;
+but it takes a way to the acker and back, which is why that is not done at once. What is held may be
+much (all that the fronts' credits let in), and the minimal time moves often: so it is held in chunks,
+each a frame of its own that the worker sends to itself, and a run takes up only the chunks it comes
+to.
 
 Where nothing is held and all that waits is no more than a slice, it is run as one, as it came: then
 nothing older waits anywhere, and no entry need be made of an item.
@@ -25,6 +29,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -43,6 +48,8 @@ Entry: TypeAlias = tuple[Place, int, int, FlatItem]
 _SLICE_MAX = 8192
 _SLICE_FIRST = 64
 _CHUNK = 64
+#: Beyond its budget a worker may spend so much on one global time, before it goes by turns.
+_REPLAYS_OF_ONE_TIME_MAX = 1_000
 
 
 def runs_in_slices(layout: Layout, unit: Unit) -> bool:
@@ -68,7 +75,7 @@ class Slices:
         pending = self._run_at_once()
         if pending is None:
             pending = self._arrived()
-        while True:
+        while self._worker._replays_left > 0:
             limit = self._limit(pending)
             # Chunks that begin within the slice belong to it, and make it longer or shorter.
             while self._held and (limit is None or self._held[0].first[:2] <= limit):
@@ -77,9 +84,6 @@ class Slices:
             if limit is None:
                 return
             end = bisect_right(pending, limit, key=_moment_of)
-            if not end:
-                self._hold(pending)
-                return
             entries, pending = pending[:end], pending[end:]
             if _moment_of(entries[0]) == _moment_of(entries[-1]):
                 later = self._run_in_order(entries, limit)
@@ -87,6 +91,45 @@ class Slices:
                 later = self._run_slice(entries, limit)
             if later:
                 pending = sorted(pending + later, key=_order_of)
+        self._run_next(pending)
+
+    def _run_next(self, pending: list[Entry]) -> None:
+        """The budget is spent: run what is next, with all it causes that is, and hold the others."""
+        worker = self._worker
+        turns, minimal = worker._turns, worker._minimal_anywhere
+        later, heap = pending, list[Entry]()
+
+        def file(node: int, items: list[FlatItem]) -> None:
+            turn_of = turns[node]
+            for entry in self._numbered(node, items):
+                if turn_of(entry[3]) <= last:
+                    heappush(heap, entry)
+                else:
+                    later.append(entry)
+
+        while True:
+            by_turns = worker._by_turns_at == minimal
+            last: tuple[float, ...] = worker._turn if by_turns else (*minimal, inf)
+            waiting = self._with_chunks_up_to(last, later)
+            later, heap = [], []
+            for entry in waiting:
+                (heap if turns[entry[2]](entry[3]) <= last else later).append(entry)
+            self._run_heap(heap, file, budget=None if by_turns else _REPLAYS_OF_ONE_TIME_MAX)
+            if not heap:
+                self._hold(sorted(later, key=_order_of))
+                return
+            worker._go_by_turns_at(minimal)
+            later = sorted(later + heap, key=_order_of)
+
+    def _with_chunks_up_to(self, last: tuple[float, ...], pending: list[Entry]) -> list[Entry]:
+        """Take up the chunks with anything in them that has a turn up to this."""
+        due = [chunk for chunk in self._held if chunk.least <= last]
+        if not due:
+            return pending
+        self._held = [chunk for chunk in self._held if chunk.least > last]
+        self._worker._finished += [chunk.frame for chunk in due]
+        held = [entry for chunk in due for entry in chunk.entries]
+        return _cancelled(sorted(held + pending, key=_order_of))
 
     def _run_at_once(self) -> list[Entry] | None:
         """Run all that waits as one slice, and return what had to be left; None if it may not be."""
@@ -108,8 +151,6 @@ class Slices:
         """How far the next slice goes; None if nothing waits."""
         if not pending:
             return None
-        if self._worker._replays_left <= 0:
-            return self._worker._minimal_anywhere
         return _moment_of(pending[min(self._size, len(pending)) - 1])
 
     def _arrived(self) -> list[Entry]:
@@ -160,13 +201,10 @@ class Slices:
         send = worker._sender(rank, file)
         replays = begun = worker._replays_in(self._unit)
         while active:
-            if worker._replays_left <= 0 and limit > worker._minimal_anywhere:
-                limit = worker._minimal_anywhere
-                for node, items in list(active.items()):
-                    active[node] = self._within(node, items, limit, later)
-                    if not active[node]:
-                        del active[node]
-                continue
+            if worker._replays_left <= 0:
+                for node, items in active.items():
+                    later += self._numbered(node, items)
+                break
             node = min(active, key=rank.__getitem__)
             items = active.pop(node)
             if node in unsorted:
@@ -180,7 +218,7 @@ class Slices:
 
     def _run_in_order(self, entries: list[Entry], limit: Moment) -> list[Entry]:
         """The same for one global time: the least place first, all of one place at once."""
-        worker, heap = self._worker, list(entries)  # what is sorted is a heap
+        heap = list(entries)  # what is sorted is a heap
         later: list[Entry] = []
         behind = _behind(limit)
 
@@ -193,12 +231,24 @@ class Slices:
                 else:
                     later.append(entry)
 
+        self._adapt(self._run_heap(heap, file, budget=0), len(entries))
+        return later + heap
+
+    def _run_heap(
+        self,
+        heap: list[Entry],
+        file: Callable[[int, list[FlatItem]], None],
+        *,
+        budget: int | None,
+    ) -> int:
+        """Run these items and all that is filed there; how much was replayed.
+
+        It stops when the worker has spent so much more than it has, unless that is None.
+        """
+        worker = self._worker
         send = worker._sender(self._rank, file)
         replays = begun = worker._replays_in(self._unit)
-        while heap:
-            if worker._replays_left <= 0 and limit > worker._minimal_anywhere:
-                later += heap
-                break
+        while heap and (budget is None or worker._replays_left > -budget):
             place = heap[0][0]
             batches: dict[int, list[FlatItem]] = {}
             while heap and heap[0][0] == place:
@@ -208,8 +258,7 @@ class Slices:
                 self._run_node(node, items, send)
             before, replays = replays, worker._replays_in(self._unit)
             worker._replays_left -= replays - before
-        self._adapt(replays - begun, len(entries))
-        return later
+        return replays - begun
 
     def _run_node(
         self, node: int, items: list[FlatItem], send: Callable[[int, list[FlatItem]], None]
@@ -235,15 +284,15 @@ class Slices:
         self, node: int, items: list[FlatItem], limit: Moment, later: list[Entry]
     ) -> list[FlatItem]:
         """The items up to the limit; the others are filed for later."""
-        within: list[FlatItem] = []
         behind = _behind(limit)
-        for item in items:
-            if item[0] < behind:
-                within.append(item)
-            else:
-                self._number += 1
-                later.append((item[0], self._number, node, item))
-        return within
+        later += self._numbered(node, [item for item in items if item[0] >= behind])
+        return [item for item in items if item[0] < behind]
+
+    def _numbered(self, node: int, items: list[FlatItem]) -> list[Entry]:
+        """Entries of items that have just come, in their order."""
+        begin = self._number + 1
+        self._number += len(items)
+        return [(item[0], number, node, item) for number, item in enumerate(items, begin)]
 
     def _hold(self, pending: list[Entry]) -> None:
         """Hold items back, each in the chunk that its place belongs to."""
@@ -280,7 +329,7 @@ class Slices:
 class _Chunk:
     """Items held back, in order, as a frame that the worker sends to itself."""
 
-    __slots__ = ("entries", "first", "frame")
+    __slots__ = ("entries", "first", "frame", "least")
 
     def __init__(self, worker: Worker, entries: list[Entry]) -> None:
         self.entries = entries
@@ -289,6 +338,10 @@ class _Chunk:
         for _, _, node, item in entries:
             by_node.setdefault(node, []).append(item)
         self.frame = worker._frame(list(by_node.items()))
+        least = self.frame.least
+        assert least is not None  # no node of a region is a sink
+        #: Nothing in it has a turn before this.
+        self.least = least
 
 
 _place_of = itemgetter(0)

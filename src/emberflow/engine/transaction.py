@@ -39,9 +39,9 @@ before it. By induction: let all things before x have their last change behind t
 finitely many more changes in, one item or tombstone each, makes at most as many itself, and from
 then on is what the reference computes from the same inputs, by the same functions. Elements at or
 above the minimal time are bounded (credits), so all settle in finite time. How often a thing changes
-before that is another matter: in theory each correction begets two. There the worker's budget comes
-in, as for every cycle: when it is spent only what is at the minimal time goes on, whose inputs from
-below are final.
+before that is another matter: each correction may beget two. There the worker's budget comes in, as
+for every cycle: when it is spent only what is at the minimal time goes on, whose inputs from below are
+final; and if that does not settle either, one transaction of it at a time (`turns`).
 """
 
 from __future__ import annotations

@@ -11,15 +11,17 @@ Invariants, each of which a test breaks to see it caught:
    stably by place.
 2. *One ack.* What an event finished and what it sent are acked in one message, after processing.
    What stays on this worker is neither sent nor acked.
-3. *A frame's id counts once a table*, under the least global time that the frame carries for it.
-   The sender finds it and writes it on the frame, so every id is xored exactly twice.
+3. *A frame's id counts once a table*, under the least global time that the frame carries for it, or
+   the least turn of that. The sender finds it and writes it on the frame, so every id is xored exactly
+   twice.
 4. *Release below the minimal time only.*
 
 **Bounded speculation.** In a cycle that goes through several workers a correction can beget others
 that meet it again on the next round, faster than the true items settle. So each worker spends only
 so many replays on its cycles until the minimal time moves. When they are spent it holds back what
 is above the minimal time; what is at it goes on, so the minimal time does move. Items that are held
-are in flight: they are acked as a frame that the worker sends to itself.
+are in flight: they are acked as a frame that the worker sends to itself. Where one element begets many
+transactions, the same is done by turns (`turns`, `slices`).
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from emberflow.engine.messages import (
     Frame,
     Moment,
     Progress,
+    TurnXors,
     Xors,
 )
 from emberflow.engine.program import Layout, Machines, Unit
@@ -50,6 +53,7 @@ from emberflow.engine.reading import Reading
 from emberflow.engine.receipts import Receipts
 from emberflow.engine.routing import Route, barrier_host
 from emberflow.engine.slices import Slices, runs_in_slices
+from emberflow.engine.turns import turns_of
 from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, StepError
 from emberflow.graph import Sink
 from emberflow.hashing import owner, stable_id
@@ -126,6 +130,10 @@ class Worker:
         #: Nothing below this can reach the barriers here any more.
         self.minimal: Moment = BEFORE_ALL
         self._minimal_anywhere: Moment = BEFORE_ALL
+        self._turn: Place = BEFORE_ALL
+        #: What is of this global time is acked by turns.
+        self._by_turns_at: Moment = BEFORE_ALL
+        self._turns = turns_of(layout.graph)
         self._replays_left = _REPLAYS_MAX
         #: By the rank of the region: the frame to itself that holds its items back.
         self._held: dict[int, Frame] = {}
@@ -208,6 +216,8 @@ class Worker:
         """Frames of other workers, in the order they came."""
         for frame in frames:
             self._finished.append(frame)
+            if frame.least is not None and len(frame.least) > 2:
+                self._go_by_turns_at((frame.least[0], frame.least[1]))
             for node, items in frame.parts:
                 if node == self.layout.failures:  # no unit of the graph: nothing would run it
                     self._run_node(node, items, self._send)
@@ -220,8 +230,8 @@ class Worker:
         """The minimal time has moved: release what is final. What is not needed any more can be trimmed
         (`tidy`)."""
         self._receipts.told(progress)
-        if progress.anywhere > self._minimal_anywhere:
-            self._minimal_anywhere = progress.anywhere
+        if progress.turn > self._turn:
+            self._turn, self._minimal_anywhere = progress.turn, progress.anywhere
             self._replays_left = _REPLAYS_MAX
             held = [rank for rank, slices in self._slices.items() if slices.held()]
             for rank in (*self._held, *held):
@@ -482,7 +492,7 @@ class Worker:
     # Effects.
 
     def _effects(self, *, releases: bool = False) -> Effects:
-        anywhere: Xors = {}
+        anywhere: TurnXors = {}
         ranges: dict[int, Xors] = {}
         for frame in self._finished:
             _xor(frame, self.index, anywhere, ranges)
@@ -513,12 +523,24 @@ class Worker:
     def _frame(self, parts: list[tuple[int, list[FlatItem]]]) -> Frame:
         self._frames_made += 1
         # Only sinks have barriers, and from a sink nothing goes further.
+        least: Place | None = _least(items for node, items in parts if node not in self.barriers)
+        if least == self._by_turns_at:
+            least = self._least_turn(parts)
         return Frame(
             self.index,
             stable_id("frame", self._incarnation, self.index, self._frames_made),
             tuple(parts),
-            _least(items for node, items in parts if node not in self.barriers),
+            least,
             _least(items for node, items in parts if node in self.barriers),
+        )
+
+    def _go_by_turns_at(self, moment: Moment) -> None:
+        """From here on, what is sent of this global time counts under its turn."""
+        self._by_turns_at = max(self._by_turns_at, moment)
+
+    def _least_turn(self, parts: list[tuple[int, list[FlatItem]]]) -> Place:
+        return min(
+            min(map(self._turns[node], items)) for node, items in parts if node not in self.barriers
         )
 
     def _released(self) -> tuple[list[Bundle], Exception | None]:
@@ -579,7 +601,7 @@ def _least(batches: Iterable[list[FlatItem]]) -> Moment | None:
     return None if least is None else (least[0], least[1])
 
 
-def _xor(frame: Frame, destination: int, anywhere: Xors, ranges: dict[int, Xors]) -> None:
+def _xor(frame: Frame, destination: int, anywhere: TurnXors, ranges: dict[int, Xors]) -> None:
     """Xor a frame's id into the entries of the least global times that it carries."""
     if frame.least is not None:
         anywhere[frame.least] = anywhere.get(frame.least, 0) ^ frame.id

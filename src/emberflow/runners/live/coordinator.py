@@ -349,7 +349,7 @@ class Coordinator:
         (`engine.receipts`), and it can wait for company.
         """
         progress, told, now = self._acker.progress, self._told, time.monotonic()
-        if told is not None and progress.anywhere == told.anywhere:
+        if told is not None and progress.turn == told.turn:
             waits = _HEARTBEAT_SECONDS
             if progress.ranges != told.ranges:
                 waits = 0.0 if at_once else _COMPANY_SECONDS

@@ -17,7 +17,7 @@ import os
 import time
 from collections import deque
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import zmq
 
@@ -35,6 +35,7 @@ from emberflow.engine.messages import (
     Frame,
     Moment,
     Progress,
+    TurnXors,
     Xors,
 )
 from emberflow.engine.program import Layout
@@ -56,6 +57,8 @@ from emberflow.runners.live.storing import Store, WriterThread
 from emberflow.runners.live.wire import Wire, WireError, own_address
 from emberflow.sharing import range_in
 from emberflow.sinks.protocol import StoredBundle
+
+T = TypeVar("T")
 
 #: However idle it is: a front that takes the time of arrival promises the present in every round.
 _IDLE_MS = 1
@@ -575,7 +578,7 @@ def _one_ack(worker: int, acks: list[Ack]) -> Ack:
     """Several acks as one: xors are xored, of promises and numbers the last one counts."""
     if len(acks) == 1:
         return acks[0]
-    anywhere: Xors = {}
+    anywhere: TurnXors = {}
     ranges: dict[int, Xors] = {}
     reports: dict[int, Moment] = {}
     number = 0
@@ -588,6 +591,6 @@ def _one_ack(worker: int, acks: list[Ack]) -> Ack:
     return Ack(worker, anywhere, ranges, reports, number)
 
 
-def _xor_into(table: Xors, xors: Xors) -> None:
+def _xor_into(table: dict[T, int], xors: dict[T, int]) -> None:
     for moment, xor in xors.items():
         table[moment] = table.get(moment, 0) ^ xor

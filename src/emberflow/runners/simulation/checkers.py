@@ -10,9 +10,10 @@ from typing import Any
 
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Frame, Moment, Progress
 from emberflow.engine.worker import Worker
-from emberflow.graph import Graph
+from emberflow.graph import Graph, Merge
 from emberflow.hashing import key_hash, owner
-from emberflow.item import Place
+from emberflow.item import FlatItem, Place
+from emberflow.transactional import Close, State
 
 
 class CheckError(AssertionError):
@@ -24,6 +25,7 @@ class MinimalTimeChecker:
 
     def __init__(self, graph: Graph, workers: list[Worker]) -> None:
         self._workers = list(workers)
+        self._graph = graph
         self._sinks = {sink.id for sink in graph.sinks.values()} | {len(graph.nodes)}
         self._flying: dict[int, tuple[int, Frame]] = {}
         self._entering: dict[int, list[Moment]] = {}
@@ -51,6 +53,11 @@ class MinimalTimeChecker:
     def progress(self, progress: Progress) -> None:
         """What the acker says."""
         self._check(progress.anywhere, progress.of_range)
+        if progress.within:
+            for _, frame in self._in_flight():
+                for node, items in frame.parts:
+                    if node not in self._sinks:
+                        self._check_turns(progress.within, node, items)
 
     def at_barriers(self, worker: Worker) -> None:
         """What a worker goes by, which may know more of its own range. All that is in flight may go
@@ -65,9 +72,7 @@ class MinimalTimeChecker:
                     f"the minimal time is {anywhere} and front {front} has still to emit "
                     f"{moments[-1]}"
                 )
-        flying = list(self._flying.values())
-        flying += [(worker.index, frame) for worker in self._workers for frame in worker.held()]
-        for destination, frame in flying:
+        for destination, frame in self._in_flight():
             for node, items in frame.parts:
                 minimal = of_range(destination) if node in self._sinks else anywhere
                 for place, _, _ in items:
@@ -76,6 +81,28 @@ class MinimalTimeChecker:
                             f"the minimal time is {minimal} and an item at {place} is still in "
                             f"flight to node {node} of worker {destination}"
                         )
+
+    def _in_flight(self) -> list[tuple[int, Frame]]:
+        held = [(worker.index, frame) for worker in self._workers for frame in worker.held()]
+        return [*self._flying.values(), *held]
+
+    def _check_turns(self, turn: Place, node: int, items: list[FlatItem]) -> None:
+        """Whoever goes by turns takes it that no transaction before this one can change any more."""
+        bound_for = self._graph.nodes[node]
+        if isinstance(bound_for, Merge):
+            bound_for = self._graph.nodes[self._graph.readers[node][0][0]]
+        for place, _, payload in items:
+            if isinstance(bound_for, State):
+                own = place[: payload[2]]
+            elif isinstance(bound_for, Close):
+                own = payload[0]
+            else:
+                own = place
+            if own < turn:
+                raise CheckError(
+                    f"it is the turn of {turn} and an item at {place} of {own} is still in flight "
+                    f"to node {node}"
+                )
 
     def finished(self) -> None:
         if self._flying:
