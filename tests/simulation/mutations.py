@@ -33,7 +33,7 @@ from emberflow.engine.messages import (
     Progress,
     Xors,
 )
-from emberflow.engine.program import Layout, Unit
+from emberflow.engine.program import Layout
 from emberflow.engine.receipts import Receipts
 from emberflow.engine.worker import Worker
 from emberflow.errors import Diverted
@@ -620,14 +620,10 @@ def keep_all_credits(patch: pytest.MonkeyPatch) -> Machines:
 class HoldsSilently(Worker):
     """Holds items of a cycle back, and acks neither that it does nor that they went on."""
 
-    def _hold(self, *held: Any) -> None:
-        super()._hold(*held)
-        self._newly_held.pop()
-
-    def _run_region(self, unit: Unit) -> None:
-        held = self.held()
-        super()._run_region(unit)
-        self._finished = [frame for frame in self._finished if frame not in held]
+    def _effects(self, *, releases: bool = False) -> Effects:
+        self._newly_held = []
+        self._finished = [frame for frame in self._finished if frame.sender != self.index]
+        return super()._effects(releases=releases)
 
 
 @mutation(PROGRESS)
@@ -642,22 +638,7 @@ def hold_back_without_telling_anyone(patch: pytest.MonkeyPatch) -> Machines:
 
     class Mutant(HoldsSilently):
         def held(self) -> list[Frame]:
-            return list(self._held.values()) if self._telling else []
-
-        _telling = True
-
-        def deliver(self, frames: Sequence[Frame]) -> Effects:
-            return self._silently(super().deliver, frames)
-
-        def progress(self, progress: Progress) -> Effects:
-            return self._silently(super().progress, progress)
-
-        def _silently(self, event: Any, argument: Any) -> Effects:
-            self._telling = True
-            try:
-                return event(argument)
-            finally:
-                self._telling = False
+            return []
 
     patch.setattr(worker_module, "_REPLAYS_MAX", 3)
     return {"worker": Mutant}

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine import worker as worker_module
+from emberflow.engine import cycles as cycles_module
+from emberflow.engine.worker import Worker
 from emberflow.runners import reference as reference_module
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation.options import Faults
@@ -80,7 +81,7 @@ def test_an_endless_loop_is_diverted_as_by_the_reference(
     monkeypatch: pytest.MonkeyPatch, stateful: str
 ) -> None:
     """Where an item is found to be endless does not depend on what runs as one machine."""
-    for module in (worker_module, reference_module):
+    for module in (cycles_module, reference_module):
         monkeypatch.setattr(module, "CHILD_IDS_MAX", 40)
     flow = ef.Flow("endless")
     again = flow.loop()
@@ -112,7 +113,7 @@ def test_what_the_errors_sink_has_it_does_not_get_again() -> None:
     middle = everything[len(everything) // 2]
     delivered = (middle.time, middle.front)
 
-    class Restarted(worker_module.Worker):
+    class Restarted(Worker):
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, delivered={("errors", 0): delivered}, **named)
 

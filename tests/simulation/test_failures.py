@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine import worker as worker_module
+from emberflow.engine import cycles as cycles_module
 from emberflow.runners import reference as reference_module
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
@@ -193,7 +193,7 @@ def test_an_endless_loop_is_told_as_by_the_reference(
     monkeypatch: pytest.MonkeyPatch, later: bool
 ) -> None:
     """At once, and with rounds that are scheduled: those find an end in time only."""
-    for module in (worker_module, reference_module):
+    for module in (cycles_module, reference_module):
         monkeypatch.setattr(module, "CHILD_IDS_MAX", 40)
     flow = ef.Flow("endless")
     again = flow.loop()
@@ -215,7 +215,7 @@ def test_an_endless_loop_is_told_as_by_the_reference(
 
 def test_a_loop_that_is_endless_in_speculation_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes round until nothing is missing, which in order is at once."""
-    for module in (worker_module, reference_module):
+    for module in (cycles_module, reference_module):
         monkeypatch.setattr(module, "CHILD_IDS_MAX", 40)
     flow = ef.Flow("round and round")
     fronts = [flow.front(f"front-{number}") for number in range(2)]

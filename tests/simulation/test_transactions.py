@@ -13,7 +13,7 @@ import pytest
 
 import emberflow as ef
 from emberflow import transactional as transactional_module
-from emberflow.engine import slices as slices_module
+from emberflow.engine import cycles as cycles_module
 from emberflow.engine import worker as worker_module
 from tests.simulation.cases import WrongError
 from tests.simulation.transaction_mutations import BREAKS, CRASH_BREAKS, Break
@@ -49,9 +49,9 @@ def test_however_little_they_may_speculate(
 ) -> None:
     """What is held back, in ever so small chunks, is not lost and not overtaken."""
     monkeypatch.setattr(worker_module, "_REPLAYS_MAX", replays_max)
-    monkeypatch.setattr(slices_module, "_REPLAYS_OF_ONE_TIME_MAX", of_one_time)
-    monkeypatch.setattr(slices_module, "_SLICE_FIRST", slice_first)
-    monkeypatch.setattr(slices_module, "_CHUNK", chunk)
+    monkeypatch.setattr(cycles_module, "_REPLAYS_OF_ONE_TIME_MAX", of_one_time)
+    monkeypatch.setattr(cycles_module, "_SLICE_FIRST", slice_first)
+    monkeypatch.setattr(cycles_module, "_CHUNK", chunk)
     for seed in range(10_000 * (replays_max + 1), 10_000 * (replays_max + 1) + 10):
         judged_with_states(TransactionCase.of(seed))
 
@@ -72,43 +72,6 @@ def test_the_cases_are_worth_it() -> None:
     assert replays > transactions
     assert alone > 5
     assert together > 20
-
-
-# --- Many transactions of one element --------------------------------------------------------------
-
-
-def crowd(transactions: int) -> ef.Flow:
-    """An element makes many transactions, each over three of five keys; two in five are refused."""
-    flow = ef.Flow("crowd")
-    purse = flow.state("purses", default=20)
-    many = flow.front("elements").flat_map(lambda n: [n * 7 + i for i in range(transactions)])
-    with many.transaction() as tx:
-        tx.key_by(lambda n: n % 5).update(
-            purse, lambda value, n: (value * 3 + n) % 50 - 5, check=lambda value: value >= 0
-        )
-        tx.key_by(lambda n: (n * 5 + 1) % 5).update(
-            purse, lambda value, n: value - n % 7, check=lambda value: value >= -1
-        )
-        tx.key_by(lambda n: (n * 11 + 3) % 5).update(
-            purse, lambda value, n: value + n % 4, check=lambda value: value < 50
-        )
-    tx.committed.sink("committed")
-    tx.rejected.sink("rejected")
-    return flow
-
-
-@pytest.mark.parametrize(("workers", "seed"), [(2, 1), (4, 3)])
-def test_transactions_of_one_element_settle_in_turns(workers: int, seed: int) -> None:
-    """They have one global time, by which nobody can tell who is next. Corrections beget corrections
-    then: with the second seed it took a million replays."""
-    elements, count = [3, 5], 200
-    transactions = len(elements) * count
-    result = ef.simulate(crowd(count), elements=elements, seed=seed, workers=workers)
-    assert result.outputs == ef.run(crowd(count), elements=elements)
-    assert len(result.outputs["rejected"]) > transactions / 5
-    # Each of three accesses at most once for each turn of its element: on average far less often.
-    assert sum(worker.replays for worker in result.statistics) < transactions * 3 * count / 4
-    assert sum(worker.items_sent for worker in result.statistics) < transactions * 20
 
 
 # --- Deciding alone --------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from emberflow.engine import cycles as cycles_module
 from emberflow.engine import program as program_module
-from emberflow.engine import slices as slices_module
 from emberflow.engine import turns as turns_module
 from emberflow.engine import versions as versions_module
 from emberflow.engine import worker as worker_module
 from emberflow.engine.closing import Closing, Record
+from emberflow.engine.cycles import Cycle
 from emberflow.engine.messages import AFTER_ALL, Effects, Frame, Moment
-from emberflow.engine.slices import Slices
 from emberflow.engine.trimming import Trimmed
 from emberflow.engine.versions import Bucket, Versions
 from emberflow.engine.worker import Worker
@@ -164,9 +164,9 @@ def constraints_that_nobody_looks_at(patch: pytest.MonkeyPatch) -> None:
 @breaks
 def what_is_held_is_overtaken(patch: pytest.MonkeyPatch) -> None:
     """A replay that reaches beyond a slice goes ahead of what waits there."""
-    patch.setattr(Slices, "_within", lambda self, node, items, limit, later: items)
-    patch.setattr("emberflow.engine.slices._SLICE_FIRST", 2)
-    patch.setattr("emberflow.engine.slices._SLICE_MAX", 4)
+    patch.setattr(Cycle, "_within", lambda self, node, items, limit, later: items)
+    patch.setattr("emberflow.engine.cycles._SLICE_FIRST", 2)
+    patch.setattr("emberflow.engine.cycles._SLICE_MAX", 4)
 
 
 # --- What is decided, and on what ------------------------------------------------------------------
@@ -177,7 +177,7 @@ def a_turn_for_every_access(patch: pytest.MonkeyPatch) -> None:
     """An abort may be for an access whose turn it was before the vote's."""
     patch.setattr(turns_module, "_of_access", turns_module._of_place)
     patch.setattr(worker_module, "_REPLAYS_MAX", 0)
-    patch.setattr(slices_module, "_REPLAYS_OF_ONE_TIME_MAX", 0)
+    patch.setattr(cycles_module, "_REPLAYS_OF_ONE_TIME_MAX", 0)
 
 
 @breaks

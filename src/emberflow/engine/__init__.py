@@ -13,7 +13,8 @@ moves messages differs. Read `worker` for how they work together, then the machi
 `transaction`   transactions without locks: the protocol, and why it ends
 `versions`      the states: versions by key, votes
 `closing`       the closers: votes, decisions, aborts
-`slices`        how the cycle of states and closers is run
+`cycles`        how cycles are run: loops, and states with their closers
+`turns`         whose turn it is among all that one element begets
 `barrier`       holds output until the minimal time has passed it
 `reading`       a worker's part of an answer to a query of state
 `asking`        the coordinator's: the moment of the answer, and that it is kept

@@ -5,7 +5,7 @@
   triple is ever made, and what crosses the network is the payload.
 - **Units.** Nodes are run in topological order, each with all that has come for it, so that a
   grouping sees the items of a batch together and in order, whatever way they took. A cycle that is
-  not fused has no such order: its nodes form a *region*, run item by item, the least place first,
+  not fused has no such order: its nodes form a *region* (`cycles`), run item by item, the least place first,
   until nothing is left in it. That is the order of the reference runner, so on one worker and with
   input in order nothing is replayed, but for what a batch had behind an item that it schedules.
 - **Routes.** An input with a key is a hop: its items go to the worker that owns the key's hash. A

@@ -1,10 +1,10 @@
-"""Turns: in which order the transactions of one element may be settled, one after another.
+"""Turns: in which order all that one element begets may be settled, one thing after another.
 
 The minimal time tells which element is next. One element may beget many transactions (`flat_map`, a
-transaction behind another, a retry), and on several workers these presume of each other what is not
-true yet: a correction is met by others that it caused itself, and N transactions on one key can take
-far more than N rounds to agree. Bounded speculation by global times does not help: they all have one.
-So a worker that has spent its budget at the minimal time goes by turns.
+transaction behind another, a retry), or many rounds of a loop, and on several workers these presume of
+each other what is not true yet: a correction is met by others that it caused itself, and N transactions
+on one key can take far more than N rounds to agree. Bounded speculation by global times does not help:
+they all have one. So a worker that has spent its budget at the minimal time goes by turns.
 
 The **turn** of an item is the identity of the transaction that it is inside of; outside of any, it is
 its place. What is guaranteed: **what an item begets has its turn or a later one.** For

@@ -21,7 +21,7 @@ that meet it again on the next round, faster than the true items settle. So each
 so many replays on its cycles until the minimal time moves. When they are spent it holds back what
 is above the minimal time; what is at it goes on, so the minimal time does move. Items that are held
 are in flight: they are acked as a frame that the worker sends to itself. Where one element begets many
-transactions, the same is done by turns (`turns`, `slices`).
+transactions, the same is done by turns (`turns`, `cycles`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from typing import Any
 from emberflow.calls import balance_of
 from emberflow.engine.barrier import Barrier
 from emberflow.engine.cut import Capture, Row, Scheduled
+from emberflow.engine.cycles import Cycle
 from emberflow.engine.keeping import Keeping
 from emberflow.engine.messages import (
     BEFORE_ALL,
@@ -52,12 +53,11 @@ from emberflow.engine.program import Layout, Machines, Unit
 from emberflow.engine.reading import Reading
 from emberflow.engine.receipts import Receipts
 from emberflow.engine.routing import Route, barrier_host
-from emberflow.engine.slices import Slices, runs_in_slices
 from emberflow.engine.turns import turns_of
 from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, StepError
 from emberflow.graph import Sink
 from emberflow.hashing import owner, stable_id
-from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
+from emberflow.item import FlatItem, GlobalTime, Place
 from emberflow.sharing import Shares, equal_shares
 
 _place_of = itemgetter(0)
@@ -135,14 +135,11 @@ class Worker:
         self._by_turns_at: Moment = BEFORE_ALL
         self._turns = turns_of(layout.graph)
         self._replays_left = _REPLAYS_MAX
-        #: By the rank of the region: the frame to itself that holds its items back.
-        self._held: dict[int, Frame] = {}
+        #: Frames to itself, of items that are held back in cycles.
         self._newly_held: list[Frame] = []
-        #: By the rank of the region: one that transactions made.
-        self._slices = {
-            rank: Slices(self, unit)
-            for rank, unit in enumerate(layout.units)
-            if unit.is_region and runs_in_slices(layout, unit)
+        #: By the rank of the region.
+        self._cycles = {
+            rank: Cycle(self, unit) for rank, unit in enumerate(layout.units) if unit.is_region
         }
         self._routes = {node: Route(layout, node, shares) for node in self._routed_nodes()}
         self._sink_balances = {
@@ -233,9 +230,9 @@ class Worker:
         if progress.turn > self._turn:
             self._turn, self._minimal_anywhere = progress.turn, progress.anywhere
             self._replays_left = _REPLAYS_MAX
-            held = [rank for rank, slices in self._slices.items() if slices.held()]
-            for rank in (*self._held, *held):
-                heappush(self._ready, rank)
+            for rank, cycle in self._cycles.items():
+                if cycle.held():
+                    heappush(self._ready, rank)
             self._run()
         self.keeping.progress(progress)
         return self._effects(releases=True)
@@ -308,15 +305,13 @@ class Worker:
         ready, units = self._ready, self.layout.units
         while ready:
             rank = heappop(ready)
-            unit = units[rank]
-            if rank in self._slices:
-                self._slices[rank].run()
-            elif unit.is_region:
-                self._run_region(unit)
-            else:
-                items = self._taken(unit.nodes[0])
-                if items:
-                    self._run_node(unit.nodes[0], items, self._send)
+            if rank in self._cycles:
+                self._cycles[rank].run()
+                continue
+            (node,) = units[rank].nodes
+            items = self._taken(node)
+            if items:
+                self._run_node(node, items, self._send)
 
     def _run_node(
         self, node: int, items: list[FlatItem], send: Callable[[int, list[FlatItem]], None]
@@ -337,62 +332,13 @@ class Worker:
         if failed:
             self._fail(failed)
 
-    def _run_region(self, unit: Unit) -> None:
-        """A cycle, item by item, the least place first."""
-        heap: list[tuple[Any, int, int, FlatItem]] = []
-        number = 0  # arrival order among items of one place: FIFO, and no comparing of payloads
-
-        def file(node: int, items: list[FlatItem]) -> None:
-            nonlocal number
-            for item in items:
-                number += 1
-                heappush(heap, (item[0], number, node, item))
-
-        send = self._sender(set(unit.nodes), file)
-        rank = self.layout.rank[unit.nodes[0]]
-        held = self._held.pop(rank, None)
-        if held is not None:
-            self._finished.append(held)
-            for node, items in held.parts:
-                file(node, items)
-        for node in unit.nodes:
-            file(node, self._taken(node))
-        replays = self._replays_in(unit)
-        while heap:
-            # All of one place at once: a correction is a tombstone and an item (see `net`).
-            place = heap[0][0]
-            if self._replays_left <= 0 and place[:2] > self._minimal_anywhere:
-                self._hold(rank, sorted(heap, key=_order_of))
-                return
-            batches: dict[int, list[FlatItem]] = {}
-            while heap and heap[0][0] == place:
-                _, _, node, item = heappop(heap)
-                batches.setdefault(node, []).append(item)
-            for node, items in batches.items():
-                if len(place) - 2 > CHILD_IDS_MAX and node in self.layout.graph.loop_entries:
-                    self._fail([(place, item[1], self._endless(node, item)) for item in items])
-                else:
-                    self._run_node(node, items, send)
-            before, replays = replays, self._replays_in(unit)
-            self._replays_left -= replays - before
-
     def _replays_in(self, unit: Unit) -> int:
         stateful = self.machines.stateful
         return sum(stateful[node].replays for node in unit.nodes if node in stateful)
 
-    def _hold(self, rank: int, entries: list[tuple[Any, int, int, FlatItem]]) -> None:
-        """Hold these items of a region back, in their order, as a frame to this worker itself."""
-        by_node: dict[int, list[FlatItem]] = {}
-        for _, _, node, item in entries:
-            by_node.setdefault(node, []).append(item)
-        frame = self._frame(list(by_node.items()))
-        self._held[rank] = frame
-        self._newly_held.append(frame)
-
     def held(self) -> list[Frame]:
         """What this worker holds back: in flight, though on no link."""
-        held = list(self._held.values())
-        return held + [frame for slices in self._slices.values() for frame in slices.held()]
+        return [frame for cycle in self._cycles.values() for frame in cycle.held()]
 
     def _endless(self, node: int, item: FlatItem) -> EndlessLoopError:
         return EndlessLoopError.of(

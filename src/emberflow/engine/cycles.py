@@ -1,21 +1,22 @@
-"""How the cycle of transactions is run: a slice of global times at once, in order.
+"""How a cycle of the graph is run: in order, or a slice of global times at once.
 
-State and closer form a cycle, votes one way and aborts the other. Item by item, the least place
-first, is the order in which nothing is ever presumed wrongly on one worker; but most transactions
-commit, and then a whole batch at a time is many times cheaper. So a region with transactions in it
-is run in *slices*: the items of the next so many global times, node by node, until nothing is
-left of them; then the next slice. A slice in which more was replayed than came in makes the next
-ones smaller, down to one global time; one without a replay makes them larger. Within one global time
-accesses of a transaction depend on each other, so there it is the least place first after all.
+Where a loop was not fused, or there are transactions (state and closer form a cycle, votes one way and
+aborts the other), nodes have no order: they form a *region*. Item by item, the least place first, is
+the order in which nothing is ever presumed wrongly on one worker, and so are loops run.
 
-The worker's budget bounds speculation here too. When it is spent, what is above the minimal time is
-held back. Mostly the few transactions of one element soon agree. Where they do not, all is held back
-but what has the least turn of the minimal time (`turns`): that alone depends on nothing that is still
-under way, so N transactions take N turns at most, each of which puts right no more than all of them;
-but it takes a way to the acker and back, which is why that is not done at once. What is held may be
-much (all that the fronts' credits let in), and the minimal time moves often: so it is held in chunks,
-each a frame of its own that the worker sends to itself, and a run takes up only the chunks it comes
-to.
+But most transactions commit, and then a whole batch at a time is many times cheaper. So a region with
+transactions in it is run in *slices*: the items of the next so many global times, node by node, until
+nothing is left of them; then the next slice. A slice in which more was replayed than came in makes the
+next ones smaller, down to one global time; one without a replay makes them larger. Within one global
+time accesses of a transaction depend on each other, so there it is the least place first after all.
+
+The worker's budget bounds speculation. When it is spent, what is above the minimal time is held back.
+Mostly the few items of one element soon agree. Where they do not, all is held back but what has the
+least turn of the minimal time (`turns`): that alone depends on nothing that is still under way, so N
+transactions take N turns at most, each of which puts right no more than all of them; but it takes a
+way to the acker and back, which is why that is not done at once. What is held may be much (all that
+the fronts' credits let in), and the minimal time moves often: so it is held in chunks, each a frame of
+its own that the worker sends to itself, and a run takes up only the chunks it comes to.
 
 Where nothing is held and all that waits is no more than a slice, it is run as one, as it came: then
 nothing older waits anywhere, and no entry need be made of an item.
@@ -52,18 +53,18 @@ _CHUNK = 64
 _REPLAYS_OF_ONE_TIME_MAX = 1_000
 
 
-def runs_in_slices(layout: Layout, unit: Unit) -> bool:
-    """Whether a region is one of transactions."""
+def _has_transactions(layout: Layout, unit: Unit) -> bool:
     return any(isinstance(layout.graph.nodes[node], Close) for node in unit.nodes)
 
 
-class Slices:
-    """A region of transactions on one worker."""
+class Cycle:
+    """A region on one worker."""
 
     def __init__(self, worker: Worker, unit: Unit) -> None:
         self._worker = worker
         self._unit = unit
         self._rank = {node: rank for rank, node in enumerate(_order(worker.layout, unit))}
+        self._in_slices = _has_transactions(worker.layout, unit)
         self._number = 0
         self._size = _SLICE_FIRST
         self._held: list[_Chunk] = []
@@ -72,6 +73,22 @@ class Slices:
         return [chunk.frame for chunk in self._held]
 
     def run(self) -> None:
+        """Run what waits here: all of it, or what is next when the budget is spent."""
+        pending = self._run_slices() if self._in_slices else self._run_by_place()
+        if self._worker._replays_left <= 0:
+            self._run_next(pending)
+
+    def _run_by_place(self) -> list[Entry]:
+        """Run what waits, as long as there is budget; what is left."""
+        pending = self._arrived()
+        if self._worker._replays_left > 0:
+            if self._held:
+                pending = self._with_chunks_up_to(AFTER_ALL, pending)
+            pending = self._run_in_order(pending, AFTER_ALL)
+        return pending
+
+    def _run_slices(self) -> list[Entry]:
+        """The same, a slice at a time."""
         pending = self._run_at_once()
         if pending is None:
             pending = self._arrived()
@@ -82,7 +99,7 @@ class Slices:
                 pending = self._with_held(pending)
                 limit = self._limit(pending)
             if limit is None:
-                return
+                break
             end = bisect_right(pending, limit, key=_moment_of)
             entries, pending = pending[:end], pending[end:]
             if _moment_of(entries[0]) == _moment_of(entries[-1]):
@@ -91,10 +108,10 @@ class Slices:
                 later = self._run_slice(entries, limit)
             if later:
                 pending = sorted(pending + later, key=_order_of)
-        self._run_next(pending)
+        return pending
 
     def _run_next(self, pending: list[Entry]) -> None:
-        """The budget is spent: run what is next, with all it causes that is, and hold the others."""
+        """Run what is next, with all it causes that is, and hold the others."""
         worker = self._worker
         turns, minimal = worker._turns, worker._minimal_anywhere
         later, heap = pending, list[Entry]()
@@ -119,13 +136,11 @@ class Slices:
                 self._hold(sorted(later, key=_order_of))
                 return
             worker._go_by_turns_at(minimal)
-            later = sorted(later + heap, key=_order_of)
+            later += heap
 
     def _with_chunks_up_to(self, last: tuple[float, ...], pending: list[Entry]) -> list[Entry]:
-        """Take up the chunks with anything in them that has a turn up to this."""
+        """What waits, in order, and the chunks with anything in them that has a turn up to this."""
         due = [chunk for chunk in self._held if chunk.least <= last]
-        if not due:
-            return pending
         self._held = [chunk for chunk in self._held if chunk.least > last]
         self._worker._finished += [chunk.frame for chunk in due]
         held = [entry for chunk in due for entry in chunk.entries]
@@ -156,12 +171,8 @@ class Slices:
     def _arrived(self) -> list[Entry]:
         """What waits for the nodes of the region, in order."""
         found: list[Entry] = []
-        number = self._number
         for node in self._unit.nodes:
-            for item in self._worker._taken(node):
-                number += 1
-                found.append((item[0], number, node, item))
-        self._number = number
+            found += self._numbered(node, self._worker._taken(node))
         found.sort(key=_order_of)
         return found
 
@@ -223,10 +234,8 @@ class Slices:
         behind = _behind(limit)
 
         def file(node: int, items: list[FlatItem]) -> None:
-            for item in items:
-                self._number += 1
-                entry = (item[0], self._number, node, item)
-                if item[0] < behind:
+            for entry in self._numbered(node, items):
+                if entry[0] < behind:
                     heappush(heap, entry)
                 else:
                     later.append(entry)

@@ -1,0 +1,74 @@
+"""What one element begets is settled in turns, however much it is and however few keys it is for.
+
+All of it has one global time, by which nobody can tell who is next. Corrections beget corrections then,
+and on several workers they met each other for minutes. What is counted here is in the simulation, so it
+is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import emberflow as ef
+
+
+def crowd(count: int) -> ef.Flow:
+    """An element makes many transactions, each over three of five keys; one in five is refused."""
+    flow = ef.Flow("crowd")
+    purse = flow.state("purses", default=20)
+    many = flow.front("elements").flat_map(lambda n: [n * 7 + i for i in range(count)])
+    with many.transaction() as tx:
+        tx.key_by(lambda n: n % 5).update(
+            purse, lambda value, n: (value * 3 + n) % 50 - 5, check=lambda value: value >= 0
+        )
+        tx.key_by(lambda n: (n * 5 + 1) % 5).update(
+            purse, lambda value, n: value - n % 7, check=lambda value: value >= -1
+        )
+        tx.key_by(lambda n: (n * 11 + 3) % 5).update(
+            purse, lambda value, n: value + n % 4, check=lambda value: value < 50
+        )
+    tx.committed.sink("committed")
+    tx.rejected.sink("rejected")
+    return flow
+
+
+@pytest.mark.parametrize(("workers", "seed"), [(2, 1), (4, 3)])
+def test_transactions(workers: int, seed: int) -> None:
+    """With the second seed it took a million replays."""
+    elements, count = [3, 5], 200
+    transactions = len(elements) * count
+    result = ef.simulate(crowd(count), elements=elements, seed=seed, workers=workers)
+    assert result.outputs == ef.run(crowd(count), elements=elements)
+    assert len(result.outputs["rejected"]) > transactions / 5
+    # Each of three accesses at most once for each turn of its element: on average far less often.
+    assert sum(worker.replays for worker in result.statistics) < transactions * 3 * count / 4
+    assert sum(worker.items_sent for worker in result.statistics) < transactions * 20
+
+
+def whirl(count: int, rounds: int) -> ef.Flow:
+    """An element makes many numbers, which go round: where to depends on all that were there before."""
+    flow = ef.Flow("whirl")
+    again = flow.loop()
+    many = flow.front("elements").flat_map(lambda n: [(n * 7 + i, rounds) for i in range(count)])
+    mixed = (
+        ef.merge(many, again)
+        .key_by(lambda number: number[0] % 5)
+        .fold(initial=(0, 0), combine=lambda sum_, n: ((sum_[0] * 3 + n[0]) % 97, n[1]))
+    )
+    again.close(mixed.filter(lambda n: n[1] > 0).map(lambda n: (n[0], n[1] - 1)))
+    mixed.sink("mixed")
+    return flow
+
+
+@pytest.mark.parametrize(("workers", "seed"), [(2, 1), (3, 0)])
+def test_rounds_of_a_loop(workers: int, seed: int) -> None:
+    """With three workers and these few numbers it took 360,000 messages; with twice as many it did
+    not end."""
+    elements, count, rounds = [3, 5], 30, 3
+    numbers = len(elements) * count * (rounds + 1)
+    result = ef.simulate(whirl(count, rounds), elements=elements, seed=seed, workers=workers)
+    assert result.outputs == ef.run(whirl(count, rounds), elements=elements)
+    assert len(result.outputs["mixed"]) == numbers
+    # Each number at most once for each that an element made.
+    assert sum(worker.replays for worker in result.statistics) < numbers * numbers / 1.5
+    assert sum(worker.items_sent for worker in result.statistics) < numbers * 100
