@@ -27,6 +27,7 @@ that is held of one place is in one chunk, and what waits beside it is newer.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
@@ -36,7 +37,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from emberflow.engine.messages import AFTER_ALL, Frame, Moment
 from emberflow.engine.program import Layout, Unit
-from emberflow.item import CHILD_IDS_MAX, FlatItem, Place
+from emberflow.errors import EndlessLoopError
+from emberflow.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
 from emberflow.transactional import Close, State
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ class Cycle:
         self._unit = unit
         self._rank = {node: rank for rank, node in enumerate(_order(worker.layout, unit))}
         self._in_slices = _has_transactions(worker.layout, unit)
-        self._number = 0
+        self._loop_entries = worker.layout.graph.loop_entries & set(unit.nodes)
+        self._numbers = itertools.count()
         self._size = _SLICE_FIRST
         self._held: list[_Chunk] = []
 
@@ -231,11 +234,12 @@ class Cycle:
         """The same for one global time: the least place first, all of one place at once."""
         heap = list(entries)  # what is sorted is a heap
         later: list[Entry] = []
-        behind = _behind(limit)
+        behind, numbers = _behind(limit), self._numbers
 
         def file(node: int, items: list[FlatItem]) -> None:
-            for entry in self._numbered(node, items):
-                if entry[0] < behind:
+            for item in items:
+                entry = (item[0], next(numbers), node, item)
+                if item[0] < behind:
                     heappush(heap, entry)
                 else:
                     later.append(entry)
@@ -255,7 +259,7 @@ class Cycle:
         It stops when the worker has spent so much more than it has, unless that is None.
         """
         worker = self._worker
-        send = worker._sender(self._rank, file)
+        loop_entries, send = self._loop_entries, worker._sender(self._rank, file)
         replays = begun = worker._replays_in(self._unit)
         while heap and (budget is None or worker._replays_left > -budget):
             place = heap[0][0]
@@ -264,7 +268,10 @@ class Cycle:
                 _, _, node, item = heappop(heap)
                 batches.setdefault(node, []).append(item)
             for node, items in batches.items():
-                self._run_node(node, items, send)
+                if len(place) - 2 > CHILD_IDS_MAX and node in loop_entries:
+                    self._fail(node, items)
+                else:
+                    worker._run_node(node, items, send)
             before, replays = replays, worker._replays_in(self._unit)
             worker._replays_left -= replays - before
         return replays - begun
@@ -272,16 +279,20 @@ class Cycle:
     def _run_node(
         self, node: int, items: list[FlatItem], send: Callable[[int, list[FlatItem]], None]
     ) -> None:
-        worker = self._worker
-        if (
-            node in worker.layout.graph.loop_entries
-            and max(len(item[0]) for item in items) - 2 > CHILD_IDS_MAX
-        ):
-            endless = [item for item in items if len(item[0]) - 2 > CHILD_IDS_MAX]
+        if node in self._loop_entries and max(len(item[0]) for item in items) - 2 > CHILD_IDS_MAX:
+            self._fail(node, [item for item in items if len(item[0]) - 2 > CHILD_IDS_MAX])
             items = [item for item in items if len(item[0]) - 2 <= CHILD_IDS_MAX]
-            worker._fail([(item[0], item[1], worker._endless(node, item)) for item in endless])
         if items:
-            worker._run_node(node, items, send)
+            self._worker._run_node(node, items, send)
+
+    def _fail(self, node: int, endless: list[FlatItem]) -> None:
+        step = str(self._worker.layout.graph.nodes[node])
+        self._worker._fail(
+            [
+                (place, mark, EndlessLoopError.of(step, GlobalTime(place[0], place[1]), payload))
+                for place, mark, payload in endless
+            ]
+        )
 
     def _adapt(self, replays: int, entries: int) -> None:
         if not replays:
@@ -299,9 +310,8 @@ class Cycle:
 
     def _numbered(self, node: int, items: list[FlatItem]) -> list[Entry]:
         """Entries of items that have just come, in their order."""
-        begin = self._number + 1
-        self._number += len(items)
-        return [(item[0], number, node, item) for number, item in enumerate(items, begin)]
+        numbers = self._numbers
+        return [(item[0], next(numbers), node, item) for item in items]
 
     def _hold(self, pending: list[Entry]) -> None:
         """Hold items back, each in the chunk that its place belongs to."""

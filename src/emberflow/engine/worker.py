@@ -54,7 +54,7 @@ from emberflow.engine.reading import Reading
 from emberflow.engine.receipts import Receipts
 from emberflow.engine.routing import Route, barrier_host
 from emberflow.engine.turns import turns_of
-from emberflow.errors import ERRORS_SINK, Diverted, EndlessLoopError, StepError
+from emberflow.errors import ERRORS_SINK, Diverted, StepError
 from emberflow.graph import Sink
 from emberflow.hashing import owner, stable_id
 from emberflow.item import FlatItem, GlobalTime, Place
@@ -339,11 +339,6 @@ class Worker:
     def held(self) -> list[Frame]:
         """What this worker holds back: in flight, though on no link."""
         return [frame for cycle in self._cycles.values() for frame in cycle.held()]
-
-    def _endless(self, node: int, item: FlatItem) -> EndlessLoopError:
-        return EndlessLoopError.of(
-            str(self.layout.graph.nodes[node]), GlobalTime(item[0][0], item[0][1]), item[2]
-        )
 
     # Moving items.
 
