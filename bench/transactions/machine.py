@@ -1,7 +1,9 @@
-"""How even the machine itself is: a loop that only counts, on every core at once, piece by piece.
+"""How even the machine itself is.
 
-Where other machines share the processor, the same loop is fast and slow by turns, each core by itself.
-What is 80% of a fast second is more than all of a slow one, and no queue is short then.
+A loop that only counts, on every core at once, piece by piece: where other machines share the
+processor, the same loop is fast and slow by turns, each core by itself. What is 80% of a fast second
+is more than all of a slow one, and no queue is short then. And how much of the processor's time the
+host gave to others while this machine had something to do, as far as it tells (Linux calls it steal).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from pathlib import Path
 
 _PIECE_SECONDS = 0.25
 _STEPS = 2_000
@@ -22,6 +25,36 @@ def evenness(seconds: float) -> tuple[float, float]:
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
         pieces = sorted(piece for own in pool.map(_pieces, [seconds] * cores) for piece in own)
     return pieces[0] / pieces[-1], pieces[len(pieces) // 2] / pieces[-1]
+
+
+class Stolen:
+    """From when it is made to when it is asked: which share of all time went to others.
+
+    >>> 0 <= (Stolen().share or 0) <= 1
+    True
+    """
+
+    def __init__(self) -> None:
+        self._begin = _ticks()
+
+    @property
+    def share(self) -> float | None:
+        """None where nobody counts that."""
+        if self._begin is None or (now := _ticks()) is None:
+            return None
+        of_all, stolen = (after - before for after, before in zip(now, self._begin, strict=True))
+        return stolen / of_all if of_all else 0.0
+
+
+def _ticks() -> tuple[int, int] | None:
+    """Of all cores so far: all ticks, and those that others had."""
+    try:
+        first = Path("/proc/stat").read_text().splitlines()[0].split()
+    except OSError:
+        return None
+    # user nice system idle iowait irq softirq steal; what guests had is in user already
+    ticks = [int(field) for field in first[1:9]]
+    return (sum(ticks), ticks[7]) if len(ticks) == 8 else None
 
 
 def _pieces(seconds: float) -> list[float]:

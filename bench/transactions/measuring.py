@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession
 
 import emberflow as ef
 from emberflow import fronts, sinks
+from transactions import machine
 
 #: Of the rate of the burst.
 SHARE = 0.8
@@ -54,6 +55,8 @@ class Figures:
     p50: float
     p99: float
     replay_ratio: float
+    #: Of the processor's time at the steady rate, the share that the host gave to other machines.
+    stolen: float | None = None
     #: Elements a second in another burst after all that.
     rate_after: float | None = None
 
@@ -68,11 +71,12 @@ class Figures:
         return (
             f"{self.rate:>12,.0f}{self.mean:>10,.1f}{self.p50:>10,.1f}{self.p99:>10,.1f}"
             f"{self.replay_ratio:>10.2f}"
+            + (f"{'-':>10}" if self.stolen is None else f"{self.stolen:>10.1%}")
             + (f"{self.rate_after:>12,.0f}" if self.rate_after is not None else "")
         )
 
 
-HEADS = f"{'a second':>12}{'mean ms':>10}{'p50':>10}{'p99':>10}{'replays':>10}"
+HEADS = f"{'a second':>12}{'mean ms':>10}{'p50':>10}{'p99':>10}{'replays':>10}{'stolen':>10}"
 
 
 class BurstThenSteady:
@@ -216,7 +220,11 @@ def measured(
                 stored.after_left = burst * outputs if after else 0
                 stored.begin = time.time() + _QUIET_SECONDS
                 _write(folder / "steady", stored.begin, rate, count)
+                while time.time() < stored.begin:
+                    time.sleep(_NAP_SECONDS)
+                stolen = machine.Stolen()
                 _wait(query, stored.steady_is_over)
+                stolen_share = stolen.share
                 rate_after = None
                 if after:
                     time.sleep(_QUIET_SECONDS)
@@ -239,6 +247,7 @@ def measured(
         latencies[len(latencies) // 2],
         latencies[len(latencies) * 99 // 100],
         progress.get("replayRatio", 1.0),
+        stolen_share,
         rate_after,
     )
 
