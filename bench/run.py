@@ -20,7 +20,16 @@ TRANSACTIONS = "transactions"
 PARTS = {
     "live": ("latency", "throughput", "overload", "stages"),
     EXACTLY_ONCE: ("latency", "kills", "runtime", "cuts"),
-    TRANSACTIONS: ("bank", "states", "keys", "workers", "queries", "violations", "stages"),
+    TRANSACTIONS: (
+        "bank",
+        "states",
+        "keys",
+        "workers",
+        "queries",
+        "violations",
+        "crowds",
+        "stages",
+    ),
 }
 
 

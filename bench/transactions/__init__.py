@@ -12,6 +12,7 @@ One file a subject:
 `workers`       1, 2 and 4 workers
 `queries`       10 to 5,000 consistent reads of 5 accounts a second, beside the transfers
 `violations`    0 to 50% of transfers violate the constraint
+`crowds`        many transactions of one element on few keys, next to an element each
 `stages`        where the processor's time of a transfer goes, part by part; no Spark
 `flows`         the flows and their elements
 `measuring`     a burst, and then a steady rate, through one live query
@@ -31,7 +32,7 @@ from importlib import import_module
 
 from live.session import spark_session
 
-PARTS = ("bank", "states", "keys", "workers", "queries", "violations", "stages")
+PARTS = ("bank", "states", "keys", "workers", "queries", "violations", "crowds", "stages")
 
 
 def main(parts: Sequence[str], *, quick: bool) -> None:

@@ -207,11 +207,11 @@ def measured(
         )
         try:
             with nullcontext() if beside is None else beside(query):
-                _wait(query, stored.is_filled)
+                wait(query, stored.is_filled)
                 time.sleep(_QUIET_SECONDS)
                 begin = time.time()
                 (folder / "burst").touch()
-                _wait(query, stored.burst_is_over)
+                wait(query, stored.burst_is_over)
                 burst_rate = burst / (stored.last - begin)
                 rate = stored.rate_due = SHARE * burst_rate
                 spare = len(elements) - (3 if after else 2) * burst
@@ -223,7 +223,7 @@ def measured(
                 while time.time() < stored.begin:
                     time.sleep(_NAP_SECONDS)
                 stolen = machine.Stolen()
-                _wait(query, stored.steady_is_over)
+                wait(query, stored.steady_is_over)
                 stolen_share = stolen.share
                 rate_after = None
                 if after:
@@ -231,7 +231,7 @@ def measured(
                     begin = time.time()
                 _write(folder / "after", burst if after else 0)
                 if after:
-                    _wait(query, stored.all_is_over)
+                    wait(query, stored.all_is_over)
                     rate_after = burst / (stored.last - begin)
                 assert query.awaitTermination(_WAIT_SECONDS), query.status
         finally:
@@ -259,7 +259,7 @@ def _write(path: Path, *told: float) -> None:
     new.rename(path)
 
 
-def _wait(query: Any, event: threading.Event) -> None:
+def wait(query: Any, event: threading.Event) -> None:
     deadline = time.monotonic() + _WAIT_SECONDS
     while not event.wait(0.05):
         assert query.isActive, query.exception()

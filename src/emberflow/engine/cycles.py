@@ -231,7 +231,8 @@ class Cycle:
         return later
 
     def _run_in_order(self, entries: list[Entry], limit: Moment) -> list[Entry]:
-        """The same for one global time: the least place first, all of one place at once."""
+        """The same, the least place first, all of one place at once, as long as there is budget; what
+        is beyond the limit or left is returned."""
         heap = list(entries)  # what is sorted is a heap
         later: list[Entry] = []
         behind, numbers = _behind(limit), self._numbers

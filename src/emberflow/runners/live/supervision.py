@@ -314,7 +314,9 @@ class Supervision:
         self._lost_at.append(at)
         if len(self._lost_at) < LIVES_AT_ONE_PLACE_MAX:
             return True
-        where = "before it began" if at == BEFORE_ALL else f"at the minimal time {at}"
+        # A life that begins with it is lost before it has come anywhere.
+        furthest = max(self._lost_at)
+        where = "before it began" if furthest == BEFORE_ALL else f"at the minimal time {furthest}"
         poisoned = PoisonedError(
             f"{len(self._lost_at)} lives in a row were lost {where}, so the query has ended. An "
             f"element there may kill the process that looks at it. The last loss: {failure}"
