@@ -270,15 +270,25 @@ def known_from_element(graph: Graph, access: Access) -> bool:
 
 def depth_of(graph: Graph, node: Node) -> int:
     """How many child ids a place has here beyond the identity of its transaction."""
-    depth, source = 0, node.inputs[0]
-    while not isinstance(origin := graph.nodes[source.node], Open):
-        depth += 1
-        if isinstance(origin, State):
+    depth, origin = way_in(graph, node)
+    if not isinstance(origin, Open):
+        raise FlowError(f"flow {graph.flow!r}: {node} is not in a transaction: {origin}.")
+    return depth
+
+
+def way_in(graph: Graph, node: Node) -> tuple[int, Node]:
+    """From a node back to where its transaction was opened, or to what is outside of any: how many
+    child ids a place gets on the way, and what is there."""
+    depth, origin = 0, node
+    while origin.inputs:
+        source = origin.inputs[0]
+        origin = graph.nodes[source.node]
+        if isinstance(origin, State) and origin.outputs[source.port][1] == "result":
             origin = graph.nodes[origin.accesses[origin.outputs[source.port][0]]]
         elif not isinstance(origin, Map | Broadcast):
-            raise FlowError(f"flow {graph.flow!r}: {node} is not in a transaction: {origin}.")
-        source = origin.inputs[0]
-    return depth
+            break
+        depth += 1
+    return depth, origin
 
 
 # From drafts to nodes.

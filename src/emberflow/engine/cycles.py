@@ -86,7 +86,7 @@ class Cycle:
         pending = self._arrived()
         if self._worker._replays_left > 0:
             if self._held:
-                pending = self._with_chunks_up_to(AFTER_ALL, pending)
+                pending = self._with_chunks(self._held, pending)
             pending = self._run_in_order(pending, AFTER_ALL)
         return pending
 
@@ -99,7 +99,7 @@ class Cycle:
             limit = self._limit(pending)
             # Chunks that begin within the slice belong to it, and make it longer or shorter.
             while self._held and (limit is None or self._held[0].first[:2] <= limit):
-                pending = self._with_held(pending)
+                pending = self._with_chunks(self._held[:1], pending)
                 limit = self._limit(pending)
             if limit is None:
                 break
@@ -130,7 +130,8 @@ class Cycle:
         while True:
             by_turns = worker._by_turns_at == minimal
             last: tuple[float, ...] = worker._turn if by_turns else (*minimal, inf)
-            waiting = self._with_chunks_up_to(last, later)
+            due = [chunk for chunk in self._held if chunk.least <= last]
+            waiting = self._with_chunks(due, later)
             later, heap = [], []
             for entry in waiting:
                 (heap if turns[entry[2]](entry[3]) <= last else later).append(entry)
@@ -141,10 +142,10 @@ class Cycle:
             worker._go_by_turns_at(minimal)
             later += heap
 
-    def _with_chunks_up_to(self, last: tuple[float, ...], pending: list[Entry]) -> list[Entry]:
-        """What waits, in order, and the chunks with anything in them that has a turn up to this."""
-        due = [chunk for chunk in self._held if chunk.least <= last]
-        self._held = [chunk for chunk in self._held if chunk.least > last]
+    def _with_chunks(self, due: list[_Chunk], pending: list[Entry]) -> list[Entry]:
+        """Take up these chunks: what is in them and what waits, in order."""
+        taken = set(due)
+        self._held = [chunk for chunk in self._held if chunk not in taken]
         self._worker._finished += [chunk.frame for chunk in due]
         held = [entry for chunk in due for entry in chunk.entries]
         return _cancelled(sorted(held + pending, key=_order_of))
@@ -178,12 +179,6 @@ class Cycle:
             found += self._numbered(node, self._worker._taken(node))
         found.sort(key=_order_of)
         return found
-
-    def _with_held(self, pending: list[Entry]) -> list[Entry]:
-        """Take up the first chunk."""
-        chunk = self._held.pop(0)
-        self._worker._finished.append(chunk.frame)
-        return _cancelled(sorted(chunk.entries + pending, key=_order_of))
 
     def _run_slice(self, entries: list[Entry], limit: Moment) -> list[Entry]:
         """Run these items, and all they cause within the limit; what is beyond it is returned."""

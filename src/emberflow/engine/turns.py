@@ -30,9 +30,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from emberflow.graph import Broadcast, Graph, Map, Merge, Node
+from emberflow.graph import Graph, Merge, Node
 from emberflow.item import FlatItem, Place
-from emberflow.transactional import Close, Open, State
+from emberflow.transactional import Close, Open, State, way_in
 
 #: From an item bound for a node to its turn.
 TurnOf: TypeAlias = Callable[[FlatItem], Place]
@@ -50,8 +50,8 @@ def _turn_at(graph: Graph, node: Node) -> TurnOf:
         return _of_access
     if isinstance(node, Close):
         return _of_report
-    depth = _depth_inside(graph, node)
-    if not depth:
+    depth, origin = way_in(graph, node)
+    if not depth or not isinstance(origin, Open):
         return _of_place
     return lambda item: item[0][:-depth]
 
@@ -69,23 +69,3 @@ def _of_access(item: FlatItem) -> Place:
 def _of_report(item: FlatItem) -> Place:
     identity: Place = item[2][0]
     return identity
-
-
-def _depth_inside(graph: Graph, node: Node) -> int | None:
-    """How many child ids a place has here beyond the transaction's identity; None outside of any."""
-    depth = 0
-    while node.inputs:
-        source = node.inputs[0]
-        origin = graph.nodes[source.node]
-        if isinstance(origin, Open):
-            return depth
-        if isinstance(origin, State):
-            number, what = origin.outputs[source.port]
-            if what != "result":
-                return None
-            origin = graph.nodes[origin.accesses[number]]
-        elif not isinstance(origin, Map | Broadcast):
-            return None
-        depth += 1
-        node = origin
-    return None
