@@ -69,6 +69,7 @@ def test_rounds_of_a_loop(workers: int, seed: int) -> None:
     result = ef.simulate(whirl(count, rounds), elements=elements, seed=seed, workers=workers)
     assert result.outputs == ef.run(whirl(count, rounds), elements=elements)
     assert len(result.outputs["mixed"]) == numbers
-    # Each number at most once for each that an element made.
-    assert sum(worker.replays for worker in result.statistics) < numbers * numbers / 1.5
-    assert sum(worker.items_sent for worker in result.statistics) < numbers * 100
+    # Each number at most once for each that an element made: on average half as often.
+    assert sum(worker.replays for worker in result.statistics) < numbers * numbers / 4
+    # Whoever presumes again at every turn sends many times as much.
+    assert sum(worker.items_sent for worker in result.statistics) < numbers * 20

@@ -21,7 +21,8 @@ that meet it again on the next round, faster than the true items settle. So each
 so many replays on its cycles until the minimal time moves. When they are spent it holds back what
 is above the minimal time; what is at it goes on, so the minimal time does move. Items that are held
 are in flight: they are acked as a frame that the worker sends to itself. Where one element begets many
-transactions, the same is done by turns (`turns`, `cycles`).
+transactions, the same is done by turns (`turns`, `cycles`); but a turn that moves is no reason to
+presume again, at the same global time, what came to nothing before.
 """
 
 from __future__ import annotations
@@ -229,7 +230,8 @@ class Worker:
         self._receipts.told(progress)
         if progress.turn > self._turn:
             self._turn, self._minimal_anywhere = progress.turn, progress.anywhere
-            self._replays_left = _REPLAYS_MAX
+            by_turns = self._by_turns_at == progress.anywhere
+            self._replays_left = 0 if by_turns else _REPLAYS_MAX
             for rank, cycle in self._cycles.items():
                 if cycle.held():
                     heappush(self._ready, rank)
