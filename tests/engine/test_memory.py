@@ -7,6 +7,7 @@ from typing import Any
 import emberflow as ef
 from emberflow.engine.acker import Acker
 from emberflow.engine.program import Layout
+from emberflow.engine.trimming import PUT_OFF_MAX
 from emberflow.engine.worker import Worker
 
 BATCH = 100
@@ -53,12 +54,12 @@ class TrimmingWorker:
         self._worker, self._acker = Worker(Layout(graph), 0, 1), Acker(workers=1, fronts=[0])
         self._time = 0
 
-    def enter(self, count: int) -> None:
+    def enter(self, count: int, *, is_waited_for: bool = False) -> None:
         elements = [((time, 0), time) for time in range(self._time, self._time + count)]
         self._time += count
         effects = self._worker.enter(self._front, elements, {0: (self._time, 0)})
         self._worker.progress(self._acker.receive(effects.ack))
-        self._worker.tidy()
+        self._worker.tidy(is_waited_for=is_waited_for)
 
     @property
     def machines(self) -> list[Any]:
@@ -68,6 +69,20 @@ class TrimmingWorker:
 def test_a_trim_keeps_up_with_many_items_between_two_progresses() -> None:
     """It looks at some buckets only, and must not fall behind those that are touched."""
     worker = TrimmingWorker()
+    for _ in range(ROUNDS):
+        worker.enter(KEYS)
+    for machine in worker.machines:
+        assert sum(machine.sizes()) <= 4 * KEYS, machine.operation
+
+
+def test_while_the_worker_is_waited_for_trims_are_put_off_but_not_for_long() -> None:
+    """And made up for when it is not, while as much comes as before."""
+    worker = TrimmingWorker()
+    most = [0] * len(worker.machines)
+    for _ in range(2 * ROUNDS):
+        worker.enter(KEYS, is_waited_for=True)
+        most = [max(one, sum(m.sizes())) for one, m in zip(most, worker.machines, strict=True)]
+    assert all(PUT_OFF_MAX / 2 < one <= PUT_OFF_MAX + 6 * KEYS for one in most), most
     for _ in range(ROUNDS):
         worker.enter(KEYS)
     for machine in worker.machines:

@@ -370,9 +370,9 @@ def trim_by_the_own_range(_: pytest.MonkeyPatch) -> Machines:
     """Which may be ahead of the minimal time of all, where the next cut will be."""
 
     class Mutant(Worker):
-        def tidy(self) -> None:
+        def tidy(self, *, is_waited_for: bool = False) -> None:
             with self.ahead():
-                super().tidy()
+                super().tidy(is_waited_for=is_waited_for)
 
         def trim(self, most: int | None = None) -> None:
             with self.ahead():

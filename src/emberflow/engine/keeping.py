@@ -33,7 +33,7 @@ class Keeping:
         #: The minimal time of all that was heard last, and what is to be kept for reads.
         self.minimal: Moment = BEFORE_ALL
         self._kept: Moment = BEFORE_ALL
-        #: Whether there was progress since the last `tidy`.
+        #: Whether there was progress since the last `tidy`, or that was put off.
         self._is_untidy = False
         self._capture: Capture | None = None
 
@@ -48,13 +48,15 @@ class Keeping:
 
     # Trimming.
 
-    def tidy(self) -> None:
-        """Trim what the progress heard last made needless, as far as it is due."""
+    def tidy(self, *, is_waited_for: bool = False) -> None:
+        """Trim what the progress heard last made needless, as far as it is due and not put off."""
         if not self._is_untidy:
             return
-        self._is_untidy = False
-        for node, machine in self._machines.stateful.items():
-            machine.trim_if_due(self._bound_of(node))
+        done = [
+            machine.trim_if_due(self._bound_of(node), is_waited_for=is_waited_for)
+            for node, machine in self._machines.stateful.items()
+        ]
+        self._is_untidy = not all(done)
         self._reading.trimmed_below = min(self.minimal, self._kept)
         if not self._is_capturing():
             for pending in self._machines.pending.values():

@@ -213,7 +213,7 @@ class MarkerWorker:
         self.minimal = progress.of_range(self.index)
         return self._effects()
 
-    def tidy(self) -> None:
+    def tidy(self, *, is_waited_for: bool = False) -> None:
         """Nothing is kept for what may come late."""
 
     def inject(self, number: int, *, full: bool) -> Effects:

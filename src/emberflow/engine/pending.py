@@ -77,6 +77,8 @@ class Pending:
 
     def trim(self, minimal: Moment) -> None:
         """Drop what is below the minimal time. Not while a capture goes through the final ones."""
+        if not self._open and not self._final:
+            return
         self._open = {
             identity: known for identity, known in self._open.items() if identity[0] >= minimal
         }

@@ -4,10 +4,12 @@ A bucket that holds more than it must keep is *touched*, and noted once when tha
 at some touched buckets, those that have waited longest, and leaves those noted, at the end, that
 still hold more. It looks at as many as items have come, so it costs each item a constant, and memory
 stays in proportion to keys and to what is above the minimal time. While the minimal time stands, as it
-does where a scan keeps a moment, there is nothing to look for: what is missed then is made up for bit
-by bit, by looks at twice as many as have just come. So nothing waits long for a trim, and it does not
-fall behind. When hardly anything comes any more, all that is left is looked at once, some at each
-progress: else it would stay, and every cut look at it in vain.
+does where a scan keeps a moment, there is nothing to look for; and while others wait for this worker
+trims are put off, up to a bound: they are a fifth of its work, so a worker that has become slow for a
+moment catches up by that. What is missed is made up for bit by bit, by looks at twice as many as have
+just come, or some more. So nothing waits long for a trim, and it does not fall behind. When hardly
+anything comes any more, all that is left is looked at once, some at each progress: else it would stay,
+and every cut look at it in vain.
 
 **Cuts.** A cut needs what buckets have below its moment, and the same notes tell it where to look
 (`cut`, `changes`). Trims do not wait for it. A trim that goes beyond its moment first takes, of the
@@ -32,6 +34,10 @@ B = TypeVar("B")
 _NOTHING: list[Row | None] = [None]
 #: Not worth a trim below so many items.
 _ITEMS_MIN = 512
+#: For so many items that have come looks may be put off.
+PUT_OFF_MAX = 32_768
+#: For so many looks are made at once, if they are missing, however few have just come.
+_MADE_UP_FOR = 1_024
 #: Fewer items than this between two looks at the minimal time are as good as none.
 _FEW_ITEMS = 32
 #: Looks at a time while there are so few.
@@ -72,28 +78,28 @@ class Trimmed(Generic[B]):
         self._taken_by_trims: list[Row] = []
         #: How many items have come that no trim has made looks for: counted by the worker.
         self.items_since = 0
-        #: Of these, those that had come when a trim was last thought of.
-        self._left_over = 0
         self._trimmed_below = BEFORE_ALL
-        #: Those that had come when the minimal time was last told; and how many looks are still to be
-        #: made now that few come, None while many do.
+        #: Those that had come when a trim was last thought of; and how many looks are still to be made
+        #: now that few come, None while many do.
         self._counted = 0
         self._looks_left: int | None = None
 
-    def trim_if_due(self, minimal: Moment) -> None:
-        """Trim, if enough items have come and more of them are final than the last time."""
+    def trim_if_due(self, minimal: Moment, *, is_waited_for: bool = False) -> bool:
+        """Trim, if enough items have come and more of them are final than the last time. False if that
+        is put off, because the worker is waited for."""
         came, self._counted = self.items_since - self._counted, self.items_since
-        if came >= _FEW_ITEMS:
+        if is_waited_for and self.items_since <= PUT_OFF_MAX:
+            return False
+        if self.items_since >= _ITEMS_MIN or came >= _FEW_ITEMS:
             self._looks_left = None
-        elif minimal > self._trimmed_below:
+        if minimal <= self._trimmed_below:
+            return True
+        if self.items_since >= _ITEMS_MIN:
+            due = min(self.items_since, max(2 * came, _MADE_UP_FOR))
+            self.trim(minimal, due // self.items_each)
+        elif came < _FEW_ITEMS:
             self._trim_at_rest(minimal)
-        just_come = self.items_since - self._left_over
-        if just_come < _ITEMS_MIN:
-            return
-        if minimal > self._trimmed_below:
-            self.trim(minimal, min(self.items_since, 2 * just_come) // self.items_each)
-        else:
-            self._left_over = self.items_since
+        return True
 
     def _trim_at_rest(self, minimal: Moment) -> None:
         """Some of the looks at all that is left: each bucket has its turn once."""
@@ -141,8 +147,8 @@ class Trimmed(Generic[B]):
         """A trim has made so many looks, of so many at most."""
         self._trimmed_below = minimal
         all_seen = most is None or looks < most
-        self._left_over = 0 if all_seen else max(0, self.items_since - looks * self.items_each)
-        self.items_since = self._counted = self._left_over
+        left = 0 if all_seen else max(0, self.items_since - looks * self.items_each)
+        self.items_since = self._counted = left
 
     def capture(self, moment: Moment, since: Moment) -> Iterator[Row | None]:
         """The rows of a cut, bucket by bucket; None for one that the cut does not need."""

@@ -239,12 +239,13 @@ class Worker:
         self.keeping.progress(progress)
         return self._effects(releases=True)
 
-    def tidy(self) -> None:
+    def tidy(self, *, is_waited_for: bool = False) -> None:
         """Trim what the progress heard last made needless, as far as it is due.
 
-        Nobody waits for that. So it is for a moment when all that somebody waits for is on its way.
+        Nobody waits for that. So it is for a moment when all that somebody waits for is on its way; and
+        whoever is waited for again by then can put it off for a while.
         """
-        self.keeping.tidy()
+        self.keeping.tidy(is_waited_for=is_waited_for)
 
     def pass_time(self, elapsed: float) -> None:
         """Tell how much time has passed since this was last told, in whatever unit. For statistics."""

@@ -311,7 +311,8 @@ class WorkerLoop:
         self._store()
         self._send_words()
         effects += elements
-        self._worker.tidy()  # nobody waits for that, nor for what follows
+        # Nobody waits for that, nor for what follows.
+        self._worker.tidy(is_waited_for=self._is_waited_for())
         self._go_on_with_cut(loop_is_busy=bool(effects))
         self._answer()
         self._tell_news()
@@ -320,6 +321,13 @@ class WorkerLoop:
             bool(effects)
             or (self._capturing is not None and self._capturing.is_busy)
             or (self._answering is not None and self._answering.is_busy)
+        )
+
+    def _is_waited_for(self) -> bool:
+        """Whether there is something for the next round already."""
+        sockets = (self._frames_in, self._coordinator)
+        return any(int(socket.get(zmq.EVENTS)) & zmq.POLLIN for socket in sockets) or any(
+            feed.waiting for feed in self._feeds
         )
 
     def _do(self, effects: list[Effects], *, reports_follow: bool = False) -> None:

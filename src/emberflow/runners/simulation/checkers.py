@@ -6,7 +6,7 @@ They see every frame, element and bundle, and share no code with what they check
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Frame, Moment, Progress
 from emberflow.engine.worker import Worker
@@ -14,6 +14,8 @@ from emberflow.graph import Graph, Merge
 from emberflow.hashing import key_hash, owner
 from emberflow.item import FlatItem, Place
 from emberflow.transactional import Close, State
+
+_Least: TypeAlias = tuple[Place, int] | None
 
 
 class CheckError(AssertionError):
@@ -28,6 +30,9 @@ class MinimalTimeChecker:
         self._graph = graph
         self._sinks = {sink.id for sink in graph.sinks.values()} | {len(graph.nodes)}
         self._flying: dict[int, tuple[int, Frame]] = {}
+        #: By the id of a frame: the least place in it, and the node that is bound for; first of what
+        #: goes on from there, then of what is for barriers.
+        self._leasts: dict[int, tuple[_Least, _Least]] = {}
         self._entering: dict[int, list[Moment]] = {}
 
     def watch(self, worker: Worker) -> None:
@@ -49,6 +54,7 @@ class MinimalTimeChecker:
     def processed(self, frame: Frame) -> None:
         if self._flying.pop(frame.id, None) is None:
             raise CheckError(f"a frame was processed that nobody here sent: {frame.id}")
+        self._leasts.pop(frame.id, None)
 
     def progress(self, progress: Progress) -> None:
         """What the acker says."""
@@ -73,14 +79,24 @@ class MinimalTimeChecker:
                     f"{moments[-1]}"
                 )
         for destination, frame in self._in_flight():
+            going_on, at_barriers = self._least_of(frame)
+            for least, minimal in ((going_on, anywhere), (at_barriers, of_range(destination))):
+                if least is not None and least[0][:2] < minimal:
+                    raise CheckError(
+                        f"the minimal time is {minimal} and an item at {least[0]} is still in "
+                        f"flight to node {least[1]} of worker {destination}"
+                    )
+
+    def _least_of(self, frame: Frame) -> tuple[_Least, _Least]:
+        """Found once for each frame, which is looked at in every step while it is in flight."""
+        leasts = self._leasts.get(frame.id)
+        if leasts is None:
+            places: dict[bool, list[tuple[Place, int]]] = {True: [], False: []}
             for node, items in frame.parts:
-                minimal = of_range(destination) if node in self._sinks else anywhere
-                for place, _, _ in items:
-                    if place[:2] < minimal:
-                        raise CheckError(
-                            f"the minimal time is {minimal} and an item at {place} is still in "
-                            f"flight to node {node} of worker {destination}"
-                        )
+                places[node in self._sinks] += [(place, node) for place, _, _ in items]
+            leasts = min(places[False], default=None), min(places[True], default=None)
+            self._leasts[frame.id] = leasts
+        return leasts
 
     def _in_flight(self) -> list[tuple[int, Frame]]:
         held = [(worker.index, frame) for worker in self._workers for frame in worker.held()]

@@ -279,7 +279,7 @@ class _WorkerHost:
         self.tell_time()
         self.simulation.effects(self.index, self.worker.progress(progress))
         self.simulation.minimal_time_checker.at_barriers(self.worker)
-        self.worker.tidy()
+        self.worker.tidy(is_waited_for=bool(self._waiting))
         for front in self.simulation.fronts:
             if front.host is self:
                 front.progress(progress)

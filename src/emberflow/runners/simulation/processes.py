@@ -168,7 +168,7 @@ class WorkerProcess(Process):
         self.tell_time()
         self._effects(self.worker.progress(progress))
         self.life.minimal_time_checker.at_barriers(self.worker)
-        self.worker.tidy()
+        self.worker.tidy(is_waited_for=bool(self._waiting))
         for front in self.fronts:
             front.progress(progress)
 
