@@ -223,6 +223,12 @@ def closer_key(report: tuple[Any, ...]) -> int:
     return int((time * 0x9E3779B97F4A7C15 >> 48) + front) & 0xFFF
 
 
+def front_of(report: tuple[Any, ...]) -> int:
+    """The front that the transaction's element came from."""
+    front: int = report[0][1]
+    return front
+
+
 #: What our own keys stand for, in drawings.
 OUR_KEYS = ("the key", "the transaction")
 _STATE_KEY = Key(state_key, UserFunction(OUR_KEYS[0], state_key), shown=itemgetter(3))
@@ -266,6 +272,17 @@ def known_from_element(graph: Graph, access: Access) -> bool:
         if isinstance(node, State):
             return False
     return True
+
+
+def hears_elements_alone(graph: Graph, close: Close) -> bool:
+    """Whether a closer hears of a transaction that commits nothing but its element."""
+    outputs = any(what == "output" for what, _ in close.outputs)
+    voters = [graph.nodes[voter] for voter in close.voters]
+    return (
+        not close.requires
+        and not outputs
+        and all(isinstance(voter, Access) and known_from_element(graph, voter) for voter in voters)
+    )
 
 
 def depth_of(graph: Graph, node: Node) -> int:

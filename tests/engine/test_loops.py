@@ -12,7 +12,7 @@ from emberflow.engine import loops
 from emberflow.engine.cut import Row
 from emberflow.hashing import key_hash, owner
 from emberflow.item import At, FlatItem, Place
-from emberflow.transactional import closer_key
+from emberflow.transactional import closer_key, front_of
 
 _loops = pytest.importorskip(
     "emberflow.engine._loops", reason="the compiled loops are not built: no compiler was there"
@@ -175,6 +175,25 @@ def test_keys_of_any_length_are_hashed() -> None:
         assert _loops.hash_of_common(1 << length >> 1) == key_hash(1 << length >> 1)
     for length in range(100):
         assert _loops.hash_of_common("ä" * length + "z") == key_hash("ä" * length + "z")
+
+
+def test_where_owners_are_not_by_hash_they_are_remembered_of_common_keys_too() -> None:
+    items: list[FlatItem] = [((time, 0), 0, time % 3) for time in range(9)]
+    for spread in (_loops.spread, loops._spread):
+        dealt: list[list[FlatItem]] = [[], []]
+        given = (dealt, lambda key: key, {0: 0, 1: 1}, [{0: 8}, {0: 9}], [])
+        assert spread(items, 0, *given) == 2, "nobody knows whose 2 is"
+        assert spread(items, 3, *given) == 5
+        assert dealt == [
+            [((0, 0), 8, 0), ((3, 0), 8, 0)],
+            [((1, 0), 9, 1), ((4, 0), 9, 1)],
+        ]
+
+
+@given(places)
+def test_front_of(identity: Place) -> None:
+    report = (identity, 1, "payload")
+    assert _loops.front_of(report) == front_of(report) == identity[1]
 
 
 @given(places)

@@ -16,7 +16,7 @@ from emberflow.engine.versions import Versions
 from emberflow.errors import NondeterminismError
 from emberflow.hashing import key_hash
 from emberflow.item import FlatItem, Place
-from emberflow.transactional import ABORT, ABORTED
+from emberflow.transactional import ABORT, ABORTED, Close
 from tests.engine.helpers import Sent
 
 KEYS = "ab"
@@ -269,3 +269,24 @@ def test_something_unusual_at_a_key_leaves_the_others_in_order() -> None:
     assert calls == ["a"]
     assert {row.key for row in versions.committed(AFTER_ALL)} == {"a", "b"}
     assert len(versions.buckets["b"].entries) == len(many)
+
+
+@pytest.mark.parametrize("hears_votes", [False, True])
+def test_a_closer_that_hears_nothing_but_elements_is_where_they_come_in(hears_votes: bool) -> None:
+    """Else each would be sent to another worker, only to be sent on from there."""
+    made = ef.Flow("where closers are")
+    state = made.state("values", default=0)
+    with made.front("in").transaction() as tx:
+        for shift in (0, 1):
+            tx.key_by(lambda n, shift=shift: n + shift).update(
+                state, lambda v, n: v + n, check=even
+            )
+        if hears_votes:
+            tx.require(lambda values: True)
+    ef.merge(tx.committed, tx.rejected).sink("together")
+    (close,) = (node.name for node in made.graph().nodes if isinstance(node, Close))
+
+    result = ef.simulate(made, **{"in": list(range(60))}, workers=3, seed=1)
+
+    at = [worker.items_of[close] for worker in result.statistics]
+    assert all(at) if hears_votes else at[0] >= 60 and not any(at[1:])

@@ -124,10 +124,10 @@ spread(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         key = PyObject_CallOneArg(key_of, PAYLOAD(item));
         if (key == NULL)
             return stopped_at(position);
-        if (hash_of_common(key, &hash)) {
+        if (PyList_GET_SIZE(hosts) && hash_of_common(key, &hash)) {
             uint64_t parts = (uint64_t)PyList_GET_SIZE(hosts);
             uint64_t part = (uint64_t)(hash ^ 0x80000000U) * parts >> 32;
-            owner = parts ? PyList_GET_ITEM(hosts, (Py_ssize_t)part) : NULL;
+            owner = PyList_GET_ITEM(hosts, (Py_ssize_t)part);
         }
         else {
             owner = PyDict_GetItemWithError(owners, key);
@@ -174,6 +174,19 @@ closer_key(PyObject *module, PyObject *report)
     }
     if (!PyErr_Occurred())
         PyErr_SetString(PyExc_TypeError, "closer_key: not a report");
+    return NULL;
+}
+
+/* front_of(report) -> int. See `transactional.front_of`. */
+static PyObject *
+front_of(PyObject *module, PyObject *report)
+{
+    if (PyTuple_CheckExact(report) && PyTuple_GET_SIZE(report)) {
+        PyObject *identity = PyTuple_GET_ITEM(report, 0);
+        if (PyTuple_Check(identity) && PyTuple_GET_SIZE(identity) >= 2)
+            return Py_NewRef(PyTuple_GET_ITEM(identity, 1));
+    }
+    PyErr_SetString(PyExc_TypeError, "front_of: not a report");
     return NULL;
 }
 
@@ -569,6 +582,7 @@ static PyMethodDef methods[] = {
     {"reduce_in_order", (PyCFunction)(void (*)(void))reduce_in_order, METH_FASTCALL, NULL},
     {"spread", (PyCFunction)(void (*)(void))spread, METH_FASTCALL, NULL},
     {"closer_key", closer_key, METH_O, NULL},
+    {"front_of", front_of, METH_O, NULL},
     {"extended", (PyCFunction)(void (*)(void))extended, METH_FASTCALL, NULL},
     {"mapped", (PyCFunction)(void (*)(void))mapped, METH_FASTCALL, NULL},
     {"kept", (PyCFunction)(void (*)(void))kept, METH_FASTCALL, NULL},

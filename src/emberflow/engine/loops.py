@@ -76,8 +76,8 @@ def _spread(
 ) -> int:
     """Deal out items whose key's owner is known, each with the mark it has after the hop there.
 
-    ``hosts`` are the owners by range of hashes. In C it is quicker to hash the commonest keys again
-    than to look for them in a large dict; here it is not.
+    ``hosts`` are the owners by range of hashes, if they go by that. In C it is quicker to hash the
+    commonest keys again than to look for them in a large dict; here it is not.
     """
     for position in range(start, len(items)):
         place, mark, payload = items[position]
@@ -252,10 +252,11 @@ except ImportError:
     last_accumulators = _last_accumulators
     extended, mapped, kept, flat_mapped = _extended, _mapped, _kept, _flat_mapped
     accesses, reports = _accesses, _reports
-    closer_key = transactional.closer_key
+    closer_key, front_of = transactional.closer_key, transactional.front_of
 else:
     reduce_in_order, spread = _loops.reduce_in_order, _loops.spread
     trim_to_last, last_accumulators = _loops.trim_to_last, _loops.last_accumulators
     extended, mapped, kept = _loops.extended, _loops.mapped, _loops.kept
     flat_mapped = _loops.flat_mapped
-    accesses, reports, closer_key = _loops.accesses, _loops.reports, _loops.closer_key
+    accesses, reports = _loops.accesses, _loops.reports
+    closer_key, front_of = _loops.closer_key, _loops.front_of

@@ -3,6 +3,12 @@
 The key's hash decides the worker, and nothing else does: the same key goes to the same worker, on
 every worker that sends it there. What was found out about a mark, and about a key whose hash takes
 long, is remembered, within a bound, because keys repeat and traces are few.
+
+**Closers** keep nothing that outlives a transaction, so any worker will do that all agree on. One that
+needs the votes of every transaction is on the worker that the hash of the transaction's time decides:
+votes are work, and so it is shared. But mostly a closer hears of a transaction nothing but its element,
+and presumes that it commits. Then it is on the worker that the element's front feeds, where the element
+is already: else it would be sent to another worker only to be sent on from there.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from emberflow.graph import Sink
 from emberflow.hashing import key_hash, owner, stable_id
 from emberflow.item import FlatItem, hopped
 from emberflow.sharing import Shares
-from emberflow.transactional import closer_key
+from emberflow.transactional import Close, hears_elements_alone
 
 #: Keys whose owner is remembered, for each keyed input. Past that it is forgotten and begun anew.
 _OWNERS_MAX = 200_000
@@ -32,14 +38,17 @@ class Route:
         assert balance is not None
         self._node = layout.graph.nodes[node]
         self._key, self._balance = balance
-        if self._key is closer_key:
-            self._key = loops.closer_key
         self._workers = workers
-        #: The worker of each slice of the hashes: its owner, or the host of a sink's partition.
+        #: The worker of each slice of the hashes: its owner, or the host of a sink's partition. None,
+        #: where the key is a front, whose host it goes to.
         self._hosts = list(shares)
         if isinstance(self._node, Sink):
             sink = self._node
             self._hosts = [barrier_host(sink, each, workers) for each in range(sink.partitions)]
+        if isinstance(self._node, Close):
+            self._key = loops.closer_key
+            if hears_elements_alone(layout.graph, self._node):
+                self._key, self._hosts = loops.front_of, []
         self._owners: dict[Any, int] = {}
         #: Marks after the hop to each worker, by the mark before: they are few, items are many.
         self._marks: list[dict[int, int]] = [{} for _ in range(workers)]
@@ -78,8 +87,17 @@ class Route:
     def _remembered(self, key: Any, hashed: int) -> int:
         if len(self._owners) >= _OWNERS_MAX:
             self._owners.clear()
-        worker = self._owners[key] = self._hosts[owner(hashed, len(self._hosts))]
+        if self._hosts:
+            worker = self._hosts[owner(hashed, len(self._hosts))]
+        else:
+            worker = front_host(key, self._workers)
+        self._owners[key] = worker
         return worker
+
+
+def front_host(front: int, workers: int) -> int:
+    """The worker that a front feeds, or a partition of one: each has a number."""
+    return front % workers
 
 
 def barrier_host(sink: Sink, partition: int, workers: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from emberflow.checkpoint.manifest import Manifest
+from emberflow.engine.routing import front_host
 from emberflow.errors import OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
@@ -93,11 +94,6 @@ class WorkerNews(NamedTuple):
 def front_index(ordinal: int, fronts: int, partition: int) -> int:
     """The second half of global times: given by the flow and the source, never by the workers."""
     return ordinal + fronts * partition
-
-
-def front_host(index: int, workers: int) -> int:
-    """The worker that a partition of a front feeds."""
-    return index % workers
 
 
 def front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:

@@ -39,7 +39,7 @@ from emberflow.engine.messages import (
     Xors,
 )
 from emberflow.engine.program import Layout
-from emberflow.engine.routing import barrier_host
+from emberflow.engine.routing import barrier_host, front_host
 from emberflow.engine.worker import Worker
 from emberflow.errors import ERRORS_SINK, EmberflowError, StepError, shortened
 from emberflow.runners.interpreter import serving
@@ -52,7 +52,7 @@ from emberflow.runners.live.feeding import Beginning, Feed
 from emberflow.runners.live.heartbeat import Heartbeat
 from emberflow.runners.live.journal import Journal, chooses
 from emberflow.runners.live.packing import packed, unpacked_frame
-from emberflow.runners.live.plan import Plan, WorkerNews, front_host, front_index
+from emberflow.runners.live.plan import Plan, WorkerNews, front_index
 from emberflow.runners.live.storing import Store, WriterThread
 from emberflow.runners.live.wire import Wire, WireError, own_address
 from emberflow.sharing import range_in

@@ -16,6 +16,7 @@ from emberflow.engine.gate import Gate
 from emberflow.engine.messages import BEFORE_ALL, Ack, Effects, Frame, Moment, Progress
 from emberflow.engine.program import Layout
 from emberflow.engine.reading import readable_states
+from emberflow.engine.routing import front_host
 from emberflow.engine.worker import Worker
 from emberflow.errors import ERRORS_SINK, InputError, OnError
 from emberflow.flow import Flow
@@ -291,7 +292,7 @@ class _FrontHost:
     def __init__(self, simulation: Simulation, node: Front) -> None:
         self.simulation = simulation
         self.node = node
-        self.host = simulation.workers[node.index % len(simulation.workers)]
+        self.host = simulation.workers[front_host(node.index, len(simulation.workers))]
         self.gate = Gate(front=node.index, credit=simulation.options.credit)
         self._elements: deque[tuple[Moment, Any]] = deque()
         self._waiting_for_credit = False
