@@ -12,6 +12,7 @@ from emberflow.fronts.protocol import Front
 from emberflow.graph import Graph
 from emberflow.runners.live.wire import RunKeys
 from emberflow.sharing import Shares, shares_beside_fronts
+from emberflow.transactional import Close, hears_elements_alone
 
 # What is said on the wire. Workers to the coordinator:
 HELLO = b"H"  # (worker, graph fingerprint, address for frames)
@@ -112,4 +113,7 @@ def feeding_workers(graph: Graph, fronts: Mapping[str, Front], workers: int) -> 
 
 def shares_of(graph: Graph, fronts: Mapping[str, Front], workers: int) -> Shares:
     """The shares of the workers, given what they feed."""
-    return shares_beside_fronts(workers, feeding_workers(graph, fronts, workers))
+    closing = any(
+        isinstance(node, Close) and hears_elements_alone(graph, node) for node in graph.nodes
+    )
+    return shares_beside_fronts(workers, feeding_workers(graph, fronts, workers), closing=closing)
