@@ -25,8 +25,6 @@ from importlib import import_module
 
 from live.session import spark_session
 
-PARTS = ("latency", "kills", "runtime", "cuts")
-
 
 def main(parts: Sequence[str], *, quick: bool) -> None:
     with spark_session() as spark:

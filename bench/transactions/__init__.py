@@ -32,8 +32,6 @@ from importlib import import_module
 
 from live.session import spark_session
 
-PARTS = ("bank", "states", "keys", "workers", "queries", "violations", "crowds", "stages")
-
 
 def main(parts: Sequence[str], *, quick: bool) -> None:
     with spark_session() as spark:

@@ -274,15 +274,17 @@ def known_from_element(graph: Graph, access: Access) -> bool:
     return True
 
 
+def votes_aloud(graph: Graph, close: Close, access: Access) -> bool:
+    """Whether an access tells the closer that it holds, too: its value is asked for, or the closer
+    cannot know of it otherwise."""
+    return bool(close.requires) or not known_from_element(graph, access)
+
+
 def hears_elements_alone(graph: Graph, close: Close) -> bool:
     """Whether a closer hears of a transaction that commits nothing but its element."""
-    outputs = any(what == "output" for what, _ in close.outputs)
     voters = [graph.nodes[voter] for voter in close.voters]
-    return (
-        not close.requires
-        and not outputs
-        and all(isinstance(voter, Access) and known_from_element(graph, voter) for voter in voters)
-    )
+    aloud = any(isinstance(each, Access) and votes_aloud(graph, close, each) for each in voters)
+    return not aloud and all(what != "output" for what, _ in close.outputs)
 
 
 def depth_of(graph: Graph, node: Node) -> int:

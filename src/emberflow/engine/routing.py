@@ -39,8 +39,8 @@ class Route:
         self._node = layout.graph.nodes[node]
         self._key, self._balance = balance
         self._workers = workers
-        #: The worker of each slice of the hashes: its owner, or the host of a sink's partition. None,
-        #: where the key is a front, whose host it goes to.
+        #: The worker of each slice of the hashes: its owner, or the host of a sink's partition. Empty
+        #: where the key is a front: that goes to the worker it feeds.
         self._hosts = list(shares)
         if isinstance(self._node, Sink):
             sink = self._node

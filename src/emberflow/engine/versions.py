@@ -72,7 +72,7 @@ from emberflow.transactional import (
     Rejected,
     State,
     Values,
-    known_from_element,
+    votes_aloud,
 )
 
 _place_of = itemgetter(0)
@@ -104,7 +104,7 @@ def use_of(graph: Graph, node: State, number: int) -> Use:
     close = next((each for each in closers if each.transaction == access.transaction), None)
     vote, result = ports.get("vote", -1), ports.get("result", -1)
     tells_value = close is not None and bool(close.requires)
-    tells_yes = tells_value or not known_from_element(graph, access)
+    tells_yes = close is not None and votes_aloud(graph, close, access)
     return Use(
         function=access.function,
         check=None if access.check is None else access.check.function,
