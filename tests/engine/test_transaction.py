@@ -10,7 +10,7 @@ import pytest
 import emberflow as ef
 from emberflow.engine.closing import Closing
 from emberflow.engine.cut import Row
-from emberflow.engine.messages import AFTER_ALL
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.engine.program import Layout, Machines
 from emberflow.engine.versions import Versions
 from emberflow.errors import NondeterminismError
@@ -194,6 +194,25 @@ def test_what_is_kept_is_not_trimmed() -> None:
     assert [row.payload for row in versions.committed((5, 0))] == [8]
     versions.trim((9, 0))
     assert versions.sizes() == [1]
+
+
+def test_a_cut_holds_what_came_to_a_key_of_which_the_cut_before_found_only_an_abort() -> None:
+    """A trim takes the key off the list of those that hold more than they must."""
+    versions, _ = machines()
+    access: FlatItem = ((3, 0, 0), 0, ("a", 0, 2, 4))
+
+    def cut(moment: Moment, since: Moment) -> list[Any]:
+        rows = [row.payload for row in versions.capture(moment, since) if row is not None]
+        versions.cut_committed(moment)
+        return rows
+
+    assert cut((1, 0), BEFORE_ALL) == []
+    versions.process([abort(access)], [])
+    assert cut((2, 0), (1, 0)) == []
+    versions.process([access], [])
+    versions.process([taken_back(abort(access))], [])
+    versions.trim((4, 0))
+    assert cut((4, 0), (2, 0)) == [4]
 
 
 def test_a_state_goes_on_from_what_a_cut_saved() -> None:

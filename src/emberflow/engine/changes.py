@@ -3,7 +3,7 @@
 The invariant: **every bucket that holds an item at or above the last committed cut is touched, or
 noted here.** Trimming already notes a bucket when it comes to hold more than it must keep; when a
 trim takes it off that list, it is noted here. So are buckets that are begun, that have fewer items
-than they may keep and get another, or that change out of order. None of that is on the way of an
+than they may keep and get another (or none, and an abort), or that change out of order. None of that is on the way of an
 item in order to a bucket that is full.
 
 A key that is met often is noted once a cut and not once a trim: a trim notes only buckets whose

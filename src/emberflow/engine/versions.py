@@ -212,12 +212,13 @@ class Versions(Trimmed[Bucket]):
         return True
 
     def _bucket(self, key: Any) -> Bucket:
-        """The bucket of a key; one that is begun is noted for the next cut."""
+        """The bucket of a key; one that is begun is noted for the next cut. So is one that has nothing
+        but aborts, which a capture finds empty and does not look for again."""
         bucket = self.buckets.get(key)
         if bucket is None:
             bucket = self.buckets[key] = Bucket(key, self._default)
-            if self.changes is not None:
-                self.changes.note(bucket)
+        if not bucket.entries and self.changes is not None:
+            self.changes.note(bucket)
         return bucket
 
     def _rejected(self, element: Any, why: Any, key: Any, value: Any) -> Rejected[Any]:
