@@ -21,10 +21,10 @@ from random import Random
 from typing import Any
 
 import emberflow as ef
-from emberflow.engine.acker import Acker
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, Moment
-from emberflow.engine.program import Layout
-from emberflow.engine.worker import Worker
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.worker.worker import Worker
 
 VOCABULARY = 50_000
 BATCH = 1_000

@@ -14,7 +14,7 @@ from typing import Any
 
 from xxhash import xxh32_intdigest
 
-from emberflow.hashing import encode_key, key_hash
+from emberflow.values.hashing import encode_key, key_hash
 
 KEYS = 1_000
 ROUNDS = 200

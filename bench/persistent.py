@@ -16,8 +16,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from emberflow import persistent
-from emberflow.persistent import PersistentList
+from emberflow.values import persistent
+from emberflow.values.persistent import PersistentList
 
 LENGTH = 1_000_000
 APPENDS = 20_000

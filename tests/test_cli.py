@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 import emberflow as ef
-from emberflow import cli, drawing
-from emberflow.loading import LoadingError, load_flow
+from emberflow import cli
+from emberflow.dsl.loading import LoadingError, load_flow
+from emberflow.graph import drawing
 
 SHOUT = """
 import emberflow as ef

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow import drawing
-from emberflow.functions import UserFunction, Where, described
-from emberflow.graph import Front, Graph, Input, Map, Node, Sink
+from emberflow.graph import drawing
+from emberflow.graph.nodes import Front, Graph, Input, Map, Node, Sink
+from emberflow.values.functions import UserFunction, Where, described
 
 Form: TypeAlias = Callable[[Graph], str]
 MakesFlow: TypeAlias = Callable[[], ef.Flow]

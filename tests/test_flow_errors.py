@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.functions import UserFunction, Where
-from emberflow.graph import Front, Graph, Group, Input, Key, Map, Merge, Sink
+from emberflow.graph.nodes import Front, Graph, Group, Input, Key, Map, Merge, Sink
+from emberflow.values.functions import UserFunction, Where
 
 Build = Callable[[ef.Flow], object]
 CASES: list[Any] = []

@@ -25,7 +25,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from xxhash import xxh32_intdigest
 
-from emberflow.hashing import (
+from emberflow.values.hashing import (
     HASH_MAX,
     HASH_MIN,
     WORKERS_MAX,
@@ -544,7 +544,7 @@ def test_stable_ids_differ_unless_all_parts_are_equal(a: list[Any], b: list[Any]
 
 
 def test_a_stable_id_is_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emberflow.hashing.xxh64_intdigest", lambda _: 0)
+    monkeypatch.setattr("emberflow.values.hashing.xxh64_intdigest", lambda _: 0)
     assert stable_id("count") == 1
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.item import (
+from emberflow.values.item import (
     TIME_MAX,
     TIME_MIN,
     hopped,

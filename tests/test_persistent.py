@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from emberflow import persistent
-from emberflow.persistent import PersistentList, Tail
+from emberflow.values import persistent
+from emberflow.values.persistent import PersistentList, Tail
 
 CHUNK = persistent._CHUNK
 

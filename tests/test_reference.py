@@ -18,8 +18,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.graph import Broadcast, Group, Map, Sink
-from emberflow.item import TIME_MAX, scheduled_child_ids
+from emberflow.graph.nodes import Broadcast, Group, Map, Sink
+from emberflow.values.item import TIME_MAX, scheduled_child_ids
 from tests.strategies import OPERATORS, Elements, random_flow, random_flows
 
 # --- The examples of the papers -------------------------------------------------------------------

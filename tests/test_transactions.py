@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.drawing import dot, mermaid
-from emberflow.transactional import Values
+from emberflow.graph.drawing import dot, mermaid
+from emberflow.graph.transactions import Values
 
 Transfer = tuple[str, str, int]
 

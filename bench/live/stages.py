@@ -18,13 +18,13 @@ from pyspark.sql import SparkSession
 
 import emberflow as ef
 from emberflow import fronts
-from emberflow.engine.acker import Acker
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import Effects, Progress
-from emberflow.engine.program import Layout
-from emberflow.engine.worker import Worker
-from emberflow.runners.live.feeding import Beginning, Feed
-from emberflow.runners.live.packing import packed, unpacked_bundle, unpacked_frame
-from emberflow.runners.live.storing import Store
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.worker.worker import Worker
+from emberflow.runners.live.wire.codec import packed, unpacked_bundle, unpacked_frame
+from emberflow.runners.live.worker.feed import Beginning, Feed
+from emberflow.runners.live.worker.sink_writer import Store
 
 ELEMENTS = 300_000
 WORKERS = 2

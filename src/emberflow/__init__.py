@@ -2,6 +2,17 @@
 
 from emberflow import fronts, kafka, sinks
 from emberflow.api import Flow
+from emberflow.dsl.operators.transactions import State, Transaction, TransactionStream
+from emberflow.dsl.operators.windows import (
+    CountWindow,
+    Session,
+    Sliding,
+    Tumbling,
+    Window,
+    WindowedStream,
+    WindowResult,
+)
+from emberflow.dsl.streams import KeyedStream, Loop, Stream, merge
 from emberflow.errors import (
     Diverted,
     EmberflowError,
@@ -18,26 +29,15 @@ from emberflow.errors import (
     StepError,
     UnstableKeyError,
 )
-from emberflow.item import At, GlobalTime, Item, Meta, Timed
-from emberflow.listener import LiveQueryListener
-from emberflow.operators.transaction import State, Transaction, TransactionStream
-from emberflow.operators.windows import (
-    CountWindow,
-    Session,
-    Sliding,
-    Tumbling,
-    Window,
-    WindowedStream,
-    WindowResult,
-)
-from emberflow.persistent import PersistentList
+from emberflow.graph.transactions import Rejected, Values
 from emberflow.runners.batch import failure_of, front_log, payloads, rows
+from emberflow.runners.live.listener import LiveQueryListener
 from emberflow.runners.questions import Answer, Scan
 from emberflow.runners.reference import run
 from emberflow.runners.simulation import SimulationResult, simulate
 from emberflow.runners.verify import Verification, verify
-from emberflow.streams import KeyedStream, Loop, Stream, merge
-from emberflow.transactional import Rejected, Values
+from emberflow.values.item import At, GlobalTime, Item, Meta, Timed
+from emberflow.values.persistent import PersistentList
 
 __version__ = "0.1.0"
 

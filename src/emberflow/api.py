@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from emberflow import flow as builder
+from emberflow.dsl import flow as builder
 
 if TYPE_CHECKING:
     import os

@@ -13,14 +13,15 @@ from typing import Annotated
 
 import typer
 
-from emberflow import __version__, drawing
+from emberflow import __version__
 from emberflow.commands.audit import audit as audit_run
+from emberflow.commands.elements import load_elements
 from emberflow.commands.run import run as run_live
+from emberflow.dsl.loading import load_flow
 from emberflow.errors import EmberflowError
+from emberflow.graph import drawing
 from emberflow.guarantees import EFFORT
-from emberflow.loading import load_flow
 from emberflow.runners import verify as verification
-from emberflow.runners.verify.given import load_elements
 
 app = typer.Typer(
     name="emberflow",

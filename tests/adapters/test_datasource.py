@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from emberflow.datasource import writing
+from emberflow.datasource import stream_writer as writing
 from emberflow.datasource.source import EmberflowSource
 from emberflow.errors import InputError
-from emberflow.runners.live import bridge as bridge_module
-from emberflow.runners.live.bridge import (
+from emberflow.runners.live.driver.cluster import Place
+from emberflow.runners.live.serving import bridge as bridge_module
+from emberflow.runners.live.serving.bridge import (
     Bridge,
     BridgeAwayError,
     BridgeClient,
     BridgeRefusedError,
     new_token,
 )
-from emberflow.runners.live.cluster import Place
 from tests.adapters.structured import SCHEMA, placed_front, placed_sink
 from tests.adapters.test_fronts_structured import words
 from tests.adapters.test_sinks_structured import Count, bundle

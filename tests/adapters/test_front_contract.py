@@ -9,7 +9,7 @@ import cloudpickle
 import pytest
 
 from emberflow.fronts import Batch, Element, Front, Iterable
-from emberflow.item import At
+from emberflow.values.item import At
 from tests.adapters.fronts_under_test import ALL, KAFKA, REPLAYABLE, FrontCase
 
 

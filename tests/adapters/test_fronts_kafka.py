@@ -13,13 +13,13 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from emberflow import fronts
 from emberflow import kafka as codecs
-from emberflow.checkpoint.frontlog import FrontLogWriter
+from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.errors import InputError
 from emberflow.fronts import Batch, Element, FrontGrewError, Idle, Malformed
 from emberflow.fronts import kafka as front_module
 from emberflow.fronts.kafka import Record
-from emberflow.runners.live.feeding import Beginning, Feed
-from emberflow.runners.live.journal import Journal
+from emberflow.runners.live.worker.feed import Beginning, Feed
+from emberflow.runners.live.worker.journal import Journal
 from tests.adapters.kafka_broker import PASSWORD, USER, KafkaBroker, free_port
 
 SECONDS = 30

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from emberflow import Diverted, GlobalTime, PersistentList, sinks
 from emberflow.errors import InputError
-from emberflow.item import TIME_MAX, TIME_MIN
+from emberflow.rows.plain import to_json
 from emberflow.sinks import PayloadError, StoredBundle
 from emberflow.sinks.files import name_of, time_of
-from emberflow.sinks.plain import to_json
+from emberflow.values.item import TIME_MAX, TIME_MIN
 
 
 class Word(NamedTuple):

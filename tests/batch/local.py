@@ -15,15 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 import emberflow as ef
-from emberflow.graph import Graph
-from emberflow.runners.batch.bus import Spread
-from emberflow.runners.batch.codec import decode
-from emberflow.runners.batch.ends import EndTargets
-from emberflow.runners.batch.inputs import Checked, Reader
-from emberflow.runners.batch.machines import Ended
-from emberflow.runners.batch.outputs import SinkColumns
-from emberflow.runners.batch.passes import Pass, passed
-from emberflow.runners.batch.planning import Units, plan_of
+from emberflow.graph.nodes import Graph
+from emberflow.rows.codec import decode
+from emberflow.rows.inputs import Checked, Reader
+from emberflow.rows.outputs import SinkColumns
+from emberflow.runners.batch.passes.ends import EndTargets
+from emberflow.runners.batch.passes.machines import Ended
+from emberflow.runners.batch.passes.passes import Pass, passed
+from emberflow.runners.batch.plan.stages import Units, plan_of
+from emberflow.runners.batch.shuffle.bus import Spread
 
 BUS = ("bucket", "time", "path", "payload")
 

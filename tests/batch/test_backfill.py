@@ -17,15 +17,15 @@ import pytest
 import emberflow as ef
 from emberflow import sinks
 from emberflow.checkpoint import SCHEDULED, Manifest
-from emberflow.checkpoint.store import CheckpointStore
-from emberflow.engine.cut import Row, Scheduled
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.messages import Moment
-from emberflow.graph import Graph
-from emberflow.hashing import hash_ranges
-from emberflow.item import Place
-from emberflow.runners.batch import handing
-from emberflow.runners.batch.handing import Handing, Spool, handed_over, store_spool
-from emberflow.runners.live.storing import SinkFailedError
+from emberflow.graph.nodes import Graph
+from emberflow.runners.batch.backfill import handover as handing
+from emberflow.runners.batch.backfill.handover import Handing, Spool, handed_over, store_spool
+from emberflow.runners.live.worker.sink_writer import SinkFailedError
+from emberflow.values.hashing import hash_ranges
+from emberflow.values.item import Place
 from tests.batch.local import BUS, cut, ends
 from tests.batch.test_transactions import random_case as random_transactions_or_one_key
 from tests.batch.test_transactions import reference_of

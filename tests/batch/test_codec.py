@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.runners.batch.codec import decode, decode_all, encode, encode_all
+from emberflow.rows.codec import decode, decode_all, encode, encode_all
 
 atoms = st.one_of(
     st.none(),

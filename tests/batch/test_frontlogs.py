@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from emberflow import fronts
-from emberflow.checkpoint.frontlog import FrontLogWriter, trim
+from emberflow.checkpoint.logs.front_log import FrontLogWriter, trim
 from emberflow.errors import InputError
 from emberflow.fronts import Malformed
-from emberflow.runners.batch.codec import decode
-from emberflow.runners.batch.frontlogs import _Given, front_log, read_pieces
+from emberflow.rows.codec import decode
+from emberflow.runners.batch.front_logs import _Given, front_log, read_pieces
 
 NO_SPARK: Any = None
 

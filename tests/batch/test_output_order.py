@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 import emberflow as ef
-from emberflow.runners.batch import bus, output_order
-from emberflow.runners.batch.codec import decode
-from emberflow.runners.batch.inputs import Checked, Reader
-from emberflow.runners.batch.output_order import OutputSorter
-from emberflow.runners.batch.outputs import SinkColumns
-from emberflow.runners.batch.passes import Pass, passed
-from emberflow.runners.batch.places import encoded_path
-from emberflow.runners.batch.planning import Units, plan_of
+from emberflow.rows.codec import decode
+from emberflow.rows.inputs import Checked, Reader
+from emberflow.rows.outputs import SinkColumns
+from emberflow.rows.paths import encoded_path
+from emberflow.runners.batch.passes.passes import Pass, passed
+from emberflow.runners.batch.plan.stages import Units, plan_of
+from emberflow.runners.batch.shuffle import bus, output_order
+from emberflow.runners.batch.shuffle.output_order import OutputSorter
 from tests.batch.local import cut, input_rows
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_time", pa.int64()), ("_path", pa.binary())])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.runners.batch import passes
-from emberflow.runners.batch.planning import Units, plan_of
+from emberflow.runners.batch.passes import passes
+from emberflow.runners.batch.plan.stages import Units, plan_of
 from tests.batch.local import batch
 from tests.strategies import OPERATORS, random_flow
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from emberflow.runners.batch.places import (
+from emberflow.rows.paths import (
     child_codes,
     decoded_path,
     encoded_int,

@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 
 import emberflow as ef
-from emberflow.runners.batch import bus, sorting
-from emberflow.runners.batch.bus import ANYWHERE, HASH_BITS, HASH_MASK, BusRows, Spread, unchunked
-from emberflow.runners.batch.places import encoded_path
-from emberflow.runners.batch.sorting import Sorter
+from emberflow.rows.paths import encoded_path
+from emberflow.runners.batch.shuffle import bus, sorting
+from emberflow.runners.batch.shuffle.bus import (
+    ANYWHERE,
+    HASH_BITS,
+    HASH_MASK,
+    BusRows,
+    Spread,
+    unchunked,
+)
+from emberflow.runners.batch.shuffle.sorting import Sorter
 from tests.batch.local import batch
 from tests.strategies import random_flow
 

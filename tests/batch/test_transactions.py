@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow import transactional as transactional_module
+from emberflow.engine.machines.state import Versions
 from emberflow.engine.messages import AFTER_ALL
-from emberflow.engine.versions import Versions
-from emberflow.graph import Graph
-from emberflow.item import Place
-from emberflow.runners.batch import passes
-from emberflow.runners.batch.machines import Ended, Kept
-from emberflow.runners.batch.places import decoded_path
-from emberflow.runners.batch.planning import Units
+from emberflow.graph import transactions as transactional_module
+from emberflow.graph.nodes import Graph
+from emberflow.rows.paths import decoded_path
+from emberflow.runners.batch.passes import passes
+from emberflow.runners.batch.passes.machines import Ended, Kept
+from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
+from emberflow.values.item import Place
 from tests.batch.local import batch
 from tests.simulation.cases import WrongError
 from tests.simulation.transactional import TransactionCase, random_transactions

@@ -11,10 +11,10 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import emberflow as ef
 from emberflow.checkpoint import BUCKET, Manifest, Row, removed
-from emberflow.checkpoint.lists import SavedLists
-from emberflow.checkpoint.store import CheckpointStore
-from emberflow.graph import Graph
-from emberflow.hashing import hash_ranges, key_hash, owner
+from emberflow.checkpoint.cuts.lists import SavedLists
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.graph.nodes import Graph
+from emberflow.values.hashing import hash_ranges, key_hash, owner
 
 #: By operation and key: the items of the bucket.
 State = dict[tuple[str, Any], list[tuple[tuple[int, ...], Any]]]

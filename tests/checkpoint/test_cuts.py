@@ -15,19 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.checkpoint import (
-    SCHEDULED,
-    DamagedCutError,
-    Manifest,
-    compaction_due,
-    removed,
-    tables,
-)
+from emberflow.checkpoint import SCHEDULED, DamagedCutError, Manifest, compaction_due, removed
+from emberflow.checkpoint.cuts import tables
+from emberflow.checkpoint.cuts.lists import SavedLists, begins_with
+from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import CheckpointError
-from emberflow.checkpoint.lists import SavedLists, begins_with
-from emberflow.checkpoint.store import CheckpointStore
-from emberflow.hashing import HASH_MAX, HASH_MIN, hash_ranges, key_hash
-from emberflow.item import TIME_MAX, TIME_MIN
+from emberflow.values.hashing import HASH_MAX, HASH_MIN, hash_ranges, key_hash
+from emberflow.values.item import TIME_MAX, TIME_MIN
 from tests.checkpoint.cases import STORES, State, Workers, graph, rows_of, state_of
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from emberflow.checkpoint import CheckpointError, DamagedCutError, DamagedCutWarning, Manifest
-from emberflow.checkpoint.store import CheckpointStore
+from emberflow.checkpoint.cuts.store import CheckpointStore
 from tests.checkpoint.cases import State, Workers, state_of
 
 
@@ -142,7 +142,7 @@ def test_a_lost_record_of_an_incarnation_is_an_error(stored: Stored) -> None:
 def test_a_newer_format_is_refused_and_not_called_damaged(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from emberflow.checkpoint import manifest
+    from emberflow.checkpoint.cuts import manifest
 
     monkeypatch.setattr(manifest, "FORMAT_VERSION", 2)
     with pytest.raises(CheckpointError, match="has version 1 of the format") as caught:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import emberflow as ef
 from emberflow.checkpoint import Manifest, PartInfo, UnfitCutError, check_fits
-from emberflow.graph import Graph
+from emberflow.graph.nodes import Graph
 
 
 def upper(word: str) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from emberflow.checkpoint import CheckpointError, DamagedLogError, FencedError
-from emberflow.checkpoint.frontlog import FrontLogWriter, last_reservation, read_log, trim
+from emberflow.checkpoint.logs.front_log import FrontLogWriter, last_reservation, read_log, trim
 
 KINDS = ["local", "remote"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from emberflow.checkpoint import CheckpointError, FencedError, Manifest
-from emberflow.checkpoint.store import CheckpointStore
+from emberflow.checkpoint.cuts.store import CheckpointStore
 from tests.checkpoint.cases import STORES, State, Workers, state_of
 
 DICE = random.Random(5)

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from emberflow.checkpoint.frontlog import read_log
-from emberflow.checkpoint.store import CheckpointStore
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.logs.front_log import read_log
 
 KILLS = 4
 
@@ -20,9 +20,9 @@ MAKES_CUTS = """
 import sys
 import emberflow as ef
 from emberflow.checkpoint import Manifest
-from emberflow.checkpoint.lists import SavedLists
-from emberflow.checkpoint.store import CheckpointStore
-from emberflow.hashing import key_hash
+from emberflow.checkpoint.cuts.lists import SavedLists
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.values.hashing import key_hash
 from tests.checkpoint.cases import graph
 
 store = CheckpointStore(sys.argv[1])
@@ -54,7 +54,7 @@ while True:
 #: Goes on where the log ends, and says what is durable. The time of position n is 3n + 1.
 LOGS = """
 import sys
-from emberflow.checkpoint.frontlog import FrontLogWriter
+from emberflow.checkpoint.logs.front_log import FrontLogWriter
 
 log = FrontLogWriter(sys.argv[1], "words", 0, int(sys.argv[2]), segment_size=1_000)
 position = -1

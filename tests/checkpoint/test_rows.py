@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from emberflow.checkpoint import tables
-from emberflow.checkpoint.lists import PROTOCOL, SavedLists
+from emberflow.checkpoint.cuts import tables
+from emberflow.checkpoint.cuts.lists import PROTOCOL, SavedLists
 
 row_buffers = pytest.importorskip(
-    "emberflow.checkpoint._rows", reason="the compiled loops could not be built"
+    "emberflow.native._rows", reason="the compiled loops could not be built"
 ).row_buffers
 
 SCALARS = st.one_of(

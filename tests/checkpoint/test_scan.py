@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.checkpoint import DamagedCutError, Manifest, tables
-from emberflow.checkpoint.scan import Counted, KeyTest, Wanted, split
-from emberflow.checkpoint.store import CheckpointStore
-from emberflow.hashing import HASH_MAX, HASH_MIN, key_hash
+from emberflow.checkpoint import DamagedCutError, Manifest
+from emberflow.checkpoint.cuts import tables
+from emberflow.checkpoint.cuts.scan import Counted, KeyTest, Wanted, split
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.values.hashing import HASH_MAX, HASH_MIN, key_hash
 from tests.checkpoint.cases import STORES, State, Workers, graph, rows_of
 from tests.checkpoint.test_cuts import fresh, grown
 
@@ -153,7 +154,7 @@ def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
 
 def test_a_cut_that_is_held_is_not_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
-    monkeypatch.setattr("emberflow.checkpoint.store.time.time", lambda: now)
+    monkeypatch.setattr("emberflow.checkpoint.cuts.store.time.time", lambda: now)
     store = CheckpointStore(tmp_path)
     assert store.hold(60) is None
     assert not list(tmp_path.iterdir()), "a reader makes no checkpoint where there is none"
@@ -231,7 +232,7 @@ def test_who_may_not_write_reads_without_a_hold(
     def refuse(*_: Any) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("emberflow.checkpoint.store.write", refuse)
+    monkeypatch.setattr("emberflow.checkpoint.cuts.store.write", refuse)
     held = store.hold(60)
     assert held is not None
     assert store.renew(held.number, held.incarnation, 60)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import emberflow as ef
-from emberflow.hashing import key_hash, owner
+from emberflow.values.hashing import key_hash, owner
 
 #: By sink and partition: the bytes of each payload, in order.
 Bytes: TypeAlias = dict[tuple[str, int], list[bytes]]

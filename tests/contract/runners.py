@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import emberflow as ef
 from emberflow import fronts, sinks
+from emberflow.rows.codec import decode
 from emberflow.runners.batch import Rows
-from emberflow.runners.batch.codec import decode
 from tests.contract.cases import ROUND, Case
 from tests.contract.outputs import Bytes, as_bytes, by_partition
 

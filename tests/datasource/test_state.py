@@ -18,14 +18,15 @@ from pyspark.sql import types as sql
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 import emberflow as ef
-from emberflow.checkpoint import CheckpointError, Manifest, tables
-from emberflow.checkpoint.scan import Counted
-from emberflow.checkpoint.store import CheckpointStore
+from emberflow.checkpoint import CheckpointError, Manifest
+from emberflow.checkpoint.cuts import tables
+from emberflow.checkpoint.cuts.scan import Counted
+from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.datasource import stored
 from emberflow.datasource.source import EmberflowSource
 from emberflow.datasource.state import StatePartition, state_reader, state_schema
-from emberflow.hashing import key_hash, owner
-from emberflow.runners.batch.codec import decode
+from emberflow.rows.codec import decode
+from emberflow.values.hashing import key_hash, owner
 
 UTC = datetime.UTC
 

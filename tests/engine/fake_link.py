@@ -8,11 +8,11 @@ from random import Random
 from typing import Any
 
 import emberflow as ef
-from emberflow.engine.acker import Acker
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, Ack, Effects, Frame, Moment, Progress
-from emberflow.engine.program import Layout
-from emberflow.engine.worker import Worker
-from emberflow.graph import Graph
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.worker.worker import Worker
+from emberflow.graph.nodes import Graph
 
 
 class FakeLink:

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.engine.program import Layout, Machines
-from emberflow.graph import Graph
-from emberflow.item import FlatItem, Place
+from emberflow.engine.layout import Layout, Machines
+from emberflow.graph.nodes import Graph
+from emberflow.values.item import FlatItem, Place
 
 #: Which item, which payload it gets if it is not there, and whether a batch ends behind it.
 Step: TypeAlias = tuple[tuple[Place, int], int, bool]

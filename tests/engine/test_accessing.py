@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emberflow.engine import accessing
-from emberflow.engine.accessing import NO_ABORTS, Bucket, Entry, Use
-from emberflow.engine.cut import Row
-from emberflow.item import At, FlatItem, Place
+from emberflow.engine.cuts.cut import Row
+from emberflow.engine.loops import accesses as accessing
+from emberflow.engine.loops.accesses import NO_ABORTS, Bucket, Entry, Use
+from emberflow.values.item import At, FlatItem, Place
 from tests.engine.test_loops import marks, places
 
 _versions = pytest.importorskip(
-    "emberflow.engine._versions", reason="the compiled loops are not built: no compiler was there"
+    "emberflow.native._versions", reason="the compiled loops are not built: no compiler was there"
 )
 
 KEYS = (3, 2, True, "a", ("a", 1))

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.engine.acker import Acker, AckTable
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Bound, Moment, Progress, Xors
-from emberflow.hashing import stable_id
-from emberflow.item import Place
+from emberflow.engine.progress.acker import Acker, AckTable
+from emberflow.values.hashing import stable_id
+from emberflow.values.item import Place
 
 xors = st.dictionaries(st.tuples(st.integers(0, 4), st.integers(0, 1)), st.integers(0, 15))
 

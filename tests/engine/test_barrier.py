@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.engine.barrier import Barrier
+from emberflow.engine.machines.barrier import Barrier
 from emberflow.engine.messages import AFTER_ALL, Moment
-from emberflow.item import Place
+from emberflow.values.item import Place
 from tests.engine.helpers import Step, batches, scripts
 
 

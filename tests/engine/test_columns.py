@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emberflow.engine import columns
-from emberflow.item import FlatItem
+from emberflow.engine.loops import columns
+from emberflow.values.item import FlatItem
 from tests.engine.test_loops import marks, numbers, places
 
 _columns = pytest.importorskip(
-    "emberflow.engine._columns", reason="the compiled module is not built: no compiler was there"
+    "emberflow.native._columns", reason="the compiled module is not built: no compiler was there"
 )
 
 

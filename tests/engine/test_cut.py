@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine.cut import Capture, Row, Scheduled, combined, owned
+from emberflow.engine.cuts.cut import Capture, Row, Scheduled, combined, owned
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
-from emberflow.engine.program import Layout
-from emberflow.engine.worker import Worker
+from emberflow.engine.worker.worker import Worker
 from emberflow.errors import InternalError
-from emberflow.graph import Graph, Group, Sink
-from emberflow.item import Place
+from emberflow.graph.nodes import Graph, Group, Sink
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Place as ReferencePlace
 from emberflow.runners.reference import Reference, Waiting
-from emberflow.sharing import equal_shares
+from emberflow.values.item import Place
+from emberflow.values.shares import equal_shares
 from tests.engine.fake_link import FakeLink
 from tests.strategies import Elements, random_flow
 

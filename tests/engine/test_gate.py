@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.engine.gate import Gate
 from emberflow.engine.messages import AFTER_ALL
+from emberflow.engine.progress.gate import Gate
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=40), st.integers(1, 4))

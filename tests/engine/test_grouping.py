@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.item import Place
+from emberflow.values.item import Place
 from tests.engine.helpers import PLACES, Sent, Step, batches, by_key, grouping, scripts
 
 

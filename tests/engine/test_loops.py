@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emberflow.engine import loops
-from emberflow.engine.cut import Row
-from emberflow.hashing import key_hash, owner
-from emberflow.item import At, FlatItem, Place
-from emberflow.transactional import closer_key, front_of
+from emberflow.engine.cuts.cut import Row
+from emberflow.engine.loops import items as loops
+from emberflow.graph.transactions import closer_key, front_of
+from emberflow.values.hashing import key_hash, owner
+from emberflow.values.item import At, FlatItem, Place
 
 _loops = pytest.importorskip(
-    "emberflow.engine._loops", reason="the compiled loops are not built: no compiler was there"
+    "emberflow.native._loops", reason="the compiled loops are not built: no compiler was there"
 )
 
 

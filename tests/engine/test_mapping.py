@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.engine.mapping import broadcast_process, map_process
-from emberflow.graph import Broadcast, Map
-from emberflow.item import FlatItem, scheduled_child_ids
+from emberflow.engine.machines.map import broadcast_process, map_process
+from emberflow.graph.nodes import Broadcast, Map
+from emberflow.values.item import FlatItem, scheduled_child_ids
 from tests.engine.helpers import PLACES, shown
 
 

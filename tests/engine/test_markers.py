@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine.channels import Channels
-from emberflow.engine.cut import Row, Scheduled
-from emberflow.engine.markers import MarkerWorker, SnapshotGoneError
+from emberflow.engine.arrival.channels import Channels
+from emberflow.engine.arrival.worker import MarkerWorker, SnapshotGoneError
+from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Effects, Frame
-from emberflow.engine.program import Layout
 from emberflow.errors import InternalError, OutputError
 
 

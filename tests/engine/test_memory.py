@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import emberflow as ef
-from emberflow.engine.acker import Acker
-from emberflow.engine.program import Layout
-from emberflow.engine.trimming import PUT_OFF_MAX
-from emberflow.engine.worker import Worker
+from emberflow.engine.layout import Layout
+from emberflow.engine.machines.trimming import PUT_OFF_MAX
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.worker.worker import Worker
 
 BATCH = 100
 

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 import emberflow as ef
-from emberflow.engine.program import Layout
-from emberflow.functions import itself
-from emberflow.graph import Graph, Input, Map
+from emberflow.engine.layout import Layout
+from emberflow.graph.nodes import Graph, Input, Map
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
+from emberflow.values.functions import itself
 from tests.strategies import random_flow
 
 

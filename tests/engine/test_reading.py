@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine import asking as asking_module
-from emberflow.engine import reading as reading_module
-from emberflow.engine.asking import Asking
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import (
     AFTER_ALL,
     Ask,
@@ -24,8 +22,10 @@ from emberflow.engine.messages import (
     Refused,
     Scan,
 )
-from emberflow.engine.program import Layout
-from emberflow.engine.worker import Worker
+from emberflow.engine.queries import coordinator as asking_module
+from emberflow.engine.queries import worker as reading_module
+from emberflow.engine.queries.coordinator import Asking
+from emberflow.engine.worker.worker import Worker
 
 ASKS = {0: "what of 0", 1: "what of 1"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import emberflow as ef
-from emberflow.engine import acker as acker_module
+from emberflow.engine.progress import acker as acker_module
 from tests.engine.fake_link import FakeLink, on_fake_link
 
 NUMBERS = range(10)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.engine.reduction import Reducing
-from emberflow.graph import Graph
-from emberflow.item import FlatItem, Place
+from emberflow.engine.machines.reduce import Reducing
+from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
+from emberflow.values.item import FlatItem, Place
 from tests.engine.helpers import Sent, Step, batches, by_key, only_machine, scripts
 from tests.strategies import OPERATORS, random_flow
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine.closing import Closing
-from emberflow.engine.cut import Row
+from emberflow.engine.cuts.cut import Row
+from emberflow.engine.layout import Layout, Machines
+from emberflow.engine.machines.closer import Closing
+from emberflow.engine.machines.state import Versions
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
-from emberflow.engine.program import Layout, Machines
-from emberflow.engine.versions import Versions
 from emberflow.errors import NondeterminismError
-from emberflow.hashing import key_hash
-from emberflow.item import FlatItem, Place
-from emberflow.transactional import ABORT, ABORTED, Close
+from emberflow.graph.transactions import ABORT, ABORTED, Close
+from emberflow.values.hashing import key_hash
+from emberflow.values.item import FlatItem, Place
 from tests.engine.helpers import Sent
 
 KEYS = "ab"

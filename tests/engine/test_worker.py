@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.engine import worker as worker_module
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, Frame, Moment, Progress
-from emberflow.engine.program import Layout
-from emberflow.engine.routing import barrier_host
-from emberflow.engine.worker import Worker
-from emberflow.graph import Front, Graph
-from emberflow.hashing import key_hash, owner
+from emberflow.engine.worker import worker as worker_module
+from emberflow.engine.worker.routing import barrier_host
+from emberflow.engine.worker.worker import Worker
+from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
+from emberflow.values.hashing import key_hash, owner
 from tests.engine.fake_link import FakeLink, on_fake_link
 from tests.strategies import Elements, random_flow
 

@@ -11,7 +11,7 @@ import pytest
 
 import emberflow as ef
 from emberflow import fronts, guarantees, sinks
-from emberflow.checkpoint.frontlog import read_log
+from emberflow.checkpoint.logs.front_log import read_log
 from emberflow.commands.audit import audit
 from tests.faults.test_kills import SECONDS, killed_worker, until
 

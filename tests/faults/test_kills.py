@@ -23,9 +23,9 @@ import pytest
 
 import emberflow as ef
 from emberflow import fronts, sinks
-from emberflow.hashing import key_hash, owner
 from emberflow.runners.live import LiveQuery
-from emberflow.runners.live.supervision import LIVES_AT_ONE_PLACE_MAX, PoisonedError
+from emberflow.runners.live.supervisor import LIVES_AT_ONE_PLACE_MAX, PoisonedError
+from emberflow.values.hashing import key_hash, owner
 from tests.adapters.postgres_server import PostgresServer, running_server
 from tests.faults.flows import documents, index_flow, plain
 
@@ -114,7 +114,7 @@ def test_workers_are_killed(spark: SparkSession, tmp_path: Path, arrival: bool) 
         query.stop()
     elements: list[Any] = given
     if arrival:
-        from emberflow.checkpoint.frontlog import read_log
+        from emberflow.checkpoint.logs.front_log import read_log
 
         log = list(read_log(tmp_path / "checkpoint", "documents", 0))
         assert [entry[0] for entry in log] == list(range(len(given)))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import emberflow as ef
-from emberflow.checkpoint.frontlog import read_log
+from emberflow.checkpoint.logs.front_log import read_log
 from tests.faults.structured_program import lines_front, word_flow
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 import emberflow as ef
-from emberflow.datasource import writing
+from emberflow.datasource import stream_writer as writing
 from emberflow.datasource.source import EmberflowSource
 from tests.faults.structured_program import word_flow
 from tests.faults.test_kills import ROUND

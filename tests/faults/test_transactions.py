@@ -20,7 +20,7 @@ import pytest
 
 import emberflow as ef
 from emberflow import fronts, sinks
-from emberflow.checkpoint.store import CheckpointStore
+from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.guarantees.isolation import find_anomalies, find_disorder
 from emberflow.runners.live import LiveQuery
 from tests.faults.test_kills import ROUND, SECONDS, killed_worker, until

@@ -164,7 +164,7 @@ def test_times_from_a_field() -> None:
 def test_partitions_are_judged_each_by_itself() -> None:
     Path("words.txt").write_text("".join(f"word-{number}\n" for number in range(20)))
     flow_outputs = [f"word-{number}" for number in range(20)]
-    from emberflow.hashing import key_hash, owner
+    from emberflow.values.hashing import key_hash, owner
 
     for partition in range(3):
         mine = [word for word in flow_outputs if owner(key_hash(word), 3) == partition]

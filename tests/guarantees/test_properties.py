@@ -16,7 +16,7 @@ import pytest
 
 import emberflow as ef
 from emberflow.guarantees import Guarantee, Verdict, judge
-from emberflow.hashing import key_hash, owner
+from emberflow.values.hashing import key_hash, owner
 from tests.strategies import random_flow
 
 Outputs: TypeAlias = dict[str, list[Any]]
@@ -182,7 +182,7 @@ def in_partitions(flow: ef.Flow, name: str, held: list[Any]) -> dict[int, list[A
 
 def follows(flow: ef.Flow, elements: Any, outputs: Any) -> bool:
     """Whether a trial on the elements as they are gives these outputs."""
-    from emberflow.guarantees.observed import Observed
+    from emberflow.guarantees.outputs import Observed
     from emberflow.guarantees.trial import Trial
     from emberflow.runners.elements import timed_elements
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import emberflow as ef
-from emberflow.engine.worker import Worker
+from emberflow.engine.worker.worker import Worker
 from emberflow.guarantees.isolation import Anomaly, find_anomalies, find_disorder
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import CrashSimulation, Faults, Options, Simulation

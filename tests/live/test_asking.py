@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from emberflow.engine.messages import BEFORE_ALL, Ask, Began, Marked, Page, Progress, Refused
-from emberflow.runners.live.asking import Asked, Lost, Questions, Ticket
+from emberflow.runners.live.wire.questions import Asked, Lost, Questions, Ticket
 
 MOMENT = (5, 0)
 

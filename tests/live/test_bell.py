@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from emberflow.runners.live.bell import Bell
+from emberflow.runners.live.wire.bell import Bell
 
 _SECONDS_MAX = 30.0
 

@@ -18,9 +18,10 @@ import pytest
 import zmq
 
 from emberflow.errors import InputError
-from emberflow.runners.live import bridge as bridge_module
-from emberflow.runners.live.addresses import Announcement, UnknownQueryError, address_of
-from emberflow.runners.live.bridge import (
+from emberflow.runners.live.driver.cluster import Place
+from emberflow.runners.live.serving import bridge as bridge_module
+from emberflow.runners.live.serving.addresses import Announcement, UnknownQueryError, address_of
+from emberflow.runners.live.serving.bridge import (
     MESSAGE_BYTES_MAX,
     Address,
     Bridge,
@@ -30,7 +31,6 @@ from emberflow.runners.live.bridge import (
     BridgeRefusedError,
     new_token,
 )
-from emberflow.runners.live.cluster import Place
 
 LOOPBACK = Place("127.0.0.1", 0, "127.0.0.1")
 
@@ -252,8 +252,8 @@ def test_a_name_is_taken_once(runtime: Path) -> None:
 def test_a_query_that_was_killed_is_gone_and_may_come_back(runtime: Path) -> None:
     program = (
         "import os\n"
-        "from emberflow.runners.live.addresses import Announcement\n"
-        "from emberflow.runners.live.bridge import Address, new_token\n"
+        "from emberflow.runners.live.serving.addresses import Announcement\n"
+        "from emberflow.runners.live.serving.bridge import Address, new_token\n"
         "Announcement('index', Address('tcp://127.0.0.1:1', new_token()), 'run 1')\n"
         "os._exit(9)\n"
     )

@@ -8,9 +8,9 @@ import pytest
 import zmq
 
 import emberflow as ef
-from emberflow.runners.live.cluster import ClusterError, Place, coordinator_place, too_few
-from emberflow.runners.live.coordinator import Coordinator
-from emberflow.runners.live.wire import RunKeys, Wire
+from emberflow.runners.live.driver.cluster import ClusterError, Place, coordinator_place, too_few
+from emberflow.runners.live.driver.coordinator import Coordinator
+from emberflow.runners.live.wire.sockets import RunKeys, Wire
 
 NO_SESSION: Any = None  # what the user says needs none
 

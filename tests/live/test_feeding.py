@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.errors import InputError
 from emberflow.fronts import Batch, Element
-from emberflow.item import FlatItem
-from emberflow.runners.live.feeding import Beginning, Feed, FrontFailedError
+from emberflow.runners.live.worker.feed import Beginning, Feed, FrontFailedError
+from emberflow.values.item import FlatItem
 
 CREDIT = 7
 

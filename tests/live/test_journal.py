@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from emberflow.checkpoint.frontlog import FrontLogWriter
+from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL
-from emberflow.runners.live.journal import Journal
+from emberflow.runners.live.worker.journal import Journal
 
 FRONT = 3
 

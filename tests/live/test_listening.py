@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.runners.live.listening import EVENTS_MAX, Listeners, check_listener
+from emberflow.runners.live.driver.listeners import EVENTS_MAX, Listeners, check_listener
 
 SECONDS = 30.0
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import emberflow as ef
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.fronts import Element, Malformed
-from emberflow.item import Place
-from emberflow.runners.live import malformed as malformed_module
-from emberflow.runners.live.feeding import Beginning, Feed, FrontFailedError
+from emberflow.runners.live.worker import malformed as malformed_module
+from emberflow.runners.live.worker.feed import Beginning, Feed, FrontFailedError
+from emberflow.values.item import Place
 
 SECONDS = 20
 

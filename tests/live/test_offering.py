@@ -10,13 +10,13 @@ import pytest
 
 import emberflow as ef
 from emberflow.errors import InputError
-from emberflow.runners.live.addresses import UnknownQueryError, address_of
-from emberflow.runners.live.bridge import BridgeClient
 from emberflow.runners.live.builder import LiveBuilder
-from emberflow.runners.live.cluster import Place
-from emberflow.runners.live.offering import Offered
-from emberflow.runners.live.supervision import Settings
-from emberflow.sharing import equal_shares
+from emberflow.runners.live.driver.cluster import Place
+from emberflow.runners.live.serving.addresses import UnknownQueryError, address_of
+from emberflow.runners.live.serving.bridge import BridgeClient
+from emberflow.runners.live.serving.services import Offered
+from emberflow.runners.live.supervisor import Settings
+from emberflow.values.shares import equal_shares
 from tests.adapters.structured import SCHEMA, Sender, graph, placed_front
 
 

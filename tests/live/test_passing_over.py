@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from emberflow.checkpoint.frontlog import FrontLogWriter
+from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.engine.messages import BEFORE_ALL
 from emberflow.errors import InputError
 from emberflow.fronts import Batch, Element, Idle, Malformed
-from emberflow.item import FlatItem
-from emberflow.runners.live.feeding import Beginning, Feed
-from emberflow.runners.live.journal import Journal
+from emberflow.runners.live.worker.feed import Beginning, Feed
+from emberflow.runners.live.worker.journal import Journal
+from emberflow.values.item import FlatItem
 
 INDEX = 3
 FROM_TEN = Beginning(None, (10, 0), passes_over=True)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from emberflow.engine.messages import AFTER_ALL, Bundle, Progress
-from emberflow.engine.worker import Statistics
+from emberflow.engine.worker.worker import Statistics
 from emberflow.fronts import Iterable
-from emberflow.item import GlobalTime
-from emberflow.runners.live import feeding
-from emberflow.runners.live.feeding import Feed
-from emberflow.runners.live.plan import WorkerNews
-from emberflow.runners.live.progress import Gauge, Latencies, LiveProgress
-from emberflow.runners.live.storing import Store
+from emberflow.runners.live.driver.progress import Gauge, Latencies, LiveProgress
+from emberflow.runners.live.wire.plan import WorkerNews
+from emberflow.runners.live.worker import feed as feeding
+from emberflow.runners.live.worker.feed import Feed
+from emberflow.runners.live.worker.sink_writer import Store
+from emberflow.values.item import GlobalTime
 
 
 def bundle(*times: int) -> Bundle:

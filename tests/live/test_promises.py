@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from emberflow.checkpoint.frontlog import FrontLogWriter, read_log
+from emberflow.checkpoint.logs.front_log import FrontLogWriter, read_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.fronts import Batch, Element, FrontGrewError, Idle
-from emberflow.item import FlatItem
-from emberflow.runners.live.feeding import Beginning, Feed, FrontFailedError
-from emberflow.runners.live.journal import Journal, chooses
+from emberflow.runners.live.worker.feed import Beginning, Feed, FrontFailedError
+from emberflow.runners.live.worker.journal import Journal, chooses
+from emberflow.values.item import FlatItem
 
 INDEX = 3
 SECONDS = 10

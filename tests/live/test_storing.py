@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from emberflow import GlobalTime
-from emberflow.runners.live.storing import UNDER_WAY_MAX, SinkFailedError, WriterThread
+from emberflow.runners.live.worker.sink_writer import UNDER_WAY_MAX, SinkFailedError, WriterThread
 from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
 
 

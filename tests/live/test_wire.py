@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from emberflow.runners.live.wire import RunKeys, Wire, WireError
+from emberflow.runners.live.wire.sockets import RunKeys, Wire, WireError
 
 SOON_MS = 5_000
 NEVER_MS = 400

@@ -11,11 +11,11 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
-from emberflow.engine.acker import Acker
 from emberflow.engine.messages import Effects, Progress
-from emberflow.engine.worker import Worker
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.worker.worker import Worker
 from emberflow.errors import OnError
-from emberflow.graph import Graph
+from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import Options, Simulation, SimulationResult

@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 
 import emberflow as ef
-from emberflow.engine.acker import Acker
 from emberflow.engine.messages import Moment
-from emberflow.engine.worker import Worker
-from emberflow.graph import Front, Graph
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.worker.worker import Worker
+from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import CrashSimulation, Faults, Options, SimulationResult

@@ -16,15 +16,14 @@ from typing import Any, TypeAlias
 import pytest
 
 import emberflow as ef
-from emberflow.engine.changes import Changes
-from emberflow.engine.cut import Scheduled, combined, owned
-from emberflow.engine.grouping import Grouping
+from emberflow.engine.cuts.changes import Changes
+from emberflow.engine.cuts.cut import Scheduled, combined, owned
+from emberflow.engine.cuts.pending import Pending
+from emberflow.engine.machines.group import Grouping
+from emberflow.engine.machines.reduce import Reducing
+from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import AFTER_ALL, Moment
-from emberflow.engine.pending import Pending
-from emberflow.engine.reduction import Reducing
-from emberflow.engine.trimming import Trimmed
-from emberflow.engine.worker import Worker
-from emberflow.item import FlatItem
+from emberflow.engine.worker.worker import Worker
 from emberflow.runners.simulation import Faults, Options
 from emberflow.runners.simulation import processes as processes_module
 from emberflow.runners.simulation import recovery as recovery_module
@@ -37,6 +36,7 @@ from emberflow.runners.simulation.storage import (
     Restorable,
     SinkPartition,
 )
+from emberflow.values.item import FlatItem
 from tests.simulation.crash_cases import CrashCase
 
 Machines: TypeAlias = dict[str, Any]

@@ -9,10 +9,10 @@ from typing import Any
 from zlib import crc32
 
 import emberflow as ef
-from emberflow.graph import Graph, Node
-from emberflow.graph import Map as MapNode
-from emberflow.operators.reduce import Combined, Paired
-from emberflow.transactional import Access, Close
+from emberflow.dsl.operators.reduce import Combined, Paired
+from emberflow.graph.nodes import Graph, Node
+from emberflow.graph.nodes import Map as MapNode
+from emberflow.graph.transactions import Access, Close
 from tests.simulation.cases import Case
 
 

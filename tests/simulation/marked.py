@@ -17,16 +17,16 @@ from random import Random
 from typing import Any
 
 import emberflow as ef
-from emberflow.engine.acker import Acker
-from emberflow.engine.cut import Capture, Row, Scheduled, owned
-from emberflow.engine.markers import MarkerWorker
+from emberflow.engine.arrival.worker import MarkerWorker
+from emberflow.engine.cuts.cut import Capture, Row, Scheduled, owned
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Ack, Bundle, Effects, Frame, Moment
-from emberflow.engine.program import Layout
-from emberflow.runners.live.storing import Store
+from emberflow.engine.progress.acker import Acker
+from emberflow.runners.live.worker.sink_writer import Store
 from emberflow.runners.simulation.network import Network
 from emberflow.runners.simulation.options import Options
-from emberflow.sharing import equal_shares
 from emberflow.sinks.protocol import StoredBundle
+from emberflow.values.shares import equal_shares
 from tests.simulation.commutative import commutative_flow
 
 CRASHES_MAX = 4

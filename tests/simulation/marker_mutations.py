@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from emberflow.engine.channels import Channel, Edge
-from emberflow.engine.cut import Capture
-from emberflow.engine.markers import MarkerWorker
+from emberflow.engine.arrival.channels import Channel, Edge
+from emberflow.engine.arrival.snapshot import Snapshot
+from emberflow.engine.arrival.worker import MarkerWorker
+from emberflow.engine.cuts.cut import Capture
 from emberflow.engine.messages import Moment
-from emberflow.engine.snapshot import Snapshot
 from tests.simulation.marked import Case, Host
 
 

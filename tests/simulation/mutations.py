@@ -15,15 +15,11 @@ from typing import Any, TypeAlias
 import pytest
 
 import emberflow as ef
-from emberflow.engine import mapping as mapping_module
-from emberflow.engine import program as program_module
-from emberflow.engine import receipts as receipts_module
-from emberflow.engine import reduction as reduction_module
-from emberflow.engine import routing as routing_module
-from emberflow.engine import worker as worker_module
-from emberflow.engine.acker import Acker
-from emberflow.engine.barrier import Barrier
-from emberflow.engine.gate import Gate
+from emberflow.engine import layout as program_module
+from emberflow.engine.layout import Layout
+from emberflow.engine.machines import map as mapping_module
+from emberflow.engine.machines import reduce as reduction_module
+from emberflow.engine.machines.barrier import Barrier
 from emberflow.engine.messages import (
     AFTER_ALL,
     Ack,
@@ -33,15 +29,19 @@ from emberflow.engine.messages import (
     Progress,
     Xors,
 )
-from emberflow.engine.program import Layout
-from emberflow.engine.receipts import Receipts
-from emberflow.engine.worker import Worker
+from emberflow.engine.progress import receipts as receipts_module
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.progress.gate import Gate
+from emberflow.engine.progress.receipts import Receipts
+from emberflow.engine.worker import routing as routing_module
+from emberflow.engine.worker import worker as worker_module
+from emberflow.engine.worker.worker import Worker
 from emberflow.errors import Diverted
-from emberflow.graph import Broadcast, Map
-from emberflow.item import FlatItem
+from emberflow.graph.nodes import Broadcast, Map
 from emberflow.runners import reference as reference_module
 from emberflow.runners.simulation import Options, Simulation
 from emberflow.runners.simulation.network import Network
+from emberflow.values.item import FlatItem
 from tests.simulation.cases import Case
 from tests.simulation.failing import diverting
 

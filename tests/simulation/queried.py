@@ -10,17 +10,17 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, Keys, Moment
-from emberflow.engine.program import Layout
-from emberflow.engine.reading import readable_states
-from emberflow.engine.worker import Worker
-from emberflow.graph import Graph
-from emberflow.item import GlobalTime
+from emberflow.engine.queries.worker import readable_states
+from emberflow.engine.worker.worker import Worker
+from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.questions import Question, Scan
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import CrashSimulation, Faults, Simulation, SimulationResult
-from emberflow.runners.simulation.asking import Answered, Asked
+from emberflow.runners.simulation.queries import Answered, Asked
+from emberflow.values.item import GlobalTime
 from tests.simulation.cases import WrongError, always_trimming
 from tests.simulation.transactional import TransactionCase
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from emberflow.engine.asking import Asking, _Question
-from emberflow.engine.keeping import Keeping
+from emberflow.engine.machines.state import Bucket, Versions
 from emberflow.engine.messages import AFTER_ALL, Ask, Marked, Moment, Page, Progress
-from emberflow.engine.reading import Reading, _Cursor
-from emberflow.engine.versions import Bucket, Versions
-from emberflow.engine.worker import Worker
+from emberflow.engine.queries.coordinator import Asking, _Question
+from emberflow.engine.queries.worker import Reading, _Cursor
+from emberflow.engine.worker.retention import Keeping
+from emberflow.engine.worker.worker import Worker
 
 Break = Callable[[pytest.MonkeyPatch], None]
 BREAKS: list[Break] = []

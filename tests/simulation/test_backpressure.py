@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine.gate import Gate
 from emberflow.engine.messages import Effects, Frame, Moment, Progress
-from emberflow.engine.worker import Worker
-from emberflow.graph import Graph
+from emberflow.engine.progress.gate import Gate
+from emberflow.engine.worker.worker import Worker
+from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
 from tests.engine.fake_link import on_fake_link

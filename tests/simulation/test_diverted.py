@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine import cycles as cycles_module
-from emberflow.engine.worker import Worker
+from emberflow.engine.worker import regions as cycles_module
+from emberflow.engine.worker.worker import Worker
 from emberflow.runners import reference as reference_module
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation.options import Faults

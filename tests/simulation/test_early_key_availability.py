@@ -6,7 +6,7 @@ from typing import Any
 
 import emberflow as ef
 from emberflow.engine.messages import AFTER_ALL
-from emberflow.hashing import key_hash, owner
+from emberflow.values.hashing import key_hash, owner
 from tests.engine.fake_link import FakeLink, on_fake_link
 
 NUMBERS = range(40)

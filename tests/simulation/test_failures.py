@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine import cycles as cycles_module
+from emberflow.engine.worker import regions as cycles_module
 from emberflow.runners import reference as reference_module
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation

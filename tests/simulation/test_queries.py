@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine import reading as reading_module
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL
-from emberflow.engine.program import Layout
-from emberflow.engine.reading import readable_states
-from emberflow.engine.worker import Worker
+from emberflow.engine.queries import worker as reading_module
+from emberflow.engine.queries.worker import readable_states
+from emberflow.engine.worker.worker import Worker
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.questions import Question, Scan
 from emberflow.runners.simulation import CrashSimulation, Faults, Options, Simulation
-from emberflow.runners.simulation.asking import Asked
+from emberflow.runners.simulation.queries import Asked
 from tests.simulation.cases import WrongError, always_trimming
 from tests.simulation.queried import expected_answer, judged_with_queries
 from tests.simulation.query_mutations import BREAKS, Break

@@ -10,9 +10,9 @@ from itertools import count, islice
 
 import pytest
 
-from emberflow.engine import worker as worker_module
 from emberflow.engine.messages import Effects, Frame
-from emberflow.engine.worker import Worker
+from emberflow.engine.worker import worker as worker_module
+from emberflow.engine.worker.worker import Worker
 from tests.simulation.cases import Case, judged
 
 SEEDS = 1000

@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 import emberflow as ef
-from emberflow import transactional as transactional_module
-from emberflow.engine import cycles as cycles_module
-from emberflow.engine import worker as worker_module
+from emberflow.engine.worker import regions as cycles_module
+from emberflow.engine.worker import worker as worker_module
+from emberflow.graph import transactions as transactional_module
 from tests.simulation.cases import WrongError
 from tests.simulation.transaction_mutations import BREAKS, CRASH_BREAKS, Break
 from tests.simulation.transactional import (

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from emberflow.engine import cycles as cycles_module
-from emberflow.engine import program as program_module
-from emberflow.engine import turns as turns_module
-from emberflow.engine import versions as versions_module
-from emberflow.engine import worker as worker_module
-from emberflow.engine.closing import Closing, Record
-from emberflow.engine.cycles import Cycle
+from emberflow.engine import layout as program_module
+from emberflow.engine.machines import state as versions_module
+from emberflow.engine.machines.closer import Closing, Record
+from emberflow.engine.machines.state import Bucket, Versions
+from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import AFTER_ALL, Effects, Frame, Moment
-from emberflow.engine.trimming import Trimmed
-from emberflow.engine.versions import Bucket, Versions
-from emberflow.engine.worker import Worker
-from emberflow.item import FlatItem
-from emberflow.transactional import ABORT, COMMITTED, RESULT
+from emberflow.engine.worker import regions as cycles_module
+from emberflow.engine.worker import turns as turns_module
+from emberflow.engine.worker import worker as worker_module
+from emberflow.engine.worker.regions import Cycle
+from emberflow.engine.worker.worker import Worker
+from emberflow.graph.transactions import ABORT, COMMITTED, RESULT
+from emberflow.values.item import FlatItem
 
 Break = Callable[[pytest.MonkeyPatch], None]
 BREAKS: list[Break] = []
@@ -165,8 +165,8 @@ def constraints_that_nobody_looks_at(patch: pytest.MonkeyPatch) -> None:
 def what_is_held_is_overtaken(patch: pytest.MonkeyPatch) -> None:
     """A replay that reaches beyond a slice goes ahead of what waits there."""
     patch.setattr(Cycle, "_within", lambda self, node, items, limit, later: items)
-    patch.setattr("emberflow.engine.cycles._SLICE_FIRST", 2)
-    patch.setattr("emberflow.engine.cycles._SLICE_MAX", 4)
+    patch.setattr("emberflow.engine.worker.regions._SLICE_FIRST", 2)
+    patch.setattr("emberflow.engine.worker.regions._SLICE_MAX", 4)
 
 
 # --- What is decided, and on what ------------------------------------------------------------------

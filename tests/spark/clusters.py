@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 
 import emberflow as ef
 from emberflow import fronts, sinks
-from emberflow.hashing import key_hash, owner
-from emberflow.runners.live import cluster
+from emberflow.runners.live.driver import cluster
+from emberflow.values.hashing import key_hash, owner
 
 SECONDS = 120
 END_SECONDS = 20

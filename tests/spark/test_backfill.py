@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.checkpoint import UnfitCutError
-from emberflow.checkpoint.frontlog import FrontLogWriter
-from emberflow.checkpoint.store import CheckpointStore
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.errors import InputError
 from emberflow.fronts import Element
-from emberflow.item import GlobalTime
-from emberflow.runners.live.plan import front_index
+from emberflow.runners.live.wire.plan import front_index
 from emberflow.runners.reference import Reference
+from emberflow.values.item import GlobalTime
 from tests.contract.outputs import Bytes, as_bytes, by_partition, differences
 from tests.contract.runners import in_order
 from tests.faults.flows import documents, index_flow

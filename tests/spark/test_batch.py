@@ -270,7 +270,7 @@ def test_a_sink_with_partitions_tells_them(spark: SparkSession) -> None:
     flow.front("numbers").key_by(lambda n: n % 5).sink("out", partitions=3)
     numbers = ef.rows(frame(spark, list(range(30)), "value long", 2), unique=True)
     rows = flow.batch(spark, schema="long", numbers=numbers)["out"].collect()
-    from emberflow.hashing import key_hash, owner
+    from emberflow.values.hashing import key_hash, owner
 
     assert {row.value: row._partition for row in rows} == {
         n: owner(key_hash(n % 5), 3) for n in range(30)

@@ -6,8 +6,8 @@ import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emberflow.checkpoint.store import CheckpointStore
-from emberflow.hashing import key_hash
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.values.hashing import key_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

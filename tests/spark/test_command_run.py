@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import emberflow as ef
 from emberflow import cli
-from emberflow.loading import load_flow
+from emberflow.dsl.loading import load_flow
 from emberflow.sinks import read_files
 
 FLOW = """

@@ -255,8 +255,8 @@ def values(broker: KafkaBroker, topic: str) -> list[list[bytes]]:
 
 def expected(documents: list[ef.At]) -> list[list[bytes]]:
     """The reference's output as the sink writes it, partition by partition."""
-    from emberflow.hashing import key_hash, owner
-    from emberflow.sinks.plain import to_json
+    from emberflow.rows.plain import to_json
+    from emberflow.values.hashing import key_hash, owner
 
     found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
     for entry in ef.run(index(), docs=documents)["changes"]:

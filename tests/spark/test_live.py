@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.fronts import Element
-from emberflow.runners.live.cluster import ClusterError
+from emberflow.runners.live.driver.cluster import ClusterError
 
 SECONDS = 60
 

@@ -22,7 +22,7 @@ import emberflow as ef
 from emberflow import sinks
 from emberflow.fronts import Batch, Element
 from emberflow.runners.live import LiveQuery
-from emberflow.runners.live import endpoint as endpoint_module
+from emberflow.runners.live.serving import http as endpoint_module
 
 ACCOUNTS = 60
 BEGIN = 100

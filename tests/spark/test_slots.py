@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 import emberflow as ef
 from emberflow import fronts, sinks
-from emberflow.runners.live import coordinator
-from emberflow.runners.live.coordinator import WorkersMissingError
+from emberflow.runners.live.driver import coordinator
+from emberflow.runners.live.driver.coordinator import WorkersMissingError
 
 SECONDS = 60
 

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.checkpoint import DamagedCutWarning, Manifest
-from emberflow.checkpoint.store import CheckpointStore
-from emberflow.hashing import HashRange
+from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.runners.live.query import LiveQuery
+from emberflow.values.hashing import HashRange
 
 SECONDS = 200
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from emberflow.runners.live.addresses import Announcement
-from emberflow.runners.live.bridge import Bridge, new_token
-from emberflow.runners.live.cluster import Place
+from emberflow.runners.live.driver.cluster import Place
+from emberflow.runners.live.serving.addresses import Announcement
+from emberflow.runners.live.serving.bridge import Bridge, new_token
 from tests.adapters.structured import placed_front, placed_sink
 from tests.adapters.test_fronts_structured import words
 from tests.adapters.test_sinks_structured import Count, bundle

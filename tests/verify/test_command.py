@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from emberflow import cli
-from emberflow.runners.verify.given import load_elements
+from emberflow.commands.elements import load_elements
 
 CLEAN = """
 import emberflow as ef

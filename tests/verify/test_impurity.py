@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.functions import code_of
-from emberflow.runners.verify import findings
+from emberflow.runners.verify.functions import findings
+from emberflow.values.functions import code_of
 from tests.verify import impure
 
 LINES = ["the dog and the cat", "a hen", "the cat sat on the mat", "dog", "to be or not to be"]

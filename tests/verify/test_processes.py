@@ -13,13 +13,14 @@ import pytest
 
 import emberflow as ef
 from emberflow.runners.simulation import Options, Simulation, SimulationResult
-from emberflow.runners.verify import blame, nursery, processes, tasks, verification
-from emberflow.runners.verify.across import OtherRun
-from emberflow.runners.verify.findings import STATE
-from emberflow.runners.verify.processes import ChildError, Job, results_of
-from emberflow.runners.verify.tasks import Calls, Checked, Run
+from emberflow.runners.verify import blame, verification
+from emberflow.runners.verify.child_runs import OtherRun
+from emberflow.runners.verify.functions.findings import STATE
+from emberflow.runners.verify.functions.results import fresh, saved
+from emberflow.runners.verify.processes import nursery, processes, tasks
+from emberflow.runners.verify.processes.processes import ChildError, Job, results_of
+from emberflow.runners.verify.processes.tasks import Calls, Checked, Run
 from emberflow.runners.verify.trial import Case, Subject
-from emberflow.runners.verify.values import fresh, saved
 from tests.verify import impure
 
 

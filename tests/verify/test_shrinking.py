@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.runners.verify.findings import STATE, Finding
+from emberflow.runners.verify.functions.findings import STATE, Finding
+from emberflow.runners.verify.functions.sites import sites_of
 from emberflow.runners.verify.report import case_of, error_of
 from emberflow.runners.verify.shrinking import shrunk
-from emberflow.runners.verify.sites import sites_of
 from tests.verify import impure
 
 FINDING = Finding(0, STATE, ("because",), "f(1)", (("first", "1"), ("again", "2")))

@@ -16,7 +16,13 @@ import numpy as np
 import pytest
 
 import emberflow as ef
-from emberflow.runners.verify.values import NotComparableError, fingerprint, fresh, same, saved
+from emberflow.runners.verify.functions.results import (
+    NotComparableError,
+    fingerprint,
+    fresh,
+    same,
+    saved,
+)
 
 
 class Bare:

@@ -4,6 +4,15 @@ It knows files, not machines. `store.CheckpointStore` holds cuts, `frontlog` the
 `docs/checkpoints.md` describes the format. What is imported here needs no pyarrow.
 """
 
+from emberflow.checkpoint.cuts.manifest import (
+    Manifest,
+    PartInfo,
+    Step,
+    check_fits,
+    compaction_due,
+    steps_of,
+)
+from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, STATE, Row, removed
 from emberflow.checkpoint.errors import (
     CheckpointError,
     DamagedCutError,
@@ -12,15 +21,6 @@ from emberflow.checkpoint.errors import (
     FencedError,
     UnfitCutError,
 )
-from emberflow.checkpoint.manifest import (
-    Manifest,
-    PartInfo,
-    Step,
-    check_fits,
-    compaction_due,
-    steps_of,
-)
-from emberflow.checkpoint.rows import BUCKET, SCHEDULED, STATE, Row, removed
 
 __all__ = [
     "BUCKET",

@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl, urlencode
 from emberflow import fronts, sinks
 from emberflow.errors import InputError, OnError
 from emberflow.fronts import Front
-from emberflow.graph import Graph
-from emberflow.runners.diverting import known_sinks
-from emberflow.sinks.plain import to_json
+from emberflow.graph.nodes import Graph
+from emberflow.rows.plain import to_json
+from emberflow.runners.diversion import known_sinks
 
 FRONT_FORMS = "files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT or kafka://HOST:PORT/TOPIC"
 SINK_FORMS = (

@@ -27,13 +27,13 @@ from emberflow import guarantees
 from emberflow import sinks as sink_kinds
 from emberflow.commands.adapters import given_fronts, given_sinks
 from emberflow.commands.logs import logged_elements
+from emberflow.dsl.loading import load_flow
 from emberflow.errors import InputError
-from emberflow.graph import Graph, Sink
+from emberflow.graph.nodes import Graph, Sink
 from emberflow.guarantees import LoggedElements, Verdict
-from emberflow.item import GlobalTime
-from emberflow.loading import load_flow
+from emberflow.rows.plain import to_json
 from emberflow.sinks.formats import decoded, encoded
-from emberflow.sinks.plain import to_json
+from emberflow.values.item import GlobalTime
 
 #: Readers of other logs by kind, as in ``--front NAME=KIND:PLACE``: functions of the front's name and
 #: of the place. Those of live queries are ``log``: see `logs`.

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from emberflow.checkpoint.frontlog import read_log
+from emberflow.checkpoint.logs.front_log import read_log
 from emberflow.errors import InputError
 from emberflow.fronts import Files, Front
-from emberflow.graph import Graph
+from emberflow.graph.nodes import Graph
 from emberflow.guarantees import LoggedElements
-from emberflow.item import GlobalTime
-from emberflow.runners.live.plan import front_index
+from emberflow.runners.live.wire.plan import front_index
+from emberflow.values.item import GlobalTime
 
 
 def logged_elements(

@@ -15,10 +15,10 @@ from rich.console import Console
 from emberflow.commands.adapters import given_fronts, given_sinks
 from emberflow.commands.display import Display
 from emberflow.commands.session import MISSING, SparkStartError, spark_session
+from emberflow.dsl.flow import Flow
+from emberflow.dsl.loading import load_flow
 from emberflow.errors import InputError
-from emberflow.flow import Flow
-from emberflow.loading import load_flow
-from emberflow.runners.diverting import checked_on_error
+from emberflow.runners.diversion import checked_on_error
 from emberflow.sinks import Callback
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as sql
 
-from emberflow.checkpoint.scan import Page
+from emberflow.checkpoint.cuts.scan import Page
 from emberflow.errors import InputError, OutputError, shortened
-from emberflow.runners.batch import outputs
-from emberflow.runners.batch.codec import encode_all
-from emberflow.runners.batch.places import encoded_path
+from emberflow.rows import outputs
+from emberflow.rows.codec import encode_all
+from emberflow.rows.paths import encoded_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -31,7 +31,7 @@ from pyspark.sql import types as sql
 
 from emberflow.datasource.columns import KEY, key_type
 from emberflow.errors import InputError
-from emberflow.hashing import UnstableKey, key_hash
+from emberflow.values.hashing import UnstableKey, key_hash
 
 #: With more keys than this a scan of everything is not much slower.
 _KEYS_MAX = 10_000

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from emberflow.checkpoint.scan import Page, split
-from emberflow.datasource.asking import Asked
+from emberflow.checkpoint.cuts.scan import Page, split
 from emberflow.datasource.filters import KeyFilters
+from emberflow.datasource.options import Asked
 from emberflow.datasource.pages import Piece
 from emberflow.errors import InputError
-from emberflow.hashing import HASH_MAX, HASH_MIN, key_hash
+from emberflow.values.hashing import HASH_MAX, HASH_MIN, key_hash
 
 _SAMPLE_ROWS = 1_000
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from emberflow.checkpoint.scan import Page
+from emberflow.checkpoint.cuts.scan import Page
 from emberflow.datasource.filters import KeyFilters
 
 

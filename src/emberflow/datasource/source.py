@@ -39,8 +39,8 @@ class EmberflowSource(DataSource):
     def schema(self) -> StructType:
         """What is read has these columns, unless ``.schema(...)`` says otherwise."""
         if "sink" in self.options:
-            from emberflow.datasource.asking import Asked
-            from emberflow.datasource.reading import sink_schema
+            from emberflow.datasource.options import Asked
+            from emberflow.datasource.stream_reader import sink_schema
 
             return sink_schema(Asked.of(self.options, "sink"))
         from emberflow.datasource.state import state_schema
@@ -55,8 +55,8 @@ class EmberflowSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A streaming write: into a front."""
-        from emberflow.datasource.asking import Asked
-        from emberflow.datasource.writing import FrontWriter
+        from emberflow.datasource.options import Asked
+        from emberflow.datasource.stream_writer import FrontWriter
 
         if overwrite:
             raise InputError(
@@ -66,8 +66,8 @@ class EmberflowSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A streaming read: of a sink."""
-        from emberflow.datasource.asking import Asked
-        from emberflow.datasource.reading import SinkReader
+        from emberflow.datasource.options import Asked
+        from emberflow.datasource.stream_reader import SinkReader
 
         return SinkReader(
             Asked.of(self.options, "sink"), schema, self.options.get("maxBytesPerTrigger")

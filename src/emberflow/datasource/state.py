@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as sql
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from emberflow.datasource.asking import Asked, as_of_numbers
 from emberflow.datasource.columns import KEY, PageWriter, check_given, found_schema
 from emberflow.datasource.filters import KeyFilters, only_key, taken
 from emberflow.datasource.live import LiveView
+from emberflow.datasource.options import Asked, as_of_numbers
 from emberflow.datasource.pages import Piece, StateView
 from emberflow.datasource.stored import StoredStates, listed_cuts, listed_states
 from emberflow.errors import InputError

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from emberflow.checkpoint import SCHEDULED, CheckpointError, DamagedCutError, Manifest, PartInfo
-from emberflow.checkpoint.scan import Counted, Page, Wanted, shared_out, split
-from emberflow.checkpoint.store import CheckpointStore
-from emberflow.datasource.asking import as_of_numbers
+from emberflow.checkpoint.cuts.scan import Counted, Page, Wanted, shared_out, split
+from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.datasource.filters import KeyFilters
+from emberflow.datasource.options import as_of_numbers
 from emberflow.datasource.pages import Piece
 from emberflow.errors import InputError
-from emberflow.hashing import HASH_MAX, HASH_MIN
+from emberflow.values.hashing import HASH_MAX, HASH_MIN
 
 _SAMPLE_ROWS = 1_000
 _SAMPLE_HIGH = HASH_MIN + (1 << 32) // 64

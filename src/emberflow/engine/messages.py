@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.item import FlatItem, GlobalTime, Place
+from emberflow.values.item import FlatItem, GlobalTime, Place
 
 #: ``(time, front)``, plain
 Moment: TypeAlias = tuple[int, int]

@@ -40,7 +40,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from xxhash import xxh64
 
 from emberflow.checkpoint.files import make_folder
-from emberflow.checkpoint.owned import OwnedFolder
+from emberflow.checkpoint.ownership import OwnedFolder
 from emberflow.errors import EmberflowError, InputError
 
 _MAGIC = b"EFB1"

@@ -10,7 +10,7 @@ from typing import Any
 
 from emberflow.errors import InputError
 from emberflow.fronts.protocol import Batch, Element
-from emberflow.item import At
+from emberflow.values.item import At
 
 #: How long the front sleeps at once, so that it can be stopped.
 _NAP_SECONDS = 0.05

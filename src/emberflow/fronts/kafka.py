@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from emberflow.errors import InputError, shortened
 from emberflow.fronts.protocol import Batch, Element, FrontGrewError, Idle, Malformed
-from emberflow.functions import described
-from emberflow.item import is_time
 from emberflow.kafka.client import Cluster, library
 from emberflow.kafka.codecs import CodecLike, codec_of
+from emberflow.values.functions import described
+from emberflow.values.item import is_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

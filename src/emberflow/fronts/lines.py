@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 from emberflow.errors import InputError, shortened
 from emberflow.fronts.protocol import Malformed
-from emberflow.functions import described
-from emberflow.item import is_time
+from emberflow.values.functions import described
+from emberflow.values.item import is_time
 
 #: A field of the payload, or a function of it.
 TimeOf: TypeAlias = str | Callable[[Any], int]

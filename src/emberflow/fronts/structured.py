@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from emberflow.graph import Front
-    from emberflow.runners.batch.inputs import Reader
+    from emberflow.graph.nodes import Front
+    from emberflow.rows.inputs import Reader
 
 #: A position is the batch's sequence and the row in it, as one int: logs keep ints in few bytes.
 _ROWS = 1 << 32
@@ -108,7 +108,7 @@ class Structured:
         """What makes payloads of rows of this schema. Raises `InputError` if they do not fit."""
         from pyspark.sql.types import IntegralType, TimestampType
 
-        from emberflow.runners.batch.inputs import reader_of
+        from emberflow.rows.inputs import reader_of
 
         assert self._node is not None
         names = schema.names

@@ -72,8 +72,8 @@ repeated, as that changes nothing either. The second round is exponential at wor
 a bound, ``effort``, in elements entered. Beyond it the verdict is *undecided*, never a guess.
 """
 
-from emberflow.guarantees.entering import LoggedElements
-from emberflow.guarantees.judging import EFFORT, judge
+from emberflow.guarantees.inputs import LoggedElements
+from emberflow.guarantees.judgement import EFFORT, judge
 from emberflow.guarantees.verdict import Entered, Giveaway, Guarantee, Verdict
 
 __all__ = ["EFFORT", "Entered", "Giveaway", "Guarantee", "LoggedElements", "Verdict", "judge"]

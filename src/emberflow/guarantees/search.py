@@ -20,9 +20,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from emberflow.errors import EmberflowError, InternalError
-from emberflow.graph import Front
+from emberflow.graph.nodes import Front
 from emberflow.guarantees.trial import Differs, Mark, Trial
-from emberflow.item import GlobalTime
+from emberflow.values.item import GlobalTime
 
 
 class Exhausted(Exception):  # noqa: N818 - an answer, not an error

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from emberflow.calls import balance_of
-from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Node, Sink
-from emberflow.guarantees.observed import Observed, alike
-from emberflow.item import GlobalTime
+from emberflow.graph.calls import balance_of
+from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Node, Sink
+from emberflow.guarantees.outputs import Observed, alike
 from emberflow.runners.reference import Place, Reference, Waiting
+from emberflow.values.item import GlobalTime
 
 _REWINDABLE = (Front, Map, Broadcast, Merge, Group, Sink)
 

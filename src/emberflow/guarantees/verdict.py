@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from emberflow.errors import shortened
-from emberflow.item import GlobalTime
+from emberflow.values.item import GlobalTime
 
 _SHOWN_MAX = 5
 _PAYLOAD_CHARACTERS = 80

@@ -49,7 +49,7 @@ class Json:
             raise ValueError(f"not JSON ({error})") from None
 
     def encode(self, payload: Any) -> bytes:
-        from emberflow.sinks.plain import to_json  # sinks import this module
+        from emberflow.rows.plain import to_json  # sinks import this module
 
         return to_json(payload).encode("utf-8")
 
@@ -188,7 +188,7 @@ def codec_of(given: CodecLike, where: str) -> Codec:
 
 
 def _refused(why: str, payload: Any) -> EmberflowError:
-    from emberflow.sinks.plain import PayloadError
+    from emberflow.rows.plain import PayloadError
 
     return PayloadError(
         f"a payload cannot be written to Kafka: {why}. The payload: {shortened(payload)}"

@@ -8,8 +8,8 @@ from operator import itemgetter
 from typing import Any
 
 from emberflow.errors import InputError, shortened
-from emberflow.graph import Front, Graph
-from emberflow.item import At, GlobalTime, is_time
+from emberflow.graph.nodes import Front, Graph
+from emberflow.values.item import At, GlobalTime, is_time
 
 
 def timed_elements(

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 try:
-    from emberflow.runners._arenas import use_huge_pages  # type: ignore[import-not-found]
+    from emberflow.native._arenas import use_huge_pages  # type: ignore[import-not-found]
 except ImportError:
 
     def use_huge_pages() -> bool:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Keys, Moment, Part
 from emberflow.engine.messages import Scan as ScanPart
-from emberflow.engine.reading import StateInfo, in_key_order
+from emberflow.engine.queries.worker import StateInfo, in_key_order
 from emberflow.errors import InputError, shortened
-from emberflow.hashing import UnstableKey, key_hash
-from emberflow.item import GlobalTime, is_time
-from emberflow.sharing import Shares, owner_in
+from emberflow.values.hashing import UnstableKey, key_hash
+from emberflow.values.item import GlobalTime, is_time
+from emberflow.values.shares import Shares, owner_in
 
 #: Below every front index, those of scheduled items included.
 _FRONT_MIN = -(2**63)

@@ -37,7 +37,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from emberflow.calls import balance_of, images_of, scheduled_time
+from emberflow.dsl.flow import Flow
 from emberflow.errors import (
     ERRORS_SINK,
     Diverted,
@@ -46,12 +46,12 @@ from emberflow.errors import (
     OnError,
     StepError,
 )
-from emberflow.flow import Flow
-from emberflow.graph import Broadcast, Front, Graph, Group, Map, Merge, Node, Sink
-from emberflow.item import CHILD_IDS_MAX, At, ChildIds, GlobalTime, scheduled_child_ids
-from emberflow.runners.diverting import check_parameters, checked_on_error
+from emberflow.graph.calls import balance_of, images_of, scheduled_time
+from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Node, Sink
+from emberflow.runners.diversion import check_parameters, checked_on_error
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.sequential import Sequential
+from emberflow.values.item import CHILD_IDS_MAX, At, ChildIds, GlobalTime, scheduled_child_ids
 
 #: The order of an item: all of a meta that matters where there is no replay.
 Place: TypeAlias = tuple[GlobalTime, ChildIds]

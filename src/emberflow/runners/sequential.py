@@ -21,12 +21,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from emberflow.calls import balance_of
 from emberflow.errors import InternalError
-from emberflow.graph import Graph, Node
-from emberflow.item import ChildIds, GlobalTime
-from emberflow.outcomes import outcome_of, verdict_of
-from emberflow.transactional import (
+from emberflow.graph.calls import balance_of
+from emberflow.graph.nodes import Graph, Node
+from emberflow.graph.transaction_calls import outcome_of, verdict_of
+from emberflow.graph.transactions import (
     CLOSED,
     COMMITTED,
     OUTPUT,
@@ -41,6 +40,7 @@ from emberflow.transactional import (
     Values,
     depth_of,
 )
+from emberflow.values.item import ChildIds, GlobalTime
 
 Place: TypeAlias = tuple[GlobalTime, ChildIds]
 Waiting: TypeAlias = tuple[Place, int, Any]

@@ -43,11 +43,11 @@ partition: a worker may be cut off, and not know that it has a successor.
 
 from __future__ import annotations
 
+from emberflow.rows.plain import PayloadError
 from emberflow.sinks.callback import Callback
 from emberflow.sinks.files import Files, read_files
 from emberflow.sinks.kafka import Kafka
 from emberflow.sinks.memory import Memory
-from emberflow.sinks.plain import PayloadError
 from emberflow.sinks.postgres import Postgres
 from emberflow.sinks.protocol import Sink, SinkMovedError, StoredBundle, Writer
 from emberflow.sinks.structured import Structured

@@ -6,8 +6,8 @@ from collections.abc import Callable as AnyCallable
 from typing import Any
 
 from emberflow.errors import InputError
-from emberflow.item import GlobalTime
 from emberflow.sinks.protocol import StoredBundle
+from emberflow.values.item import GlobalTime
 
 
 class Callback:

@@ -27,11 +27,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from emberflow.checkpoint.owned import OwnedFolder
+from emberflow.checkpoint.ownership import OwnedFolder
 from emberflow.errors import EmberflowError, InputError
-from emberflow.item import GlobalTime
 from emberflow.sinks.formats import FORMATS, decoded, encoded, pyarrow
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle
+from emberflow.values.item import GlobalTime
 
 _TIME_DIGITS = 19
 _FRONT_DIGITS = 10

@@ -1,6 +1,6 @@
 """Formats: a bundle's payloads as the bytes of one file, and back.
 
-**JSON Lines**: a payload a line, as `emberflow.sinks.plain` says; read back they are plain JSON
+**JSON Lines**: a payload a line, as `emberflow.rows.plain` says; read back they are plain JSON
 values, not the classes they were.
 
 **Parquet**: a payload a row. Dicts, dataclasses and named tuples have a column for each field, in the
@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from emberflow.errors import EmberflowError, shortened
-from emberflow.sinks.plain import PayloadError, fields_of, to_json
+from emberflow.rows.plain import PayloadError, fields_of, to_json
 
 FORMATS = ("jsonl", "parquet")
 

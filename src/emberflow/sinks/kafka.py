@@ -41,11 +41,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.errors import EmberflowError, InputError, shortened
-from emberflow.item import GlobalTime
 from emberflow.kafka.client import Cluster, library, told
 from emberflow.kafka.codecs import CodecLike, codec_of
-from emberflow.sinks.plain import PayloadError, fields_of
+from emberflow.rows.plain import PayloadError, fields_of
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle
+from emberflow.values.item import GlobalTime
 
 HEADER = "emberflow"
 #: How long a broker gets that is starting, or leading for the first time.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from emberflow.item import GlobalTime
 from emberflow.sinks.protocol import StoredBundle
+from emberflow.values.item import GlobalTime
 
 
 class Memory:

@@ -30,10 +30,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from emberflow.errors import EmberflowError, InputError, shortened
-from emberflow.item import GlobalTime
-from emberflow.persistent import PersistentList
-from emberflow.sinks.plain import PayloadError, fields_of, to_json
+from emberflow.rows.plain import PayloadError, fields_of, to_json
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle
+from emberflow.values.item import GlobalTime
+from emberflow.values.persistent import PersistentList
 
 if TYPE_CHECKING:
     import psycopg

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from emberflow.errors import EmberflowError
-from emberflow.item import GlobalTime
+from emberflow.values.item import GlobalTime
 
 
 class SinkMovedError(EmberflowError):

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from emberflow.checkpoint.files import location_of, make_folder, write
 from emberflow.errors import InputError
-from emberflow.item import GlobalTime
+from emberflow.rows.plain import PayloadError
 from emberflow.sinks.files import FilesWriter, bundle_names, partition_folder, time_of
-from emberflow.sinks.plain import PayloadError
 from emberflow.sinks.protocol import StoredBundle
+from emberflow.values.item import GlobalTime
 
 if TYPE_CHECKING:
-    from emberflow.graph import Sink
-    from emberflow.runners.batch.outputs import ColumnWriter, SinkColumns
+    from emberflow.graph.nodes import Sink
+    from emberflow.rows.outputs import ColumnWriter, SinkColumns
 
 _ACKNOWLEDGED = "acknowledged"
 #: In the metadata of a file: its columns as Spark names them.
@@ -62,7 +62,7 @@ class Structured:
     def placed(self, node: Sink | None, checkpoint: str | None) -> Structured:
         """This sink as one of a live query, which keeps its bundles with its cuts."""
         from emberflow.fronts.structured import kept_in
-        from emberflow.runners.batch.outputs import given_columns
+        from emberflow.rows.outputs import given_columns
 
         if node is None:
             raise InputError("the errors sink cannot be sinks.Structured; take sinks.Files.")
@@ -106,8 +106,8 @@ class _Encoding:
     def encode(self, bundle: StoredBundle) -> bytes:
         import pyarrow as pa
 
-        from emberflow.runners.batch.outputs import ColumnWriter, sampled_columns
-        from emberflow.runners.batch.places import encoded_path
+        from emberflow.rows.outputs import ColumnWriter, sampled_columns
+        from emberflow.rows.paths import encoded_path
 
         assert bundle.places is not None
         try:

@@ -16,10 +16,10 @@
 `frontlogs` the other way round: what went into a live query, as rows
 """
 
-from emberflow.runners.batch.backfill import backfill
+from emberflow.rows.inputs import Rows, rows
+from emberflow.runners.batch.backfill.backfill import backfill
 from emberflow.runners.batch.failures import failure_of
-from emberflow.runners.batch.frontlogs import front_log
-from emberflow.runners.batch.inputs import Rows, rows
+from emberflow.runners.batch.front_logs import front_log
 from emberflow.runners.batch.runner import batch, payloads
 
 __all__ = ["Rows", "backfill", "batch", "failure_of", "front_log", "payloads", "rows"]

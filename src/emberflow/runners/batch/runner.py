@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from emberflow.dsl.flow import Flow
 from emberflow.errors import EmberflowError, InputError
-from emberflow.flow import Flow
-from emberflow.graph import Front, Graph
-from emberflow.item import At, GlobalTime, is_time
-from emberflow.runners.batch.codec import decode
-from emberflow.runners.batch.inputs import FrontRows
-from emberflow.runners.batch.outputs import (
+from emberflow.graph.nodes import Front, Graph
+from emberflow.rows.codec import decode
+from emberflow.rows.inputs import FrontRows
+from emberflow.rows.outputs import (
     PATH,
     PAYLOAD,
     TIME,
@@ -37,16 +36,17 @@ from emberflow.runners.batch.outputs import (
     given_columns,
     sampled_columns,
 )
-from emberflow.runners.batch.planning import Units, plan_of
+from emberflow.runners.batch.plan.stages import Units, plan_of
 from emberflow.runners.elements import check_names, timed_elements
 from emberflow.runners.reference import Reference
+from emberflow.values.item import At, GlobalTime, is_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from emberflow.runners.batch.passes import Pass
+    from emberflow.runners.batch.passes.passes import Pass
 
 #: Rows of each front that a schema is found out with.
 _SAMPLED_ROWS = 100
@@ -114,8 +114,8 @@ def sink_frames(
     """The DataFrame of each of these sinks."""
     if not sinks:
         return {}
-    from emberflow.runners.batch.bus import Spread
-    from emberflow.runners.batch.passes import Pass
+    from emberflow.runners.batch.passes.passes import Pass
+    from emberflow.runners.batch.shuffle.bus import Spread
 
     spread = Spread(partitions or shuffle_partitions(spark))
     columns = _columns(units.graph, inputs, sinks, schema, raw)
@@ -252,20 +252,20 @@ class Frames:
         doubles = rows.doubles()
         if doubles is None:
             return frame
-        from emberflow.runners.batch.passes import no_doubles
+        from emberflow.runners.batch.passes.passes import no_doubles
 
         check = doubles.mapInArrow(task_of(no_doubles, rows.checked()), self._schema(targets))
         return frame.union(check)
 
     def _passed(self, frame: DataFrame, targets: frozenset[int], **rest: Any) -> DataFrame:
-        from emberflow.runners.batch.passes import run_pass
+        from emberflow.runners.batch.passes.passes import run_pass
 
         columns = self._columns if targets == self._last else None
         given = replace(self._given, columns=columns, **rest)
         return frame.mapInArrow(task_of(run_pass, given), self._schema(targets))
 
     def _schema(self, targets: frozenset[int]) -> str | StructType:
-        from emberflow.runners.batch.bus import BUS_SCHEMA
+        from emberflow.runners.batch.shuffle.bus import BUS_SCHEMA
 
         if targets == self._last and self._columns is not None:
             return self._columns.schema()

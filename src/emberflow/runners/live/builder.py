@@ -6,19 +6,19 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
+from emberflow.dsl.flow import Flow
 from emberflow.errors import InputError
-from emberflow.flow import Flow
 from emberflow.fronts.protocol import Front
-from emberflow.graph import Graph
-from emberflow.runners.diverting import checked_on_error, known_sinks
-from emberflow.runners.live.bridge import checked_token
-from emberflow.runners.live.cluster import Place, check_cluster, coordinator_place
-from emberflow.runners.live.endpoint import HttpServer
-from emberflow.runners.live.listening import check_listener
-from emberflow.runners.live.plan import Guarantee, Ordering, Snapshots, shares_of
+from emberflow.graph.nodes import Graph
+from emberflow.runners.diversion import checked_on_error, known_sinks
+from emberflow.runners.live.driver.cluster import Place, check_cluster, coordinator_place
+from emberflow.runners.live.driver.listeners import check_listener
 from emberflow.runners.live.query import LiveQuery
-from emberflow.runners.live.supervision import Settings
-from emberflow.sharing import equal_shares
+from emberflow.runners.live.serving.bridge import checked_token
+from emberflow.runners.live.serving.http import HttpServer
+from emberflow.runners.live.supervisor import Settings
+from emberflow.runners.live.wire.plan import Guarantee, Ordering, Snapshots, shares_of
+from emberflow.values.shares import equal_shares
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import cloudpickle
 
 from emberflow.errors import EmberflowError
-from emberflow.runners.live.cluster import ClusterError, context_of
-from emberflow.runners.live.plan import Plan
+from emberflow.runners.live.driver.cluster import ClusterError, context_of
+from emberflow.runners.live.wire.plan import Plan
 
 if TYPE_CHECKING:
     import pyarrow as pa

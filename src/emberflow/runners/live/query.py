@@ -15,21 +15,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from emberflow.errors import EmberflowError
-from emberflow.graph import Graph
-from emberflow.listener import (
+from emberflow.graph.nodes import Graph
+from emberflow.runners.live.driver.coordinator import Coordinator
+from emberflow.runners.live.driver.listeners import Listeners
+from emberflow.runners.live.driver.progress import Gauge, LiveProgress, timestamp
+from emberflow.runners.live.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
 )
-from emberflow.runners.live.bridge import Address
-from emberflow.runners.live.coordinator import Coordinator
-from emberflow.runners.live.endpoint import Endpoint, HttpServer
-from emberflow.runners.live.listening import Listeners
-from emberflow.runners.live.offering import Offered
-from emberflow.runners.live.progress import Gauge, LiveProgress, timestamp
-from emberflow.runners.live.reads import LiveState, Reads
-from emberflow.runners.live.supervision import Settings, Supervision
+from emberflow.runners.live.serving.bridge import Address
+from emberflow.runners.live.serving.http import Endpoint, HttpServer
+from emberflow.runners.live.serving.reads import LiveState, Reads
+from emberflow.runners.live.serving.services import Offered
+from emberflow.runners.live.supervisor import Settings, Supervision
 from emberflow.runners.questions import Answer, Wanted
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class LiveQuery:
         return self._lives.coordinator
 
     def explain(self) -> str:
-        from emberflow.drawing import text
+        from emberflow.graph.drawing import text
 
         return text(self._graph)
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from emberflow.runners.live.arrival import ArrivalLoop
-from emberflow.runners.live.worker import WorkerLoop
+from emberflow.runners.live.arrival.loop import ArrivalLoop
+from emberflow.runners.live.worker.loop import WorkerLoop
 
 
 def run_worker(shipped: bytes, path: list[str], batches: Iterator[Any]) -> Iterator[Any]:

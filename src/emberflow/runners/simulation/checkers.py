@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Frame, Moment, Progress
-from emberflow.engine.worker import Worker
-from emberflow.graph import Graph, Merge
-from emberflow.hashing import key_hash, owner
-from emberflow.item import FlatItem, Place
-from emberflow.transactional import Close, State
+from emberflow.engine.worker.worker import Worker
+from emberflow.graph.nodes import Graph, Merge
+from emberflow.graph.transactions import Close, State
+from emberflow.values.hashing import key_hash, owner
+from emberflow.values.item import FlatItem, Place
 
 _Least: TypeAlias = tuple[Place, int] | None
 

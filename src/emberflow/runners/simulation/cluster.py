@@ -11,21 +11,19 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from emberflow.engine.acker import Acker
-from emberflow.engine.gate import Gate
+from emberflow.dsl.flow import Flow
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Ack, Effects, Frame, Moment, Progress
-from emberflow.engine.program import Layout
-from emberflow.engine.reading import readable_states
-from emberflow.engine.routing import front_host
-from emberflow.engine.worker import Worker
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.progress.gate import Gate
+from emberflow.engine.queries.worker import readable_states
+from emberflow.engine.worker.routing import front_host
+from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK, InputError, OnError
-from emberflow.flow import Flow
-from emberflow.graph import Front, Graph
-from emberflow.item import FlatItem
-from emberflow.runners.diverting import check_parameters, checked_on_error
+from emberflow.graph.nodes import Front, Graph
+from emberflow.runners.diversion import check_parameters, checked_on_error
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.questions import Question
-from emberflow.runners.simulation.asking import Asked, Asker, ReadingHost
 from emberflow.runners.simulation.checkers import (
     CheckError,
     MinimalTimeChecker,
@@ -34,8 +32,10 @@ from emberflow.runners.simulation.checkers import (
 )
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
+from emberflow.runners.simulation.queries import Asked, Asker, ReadingHost
 from emberflow.runners.simulation.recovery import CrashSimulation
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
+from emberflow.values.item import FlatItem
 
 
 def simulate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from emberflow.sharing import Shares
+from emberflow.values.shares import Shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,18 +12,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from emberflow.engine.cut import Row, Scheduled, owned
-from emberflow.engine.gate import Gate
+from emberflow.engine.cuts.cut import Row, Scheduled, owned
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
-from emberflow.engine.routing import barrier_host
-from emberflow.engine.worker import Worker
+from emberflow.engine.progress.gate import Gate
+from emberflow.engine.worker.routing import barrier_host
+from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK
-from emberflow.graph import Front
-from emberflow.item import TIME_MIN, FlatItem
-from emberflow.runners.simulation.asking import ReadingHost
+from emberflow.graph.nodes import Front
 from emberflow.runners.simulation.checkers import CheckError
 from emberflow.runners.simulation.network import Network
+from emberflow.runners.simulation.queries import ReadingHost
 from emberflow.runners.simulation.storage import SinkPartition
+from emberflow.values.item import TIME_MIN, FlatItem
 
 if TYPE_CHECKING:
     from emberflow.runners.simulation.recovery import Life

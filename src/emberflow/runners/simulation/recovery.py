@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from emberflow.engine.acker import Acker
+from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Moment, Progress
-from emberflow.engine.program import Layout
-from emberflow.engine.worker import Worker
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.worker.worker import Worker
 from emberflow.errors import OnError
-from emberflow.graph import Front, Graph
-from emberflow.runners.simulation.asking import Asked, Asker
+from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.simulation.checkers import (
     CheckError,
     MinimalTimeChecker,
@@ -36,6 +35,7 @@ from emberflow.runners.simulation.processes import (
     is_of_another,
     sources_of,
 )
+from emberflow.runners.simulation.queries import Asked, Asker
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from emberflow.engine.machines.state import Versions
 from emberflow.engine.messages import AFTER_ALL
-from emberflow.engine.versions import Versions
-from emberflow.engine.worker import Statistics, Worker
+from emberflow.engine.worker.worker import Statistics, Worker
 from emberflow.errors import EmberflowError
 from emberflow.runners.questions import Answer
-from emberflow.runners.simulation.asking import Answered
 from emberflow.runners.simulation.options import Faults, Options
+from emberflow.runners.simulation.queries import Answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from emberflow.engine.cut import Row, Scheduled, combined
+from emberflow.engine.cuts.cut import Row, Scheduled, combined
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import OnError
-from emberflow.graph import Graph
-from emberflow.item import TIME_MIN, FlatItem
-from emberflow.runners.diverting import sink_partitions
+from emberflow.graph.nodes import Graph
+from emberflow.runners.diversion import sink_partitions
+from emberflow.values.item import TIME_MIN, FlatItem
 
 
 class Manifest(NamedTuple):

@@ -16,21 +16,27 @@ from __future__ import annotations
 
 from emberflow.errors import InternalError
 from emberflow.runners.simulation import Options
-from emberflow.runners.verify.across import OtherRun, problem_with
-from emberflow.runners.verify.findings import (
+from emberflow.runners.verify.child_runs import OtherRun, problem_with
+from emberflow.runners.verify.functions.findings import (
     STATE,
     UNKNOWN,
     Finding,
     different_processes,
     different_results,
 )
-from emberflow.runners.verify.places import keeping
-from emberflow.runners.verify.probes import Checker, FoundError, are_same, conflict, memoised
-from emberflow.runners.verify.processes import HASH_SEEDS, Job, results_of
-from emberflow.runners.verify.sites import Watch, watched
-from emberflow.runners.verify.tasks import Ran, Run, ran, run
+from emberflow.runners.verify.functions.probes import (
+    Checker,
+    FoundError,
+    are_same,
+    conflict,
+    memoised,
+)
+from emberflow.runners.verify.functions.results import fresh, saved
+from emberflow.runners.verify.functions.sites import Watch, watched
+from emberflow.runners.verify.functions.variables import keeping
+from emberflow.runners.verify.processes.processes import HASH_SEEDS, Job, results_of
+from emberflow.runners.verify.processes.tasks import Ran, Run, ran, run
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject
-from emberflow.runners.verify.values import fresh, saved
 
 
 def simulated(subject: Subject, case: Case, options: Options) -> OtherRun | None:

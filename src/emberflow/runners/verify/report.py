@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from emberflow.errors import NondeterminismError
-from emberflow.item import At
-from emberflow.runners.verify.findings import ADVICE, Finding
-from emberflow.runners.verify.sites import Site
+from emberflow.runners.verify.functions.findings import ADVICE, Finding
+from emberflow.runners.verify.functions.sites import Site
 from emberflow.runners.verify.trial import Elements
+from emberflow.values.item import At
 
 _WIDTH = 88
 

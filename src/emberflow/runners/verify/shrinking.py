@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from emberflow.runners.verify.findings import Finding
+from emberflow.runners.verify.functions.findings import Finding
 from emberflow.runners.verify.trial import Elements, Fails
 
 TRIES_MAX = 400

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from emberflow.graph import Graph
-from emberflow.runners.verify.findings import Finding
-from emberflow.runners.verify.nursery import Nursery
-from emberflow.runners.verify.probes import Record, recording
-from emberflow.runners.verify.processes import saved_graph
-from emberflow.runners.verify.sites import Site, sites_of, watched
-from emberflow.runners.verify.tasks import Check, Checked, Task, checked, run
-from emberflow.runners.verify.values import saved
+from emberflow.graph.nodes import Graph
+from emberflow.runners.verify.functions.findings import Finding
+from emberflow.runners.verify.functions.probes import Record, recording
+from emberflow.runners.verify.functions.results import saved
+from emberflow.runners.verify.functions.sites import Site, sites_of, watched
+from emberflow.runners.verify.processes.nursery import Nursery
+from emberflow.runners.verify.processes.processes import saved_graph
+from emberflow.runners.verify.processes.tasks import Check, Checked, Task, checked, run
 
 Elements: TypeAlias = dict[str, list[Any]]
 

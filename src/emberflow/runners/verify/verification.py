@@ -19,24 +19,24 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from emberflow.dsl.flow import Flow
 from emberflow.errors import InputError, shortened
-from emberflow.flow import Flow
-from emberflow.graph import Graph
-from emberflow.hashing import WORKERS_MAX
+from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options
-from emberflow.runners.verify.across import OtherRun, differences, jobs_for
 from emberflow.runners.verify.blame import blamed, simulated
-from emberflow.runners.verify.processes import (
+from emberflow.runners.verify.child_runs import OtherRun, differences, jobs_for
+from emberflow.runners.verify.processes.processes import (
     HASH_SEEDS,
     WAIT_SECONDS_MIN,
     children,
     saved_elements,
 )
+from emberflow.runners.verify.processes.tasks import checked
 from emberflow.runners.verify.report import error_of
 from emberflow.runners.verify.shrinking import shrunk
-from emberflow.runners.verify.tasks import checked
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject, failed_check
+from emberflow.values.hashing import WORKERS_MAX
 
 PARAMETERS = ("seeds", "workers", "generate")
 

@@ -1,0 +1,1 @@
+"""Stored cuts: rows, Parquet tables, manifests, and the store that keeps them."""

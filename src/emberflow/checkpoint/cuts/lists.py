@@ -1,0 +1,224 @@
+"""Pickling in which a `PersistentList` is stored as what is new since it was stored before.
+
+A posting list of a million entries that grew by ten must cost a cut ten entries. So a payload is
+pickled by a pickler that knows which lists the parts before this one hold for the bucket. Wherever
+it meets a list, however deep in tuples, dataclasses or other lists, that begins with one of those,
+it writes ``continued(number, base, start, elements)``: take list ``base`` of the earlier bucket, as
+far as ``start``, and go on with these elements; the result is list ``number`` of this one. Lists
+that it does not know are written as ``whole(number, elements)``.
+
+*Begins with* is meant literally, as identity of the elements: that two elements call themselves
+equal does not make their bytes the same. Versions of a list share their chunks, so this costs one
+comparison where nothing was replayed, and one a chunk where the spine was copied.
+
+`SavedLists` is the writer's memory. It must speak of what the *chain* holds, and not of what was
+last written: a cut may be given up half way. So what a cut writes is pending until a later cut says
+that it builds on it.
+
+The cost for payloads without such lists is nothing: C code asks ``reducer_override`` only for
+objects of types that pickle does not know by itself.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from emberflow.checkpoint.errors import DamagedCutError
+from emberflow.values.persistent import PersistentList, Tail
+
+List: TypeAlias = PersistentList[Any]
+#: Which cut has the bucket, and its lists by their numbers.
+Stored: TypeAlias = tuple[int, tuple[List, ...]]
+
+PROTOCOL = 5
+#: Of a bucket with more lists, the rest is stored whole: each new list is compared with each.
+LISTS_MAX = 16
+
+
+def whole(number: int, elements: list[Any]) -> List:
+    """A list that is stored in full; ``pickle.loads`` alone can read it."""
+    return PersistentList(elements)
+
+
+def continued(number: int, base: int, start: int, elements: tuple[Any, ...]) -> List:
+    """A list of which only the end is stored here."""
+    raise DamagedCutError(
+        f"this payload goes on with list {base} of an earlier part of its cut, from element "
+        f"{start} on, and cannot be read alone. Read it with CheckpointStore.rows()."
+    )
+
+
+def begins_with(new: List, old: List) -> bool:
+    """Whether the first elements of ``new`` are those of ``old``: the very same objects.
+
+    >>> old = PersistentList([1, 2])
+    >>> begins_with(old.append(3), old), begins_with(PersistentList([True, 2, 3]), old)
+    (True, False)
+    """
+    length = len(old)
+    if len(new) < length:
+        return False
+    if not length:
+        return True
+    # The usual case in constant time: both are versions of one list. What is in a shared buffer up
+    # to the shorter's length is the same for both, for buffers are only ever appended to.
+    if new._spine is old._spine and (
+        new._last is old._last
+        or (new._full() > old._full() and new._spine[old._full()] is old._last)
+    ):
+        return True
+    for mine, yours in zip(new[:length]._chunks(), old._chunks(), strict=True):
+        if mine is not yours and not all(map(_is, mine, yours)):
+            return False
+    return True
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+class PayloadPickler(pickle.Pickler):
+    """Pickles the payloads of a bucket, one by one; numbers the lists that it meets."""
+
+    def __init__(self) -> None:
+        self._buffer = io.BytesIO()
+        super().__init__(self._buffer, protocol=PROTOCOL)
+        self._known: tuple[List, ...] = ()
+        self._found: list[List] = []
+        self._continues = False
+
+    def begin_bucket(self, known: tuple[List, ...]) -> None:
+        self._known = known
+        self._found = []
+
+    @property
+    def found(self) -> list[List]:
+        """The lists of the bucket so far."""
+        return self._found
+
+    def pickled(self, payload: Any) -> tuple[bytes, bool]:
+        """The payload, and whether it goes on with lists of the earlier bucket."""
+        self._continues = False
+        buffer = self._buffer
+        buffer.seek(0)
+        buffer.truncate()
+        self.clear_memo()
+        self.dump(payload)
+        return buffer.getvalue(), self._continues
+
+    def reducer_override(self, value: Any) -> Any:
+        if value.__class__ is not PersistentList:
+            return NotImplemented
+        number = len(self._found)
+        self._found.append(value)
+        best = -1
+        for base, known in enumerate(self._known):
+            if (best < 0 or len(known) > len(self._known[best])) and begins_with(value, known):
+                best = base
+        if best < 0 or not len(self._known[best]):
+            return whole, (number, list(value))
+        self._continues = True
+        start = len(self._known[best])
+        return continued, (number, best, start, value.tail(start).elements)
+
+
+class PayloadUnpickler(pickle.Unpickler):
+    """Reads what `PayloadPickler` wrote, given the lists of the earlier bucket."""
+
+    def __init__(self, data: bytes, base: Sequence[List], lists: dict[int, List]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._base = base
+        self._lists = lists
+        self._ours: dict[tuple[str, str], Callable[..., List]] = {
+            (__name__, "whole"): self._whole,
+            (__name__, "continued"): self._continued,
+        }
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        ours = self._ours.get((module_name, global_name))
+        return super().find_class(module_name, global_name) if ours is None else ours
+
+    def _whole(self, number: int, elements: list[Any]) -> List:
+        made = self._lists[number] = PersistentList(elements)
+        return made
+
+    def _continued(self, number: int, base: int, start: int, elements: tuple[Any, ...]) -> List:
+        if base >= len(self._base) or start > len(self._base[base]):
+            raise DamagedCutError(
+                f"a list goes on with element {start} of list {base} of its bucket in an earlier "
+                f"part, which has the lengths {[len(one) for one in self._base]}."
+            )
+        made = self._lists[number] = self._base[base].with_tail(Tail(start, elements))
+        return made
+
+
+_NAMED = __name__.encode()
+
+
+def has_lists(data: bytes) -> bool:
+    """Whether a payload holds lists: their pickle names this module. (A text may name it too.)"""
+    return _NAMED in data
+
+
+def unpickled(payloads: Iterable[bytes], base: Sequence[List]) -> tuple[list[Any], list[List]]:
+    """The payloads of a bucket, and its lists by their numbers."""
+    payloads = list(payloads)
+    if not any(map(has_lists, payloads)):
+        return [pickle.loads(data) for data in payloads], []
+    lists: dict[int, List] = {}
+    found = [PayloadUnpickler(data, base, lists).load() for data in payloads]
+    return found, [lists[number] for number in sorted(lists)]
+
+
+class SavedLists:
+    """Which lists the chain holds for each bucket of a worker: for its next part to go on with.
+
+    One a worker and kind of rows, used by one thread at a time. It holds versions of the lists,
+    which share their elements with the newest ones.
+    """
+
+    def __init__(self) -> None:
+        self._cut: int | None = None
+        self._stored: dict[tuple[str, Any], Stored] = {}
+        self._pending_cut: int | None = None
+        self._pending: dict[tuple[str, Any], tuple[List, ...]] = {}
+
+    def begin(self, cut: int, base: int | None) -> None:
+        """A part of this cut is about to be written; its chain goes on from the cut ``base``."""
+        if base is not None and base == self._pending_cut:
+            for bucket, lists in self._pending.items():
+                if lists:
+                    self._stored[bucket] = (base, lists)
+                else:
+                    self._stored.pop(bucket, None)
+        elif base is None or base != self._cut:
+            self._stored = {}  # a full cut, or one that this worker knows nothing of
+        self._cut = base
+        self._pending_cut = cut
+        self._pending = {}
+
+    def begin_restore(self, cut: int) -> None:
+        """The rows of this cut are about to be restored."""
+        self._cut = cut
+        self._stored = {}
+        self._pending_cut = None
+        self._pending = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the chain holds no lists at all."""
+        return not self._stored
+
+    def stored(self, operation: str, key: Any) -> Stored | None:
+        return self._stored.get((operation, key)) if self._stored else None
+
+    def wrote(self, operation: str, key: Any, lists: list[List]) -> None:
+        if lists or (operation, key) in self._stored:
+            self._pending[operation, key] = tuple(lists[:LISTS_MAX])
+
+    def restored(self, operation: str, key: Any, cut: int, lists: list[List]) -> None:
+        if lists:
+            self._stored[operation, key] = (cut, tuple(lists[:LISTS_MAX]))

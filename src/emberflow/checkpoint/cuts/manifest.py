@@ -1,0 +1,314 @@
+"""The manifest of a cut: all that has to be known of it before its rows are read.
+
+It is JSON, written last. A cut is there when its manifest is, and the manifest names every file that
+the cut needs, of earlier cuts too, with length and checksum: so whether a cut is whole can be told
+without knowing anything else. The manifest carries a checksum of itself, of its canonical form.
+
+Positions of fronts and what sinks had are of whatever type an adapter uses. What JSON can say
+exactly is said in JSON, for people; the rest is pickled, and nothing is unpickled before the
+checksum was found right.
+
+**Does a cut fit a flow?** The graph's fingerprint decides. That alone would be a poor message, so
+the manifest also describes each step, and `check_fits` compares the descriptions and says what was
+added, removed or changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xxhash import xxh64_hexdigest
+
+from emberflow.checkpoint.cuts.rows import SCHEDULED
+from emberflow.checkpoint.errors import CheckpointError, DamagedCutError, UnfitCutError
+from emberflow.graph.nodes import Front, Graph, Group, Map, Node, Sink
+from emberflow.values.functions import name_of
+from emberflow.values.hashing import KEY_ENCODING_VERSION
+
+FORMAT_VERSION = 1
+
+#: A chain with more links than this is worth a full cut: each link is a file a worker to open.
+LINKS_MAX = 16
+#: So many rows stored for each that is still needed.
+ROWS_PER_LIVE_ROW_MAX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PartInfo:
+    """A file of rows. ``low`` and ``high`` are the least and the greatest key hash in it."""
+
+    kind: str
+    cut: int
+    worker: str
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a manifest says of a step: what matters for whether its state can be used."""
+
+    kind: str
+    name: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A cut. ``parts`` are all files that it needs, oldest first.
+
+    ``positions[front][partition]`` is where the front goes on reading; ``sinks`` is what each sink
+    had, as its adapter says it.
+    """
+
+    number: int
+    incarnation: int
+    time: tuple[int, int]
+    flow: str
+    fingerprint: int
+    steps: tuple[Step, ...]
+    parts: tuple[PartInfo, ...]
+    positions: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
+    sinks: Mapping[str, Any] = field(default_factory=dict)
+    #: ``time`` for a cut at a global time, ``arrival`` for a snapshot by markers.
+    ordering: str = "time"
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        *,
+        number: int,
+        incarnation: int,
+        time: tuple[int, int],
+        parts: Sequence[PartInfo | None],
+        base: Manifest | None = None,
+        positions: Mapping[str, Mapping[int, Any]] | None = None,
+        sinks: Mapping[str, Any] | None = None,
+    ) -> Manifest:
+        """The manifest of a cut that has these new parts, and those of the cut it builds on."""
+        return cls(
+            number=number,
+            incarnation=incarnation,
+            time=time,
+            flow=graph.flow,
+            fingerprint=graph.fingerprint,
+            steps=steps_of(graph),
+            parts=(*(base.parts if base else ()), *(part for part in parts if part is not None)),
+            positions=positions or {},
+            sinks=sinks or {},
+        )
+
+    def to_json(self) -> bytes:
+        body: dict[str, Any] = {
+            "format": FORMAT_VERSION,
+            "key_encoding": KEY_ENCODING_VERSION,
+            "number": self.number,
+            "incarnation": self.incarnation,
+            "time": list(self.time),
+            "ordering": self.ordering,
+            "flow": self.flow,
+            "fingerprint": f"{self.fingerprint:016x}",
+            "steps": [
+                {"kind": step.kind, "name": step.name, "details": dict(step.details)}
+                for step in self.steps
+            ],
+            "parts": [
+                {name: getattr(part, name) for name in PartInfo.__dataclass_fields__}
+                for part in self.parts
+            ],
+            "positions": {
+                front: {str(partition): encoded(at) for partition, at in partitions.items()}
+                for front, partitions in self.positions.items()
+            },
+            "sinks": {name: encoded(value) for name, value in self.sinks.items()},
+        }
+        return json_with_checksum(body)
+
+    @classmethod
+    def from_json(cls, data: bytes, name: str) -> Manifest:
+        """Raises `DamagedCutError` unless it is what `to_json` made. ``name`` is for the message."""
+        body = checked_json(data, name)
+        for what, ours in (("format", FORMAT_VERSION), ("key_encoding", KEY_ENCODING_VERSION)):
+            if body[what] != ours:
+                raise CheckpointError(
+                    f"{name} has version {body[what]} of the {what}, and this Emberflow knows "
+                    f"version {ours}. Restore it with the Emberflow that wrote it."
+                )
+        return cls(
+            number=body["number"],
+            incarnation=body["incarnation"],
+            time=(body["time"][0], body["time"][1]),
+            flow=body["flow"],
+            fingerprint=int(body["fingerprint"], 16),
+            steps=tuple(Step(**step) for step in body["steps"]),
+            parts=tuple(PartInfo(**part) for part in body["parts"]),
+            positions={
+                front: {int(partition): decoded(at) for partition, at in partitions.items()}
+                for front, partitions in body["positions"].items()
+            },
+            sinks={name: decoded(value) for name, value in body["sinks"].items()},
+            ordering=body.get("ordering", "time"),
+        )
+
+
+def json_with_checksum(body: dict[str, Any]) -> bytes:
+    return json.dumps({**body, "checksum": _checksum(body)}, indent=1).encode()
+
+
+def checked_json(data: bytes, name: str) -> dict[str, Any]:
+    """What `json_with_checksum` was given. Raises `DamagedCutError`; ``name`` is for the message."""
+    try:
+        body: dict[str, Any] = json.loads(data)
+        checksum = body.pop("checksum")
+        found = _checksum(body)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise DamagedCutError(f"{name} is not what was written: {error!r}.") from error
+    if checksum != found:
+        raise DamagedCutError(f"{name} has the checksum {found} and should have {checksum!r}.")
+    return body
+
+
+def _checksum(body: dict[str, Any]) -> str:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return str(xxh64_hexdigest(canonical.encode()))
+
+
+def encoded(value: Any) -> Any:
+    """A value as JSON: itself where JSON has it, tuples and dicts named, all else pickled.
+
+    >>> encoded(("a", 1)), decoded(encoded(("a", 1)))
+    ({'tuple': ['a', 1]}, ('a', 1))
+    """
+    kind = type(value)
+    if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
+        return value
+    if kind is list:
+        return [encoded(one) for one in value]
+    if kind is tuple:
+        return {"tuple": [encoded(one) for one in value]}
+    if kind is dict:
+        return {"dict": [[encoded(name), encoded(one)] for name, one in value.items()]}
+    return {"pickle": base64.b64encode(pickle.dumps(value, 5)).decode()}
+
+
+def decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [decoded(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "tuple":
+        return tuple(decoded(one) for one in inner)
+    if kind == "dict":
+        return {decoded(name): decoded(one) for name, one in inner}
+    return pickle.loads(base64.b64decode(inner))
+
+
+def compaction_due(manifest: Manifest, *, live_rows: int | None = None) -> bool:
+    """Whether the next cut should be a full one: ``base=None``, with the rows of all buckets.
+
+    ``live_rows`` is how many rows a full one would have. Whoever does not know gets the chain's
+    first link taken for it.
+    """
+    links = sorted({part.cut for part in manifest.parts})
+    replaced = [part for part in manifest.parts if part.kind != SCHEDULED]
+    if live_rows is None:
+        live_rows = sum(part.rows for part in replaced if part.cut == links[0])
+    rows = sum(part.rows for part in replaced)
+    return len(links) > LINKS_MAX or (
+        len(links) > 1 and rows > ROWS_PER_LIVE_ROW_MAX * max(1, live_rows)
+    )
+
+
+def steps_of(graph: Graph) -> tuple[Step, ...]:
+    """All steps of a flow, described by what its fingerprint looks at."""
+    return tuple(_step(graph, node) for node in graph.nodes)
+
+
+def _step(graph: Graph, node: Node) -> Step:
+    details: dict[str, Any] = {}
+    if node.inputs:
+        details["reads"] = [
+            f"{_label(graph.nodes[source.node])}"
+            + (f" output {source.port}" if graph.nodes[source.node].ports > 1 else "")
+            for source in node.inputs
+        ]
+        details["keys"] = [
+            name_of(source.key.given.given) if source.key else None for source in node.inputs
+        ]
+    if isinstance(node, Front):
+        details["index"] = node.index
+    elif isinstance(node, Map):
+        details["mode"] = node.mode
+        details["timed"] = node.timed
+        details["functions"] = [name_of(function.given) for function in node.given]
+    elif isinstance(node, Group):
+        details["window"] = node.window
+    elif isinstance(node, Sink):
+        details["partitions"] = node.partitions
+    return Step(node.kind, node.name, details)
+
+
+def _label(node: Node) -> str:
+    return f"{node.kind} {node.name!r}"
+
+
+def check_fits(manifest: Manifest, graph: Graph, *, ordering: str = "time") -> None:
+    """Raises `UnfitCutError`, which says what differs, unless the cut is of this flow."""
+    if manifest.ordering != ordering:
+        raise UnfitCutError(
+            f"cut {manifest.number} was taken with ordering={manifest.ordering!r}, and flow "
+            f"{graph.flow!r} is started with ordering={ordering!r}. Their states and their output "
+            f"differ: give this one a location, and sinks, of its own."
+        )
+    if manifest.fingerprint == graph.fingerprint:
+        return
+    differences = list(_differences(manifest, graph))
+    raise UnfitCutError(
+        f"flow {graph.flow!r} does not fit cut {manifest.number} (incarnation "
+        f"{manifest.incarnation}), which holds the state of another flow or another version:\n"
+        + "\n".join(f"  - {difference}" for difference in differences)
+        + "\nStart the flow that the cut is of, or give this one a location of its own."
+    )
+
+
+def _differences(manifest: Manifest, graph: Graph) -> Iterator[str]:
+    if manifest.flow != graph.flow:
+        yield f"the flow was called {manifest.flow!r} and is called {graph.flow!r}"
+    before = {(step.kind, step.name): step for step in manifest.steps}
+    now = {(step.kind, step.name): step for step in steps_of(graph)}
+    wheres = {(node.kind, node.name): node.where for node in graph.nodes}
+    found = False
+    for identity, step in now.items():
+        if identity not in before:
+            found = True
+            yield f"{step} ({wheres[identity]}) was added"
+    for identity, step in before.items():
+        if identity not in now:
+            found = True
+            yield f"{step} was removed"
+    for identity, step in now.items():
+        old = before.get(identity, step)
+        for name in sorted({*old.details, *step.details}):
+            one, other = old.details.get(name), step.details.get(name)
+            if one != other:
+                found = True
+                yield f"{step} ({wheres[identity]}): {name} was {one!r} and is {other!r}"
+    if not found and [*before] != [*now]:
+        yield "the same steps are written in another order"
+    elif not found and manifest.flow == graph.flow:
+        yield "the fingerprints differ, and no step does: the cut is of another Emberflow"

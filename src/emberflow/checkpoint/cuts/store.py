@@ -1,0 +1,574 @@
+"""Where cuts are stored: any number of workers write parts, one driver makes cuts of them.
+
+::
+
+    <location>/
+      incarnations/000003-8f0c2d11.claim.json     a life of the workers has begun ...
+      incarnations/000003-8f0c2d11.base.json      ... from this cut
+      parts/0000000042-000003-1-bucket-5a….parquet  cut, incarnation, worker, kind
+      cuts/0000000042-000003.json                 the manifest, written last
+      holds/0000000042-000003-1763204400000-9d.hold  somebody reads cut 42 until that time, in ms
+      fronts/…                                    see `frontlog`
+
+**A cut** is whole when its manifest is, and every file that the manifest names is there and has the
+checksum that it should have. `latest` looks from the newest on, warns of each that is not whole, and
+returns the first that is.
+
+**Two drivers.** The newest incarnation wins. `begin` claims the next number; from then on whoever has
+an older one can neither commit nor prune: `FencedError`. On a local disk a lock makes 'am I still
+the newest?' and the rename of the manifest one step. Elsewhere a slow driver can slip in between.
+So what counts is decided by readers: an incarnation records which cut it began from (its *base*),
+numbers go on from there, and a cut of an older incarnation with a greater number than that is no cut,
+whenever it appears. For the same reason `begin` claims first and chooses the cut to restore after.
+Two drivers that claim one number at the same time see each other's claim and take the next; at most
+one sees itself alone.
+
+**Readers** who are not part of the run (SQL over state) *hold* the cut that they read: a file says
+which cut, and until when. `prune` keeps it so long. Nobody has to come back to let go of it, and who
+reads longer renews. Where a reader may not write, or there is no lock and pruning was quicker, the
+files of its cut may be gone before it is done, and it is told so.
+
+**Files that nobody needs** are those of cuts that were given up or superseded. `prune` removes what
+no kept manifest names, but for the parts of a cut under way: of the newest incarnation, with a number
+above that of its newest manifest.
+
+A store is only a location, so it can be pickled and sent to workers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from emberflow.checkpoint.cuts.lists import SavedLists
+from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, checked_json, json_with_checksum
+from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Row
+from emberflow.checkpoint.cuts.scan import Counted, KeyTest, Page, Wanted, scan
+from emberflow.checkpoint.cuts.tables import PartWriter, Source, merged, united
+from emberflow.checkpoint.errors import (
+    CheckpointError,
+    DamagedCutError,
+    DamagedCutWarning,
+    FencedError,
+)
+from emberflow.checkpoint.files import Location, Written, digest, location_of, write
+from emberflow.values.hashing import HASH_MAX, HASH_MIN
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyarrow.fs import FileSystem
+
+_CLAIM = re.compile(r"(\d+)-([0-9a-f]+)\.claim\.json")
+_BASE = re.compile(r"(\d+)-([0-9a-f]+)\.base\.json")
+_MANIFEST = re.compile(r"(\d+)-(\d+)\.json")
+_PART = re.compile(r"(\d+)-(\d+)-.*\.parquet")
+_HOLD = re.compile(r"(\d+)-(\d+)-(\d+)-[0-9a-f]+\.hold")
+_CLAIMS_MAX = 50
+_CLAIM_PAUSE_S_MAX = 0.2
+
+
+class Life(NamedTuple):
+    """An incarnation that has begun, and the cut it begins from; None if from nothing."""
+
+    incarnation: int
+    restored: Manifest | None
+
+    @property
+    def next_cut(self) -> int:
+        """The number of its first cut. The following ones go on from there."""
+        return 1 if self.restored is None else self.restored.number + 1
+
+
+class _Named(NamedTuple):
+    number: int
+    incarnation: int
+    path: str
+
+
+class NewPart:
+    """A part that is being written. It is there, durably, when the block ends without an error.
+
+    Then ``info`` says what it is; None if nothing was added, for then there is no file either.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        cut: int,
+        worker: int | str,
+        incarnation: int,
+        kind: str,
+        lists: SavedLists,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.info: PartInfo | None = None
+        self._location = location
+        self._cut, self._worker, self._kind = cut, str(worker), kind
+        unique = uuid.uuid4().hex[:12]
+        self._path = f"parts/{cut:010d}-{incarnation:06d}-{worker}-{kind}-{unique}.parquet"
+        self._lists = lists
+        self._pause = pause
+        self._writer: PartWriter | None = None
+        self._file: Written | None = None
+        self._opened = ExitStack()
+
+    def __enter__(self) -> NewPart:
+        return self
+
+    def add(self, chunk: Sequence[Row]) -> None:
+        if not chunk:
+            return
+        if self._writer is None:
+            self._file = self._opened.enter_context(self._location.new(self._path))
+            self._writer = PartWriter(self._file, self._lists, pause=self._pause)
+        self._writer.add(chunk)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        writer, file = self._writer, self._file
+        if writer is None or file is None:
+            return
+        if error is not None:
+            writer.abandon()
+            self._opened.__exit__(kind, error, trace)
+            return
+        with self._opened:
+            try:
+                summary = writer.finish()
+            except BaseException:
+                writer.abandon()
+                raise
+        self.info = PartInfo(
+            kind=self._kind,
+            cut=self._cut,
+            worker=self._worker,
+            path=self._path,
+            rows=summary.rows,
+            bytes=file.bytes,
+            checksum=file.checksum,
+            low=summary.low,
+            high=summary.high,
+        )
+
+
+class CheckpointStore:
+    """The cuts at a location: a path, or a URI that ``pyarrow.fs`` knows.
+
+    >>> import tempfile
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("count")
+    >>> flow.front("words").key_by(str).count().sink("counts")
+    >>> store = CheckpointStore(tempfile.mkdtemp())
+    >>> life = store.begin()
+    >>> rows = [("count", 5, "ada", (7, 0), 2), ("count", -3, "bob", (8, 0), 1)]
+    >>> part = store.write_part(1, 0, [rows], incarnation=life.incarnation)
+    >>> cut = Manifest.of(flow.graph(), number=1, incarnation=1, time=(9, 0), parts=[part])
+    >>> store.commit(cut)
+    >>> list(store.rows(store.latest(), 0, 2**31 - 1))
+    [('count', 5, 'ada', (7, 0), 2)]
+    """
+
+    def __init__(
+        self, location: str | os.PathLike[str], *, filesystem: FileSystem | None = None
+    ) -> None:
+        self._given = (os.fspath(location), filesystem)
+        self._location = location_of(location, filesystem)
+
+    def __reduce__(self) -> Any:
+        return _reopened, self._given
+
+    def __str__(self) -> str:
+        return self._location.shown("")
+
+    # Incarnations
+
+    def begin(self, choose: Callable[[CheckpointStore], Manifest | None] | None = None) -> Life:
+        """Begin the next incarnation from the latest cut, or from the one that ``choose`` returns.
+
+        All cuts above that one are void from then on.
+        """
+        incarnation, token = self._claim()
+        restored = choose(self) if choose is not None else self.latest()
+        base = None if restored is None else restored.number
+        body = {"incarnation": incarnation, "base": base}
+        self._write_json(f"incarnations/{incarnation:06d}-{token}.base.json", body)
+        return Life(incarnation, restored)
+
+    def incarnation(self) -> int:
+        """The newest incarnation; 0 if there has been none."""
+        return max((number for number, _ in self._claims()), default=0)
+
+    def check_incarnation(self, incarnation: int) -> None:
+        """Raises `FencedError` if this is not the newest."""
+        newest = self.incarnation()
+        if newest != incarnation:
+            raise FencedError(
+                f"{self}: incarnation {incarnation} was followed by incarnation {newest} and may "
+                f"change nothing more. Does another driver use the same checkpointLocation?"
+            )
+
+    def _claim(self) -> tuple[int, str]:
+        for _ in range(_CLAIMS_MAX):
+            token = uuid.uuid4().hex[:8]
+            with self._location.lock():
+                incarnation = self.incarnation() + 1
+                self._write_json(
+                    f"incarnations/{incarnation:06d}-{token}.claim.json",
+                    {"incarnation": incarnation, "pid": os.getpid(), "time": time.time()},
+                )
+            if [other for number, other in self._claims() if number == incarnation] == [token]:
+                return incarnation, token
+            time.sleep(random.uniform(0, _CLAIM_PAUSE_S_MAX))
+        raise CheckpointError(f"{self}: other drivers have claimed {_CLAIMS_MAX} incarnations.")
+
+    def _claims(self) -> list[tuple[int, str]]:
+        names = map(_CLAIM.fullmatch, self._location.names("incarnations"))
+        return [(int(match[1]), match[2]) for match in names if match]
+
+    def _bases(self, only: int | None = None) -> dict[int, int]:
+        """For each incarnation the number of the cut it began from; 0 if from nothing."""
+        bases: dict[int, int] = {}
+        for name in self._location.names("incarnations"):
+            match = _BASE.fullmatch(name)
+            if match and only in (None, int(match[1])):
+                path = f"incarnations/{name}"
+                body = checked_json(self._location.read(path), self._location.shown(path))
+                bases[body["incarnation"]] = body["base"] or 0
+        return bases
+
+    def _write_json(self, path: str, body: dict[str, Any]) -> None:
+        write(self._location, path, json_with_checksum(body))
+
+    # Writing
+
+    def write_part(
+        self,
+        cut: int,
+        worker: int | str,
+        chunks: Iterable[Sequence[Row]],
+        *,
+        incarnation: int,
+        kind: str = BUCKET,
+        base: int | None = None,
+        lists: SavedLists | None = None,
+        pause: Callable[[], None] = lambda: None,
+    ) -> PartInfo | None:
+        """Store rows of one worker, durably; None if there are none.
+
+        ``chunks`` are lists of some hundred rows, the rows of a bucket one behind the other; they
+        are asked for one by one, by the thread that calls. In a full cut they are all rows, and
+        ``base`` is None; else those of the buckets that changed since the cut ``base``, whose
+        manifest will be given to `Manifest.of`. Give the same ``lists`` at each cut and growing
+        `PersistentList`s are stored by what is new in them. ``pause`` is called between pieces of
+        some milliseconds of work, when all chunks have been given.
+        """
+        memory = lists if lists is not None else SavedLists()
+        memory.begin(cut, base)
+        with NewPart(self._location, cut, worker, incarnation, kind, memory, pause) as part:
+            for chunk in chunks:
+                part.add(chunk)
+        return part.info
+
+    def new_part(
+        self, cut: int, worker: int | str, *, incarnation: int, kind: str = BUCKET
+    ) -> NewPart:
+        """The same of a full cut, for who hands its chunks over one by one."""
+        lists = SavedLists()
+        lists.begin(cut, None)
+        return NewPart(self._location, cut, worker, incarnation, kind, lists)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a cut of its parts. Raises `FencedError` if a newer incarnation has begun."""
+        data = manifest.to_json()
+        with self._location.lock():
+            self.check_incarnation(manifest.incarnation)
+            base = self._bases(manifest.incarnation).get(manifest.incarnation)
+            if base is None:
+                raise CheckpointError(f"{self}: begin() of this incarnation has not returned.")
+            numbers = [
+                named.number for named in self._named() if named.incarnation == manifest.incarnation
+            ]
+            newest = max(numbers, default=base)
+            if manifest.number <= newest:
+                raise CheckpointError(
+                    f"{self}: cut {manifest.number} comes after cut {newest}. Numbers go up."
+                )
+            write(
+                self._location,
+                f"cuts/{manifest.number:010d}-{manifest.incarnation:06d}.json",
+                data,
+            )
+
+    # Reading
+
+    def cuts(self) -> list[Manifest]:
+        """The cuts that count and whose manifest can be read, oldest first. No file is checked."""
+        found = []
+        for named in self._counting():
+            try:
+                found.append(self._manifest(named))
+            except DamagedCutError as error:
+                self._warn(error)
+        return found
+
+    def latest(self) -> Manifest | None:
+        """The newest cut that is whole; None if there has never been one.
+
+        Where there were cuts and none is whole it raises: to begin from nothing would be to forget
+        what sinks and front logs hold.
+        """
+        return self._newest(lambda manifest: True, self.check_whole)
+
+    def as_of(self, time: tuple[int, int]) -> Manifest | None:
+        """The newest whole cut that is not above a global time."""
+        return self._newest(lambda manifest: manifest.time <= time, self.check_whole)
+
+    def check_whole(self, manifest: Manifest) -> None:
+        """Raises `DamagedCutError` unless every file is there and has its checksum."""
+        for part in manifest.parts:
+            shown = self._location.shown(part.path)
+            try:
+                length, checksum = digest(self._location, part.path)
+            except OSError as error:
+                raise DamagedCutError(
+                    f"cut {manifest.number} needs {shown}, which cannot be read: {error}."
+                ) from error
+            if length != part.bytes:
+                raise DamagedCutError(
+                    f"cut {manifest.number} needs {shown} with {part.bytes} bytes; it has {length}."
+                )
+            if checksum != part.checksum:
+                raise DamagedCutError(
+                    f"cut {manifest.number} needs {shown} with the checksum {part.checksum}; it has "
+                    f"{checksum}: its content has changed."
+                )
+
+    def rows(
+        self,
+        manifest: Manifest,
+        low: int = HASH_MIN,
+        high: int = HASH_MAX,
+        *,
+        kind: str = BUCKET,
+        lists: SavedLists | None = None,
+    ) -> Iterator[Row]:
+        """The rows of a cut whose key hashes are from ``low`` to ``high``, a bucket at a time.
+
+        They come by operation and key hash. ``lists`` remembers what the cut holds, so that the
+        first cut of the next incarnation can already go on with it: ``base=manifest.number``.
+        """
+        if lists is not None:
+            lists.begin_restore(manifest.number)
+        sources = [
+            Source(part.cut, self._location.shown(part.path), self._opener(part.path))
+            for part in manifest.parts
+            if part.kind == kind and part.low <= high and part.high >= low
+        ]
+        if kind == SCHEDULED:
+            return united(sources, low, high, manifest.time)
+        return merged(sources, low, high, lists=lists)
+
+    def pages(
+        self,
+        parts: Iterable[PartInfo],
+        wanted: Wanted,
+        *,
+        test: KeyTest | None = None,
+        counted: Counted | None = None,
+    ) -> Iterator[Page]:
+        """One step's rows of the parts of a cut, a page at a time; see `scan`."""
+        sources = [
+            Source(part.cut, self._location.shown(part.path), self._opener(part.path))
+            for part in parts
+            if part.kind != SCHEDULED and wanted.may_be_in(part.low, part.high)
+        ]
+        return scan(sources, wanted, test=test, counted=counted)
+
+    # Readers
+
+    def hold(
+        self, seconds: float, choose: Callable[[Manifest], bool] = lambda manifest: True
+    ) -> Manifest | None:
+        """The newest cut of those that ``choose`` takes, and keep it for so long; None if there is none.
+
+        It only looks whether the files are there: a page that is damaged shows when it is read.
+        """
+        if not self._location.names("cuts"):
+            return None  # and no lock either, where there is no checkpoint
+        try:
+            with self._location.lock():
+                manifest = self._newest(choose, self._check_there)
+                if manifest is not None and seconds > 0:
+                    self._keep(manifest.number, manifest.incarnation, seconds)
+                return manifest
+        except OSError:  # a reader may be one who may not write
+            return self._newest(choose, self._check_there)
+
+    def renew(self, cut: int, incarnation: int, seconds: float) -> bool:
+        """Hold a cut for so long from now; False if it is gone."""
+        path = f"{cut:010d}-{incarnation:06d}.json"
+        try:
+            with self._location.lock():
+                there = path in self._location.names("cuts")
+                if there and seconds > 0:
+                    self._keep(cut, incarnation, seconds)
+                return there
+        except OSError:
+            return path in self._location.names("cuts")
+
+    def _keep(self, cut: int, incarnation: int, seconds: float) -> None:
+        now = time.time()
+        # Not a file a query: what is held for at least half as long is held.
+        if any(of == (cut, incarnation) and now + seconds / 2 < till for of, till in self._holds()):
+            return
+        name = (
+            f"{cut:010d}-{incarnation:06d}-{round((now + seconds) * 1000)}-{uuid.uuid4().hex[:8]}"
+        )
+        write(self._location, f"holds/{name}.hold", b"")
+
+    def _holds(self) -> list[tuple[tuple[int, int], float]]:
+        """Which cuts are held, and until when."""
+        matches = map(_HOLD.fullmatch, self._location.names("holds"))
+        return [((int(m[1]), int(m[2])), int(m[3]) / 1000) for m in matches if m]
+
+    def _check_there(self, manifest: Manifest) -> None:
+        names = set(self._location.names("parts"))
+        for part in manifest.parts:
+            if part.path.rpartition("/")[2] not in names:
+                raise DamagedCutError(
+                    f"cut {manifest.number} needs {self._location.shown(part.path)}, which is not "
+                    f"there."
+                )
+
+    def _opener(self, path: str) -> Callable[[], Any]:
+        return lambda: self._location.open(path)
+
+    def _named(self) -> list[_Named]:
+        """All manifests, by number and incarnation."""
+        matches = map(_MANIFEST.fullmatch, self._location.names("cuts"))
+        return sorted(_Named(int(m[1]), int(m[2]), f"cuts/{m[0]}") for m in matches if m)
+
+    def _counting(self) -> list[_Named]:
+        """The manifests that no later incarnation has left behind, oldest first."""
+        # Manifests first: what is committed after a base is read may be above that base.
+        named = self._named()
+        limits: dict[int, int] = {}
+        limit: int | None = None
+        for incarnation, base in sorted(self._bases().items(), reverse=True):
+            limits[incarnation] = limit if limit is not None else 2**63
+            limit = base if limit is None else min(limit, base)
+        for one in named:
+            if one.incarnation not in limits:
+                raise DamagedCutError(
+                    f"{self}: incarnations/{one.incarnation:06d}-….base.json is missing. It says "
+                    f"which cut that incarnation began from, and there is {one.path} of it."
+                )
+        return [one for one in named if one.number <= limits[one.incarnation]]
+
+    def _manifest(self, named: _Named) -> Manifest:
+        shown = self._location.shown(named.path)
+        try:
+            data = self._location.read(named.path)
+        except OSError as error:
+            raise DamagedCutError(f"{shown} cannot be read: {error}.") from error
+        manifest = Manifest.from_json(data, shown)
+        if (manifest.number, manifest.incarnation) != named[:2]:
+            raise DamagedCutError(
+                f"{shown} is the manifest of cut {manifest.number} of incarnation "
+                f"{manifest.incarnation}."
+            )
+        return manifest
+
+    def _newest(
+        self, wanted: Callable[[Manifest], bool], check: Callable[[Manifest], None]
+    ) -> Manifest | None:
+        faults = []
+        for named in reversed(self._counting()):
+            try:
+                manifest = self._manifest(named)
+                if not wanted(manifest):
+                    continue
+                check(manifest)
+                return manifest
+            except DamagedCutError as error:
+                faults.append(str(error))
+                self._warn(error)
+        if faults:
+            raise DamagedCutError(
+                f"{self}: of the cuts there, none that could be used is whole:\n"
+                + "\n".join(f"  - {fault}" for fault in faults)
+                + "\nBring the files back, or begin from nothing at another location."
+            )
+        return None
+
+    def _warn(self, error: DamagedCutError) -> None:
+        warnings.warn(DamagedCutWarning(f"a damaged cut is left out: {error}"), stacklevel=4)
+
+    # Removing
+
+    def prune(self, keep: int, *, incarnation: int) -> list[str]:
+        """Remove all but the newest ``keep`` cuts and those that are held, and what no other needs.
+
+        Only the newest incarnation may. Returns what was removed.
+        """
+        if keep < 1:
+            raise ValueError(f"prune(keep=) takes 1 or more, got {keep!r}")
+        location = self._location
+        with location.lock():
+            # Listed before the fence is looked at: a driver that begins after that sees at least
+            # these cuts, and chooses none that is removed here.
+            named = self._named()
+            kept = self._counting()[-keep:]
+            newest = max((one.number for one in kept), default=0)
+            now = time.time()
+            held = {of for of, until in self._holds() if until > now}
+            kept += [one for one in named if one[:2] in held and one not in kept]
+            parts = [(name, f"parts/{name}") for name in location.names("parts")]
+            parts += [
+                (name[1:], f"parts/{name}") for name in location.names("parts", temporary=True)
+            ]
+            self.check_incarnation(incarnation)
+            needed = set()
+            for one in kept:
+                try:
+                    needed |= {part.path for part in self._manifest(one).parts}
+                except DamagedCutError as error:
+                    # It cannot say what it needs, so nothing is removed that it could need.
+                    self._warn(error)
+                    return []
+            removed = [one.path for one in named if one not in kept]
+            for name, path in parts:
+                match = _PART.match(name)
+                if match is None or path in needed:
+                    continue
+                cut, of = int(match[1]), int(match[2])
+                under_way = of > incarnation or (of == incarnation and cut > newest)
+                if not under_way:
+                    removed.append(path)
+            for name in location.names("cuts", temporary=True):
+                match = _MANIFEST.match(name[1:])
+                if match is not None and int(match[2]) < incarnation:
+                    removed.append(f"cuts/{name}")
+            for name in location.names("holds"):
+                match = _HOLD.fullmatch(name)
+                if match is not None and int(match[3]) / 1000 <= now:
+                    removed.append(f"holds/{name}")
+            for path in removed:  # manifests first: none is ever left without its files
+                location.remove(path)
+            return removed
+
+
+def _reopened(location: str, filesystem: FileSystem | None) -> CheckpointStore:
+    return CheckpointStore(location, filesystem=filesystem)

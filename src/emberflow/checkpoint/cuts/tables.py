@@ -1,0 +1,543 @@
+"""Rows to Parquet and back.
+
+A part is one Parquet file. Its rows are sorted by operation and key hash, and each row group says
+the least and the greatest hash in it, so whoever restores a range of hashes reads little else. Keys
+and payloads are pickled; all else has columns that Spark and pyarrow read:
+
+=========  ============  =================================================================
+operation  string        the name of the step
+key_hash   int64         signed 32 bits: the place among the hash ranges
+key        binary        pickle
+time       int64         the place, in three columns: all null where the row says that the
+front      int64         bucket is no more
+child_ids  list<int64>   all that `item` makes fit: times, fronts, counts, and digests of 63 bits
+payload    binary        pickle; see `lists`
+follows    int64         the cut whose bucket of this key has the lists that the payload goes on
+                         with; null where the payload stands alone
+=========  ============  =================================================================
+
+**Memory.** Rows come in chunks and are encoded at once. When the encoded ones are many they are
+sorted and written as a *run*, and the file goes on with another. A run is a number of row groups,
+recorded in the file's metadata (``emberflow.runs``); a bucket never spans two. So a part of any size
+is written and read in constant memory, and Arrow sorts, compresses and writes without the GIL. It
+does so piece by piece, and between two pieces there may be a pause: whoever else needs the processor
+should not find that a cut has it for a tenth of a second.
+
+**Reading** is a merge of all runs of all parts of a chain, by operation and hash. What has the same
+operation and hash in any of them is looked at together, so that buckets can replace each other; two
+keys of one hash stay apart because keys are compared too, as Python compares them: the key of the
+newer bucket may be ``1`` where the older one had ``True``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from emberflow.checkpoint.cuts.lists import (
+    PROTOCOL,
+    List,
+    PayloadPickler,
+    SavedLists,
+    has_lists,
+    unpickled,
+)
+from emberflow.checkpoint.cuts.rows import Row
+from emberflow.checkpoint.errors import CheckpointError, DamagedCutError
+from emberflow.errors import shortened
+from emberflow.values.item import Place
+
+try:
+    from emberflow.native._rows import row_buffers  # type: ignore[import-not-found]
+except ImportError:
+
+    def row_buffers(rows: list[Row]) -> tuple[bytes, ...] | None:
+        return None
+
+
+_CHILD_IDS = pa.list_(pa.int64())
+SCHEMA = pa.schema(
+    [
+        pa.field("operation", pa.string(), nullable=False),
+        pa.field("key_hash", pa.int64(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("time", pa.int64()),
+        pa.field("front", pa.int64()),
+        pa.field("child_ids", _CHILD_IDS),
+        pa.field("payload", pa.binary()),
+        pa.field("follows", pa.int64()),
+    ]
+)
+_RUNS = b"emberflow.runs"
+_RUN_BYTES = 64 << 20
+_GROUP_BYTES = 2 << 20
+_GROUP_ROWS_MAX = 16_384
+_BATCH_ROWS = 1024
+
+#: Values of these hold no lists, and pickle has taken every one of them.
+_PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
+
+#: ``(operation, key hash, source, key, time, front, child ids, payload, follows)``
+_Stored: TypeAlias = tuple[Any, ...]
+_ORDER = itemgetter(0, 1, 2)
+_TOGETHER = itemgetter(0, 1)
+_SOURCE = itemgetter(2)
+
+
+class Summary(NamedTuple):
+    """What was written: how many rows, and the least and the greatest hash among them."""
+
+    rows: int
+    low: int
+    high: int
+
+
+class PartWriter:
+    """Writes chunks of rows to a file. The rows of a bucket come one behind the other."""
+
+    def __init__(
+        self,
+        file: Any,
+        lists: SavedLists,
+        *,
+        run_bytes: int = _RUN_BYTES,
+        group_bytes: int = _GROUP_BYTES,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``pause`` is called between two pieces of work."""
+        self._lists = lists
+        self._pause = pause
+        self._run_bytes, self._group_bytes = run_bytes, group_bytes
+        self._writer = pq.ParquetWriter(
+            file,
+            SCHEMA,
+            compression="zstd",
+            use_dictionary=["operation"],
+            write_statistics=["operation", "key_hash", "time"],
+            write_page_checksum=True,
+        )
+        self._pickler = PayloadPickler()
+        self._batches: list[pa.RecordBatch] = []
+        self._batched_bytes = 0
+        self._runs: list[int] = []
+        self._rows, self._low, self._high = 0, 2**31, -(2**31) - 1
+        # The bucket whose rows are coming.
+        self._operation: str | None = None
+        self._key: Any = None
+        self._key_data = b""
+        self._follows: int | None = None
+
+    def add(self, chunk: Sequence[Row]) -> None:
+        if not chunk:
+            return
+        if self._batched_bytes >= self._run_bytes and not self._is_current(chunk[0]):
+            self._write_run()
+        columns = (
+            self._compiled_columns(chunk) or self._plain_columns(chunk) or self._columns(chunk)
+        )
+        arrays = [
+            column if isinstance(column, pa.Array) else pa.array(column, field.type)
+            for column, field in zip(columns, SCHEMA, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        self._batches.append(batch)
+        self._batched_bytes += batch.nbytes
+        self._rows += batch.num_rows
+        hashes = pc.min_max(batch.column(1))
+        self._low = min(self._low, hashes["min"].as_py())
+        self._high = max(self._high, hashes["max"].as_py())
+
+    def _compiled_columns(self, chunk: Sequence[Row]) -> list[Any] | None:
+        """The columns of a chunk of plain values, if there is a compiled loop for them."""
+        if self._has_lists() or not isinstance(chunk, list):
+            return None
+        buffers = row_buffers(chunk)
+        if buffers is None:
+            return None
+        count = len(chunk)
+        hashes, key_ends, keys, times, fronts, child_ends, child_ids, ends, payloads = map(
+            pa.py_buffer, buffers
+        )
+        numbers = pa.Array.from_buffers(pa.int64(), child_ids.size // 8, [None, child_ids])
+        operation, _, key, _, _ = chunk[-1]
+        self._operation, self._key, self._follows = operation, key, None
+        self._key_data = pickle.dumps(key, PROTOCOL)
+        return [
+            pa.repeat(pa.scalar(operation, pa.string()), count),
+            pa.Array.from_buffers(pa.int64(), count, [None, hashes]),
+            pa.Array.from_buffers(pa.binary(), count, [None, key_ends, keys]),
+            pa.Array.from_buffers(pa.int64(), count, [None, times]),
+            pa.Array.from_buffers(pa.int64(), count, [None, fronts]),
+            pa.Array.from_buffers(_CHILD_IDS, count, [None, child_ends], children=[numbers]),
+            pa.Array.from_buffers(pa.binary(), count, [None, ends, payloads]),
+            pa.nulls(count, pa.int64()),
+        ]
+
+    def _has_lists(self) -> bool:
+        """Whether these buckets or the one before may have lists: something to begin or to end."""
+        return bool(self._pickler.found) or not self._lists.is_empty
+
+    def _plain_columns(self, chunk: Sequence[Row]) -> list[Any] | None:
+        """The columns of a chunk of plain values, as most are; None if some are not."""
+        operations, hashes, keys, places, payloads = zip(*chunk, strict=True)
+        if self._has_lists() or not (
+            _PLAIN.issuperset(map(type, keys))
+            and _PLAIN.issuperset(map(type, payloads))
+            and all(places)
+        ):
+            return None
+        dumps = pickle.dumps
+        key_data = [dumps(key, PROTOCOL) for key in keys]
+        self._operation, self._key, self._follows = operations[-1], keys[-1], None
+        self._key_data = key_data[-1]
+        return [
+            operations,
+            hashes,
+            key_data,
+            [place[0] for place in places],
+            [place[1] for place in places],
+            _lists_of([place[2:] for place in places]),
+            [dumps(payload, PROTOCOL) for payload in payloads],
+            pa.nulls(len(chunk), pa.int64()),
+        ]
+
+    def _columns(self, chunk: Sequence[Row]) -> list[Any]:
+        columns: list[list[Any]] = [[] for _ in SCHEMA]
+        operations, hashes, keys, times, fronts, child_ids, payloads, follows = columns
+        for row in chunk:
+            operation, key_hash, key, place, _ = row
+            if not self._is_current(row):
+                self._begin_bucket(operation, key)
+            elif key is not self._key:  # True may follow 1: one key, and each written as it is
+                self._take_key(operation, key)
+            operations.append(operation)
+            hashes.append(key_hash)
+            keys.append(self._key_data)
+            if place:
+                data, continues = self._pickled(row)
+                times.append(place[0])
+                fronts.append(place[1])
+                child_ids.append(place[2:])
+                payloads.append(data)
+                follows.append(self._follows if continues else None)
+            else:
+                for column in (times, fronts, child_ids, payloads, follows):
+                    column.append(None)
+        return columns
+
+    def finish(self) -> Summary:
+        self._end_bucket()
+        if self._batches:
+            self._write_run()
+        self._writer.add_key_value_metadata({_RUNS: ",".join(map(str, self._runs)).encode()})
+        self._writer.close()
+        return Summary(self._rows, self._low, self._high)
+
+    def abandon(self) -> None:
+        """Let go of the file; what is in it is of no use. Never an error of its own."""
+        with suppress(Exception):
+            self._writer.close()
+
+    def _is_current(self, row: Row) -> bool:
+        key = self._key
+        return row[0] == self._operation and (row[2] is key or bool(row[2] == key))
+
+    def _begin_bucket(self, operation: str, key: Any) -> None:
+        self._end_bucket()
+        self._take_key(operation, key)
+        stored = self._lists.stored(operation, key)
+        self._follows, known = stored or (None, ())
+        self._pickler.begin_bucket(known)
+
+    def _take_key(self, operation: str, key: Any) -> None:
+        self._operation, self._key = operation, key
+        try:
+            self._key_data = pickle.dumps(key, PROTOCOL)
+        except Exception as error:
+            raise _unpicklable("key", operation, key, key, error) from error
+
+    def _end_bucket(self) -> None:
+        if self._operation is not None:
+            self._lists.wrote(self._operation, self._key, self._pickler.found)
+
+    def _pickled(self, row: Row) -> tuple[bytes, bool]:
+        try:
+            return self._pickler.pickled(row[4])
+        except Exception as error:
+            raise _unpicklable("payload", row[0], row[2], row[4], error) from error
+
+    def _write_run(self) -> None:
+        table = pa.Table.from_batches(self._batches)
+        rows = table.num_rows
+        order = _order_of(table)
+        each = max(1, min(_GROUP_ROWS_MAX, rows * self._group_bytes // max(1, self._batched_bytes)))
+        groups = 0
+        for start in range(0, rows, each):
+            self._pause()
+            self._writer.write_table(table.take(order.slice(start, each)), row_group_size=each)
+            groups += 1
+        self._pause()
+        self._runs.append(groups)
+        self._batches, self._batched_bytes = [], 0
+
+
+def _order_of(table: pa.Table) -> pa.Array:
+    """Where the rows are, by operation and then by hash; rows that share both stay as they come.
+
+    The place among the operations and the hash are one number, since Arrow sorts that four times as
+    fast as two columns and a third to keep their order. A hash is signed, of 32 bits.
+
+    >>> rows = {"operation": ["b", "a", "b", "b"], "key_hash": [5, 7, -5, 5]}
+    >>> _order_of(pa.table(rows)).to_pylist()
+    [1, 2, 0, 3]
+    """
+    operations = table["operation"].combine_chunks().dictionary_encode()
+    names = operations.dictionary.to_pylist()
+    places = {name: place << 32 for place, name in enumerate(sorted(names))}
+    of_operations = pa.array([places[name] for name in names], pa.int64())
+    hashes = table["key_hash"].combine_chunks()
+    return pc.array_sort_indices(pc.add(of_operations.take(operations.indices), hashes))
+
+
+def _lists_of(tuples: list[tuple[int, ...]]) -> pa.Array:
+    """Tuples of ints as an array of lists: Arrow's own way from Python takes each of them apart.
+
+    >>> _lists_of([(1, 2), (), (3,)]).to_pylist()
+    [[1, 2], [], [3]]
+    """
+    offsets = pa.array([0, *itertools.accumulate(map(len, tuples))], pa.int32())
+    values = pa.array(list(itertools.chain.from_iterable(tuples)), pa.int64())
+    return pa.ListArray.from_arrays(offsets, values)
+
+
+def _unpicklable(
+    what: str, operation: str, key: Any, value: Any, error: Exception
+) -> CheckpointError:
+    return CheckpointError(
+        f"step {operation!r}: a {what} cannot be stored in a cut, since pickle refuses it: "
+        f"{type(error).__name__}: {error}\n"
+        f"  key:   {shortened(key)}\n"
+        f"  {what + ':':<8} {shortened(value)}\n"
+        f"Use values that pickle takes: of classes and functions that a module defines by name."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A part to read: which cut it belongs to, what it is called, and how to open it."""
+
+    cut: int
+    name: str
+    open: Callable[[], Any]
+
+
+def merged(
+    sources: Sequence[Source],
+    low: int,
+    high: int,
+    *,
+    lists: SavedLists | None = None,
+) -> Iterator[Row]:
+    """The rows of the buckets in a range of hashes: of each key the newest bucket of the chain.
+
+    ``sources`` are the parts of the chain, oldest first.
+    """
+    newest_first = list(reversed(sources))
+    with ExitStack() as files:
+        for stored in _together(newest_first, low, high, files):
+            row = stored[0]
+            if (
+                len(stored) == 1
+                and row[4] is not None
+                and row[8] is None
+                and (lists is None or not has_lists(row[7]))
+            ):
+                # The usual case by far: a bucket of one row that no other part knows.
+                with damage_of(newest_first[row[2]]):
+                    key, payload = pickle.loads(row[3]), pickle.loads(row[7])
+                yield row[0], row[1], key, _place_of(row), payload
+            else:
+                yield from newest_buckets(newest_first, stored, lists)
+
+
+def united(sources: Sequence[Source], low: int, high: int, time: tuple[int, int]) -> Iterator[Row]:
+    """The scheduled items in a range of hashes that are at or above a global time, each once."""
+    newest_first = list(reversed(sources))
+    with ExitStack() as files:
+        for stored in _together(newest_first, low, high, files):
+            seen: set[Place] = set()
+            for row in stored:
+                place = _place_of(row)
+                if place not in seen and place[:2] >= time:
+                    seen.add(place)
+                    with damage_of(newest_first[row[2]]):
+                        origin = pickle.loads(row[3])
+                        (payload,), _ = unpickled([row[7]], ())
+                    yield row[0], row[1], origin, place, payload
+
+
+def _together(
+    newest_first: Sequence[Source], low: int, high: int, files: ExitStack
+) -> Iterator[list[_Stored]]:
+    """All rows that share operation and hash: those of the newest source first."""
+    runs = [
+        run
+        for number, source in enumerate(newest_first)
+        for run in _runs_of(number, source, low, high, files)
+    ]
+    for _, rows in itertools.groupby(heapq.merge(*runs, key=_ORDER), key=_TOGETHER):
+        yield list(rows)
+
+
+class damage_of:  # noqa: N801 (reads as a word of the language)
+    """Whatever goes wrong within is damage to this source, and said so."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: Any
+    ) -> None:
+        if isinstance(error, DamagedCutError):
+            raise DamagedCutError(f"{self._source.name}: {error}") from error
+        if isinstance(error, Exception):
+            raise DamagedCutError(
+                f"{self._source.name} of cut {self._source.cut} cannot be read: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _runs_of(
+    number: int, source: Source, low: int, high: int, files: ExitStack
+) -> list[Iterator[_Stored]]:
+    hash_column = SCHEMA.get_field_index("key_hash")
+
+    def may_have(group: Any) -> bool:
+        statistics = group.column(hash_column).statistics
+        return bool(statistics.max >= low and statistics.min <= high)
+
+    file, runs = opened_runs(source, may_have, files)
+    return [_run(number, source, file, groups, low, high) for groups in runs]
+
+
+def opened_runs(
+    source: Source, may_have: Callable[[Any], bool], files: ExitStack
+) -> tuple[pq.ParquetFile, list[list[int]]]:
+    """A part, and of each of its runs the row groups that may have what is wanted, if there are any.
+
+    It is closed with ``files``, or at once if nothing of it is wanted.
+    """
+    with damage_of(source):
+        handle = files.enter_context(source.open())
+        file = files.enter_context(pq.ParquetFile(handle, page_checksum_verification=True))
+        groups = iter(range(file.num_row_groups))
+        lengths = filter(None, file.metadata.metadata[_RUNS].decode().split(","))
+        of_runs = [list(itertools.islice(groups, int(length))) for length in lengths]
+        wanted = [
+            [group for group in own if may_have(file.metadata.row_group(group))] for own in of_runs
+        ]
+        runs = [own for own in wanted if own]
+        if not runs:
+            file.close()
+            handle.close()
+    return file, runs
+
+
+def _run(
+    number: int, source: Source, file: pq.ParquetFile, groups: list[int], low: int, high: int
+) -> Iterator[_Stored]:
+    with damage_of(source):
+        for group in groups:
+            for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], use_threads=False):
+                hashes = batch.column("key_hash")
+                inside = pc.and_(pc.greater_equal(hashes, low), pc.less_equal(hashes, high))
+                kept = batch.filter(inside)
+                operations, hashes, *others = (column.to_pylist() for column in kept.columns)
+                yield from zip(operations, hashes, itertools.repeat(number), *others)
+
+
+def _place_of(row: _Stored) -> Place:
+    return (row[4], row[5], *row[6])
+
+
+class _Bucket(NamedTuple):
+    source: int
+    rows: list[_Stored]
+
+
+def newest_buckets(
+    sources: Sequence[Source], stored: list[_Stored], lists: SavedLists | None
+) -> Iterator[Row]:
+    """Of rows with one operation and hash: the newest bucket of each key, with its lists whole."""
+    by_data: dict[bytes, tuple[Any, list[_Bucket]]] = {}
+    by_key: dict[Any, list[_Bucket]] = {}
+    for row in stored:
+        number, data = row[2], row[3]
+        known = by_data.get(data)
+        if known is None:
+            with damage_of(sources[number]):
+                key = pickle.loads(data)
+            known = by_data[data] = (key, by_key.setdefault(key, []))
+        buckets = known[1]
+        if not buckets or buckets[-1].source != number:
+            buckets.append(_Bucket(number, []))
+        buckets[-1].rows.append(row)
+    for buckets in by_key.values():
+        newest = buckets[0]
+        if newest.rows[0][4] is None:
+            continue  # no more
+        key = by_data[newest.rows[0][3]][0]
+        payloads, found = _decoded(sources, buckets)
+        if lists is not None:
+            lists.restored(newest.rows[0][0], key, sources[newest.source].cut, found)
+        for row, payload in zip(newest.rows, payloads, strict=True):
+            yield row[0], row[1], key, _place_of(row), payload
+
+
+def _decoded(sources: Sequence[Source], buckets: list[_Bucket]) -> tuple[list[Any], list[List]]:
+    """The payloads and lists of the first bucket, which may go on with lists of those behind it."""
+    needed = [buckets[0]]
+    rest = iter(buckets[1:])
+    while True:
+        newer = needed[-1]
+        follows = {row[8] for row in newer.rows} - {None}
+        if not follows:
+            break
+        with damage_of(sources[newer.source]):
+            base = next((one for one in rest if {sources[one.source].cut} == follows), None)
+            if base is None:
+                raise DamagedCutError(
+                    f"step {newer.rows[0][0]!r}: a bucket goes on with what cut "
+                    f"{', '.join(map(str, follows))} has of it, and no part of this cut has that."
+                )
+        needed.append(base)
+    payloads: list[Any] = []
+    lists: list[List] = []
+    for bucket in reversed(needed):
+        with damage_of(sources[bucket.source]):
+            payloads, lists = unpickled([row[7] for row in bucket.rows], lists)
+    return payloads, lists
+
+
+def chunked(rows: Iterable[Row], size: int = 512) -> Iterator[list[Row]]:
+    """Rows in chunks, for who has them one by one.
+
+    >>> [len(chunk) for chunk in chunked([("count", 0, "ada", (1, 0), 1)] * 5, size=2)]
+    [2, 2, 1]
+    """
+    iterator = iter(rows)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk

@@ -1,0 +1,1 @@
+"""Front logs: the times that fronts have given, in frames and segments."""

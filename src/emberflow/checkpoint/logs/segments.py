@@ -1,0 +1,381 @@
+"""Of what a front log is made: batches of entries, in the frames of segments.
+
+A `Log` knows which segments count and how far, which the newest one's header says; a `Segment` is one
+that is being written. `frontlog` says what all this is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import pickle
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import sub
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+from urllib.parse import quote
+
+from emberflow.checkpoint.errors import CheckpointError, DamagedLogError, FencedError
+from emberflow.checkpoint.files import LocalLocation, Location, make_folder, sync_folder, write
+from emberflow.checkpoint.logs.frames import Frame, frame_at, framed, frames
+
+#: ``(position, time)`` or ``(position, time, payload)``
+Entry: TypeAlias = tuple[Any, ...]
+
+FORMAT_VERSION = 1
+_SEGMENT = re.compile(r"(\d+)-(\d+)\.log")
+_OBJECT = re.compile(r"(\d+)\.frame")
+#: Of a write: that it returns when what it wrote is durable. 0 where there is no such thing.
+_DURABLY = getattr(os, "RWF_DSYNC", 0)
+#: What file systems say that have no such thing.
+_NO_SUCH_WRITE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+HEADER, BATCH, MARK, DROPPED = b"H", b"B", b"M", b"D"
+
+
+# --- Batches --------------------------------------------------------------------------------------
+
+
+#: Entries by column, as they were appended: positions, times and, if they are kept, payloads.
+Columns: TypeAlias = tuple[Sequence[Any], Sequence[int], Sequence[Any] | None]
+
+
+@dataclass(slots=True)
+class Batch:
+    positions: list[Any]
+    times: list[int]
+    payloads: list[Any] | None
+    reservation: int | None
+
+    @classmethod
+    def read(cls, data: bytes) -> Batch:
+        positions, times, payloads, reservation = pickle.loads(data)
+        return cls(_unpacked(positions), _unpacked(times), payloads, reservation)
+
+    def entries_from(self, time: int | None) -> Iterator[Entry]:
+        columns: list[list[Any]] = [self.positions, self.times]
+        if self.payloads is not None:
+            columns.append(self.payloads)
+        for entry in zip(*columns, strict=True):
+            if time is None or entry[1] >= time:
+                yield entry
+
+
+def batch_data(parts: Sequence[Columns], reservation: int | None, *, payloads: bool) -> bytes:
+    """What was appended, part by part, as one batch that `Batch.read` reads.
+
+    >>> Batch.read(batch_data([(range(3), range(7, 10), None)], None, payloads=False))
+    Batch(positions=[0, 1, 2], times=[7, 8, 9], payloads=None, reservation=None)
+    """
+    kept = [payload for _, _, own in parts for payload in own or ()] if payloads else None
+    positions, times = _packed([part[0] for part in parts]), _packed([part[1] for part in parts])
+    return pickle.dumps((positions, times, kept, reservation), 5)
+
+
+def _packed(parts: Sequence[Sequence[Any]]) -> Any:
+    """Whole numbers as the first one and the differences; other values as they are.
+
+    A range stays one: a worker takes in elements faster than numbers could be looked at one by one.
+
+    >>> _packed([[1000, 1001, 1003]])
+    (1000, 'b', b'\\x01\\x02')
+    >>> _packed([range(1000, 1002), [1003]])
+    (1000, 'b', b'\\x01\\x02')
+    """
+    parts = [part for part in parts if part]
+    if not parts or not all(
+        part.__class__ is range or set(map(type, part)) == {int} for part in parts
+    ):
+        return [value for part in parts for value in part]
+    #: Differences, each so many times in a row or a list of its own.
+    found: list[tuple[Sequence[int], int]] = []
+    for before, part in pairwise((parts[0][:1], *parts)):
+        found.append(([part[0] - before[-1]], 1))
+        if part.__class__ is range:
+            found.append(([part.step], len(part) - 1))
+        else:
+            found.append((list(map(sub, part[1:], part)), 1))
+    del found[0]  # the first one has no difference
+    counted = [(some, times) for some, times in found if some and times]
+    low = min((min(some) for some, _ in counted), default=0)
+    high = max((max(some) for some, _ in counted), default=0)
+    for typecode, bits in (("b", 7), ("h", 15), ("i", 31), ("q", 63)):
+        if -(1 << bits) <= low and high < 1 << bits:
+            data = b"".join(array(typecode, some).tobytes() * times for some, times in counted)
+            return parts[0][0], typecode, data
+    return [value for part in parts for value in part]
+
+
+def _unpacked(packed: Any) -> list[Any]:
+    if isinstance(packed, list):
+        return packed
+    value, typecode, data = packed
+    values = [value]
+    for difference in array(typecode, data):
+        value += difference
+        values.append(value)
+    return values
+
+
+# --- Segments -------------------------------------------------------------------------------------
+
+
+class Piece(NamedTuple):
+    """A segment of a log, and how much of it counts: None for as much as there is."""
+
+    name: str
+    limit: int | None
+
+
+class Ends(NamedTuple):
+    """The greatest time and the greatest reservation of a log. Between which times entries are not to
+    be given again: the second one is dropped, too."""
+
+    time: int | None
+    reservation: int | None
+    dropped: list[tuple[int, int]]
+
+
+class Segment(Protocol):
+    """A segment that is being written. ``end`` is where the next frame goes."""
+
+    name: str
+    end: int
+
+    def add(self, body: bytes) -> None: ...
+    def add_durably(self, body: bytes) -> None: ...
+    def mark(self) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _LocalSegment:
+    """A file that is appended to."""
+
+    def __init__(self, path: Path) -> None:
+        make_folder(path.parent)
+        self.name = path.name
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        sync_folder(path.parent)
+        self.end = 0
+        self._durable = 0
+        self._durably = _DURABLY
+        #: Whether all that was added is durable.
+        self._is_synced = True
+
+    def add(self, body: bytes) -> None:
+        self._is_synced = False
+        self._add(body, 0)
+
+    def add_durably(self, body: bytes) -> None:
+        """Add a frame and sync: in one call, if it is all that is to be synced.
+
+        A thread that calls the disk twice waits twice for the interpreter to come back to it.
+        """
+        if self._durably and self._is_synced:
+            try:
+                self._add(body, self._durably)
+                self._durable = self.end
+                return
+            except OSError as error:
+                if error.errno not in _NO_SUCH_WRITE:
+                    raise
+                self._durably = 0
+        self.add(body)
+        self.sync()
+
+    def _add(self, body: bytes, flags: int) -> None:
+        frame = memoryview(framed(body, self.end, self._durable))
+        end = self.end + len(frame)
+        while frame:
+            if flags:
+                written = os.pwritev(self._descriptor, [frame], end - len(frame), flags)
+            else:
+                written = os.write(self._descriptor, frame)
+            frame = frame[written:]
+        self.end = end
+
+    def mark(self) -> None:
+        self.add(MARK)
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+        self._is_synced = True
+        self._durable = self.end
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _ObjectSegment:
+    """A folder with a file for each frame, which are numbered: its end is their number."""
+
+    def __init__(self, location: Location, path: str) -> None:
+        self.name = path.rpartition("/")[2]
+        self._location = location
+        self._path = path
+        self.end = 0
+
+    def add(self, body: bytes) -> None:
+        write(
+            self._location, f"{self._path}/{self.end:010d}.frame", framed(body, self.end, self.end)
+        )
+        self.end += 1
+
+    add_durably = add
+
+    def mark(self) -> None:
+        """Nothing: a file that is there is durable, and a missing one is missed."""
+
+    def sync(self) -> None:
+        """Nothing: `add` has returned."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Log:
+    """The segments of one partition of a front."""
+
+    def __init__(self, location: Location, front: str, partition: int) -> None:
+        self.location = location
+        self.front, self.partition = front, partition
+        self.folder = f"fronts/{quote(front, safe='')}-{partition}"
+
+    def __str__(self) -> str:
+        return self.location.shown(self.folder)
+
+    def names(self) -> list[tuple[int, int, str]]:
+        """Incarnation, sequence and name of each segment, begun or not, in order."""
+        matches = map(_SEGMENT.fullmatch, self.location.names(self.folder))
+        return sorted((int(match[1]), int(match[2]), match[0]) for match in matches if match)
+
+    def new_segment(self, name: str) -> Segment:
+        path = f"{self.folder}/{name}"
+        if not isinstance(self.location, LocalLocation):
+            return _ObjectSegment(self.location, path)
+        try:
+            return _LocalSegment(self.location.root / path)
+        except FileExistsError:
+            raise FencedError(
+                f"{self.location.shown(path)} exists: another writer has begun it. Does each "
+                f"incarnation have one writer a partition?"
+            ) from None
+
+    def pieces(self, incarnation: int | None = None) -> list[Piece]:
+        """What the log is made of, as the newest segment says, or that of the incarnation."""
+        names = [name for of, _, name in self.names() if incarnation is None or of <= incarnation]
+        for newest in reversed(names):
+            header = self._header(newest)
+            if header is not None:
+                break
+        else:
+            return []
+        found: list[Piece] = []
+        for name, limit in sorted(header["older"].items()):
+            if name in names:
+                found.append(Piece(name, limit))
+            elif found:
+                raise DamagedLogError(
+                    f"{self.location.shown(f'{self.folder}/{name}')} is missing, and an older "
+                    f"segment is there. Bring the file back from a copy."
+                )
+        # The length now: what is appended while we read is for the next reader.
+        return [*found, Piece(newest, self._end(newest))]
+
+    def older_than(self, piece: Piece) -> list[str]:
+        """What came before a segment, by its own account, whether or not it is still there."""
+        header = self._header(piece.name)
+        return [] if header is None else list(header["older"])
+
+    def _end(self, name: str) -> int:
+        end = 0
+        for frame in self._frames(Piece(name, None)):
+            end = frame.end
+        return end
+
+    def _header(self, name: str) -> dict[str, Any] | None:
+        """What a segment says of the older ones; None if a crash came before it was begun."""
+        first = next(self._frames(Piece(name, None)), None)
+        if first is None:
+            return None
+        header: dict[str, Any] = json.loads(first.body[1:])
+        if header["format"] != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{self.location.shown(f'{self.folder}/{name}')} has version {header['format']} of "
+                f"the format, and this Emberflow knows version {FORMAT_VERSION}."
+            )
+        return header
+
+    def batches(self, pieces: Sequence[Piece]) -> Iterator[Batch]:
+        for piece in pieces:
+            for frame in self._frames(piece):
+                if frame.body[:1] == BATCH:
+                    yield Batch.read(frame.body[1:])
+
+    def ends(self, pieces: Sequence[Piece]) -> Ends:
+        """How far a log has come, and what of it is dropped."""
+        time: int | None = None
+        reservation: int | None = None
+        dropped: list[tuple[int, int]] = []
+        for piece in pieces:
+            for frame in self._frames(piece):
+                kind, data = frame.body[:1], frame.body[1:]
+                if kind == DROPPED:
+                    above, last = json.loads(data)
+                    dropped.append((above, last))
+                elif kind == BATCH:
+                    batch = Batch.read(data)
+                    time = batch.times[-1] if batch.times else time
+                    reservation = reservation if batch.reservation is None else batch.reservation
+        return Ends(time, reservation, dropped)
+
+    def sync(self, piece: Piece) -> None:
+        if isinstance(self.location, LocalLocation):
+            descriptor = os.open(self.location.root / self.folder / piece.name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _frames(self, piece: Piece) -> Iterator[Frame]:
+        path = f"{self.folder}/{piece.name}"
+        shown = self.location.shown(path)
+        if isinstance(self.location, LocalLocation):
+            return frames(self.location.read(path), shown, piece.limit)
+        return self._object_frames(path, shown, piece.limit)
+
+    def _object_frames(self, path: str, shown: str, limit: int | None) -> Iterator[Frame]:
+        """A file a frame. They were written one by one, so none may be missing or damaged."""
+        names = filter(_OBJECT.fullmatch, self.location.names(path))
+        numbers = sorted(int(name.partition(".")[0]) for name in names)
+        end = limit if limit is not None else max(numbers, default=-1) + 1
+        for number in range(end):
+            name = f"{path}/{number:010d}.frame"
+            data = b""
+            with contextlib.suppress(FileNotFoundError):
+                data = self.location.read(name)
+            frame = frame_at(data, 0, number=number)
+            if frame is None or frame.end != len(data):
+                raise DamagedLogError(
+                    f"{shown} is damaged at offset {number}: the file of that number is "
+                    f"{'damaged' if data else 'missing'}, and was durable. Bring it back from a copy."
+                )
+            yield frame._replace(offset=number, end=number + 1)
+
+
+def segment_name(incarnation: int, sequence: int) -> str:
+    return f"{incarnation:06d}-{sequence:06d}.log"
+
+
+def sequence_of(name: str) -> int:
+    match = _SEGMENT.fullmatch(name)
+    assert match is not None
+    return int(match[2])

@@ -1,0 +1,203 @@
+"""A streaming read: a partition of a sink is a partition of each batch, its rows in their order.
+
+An offset is the last global time of each partition of the sink: ``{"0": [time, front]}``. What is
+between two offsets is the same whenever it is asked, since stored bundles stay as they are until they
+are acknowledged. Spark calls `commit` for a batch once it has noted itself that the batch is done, and
+never asks again for what is before it. So then the sink may drop it.
+
+A live query that is away, dead and not yet started again, has nothing new, and that is what a reader
+is told; what a batch already covers has to be read, and is waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
+
+from emberflow.datasource.options import Asked
+from emberflow.errors import InputError
+from emberflow.runners.live.serving.addresses import UnknownQueryError
+from emberflow.runners.live.serving.bridge import CHUNK_BYTES, BridgeAwayError, BridgeClient
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+#: Of a partition of the sink, in one batch, unless ``maxBytesPerTrigger`` says otherwise.
+_BATCH_BYTES = 64 << 20
+
+_log = logging.getLogger("emberflow")
+
+
+@dataclass
+class SinkPartition(InputPartition):
+    """What one task reads."""
+
+    asked: Asked
+    partition: int
+    after: list[int] | None
+    until: list[int]
+
+
+def sink_schema(asked: Asked) -> StructType:
+    """The columns that a sink has."""
+    from pyspark.sql.types import StructType
+
+    with asked.client() as client:
+        return StructType.fromJson(json.loads(client.ask(asked.service, "schema")))
+
+
+class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives beside the driver for as long as the streaming query does; `read` is for executors."""
+
+    def __init__(self, asked: Asked, schema: StructType, bytes_max: str | None) -> None:
+        self._asked = asked
+        self._schema = schema
+        self._bytes_max = _bytes(bytes_max)
+        self._target: dict[str, Any] | None = None
+        self._client: BridgeClient | None = None
+        self._check_schema()
+
+    def _check_schema(self) -> None:
+        """Say at once what could only fail, as far as the columns of the sink are known by now."""
+        try:
+            known = sink_schema(self._asked).names
+        except (InputError, BridgeAwayError):
+            return
+        for name in self._schema.names:
+            if name not in known:
+                raise InputError(missing_column(self._asked.service, name, known))
+
+    # Beside the driver.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return dict(self._ask("initial"))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._ask("latest", start=self._ask("initial"), bytes_max=None)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        try:
+            found: dict[str, Any] = self._ask("latest", start=start, bytes_max=self._bytes_max)
+        except (BridgeAwayError, UnknownQueryError) as away:
+            _log.warning("%s", away)
+            return start
+        if self._target is None:
+            return found
+        # Up to what was there when the query began; a partition that had nothing then stays so.
+        ends = {
+            own: min(at, self._target.get(own, start.get(own)))
+            for own, at in found.items()
+            if own in self._target or own in start
+        }
+        return {own: max(at, start.get(own, at)) for own, at in ends.items()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SinkPartition]:
+        asked = self._asked.resolved()
+        return [
+            SinkPartition(asked, int(own), start.get(own), until)
+            for own, until in sorted(end.items(), key=lambda item: int(item[0]))
+            if start.get(own) != until
+        ]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        try:
+            self._ask("acknowledge", end=end)
+        except (BridgeAwayError, UnknownQueryError) as away:
+            # It keeps what it could drop, until the next batch is committed.
+            _log.warning("%s", away)
+
+    def stop(self) -> None:
+        self._hang_up()
+
+    def _ask(self, method: str, **arguments: Any) -> Any:
+        """Ask the live query; Spark does so many times a second, so the line is kept open."""
+        if self._client is None:
+            self._client = self._asked.client()
+        try:
+            return self._client.ask(self._asked.service, method, **arguments)
+        except BridgeAwayError:
+            self._hang_up()  # it may be elsewhere when it comes back
+            raise
+
+    def _hang_up(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    # On an executor.
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        assert isinstance(partition, SinkPartition)
+        schema = to_arrow_schema(self._schema)
+        asked, after = partition.asked, partition.after
+        with asked.client() as client:
+            more: list[int] | None = partition.until
+            while more is not None:
+                bundles, more = client.ask(
+                    asked.service,
+                    "read",
+                    partition=partition.partition,
+                    after=after,
+                    until=partition.until,
+                    bytes_max=CHUNK_BYTES,
+                )
+                after = more
+                for bundle in bundles:
+                    with pa.ipc.open_stream(bundle) as stream:
+                        for batch in stream:
+                            yield _fitted(batch, schema, asked.service)
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema, service: str) -> pa.RecordBatch:
+    """A batch with the columns that Spark was told of."""
+    import pyarrow as pa
+
+    arrays = []
+    for field in schema:
+        number = batch.schema.get_field_index(field.name)
+        if number < 0:
+            raise InputError(missing_column(service, field.name, batch.schema.names))
+        column = batch.column(number)
+        try:
+            arrays.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowInvalid as error:
+            raise InputError(
+                f"{service}: column {field.name!r} is of type {column.type} and was asked for as "
+                f"{field.type}: {error}."
+            ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def missing_column(service: str, name: str, known: list[str]) -> str:
+    return (
+        f"{service} has no column {name!r}; it has {', '.join(map(repr, known))}. Give a schema with "
+        f"some of these, or none at all to get them all."
+    )
+
+
+def _bytes(given: str | None) -> int:
+    if given is None:
+        return _BATCH_BYTES
+    if not given.isdigit() or not int(given):
+        raise InputError(f"option 'maxBytesPerTrigger' takes bytes above 0, got {given!r}.")
+    return int(given)

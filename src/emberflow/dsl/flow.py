@@ -1,0 +1,217 @@
+"""The builder: a flow collects drafts of nodes, in the order in which they are written.
+
+A `Stream` (`streams.py`) is one output of a draft, and its methods add drafts. Nothing runs here.
+`Flow.graph` turns the drafts into a validated, frozen `emberflow.graph.nodes.Graph` (`assembly.py`).
+
+Names: an operation's name is given (``name=``) or made of its kind and a number, counted in the
+order of writing: ``map``, ``map-2``. A composed operator is a scope, and its parts are called
+``reduce/group``. Names are the identity of state across versions of a flow, so name what you keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+from emberflow.dsl.operators.transactions import State, Transaction
+from emberflow.dsl.streams import Loop, Stream
+from emberflow.errors import FlowError
+from emberflow.graph.assembly import LoopDraft, assembled
+from emberflow.graph.drawing import text
+from emberflow.graph.nodes import Front, Graph, Input, Key, Node, Reduction, Sink, two_of_one_name
+from emberflow.values.functions import Where, caller
+
+V = TypeVar("V")
+
+
+class _Scope(NamedTuple):
+    prefix: str
+    where: Where
+
+
+class Flow:
+    """A dataflow of pure functions.
+
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("shout")
+    >>> flow.front("words").map(str.upper).sink("loud")
+    >>> ef.run(flow, words=["a", "b"])
+    {'loud': ['A', 'B']}
+    """
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise FlowError(f"a flow's name is a non-empty string, got {name!r} at {caller()}.")
+        self.name = name
+        self._drafts: list[Node] = []
+        self._feedback: dict[int, Input] = {}
+        self._reductions: list[Reduction] = []
+        self._transactions: list[Transaction[Any]] = []
+        self._scopes: list[_Scope] = []
+        self._counts: dict[str, int] = {}
+        self._names: dict[tuple[str, str], Node] = {}
+        self._graph: Graph | None = None
+
+    def __repr__(self) -> str:
+        return f"Flow({self.name!r}, {len(self._drafts)} steps)"
+
+    def front(self, name: str) -> Stream[Any]:
+        """A stream of the elements that enter here. Runners take them by this name.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("two fronts")
+        >>> ef.merge(flow.front("a"), flow.front("b")).sink("both")
+        >>> ef.run(flow, a=[1, 3], b=[2, 4])
+        {'both': [1, 2, 3, 4]}
+        """
+        index = sum(isinstance(draft, Front) for draft in self._drafts)
+        return self._add(Front, name, index=index)
+
+    def loop(self, *, name: str | None = None) -> Loop[Any]:
+        """A stream whose source is given later, with `Loop.close`: a cycle.
+
+        What reads a stream first comes first in the order, as everywhere: a sink on the cycle that
+        is to see a round before the next one begins is written before the step that goes on.
+
+        The sum of the digits, again and again until one is left (the grouping gives the cycle its
+        order; a window of 1 passes every item on):
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("digit sums")
+        >>> again = flow.loop()
+        >>> numbers = ef.merge(flow.front("numbers"), again).key_by(lambda n: n).group(window=1)
+        >>> sums = numbers.map(lambda window: sum(map(int, str(window[0]))))
+        >>> again.close(sums.filter(lambda n: n > 9))
+        >>> sums.filter(lambda n: n <= 9).sink("digits")
+        >>> ef.run(flow, numbers=[5, 99, 123456789])
+        {'digits': [5, 9, 9]}
+        """
+        node = self._draft(LoopDraft, name, label="loop")
+        return Loop(self, node.id)
+
+    def state(self, name: str, *, default: V) -> State[V]:
+        """Values by key that transactions read and update; ``default`` for keys never updated.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("purses")
+        >>> purses = flow.state("purses", default=0)
+        >>> with flow.front("changes").transaction() as tx:
+        ...     change = tx.key_by(lambda c: c[0])
+        ...     added = change.update(purses, lambda n, c: n + c[1], check=lambda n: n >= 0)
+        >>> tx.committed.sink("done")
+        >>> tx.rejected.map(lambda r: (r.element, r.values["purses", r.element[0]])).sink("refused")
+        >>> ef.run(flow, changes=[("ada", 5), ("bob", -1), ("ada", -3), ("ada", -3)])
+        {'done': [('ada', 5), ('ada', -3)], 'refused': [(('bob', -1), -1), (('ada', -3), -1)]}
+        """
+        return State(self, name, default)
+
+    def graph(self) -> Graph:
+        """The validated graph of this flow. Raises `FlowError` where the flow cannot run."""
+        if self._graph is None:
+            for transaction in self._transactions:
+                transaction._check_closed()
+            self._graph = assembled(self.name, self._drafts, self._feedback, self._reductions)
+        return self._graph
+
+    def explain(self) -> str:
+        """The flow as text: each step with its functions, and under it what it reads.
+
+        ``by`` is the key of an input, ``<~`` an input that closes a cycle, and the steps that an
+        operator is made of stand under its name.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("shout")
+        >>> flow.front("words").map(str.upper).key_by(len).group(window=2, name="pairs").sink(
+        ...     "loud"
+        ... )
+        >>> print(flow.explain())
+        flow shout
+          front words
+          map: str.upper
+            <- words
+          group pairs: window 2
+            <- map by len
+          sink loud
+            <- pairs
+        """
+        return text(self.graph())
+
+    # What operators build with.
+
+    def _stream(self, node: int, port: int = 0, key: Key | None = None) -> Stream[Any]:
+        return Stream(self, node, port, key)
+
+    def _add(self, kind: type[Node], name: str | None, **rest: Any) -> Stream[Any]:
+        """A new step of one output."""
+        return self._stream(self._draft(kind, name, **rest).id)
+
+    def _draft(
+        self,
+        kind: type[Node],
+        name: str | None,
+        *,
+        label: str = "",
+        inputs: tuple[Input, ...] = (),
+        **rest: Any,
+    ) -> Node:
+        """A new node. ``label`` is what a name is made of where none is given."""
+        where = self._scopes[-1].where if self._scopes else caller()
+        label = label or kind.__name__.lower().strip("_")
+        at_the_edge = kind in (Front, Sink)
+        full = _checked_name(name, label, where) if at_the_edge else self._qualified(label, name)
+        node = kind(id=len(self._drafts), name=full, where=where, inputs=inputs, **rest)
+        category = label if at_the_edge else "operation"
+        other = self._names.setdefault((category, full), node)
+        if other is not node:
+            raise FlowError(two_of_one_name(self.name, f"{category}s", other, node))
+        self._drafts.append(node)
+        self._graph = None
+        return node
+
+    def _qualified(self, kind: str, name: str | None) -> str:
+        prefix = self._scopes[-1].prefix if self._scopes else ""
+        if name is not None:
+            return prefix + _checked_name(name, kind, caller())
+        while True:
+            number = self._counts[prefix + kind] = self._counts.get(prefix + kind, 0) + 1
+            full = prefix + (kind if number == 1 else f"{kind}-{number}")
+            if ("operation", full) not in self._names:
+                return full
+
+    @contextmanager
+    def _scope(self, kind: str, name: str | None) -> Iterator[str]:
+        """Within it, steps belong to a composed operator: its name is their prefix."""
+        full = self._scope_name(kind, name)
+        with self._within(full, self._names["operation", full].where):
+            yield full
+
+    def _scope_name(self, kind: str, name: str | None) -> str:
+        """A name for a scope, that no step and no other scope can take."""
+        where = self._scopes[-1].where if self._scopes else caller()
+        full = self._qualified(kind, name)
+        taken = self._names.get(("operation", full))
+        if taken is not None:
+            raise FlowError(
+                f"flow {self.name!r}: two operations have the name {full!r}: {taken} and {kind} "
+                f"({where}). Give one of them another name."
+            )
+        self._names["operation", full] = Node(id=-1, name=full, inputs=(), where=where)
+        return full
+
+    @contextmanager
+    def _within(self, full: str, where: Where) -> Iterator[None]:
+        """Steps written here have this prefix, and are of this line."""
+        self._scopes.append(_Scope(f"{full}/", where))
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+
+def _checked_name(name: object, kind: str, where: Where) -> str:
+    if not isinstance(name, str) or not name or "/" in name:
+        raise FlowError(
+            f"the name of a {kind} is a non-empty string without '/', got {name!r} at {where}."
+        )
+    return name

@@ -1,0 +1,223 @@
+"""Finding the flow that a command line names: ``module:attribute`` or ``path/to/file.py:attribute``.
+
+The attribute is a `Flow` or a function without arguments that returns one, ``flow`` where none is
+named. A file is imported as the module that it is, under its package if it is in one, with the
+folder of that package on the path: so the modules beside it can be imported, and what it defines can
+be pickled by name. Every failure is a `LoadingError` that says what to do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from emberflow.dsl.flow import Flow
+from emberflow.errors import EmberflowError
+from emberflow.values.functions import Where, described
+
+_DEFAULT_ATTRIBUTE = "flow"
+_FORMS = "Write module:attribute or path/to/file.py:attribute, as in shop.orders:flow"
+
+
+class LoadingError(EmberflowError):
+    """The flow that was asked for is not there, or making it failed."""
+
+
+def load_attribute(target: str, *, default: str) -> Any:
+    """What a target names, whatever it is; ``default`` is the attribute where none is named."""
+    place, attribute = _parsed(target, default)
+    module = _module(place)
+    if not hasattr(module, attribute):
+        raise LoadingError(f"{place} has no {attribute!r}. Check the name.")
+    return getattr(module, attribute)
+
+
+def load_flow(target: str) -> Flow:
+    """The flow of a target. The current folder can be imported from."""
+    place, attribute = _parsed(target, _DEFAULT_ATTRIBUTE)
+    module = _module(place)
+    if not hasattr(module, attribute):
+        raise LoadingError(
+            f"{place} has no {attribute!r}. {_what_there_is(place, module, attribute)}"
+        )
+    found = getattr(module, attribute)
+    if isinstance(found, Flow):
+        return found
+    if isinstance(found, type) or not callable(found):
+        raise LoadingError(
+            f"{attribute!r} of {place} is {_kind(found)}, not a Flow nor a function that returns "
+            f"one. {_what_there_is(place, module, attribute)}"
+        )
+    return _made_by(found, place, attribute)
+
+
+def _parsed(target: str, default: str) -> tuple[str, str]:
+    # A drive letter has a colon too, so a path that ends like a file has no attribute.
+    place, colon, attribute = (target, "", "") if _is_file(target) else target.rpartition(":")
+    if not colon:
+        place, attribute = target, default
+    if not place or not attribute.isidentifier():
+        wanted = "a flow" if default == _DEFAULT_ATTRIBUTE else default
+        raise LoadingError(f"{target!r} does not name {wanted}. {_FORMS}.")
+    return place, attribute
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py")
+
+
+def _module(place: str) -> ModuleType:
+    return _from_file(place) if _is_file(place) else _from_name(place)
+
+
+def _from_name(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise LoadingError(f"{name!r} is neither a module nor a file that ends in .py. {_FORMS}.")
+    _make_importable(Path.cwd())
+    return _imported(name, name)
+
+
+def _from_file(place: str) -> ModuleType:
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise LoadingError(f"there is no file {place!r} in {Path.cwd()}. Check the path.")
+    _make_importable(Path.cwd())
+    folder, names = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if path.stem == "__init__":
+        names.pop()
+    name = ".".join(names)
+    if not all(part.isidentifier() for part in names) or not names:
+        raise LoadingError(
+            f"{place!r} cannot be imported: {name!r} is no name of a module. "
+            f"Rename it, with letters, digits and underscores only."
+        )
+    _make_importable(folder)
+    module = _imported(name, place)
+    origin = getattr(module, "__file__", None)
+    if origin is None or Path(origin).resolve() != path:
+        raise LoadingError(
+            f"{place!r} cannot be imported, because Python has another module {name!r}, from "
+            f"{origin or 'within itself'}. Rename the file."
+        )
+    return module
+
+
+def _make_importable(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+        # A file that was written since the last import would be missed otherwise.
+        importlib.invalidate_caches()
+
+
+def _imported(name: str, place: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise LoadingError(
+                f"there is no module {name!r}: {error}. Run in the folder that has it (this is "
+                f"{Path.cwd()}), install it here, or give the path of its file, as in "
+                f"{name.replace('.', '/')}.py:{_DEFAULT_ATTRIBUTE}."
+            ) from error
+        raise LoadingError(
+            f"importing {place} failed: {_failure(error)}. Install {error.name!r} in this "
+            f"environment ({sys.executable}), or mend the import."
+        ) from error
+    except SystemExit as error:
+        raise LoadingError(
+            f"importing {place} ended the program ({_failure(error)}). "
+            f"Put what it runs under: if __name__ == '__main__':"
+        ) from error
+    except Exception as error:
+        raise LoadingError(
+            f"importing {place} failed: {_failure(error)}. Mend it and try again."
+        ) from error
+
+
+def _made_by(function: Callable[..., Any], place: str, attribute: str) -> Flow:
+    asked = _arguments(function)
+    if asked:
+        raise LoadingError(
+            f"{attribute!r} of {place} is {described(function)}, which takes arguments: "
+            f"{', '.join(asked)}. Give them defaults, or name a function without arguments."
+        )
+    try:
+        made = function()
+    except Exception as error:
+        raise LoadingError(
+            f"{attribute!r} of {place} failed: {_failure(error)}. Mend it and try again."
+        ) from error
+    if not isinstance(made, Flow):
+        raise LoadingError(
+            f"{attribute!r} of {place} is {described(function)}, and what it returned is "
+            f"{_kind(made)}, not a Flow. Let it return the flow that it builds."
+        )
+    return made
+
+
+def _arguments(function: Callable[..., Any]) -> list[str]:
+    """The arguments that a call must give."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some builtins have no signature
+        return []
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+
+
+def _what_there_is(place: str, module: ModuleType, missed: str) -> str:
+    """The flows of a module, and the functions that say that they return one."""
+    flows = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("__")
+        and name != missed
+        and (isinstance(value, Flow) or _returns_a_flow(value))
+    ]
+    if not flows:
+        return f"It has no flows: build one there, as in {missed} = ef.Flow('name')."
+    return f"It has these flows: {', '.join(f'{place}:{name}' for name in flows)}."
+
+
+def _returns_a_flow(value: object) -> bool:
+    if not inspect.isfunction(value) or _arguments(value):
+        return False
+    returns = value.__annotations__.get("return")
+    # A string where annotations are not evaluated: Flow, ef.Flow, emberflow.Flow.
+    return (isinstance(returns, type) and issubclass(returns, Flow)) or (
+        isinstance(returns, str) and returns.split(".")[-1] == "Flow"
+    )
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__qualname__}"
+
+
+def _failure(error: BaseException) -> str:
+    """What was raised, and the last line outside of Emberflow and Python's importing."""
+    words = f"{type(error).__qualname__}: {error}".rstrip(".")
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{type(error).__qualname__}: {error.msg} at {Where(error.filename, error.lineno)}"
+    lines = [
+        Where(frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith((_OWN_FOLDER, _IMPORTING, "<frozen"))
+    ]
+    return f"{words}, raised from {lines[-1]}" if lines else words
+
+
+_OWN_FOLDER = str(Path(__file__).parents[1])
+_IMPORTING = str(Path(importlib.__file__).parent)

@@ -1,0 +1,39 @@
+"""Derived operators: each composed of map, broadcast, merge and grouping, and of nothing else.
+
+One idea a file. An operator is a function of streams that returns a stream; it opens a scope, so
+that the steps it is made of carry its name. State never appears: whatever an operator remembers is
+an accumulator that drifts with the stream (`operators.reduce`), and whatever it waits for is a
+scheduled item.
+"""
+
+from emberflow.dsl.operators.aggregates import (
+    Aggregation,
+    aggregate,
+    averaging,
+    counting,
+    greatest,
+    leading,
+    least,
+    summing,
+)
+from emberflow.dsl.operators.distinct import distinct
+from emberflow.dsl.operators.join import enrich, join
+from emberflow.dsl.operators.reduce import fold, reduce
+from emberflow.dsl.operators.windows import window
+
+__all__ = [
+    "Aggregation",
+    "aggregate",
+    "averaging",
+    "counting",
+    "distinct",
+    "enrich",
+    "fold",
+    "greatest",
+    "join",
+    "leading",
+    "least",
+    "reduce",
+    "summing",
+    "window",
+]

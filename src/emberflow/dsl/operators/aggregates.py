@@ -1,0 +1,128 @@
+"""Aggregations by key: what `count`, `sum`, `min`, `max`, `mean` and `top` accumulate.
+
+An `Aggregation` is three pure functions; `aggregate` runs one over all payloads of a key as a
+`reduce`, windows run the same one over the payloads of a window.
+"""
+
+from __future__ import annotations
+
+from bisect import insort_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from emberflow.dsl.operators.reduce import reduce
+from emberflow.errors import FlowError
+from emberflow.values.functions import UserFunction, caller, itself
+
+if TYPE_CHECKING:
+    from emberflow.dsl.streams import KeyedStream, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """``first(payload)``, ``combine(accumulator, payload)``, ``result(accumulator)``."""
+
+    first: Callable[[Any], Any]
+    combine: Callable[[Any, Any], Any]
+    result: Callable[[Any], Any] | None = None
+    given: tuple[UserFunction, ...] = ()
+
+
+def aggregate(
+    stream: KeyedStream[Any, Any], aggregation: Aggregation, label: str, name: str | None
+) -> Stream[tuple[Any, Any]]:
+    """``(key, result so far)`` for each payload."""
+    result = aggregation.result
+    with stream.flow._scope(label, name):
+        reduced = reduce(
+            stream,
+            aggregation.first,
+            aggregation.combine,
+            with_key=True,
+            name="reduce",
+            given=aggregation.given,
+        )
+        if result is None:
+            return reduced
+        return reduced._map(
+            lambda pair: (pair[0], result(pair[1])), "one", *aggregation.given, name="result"
+        )
+
+
+def counting() -> Aggregation:
+    return Aggregation(_one, one_more)
+
+
+def _one(payload: Any) -> int:
+    return 1
+
+
+def one_more(count: int, payload: Any) -> int:
+    """Counts. A runner that knows it need not call it for each of many payloads."""
+    return count + 1
+
+
+def summing(of: Callable[[Any], Any] | None) -> Aggregation:
+    return _selecting(of, lambda total, value: total + value)
+
+
+def least(of: Callable[[Any], Any] | None) -> Aggregation:
+    return _selecting(of, lambda held, value: value if value < held else held)
+
+
+def greatest(of: Callable[[Any], Any] | None) -> Aggregation:
+    return _selecting(of, lambda held, value: value if value > held else held)
+
+
+def averaging(of: Callable[[Any], Any] | None) -> Aggregation:
+    select, given = _selector(of)
+    return Aggregation(
+        lambda payload: (select(payload), 1),
+        lambda held, payload: (held[0] + select(payload), held[1] + 1),
+        lambda held: held[0] / held[1],
+        given,
+    )
+
+
+def leading(n: int, by: Callable[[Any], Any] | None) -> Aggregation:
+    """The ``n`` greatest, greatest first; of equal ones the earlier stays ahead."""
+    rank, given = _selector(by, "by")
+
+    def combine(held: tuple[Any, ...], payload: Any) -> tuple[Any, ...]:
+        if len(held) == n and not rank(held[-1]) < rank(payload):
+            return held
+        # Inserted behind its equals in ascending order, so that the earlier of them comes first
+        # once the order is turned round.
+        ordered = list(held)
+        insort_right(ordered, payload, key=lambda value: _Descending(rank(value)))
+        return tuple(ordered[:n])
+
+    return Aggregation(lambda payload: (payload,), combine, None, given)
+
+
+class _Descending:
+    """Turns the order of a rank round, whatever type the rank has."""
+
+    __slots__ = ("rank",)
+
+    def __init__(self, rank: Any) -> None:
+        self.rank = rank
+
+    def __lt__(self, other: _Descending) -> bool:
+        return bool(other.rank < self.rank)
+
+
+def _selecting(of: Callable[[Any], Any] | None, combine: Callable[[Any, Any], Any]) -> Aggregation:
+    select, given = _selector(of)
+    return Aggregation(select, lambda held, payload: combine(held, select(payload)), None, given)
+
+
+def _selector(
+    of: Callable[[Any], Any] | None, role: str = "of"
+) -> tuple[Callable[[Any], Any], tuple[UserFunction, ...]]:
+    if of is None:
+        return itself, ()
+    if not callable(of):
+        raise FlowError(f"{role}= takes a function of the payload, got {of!r} at {caller()}.")
+    return of, (UserFunction(role, of),)

@@ -1,0 +1,179 @@
+"""`join` and `enrich`: two keyed streams that meet in one bucket, and the state they drift.
+
+Both sides are marked, merged and reduced together: their total order says which payload came first,
+so there is no 'late' side and no buffer to tune. The accumulator holds what the next payload may
+need, and what the last one gave; a map behind the cycle sends the latter on.
+
+- latest: the last payload of each side, as ``()`` or ``(payload,)``;
+- interval: the payloads of each side that a later one can still pair with. Payloads come in the
+  order of time, so all that is too old for the newest is dropped with every step;
+- enrich: the last payload of the table.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from emberflow.dsl.operators.reduce import drift, keyed_map
+from emberflow.errors import FlowError
+from emberflow.graph.nodes import Merge
+from emberflow.values.functions import UserFunction, caller
+from emberflow.values.item import is_time
+
+if TYPE_CHECKING:
+    from emberflow.dsl.streams import KeyedStream, Stream
+
+_LEFT, _RIGHT = False, True
+
+
+def join(
+    left: KeyedStream[Any, Any],
+    right: KeyedStream[Any, Any],
+    combine: Callable[[Any, Any], Any],
+    *,
+    within: int | tuple[int, int] | None,
+    name: str | None,
+) -> Stream[Any]:
+    """See `KeyedStream.join`."""
+    if not callable(combine):
+        raise FlowError(f"join() takes a function of both payloads, got {combine!r} at {caller()}.")
+    step = Latest(combine) if within is None else Interval(combine, *_interval(within))
+    with left.flow._scope("join", name):
+        return _two_sided(left, right, step, UserFunction("combine", combine))
+
+
+def enrich(
+    stream: KeyedStream[Any, Any],
+    table: KeyedStream[Any, Any],
+    combine: Callable[[Any, Any], Any],
+    *,
+    default: Any,
+    name: str | None,
+) -> Stream[Any]:
+    """See `KeyedStream.enrich`."""
+    with stream.flow._scope("enrich", name):
+        return _two_sided(
+            stream, table, Enriched(combine, default), UserFunction("combine", combine)
+        )
+
+
+def _two_sided(
+    left: KeyedStream[Any, Any], right: KeyedStream[Any, Any], step: _Step, given: UserFunction
+) -> Stream[Any]:
+    flow = left.flow
+    sides = [
+        keyed_map(stream, _Side(stream._key.function, side), timed=True, name=name)
+        for stream, side, name in ((left, _LEFT, "left"), (right, _RIGHT, "right"))
+    ]
+    merged = flow._add(Merge, "sides", inputs=tuple(side._input for side in sides))
+    both = UserFunction("key", left._key.given.given)
+    accumulators = drift(merged, step.first, step, key=both, given=(given,), shown=itemgetter(2))
+    return accumulators._map(_emitted, "many", given, name="pairs", schedules=False)
+
+
+class _Side:
+    """Payload to mapped item of one side: ``(key, False, (side, time, payload))``."""
+
+    __slots__ = ("key", "side")
+
+    def __init__(self, key: Callable[[Any], Any], side: bool) -> None:
+        self.key = key
+        self.side = side
+
+    def __call__(self, time: int, payload: Any) -> tuple[Any, bool, Any]:
+        return self.key(payload), False, (self.side, time, payload)
+
+
+class _Step:
+    """From ``(held, emitted)`` and the next payload of a side to the next ``(held, emitted)``."""
+
+    nothing_held: Any = ((), ())
+
+    def first(self, mapped: tuple[bool, int, Any]) -> Any:
+        return self((self.nothing_held, ()), mapped)
+
+    def __call__(self, accumulator: tuple[Any, Any], mapped: tuple[bool, int, Any]) -> Any:
+        raise AssertionError("every step says what it does")
+
+
+class Latest(_Step):
+    def __init__(self, combine: Callable[[Any, Any], Any]) -> None:
+        self.combine = combine
+
+    def __call__(self, accumulator: tuple[Any, Any], mapped: tuple[bool, int, Any]) -> Any:
+        left, right = accumulator[0]
+        side, _, payload = mapped
+        if side == _LEFT:
+            left = (payload,)
+        else:
+            right = (payload,)
+        emitted = (self.combine(left[0], right[0]),) if left and right else ()
+        return (left, right), emitted
+
+
+class Interval(_Step):
+    def __init__(self, combine: Callable[[Any, Any], Any], low: int, high: int) -> None:
+        self.combine = combine
+        self.low = low
+        self.high = high
+
+    def __call__(self, accumulator: tuple[Any, Any], mapped: tuple[bool, int, Any]) -> Any:
+        combine, low, high = self.combine, self.low, self.high
+        left, right = accumulator[0]
+        side, time, payload = mapped
+        # A right payload still to come has at least this time, and pairs with left ones of
+        # time - high and later; a left payload still to come, with right ones of time + low.
+        left = _since(left, time - high)
+        right = _since(right, time + low)
+        if side == _LEFT:
+            emitted = tuple(combine(payload, r) for at, r in right if at - time <= high)
+            left = (*left, (time, payload)) if high >= 0 else left
+        else:
+            emitted = tuple(combine(l_, payload) for at, l_ in left if time - at >= low)
+            right = (*right, (time, payload)) if low <= 0 else right
+        return (left, right), emitted
+
+
+class Enriched(_Step):
+    nothing_held = ()
+
+    def __init__(self, combine: Callable[[Any, Any], Any], default: Any) -> None:
+        self.combine = combine
+        self.default = default
+
+    def __call__(self, accumulator: tuple[Any, Any], mapped: tuple[bool, int, Any]) -> Any:
+        held = accumulator[0]
+        side, _, payload = mapped
+        if side == _RIGHT:
+            return (payload,), ()
+        return held, (self.combine(payload, held[0] if held else self.default),)
+
+
+_time_of = itemgetter(0)
+
+
+def _since(held: tuple[tuple[int, Any], ...], time: int) -> tuple[tuple[int, Any], ...]:
+    if not held or held[0][0] >= time:
+        return held
+    return held[bisect_left(held, time, key=_time_of) :]
+
+
+def _emitted(accumulator: tuple[Any, bool, Any]) -> tuple[Any, ...]:
+    emitted: tuple[Any, ...] = accumulator[2][1]
+    return emitted
+
+
+def _interval(within: int | tuple[int, int]) -> tuple[int, int]:
+    if isinstance(within, int) and is_time(within) and within >= 0:
+        return -within, within
+    if isinstance(within, tuple) and len(within) == 2 and all(is_time(end) for end in within):
+        low, high = within
+        if low <= high:
+            return low, high
+    raise FlowError(
+        f"join(within=) takes a time span of at least 0 or a pair (low, high) with low <= high, "
+        f"got {within!r} at {caller()}."
+    )

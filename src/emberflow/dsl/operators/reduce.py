@@ -1,0 +1,224 @@
+"""Drifting state: `reduce` as a grouping of window 2, a combine map and a cycle.
+
+The state of a key is an item like any other. It goes round the cycle
+
+::
+
+    mapped ──> merge ──> group(window=2, by key) ──> combine ──> broadcast ──> value ──> out
+                 ^                                                   │
+                 └────────────────────── accumulator ────────────────┘
+
+and the order does the rest: an accumulator's child ids extend those of the mapped item it was made
+from, so in its bucket it stands right behind that item and before the next one. The grouping
+therefore sees, in order, ``m1 a1 m2 a2 m3 ...`` and sends the tuples
+
+- ``(m1)``: starts an accumulator, by ``first``;
+- ``(m1, a1)``: was combined already, yields nothing;
+- ``(a1, m2)``: makes the next accumulator, by ``combine``; and so on.
+
+Items within are triples ``(key, is_accumulator, value)``, the key-value structure of the papers
+with a mark that tells the two kinds apart.
+
+**An element that is diverted.** Where ``first`` or ``combine`` raises and errors are diverted, the
+element is skipped: nothing leaves, and the next one of its key finds the accumulator that this one
+found. In the bucket that accumulator is two places back, out of the window's sight. So it goes round
+once more, at the place where the new one would have come, and only round: port 1 never sees it.
+After a ``first`` that raised there is none; then a mark that says so goes round instead. In the
+bucket stands ``m1 a1 m2 a1 m3 ...`` then, or ``m1 none m2 a2 ...``, and the rules above hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from emberflow.graph.nodes import Broadcast, Group, Input, Key, Merge, Reduction
+from emberflow.values.functions import UserFunction, itself
+from emberflow.values.item import At
+
+if TYPE_CHECKING:
+    from emberflow.dsl.streams import KeyedStream, Stream
+
+_key_of = itemgetter(0)
+_value_of = itemgetter(2)
+
+
+def _key_and_value_of(accumulator: tuple[Any, bool, Any]) -> Any:
+    key, _, value = accumulator
+    # An accumulator cannot be scheduled. Hidden in a pair it would pass for one; so it is refused.
+    return value if value.__class__ is At else (key, value)
+
+
+def _shown_of(shown: Callable[[Any], Any]) -> Callable[[tuple[Any, bool, Any]], Any]:
+    """From one of our triples to what the user knows of it: a payload, or an accumulator."""
+
+    def of_triple(triple: tuple[Any, bool, Any]) -> Any:
+        _, is_accumulator, value = triple
+        return value if is_accumulator else shown(value)
+
+    return of_triple
+
+
+class Paired:
+    """Payload to mapped item: ``(key, False, payload)``."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Callable[[Any], Any]) -> None:
+        self.key = key
+
+    def __call__(self, payload: Any) -> tuple[Any, bool, Any]:
+        return self.key(payload), False, payload
+
+
+class NoneYet:
+    """In place of an accumulator: the elements so far were all diverted."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "no accumulator yet"
+
+
+_NONE_YET = NoneYet()
+
+
+def kept(window: tuple[tuple[Any, bool, Any], ...]) -> tuple[Any, ...]:
+    """What goes round where the combine map raised on this tuple: what the element found."""
+    key, is_accumulator, _ = window[-1]
+    if is_accumulator:
+        return ()
+    if len(window) == 1:
+        return ((key, True, _NONE_YET),)
+    return (window[0],) if window[0][1] else ()
+
+
+class Combined:
+    """The combine map of the papers: from a tuple of the grouping to the next accumulator."""
+
+    __slots__ = ("combine", "first")
+
+    def __init__(self, first: Callable[[Any], Any], combine: Callable[[Any, Any], Any]) -> None:
+        self.first = first
+        self.combine = combine
+
+    def __call__(self, window: tuple[tuple[Any, bool, Any], ...]) -> tuple[Any, ...]:
+        key, is_accumulator, value = window[-1]
+        if is_accumulator:
+            return ()
+        if len(window) == 1:
+            return ((key, True, self.first(value)),)
+        _, before_is_accumulator, before = window[0]
+        if before.__class__ is NoneYet:
+            return ((key, True, self.first(value)),)
+        if before_is_accumulator:
+            return ((key, True, self.combine(before, value)),)
+        return ()  # two mapped items in a row: speculation that a replay will take back
+
+
+def drift(
+    mapped: Stream[Any],
+    first: Callable[[Any], Any],
+    combine: Callable[[Any, Any], Any],
+    *,
+    key: UserFunction,
+    given: tuple[UserFunction, ...],
+    shown: Callable[[Any], Any] = itself,
+) -> Stream[Any]:
+    """The cycle: from mapped items ``(key, False, value)`` to accumulators ``(key, True, value)``.
+
+    ``key`` and ``given`` are the user's functions behind all this, for errors and drawings;
+    ``shown`` takes the user's payload out of a mapped value.
+    """
+    flow = mapped.flow
+    loop = flow.loop(name="accumulator")
+    merged = flow._draft(Merge, "merge", inputs=(mapped._input, loop._input))
+    keyed = Input(merged.id, key=Key(_key_of, key, shown=_shown_of(shown)))
+    group = flow._draft(Group, "group", inputs=(keyed,), window=2)
+    combined = flow._stream(group.id)._map(
+        Combined(first, combine),
+        "many",
+        *given,
+        name="combine",
+        shown=lambda window: _shown_of(shown)(window[-1]),
+        kept=kept,
+    )
+    broadcast = flow._draft(Broadcast, "broadcast", inputs=(combined._input,), copies=2)
+    loop.close(flow._stream(broadcast.id, 0))
+    flow._reductions.append(
+        Reduction(
+            merge=merged.id,
+            group=group.id,
+            combine=combined._input.node,
+            broadcast=broadcast.id,
+            first=first,
+            combine_function=combine,
+            shown=shown,
+        )
+    )
+    return flow._stream(broadcast.id, 1)
+
+
+def reduce(
+    stream: KeyedStream[Any, Any],
+    first: Callable[[Any], Any],
+    combine: Callable[[Any, Any], Any],
+    *,
+    with_key: bool,
+    name: str | None,
+    label: str = "reduce",
+    given: tuple[UserFunction, ...] | None = None,
+) -> Stream[Any]:
+    """See `KeyedStream.reduce`."""
+    if given is None:
+        given = (UserFunction("first", first), UserFunction("combine", combine))
+    key = stream._key
+    flow = stream.flow
+    with flow._scope(label, name):
+        mapped = _unkeyed(stream)._map(Paired(key.function), "one", key.given, name="pair")
+        accumulators = drift(mapped, first, combine, key=key.given, given=given)
+        value = _key_and_value_of if with_key else _value_of
+        reduced = accumulators._map(value, "one", *given, name="value", schedules=False)
+        flow._reductions[-1] = replace(
+            flow._reductions[-1],
+            pair=mapped._input.node,
+            value=reduced._input.node,
+            key=key.function,
+            with_key=with_key,
+        )
+        return reduced
+
+
+def fold(
+    stream: KeyedStream[Any, Any],
+    initial: Any,
+    combine: Callable[[Any, Any], Any],
+    *,
+    with_key: bool,
+    name: str | None,
+) -> Stream[Any]:
+    """See `KeyedStream.fold`: a reduce whose first accumulator is combined from ``initial``."""
+
+    def first(payload: Any) -> Any:
+        return combine(initial, payload)
+
+    given = (UserFunction("combine", combine),)
+    return reduce(stream, first, combine, with_key=with_key, name=name, label="fold", given=given)
+
+
+def keyed_map(
+    stream: KeyedStream[Any, Any],
+    function: Callable[..., Any],
+    *,
+    name: str,
+    timed: bool = False,
+) -> Stream[Any]:
+    """A step of our own that applies the stream's key itself, and so needs no shuffle before it."""
+    return _unkeyed(stream)._map(function, "one", stream._key.given, timed=timed, name=name)
+
+
+def _unkeyed(stream: KeyedStream[Any, Any]) -> Stream[Any]:
+    # The key is for the grouping; the map before it stays where its input is.
+    return stream.flow._stream(stream._input.node, stream._input.port)

@@ -1,0 +1,411 @@
+"""Windows of time and of number, over the payloads of a key.
+
+Time here is the time of the item, and items are in order: when a payload is looked at, nothing
+earlier can follow. So a window needs no watermark and no allowed lateness. The accumulator of a key
+holds its open windows; a payload first drops those that ended at or before its time, then joins
+those that its time is in. A payload that came late in the sense of the clock is put where it
+belongs by the order itself, and lands in its window like any other.
+
+Windows that emit when they close have a *tick*: when a window opens, a map behind the cycle
+schedules an item for its end, which comes back through a loop into the same bucket and closes it.
+
+::
+
+    timed payload ──> merge ──> [drift: open windows] ──> fan-out ──> results ──> out
+                        ^                                    │
+                        └────── At(end, tick) <── ticks ─────┘
+
+At one time, scheduled items come before elements: a window ``[start, end)`` closes before the
+element of time ``end``.
+
+A session has one tick under way, however many payloads extend it: a tick that finds the session
+still open schedules itself again for the session's new end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+from emberflow.dsl.operators.aggregates import (
+    Aggregation,
+    averaging,
+    counting,
+    greatest,
+    least,
+    summing,
+)
+from emberflow.dsl.operators.reduce import drift, keyed_map
+from emberflow.errors import FlowError
+from emberflow.graph.nodes import Merge
+from emberflow.values.functions import UserFunction, caller
+from emberflow.values.item import At
+
+if TYPE_CHECKING:
+    from emberflow.dsl.streams import KeyedStream, Stream
+
+K = TypeVar("K")
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Window(NamedTuple):
+    """From ``start`` up to, and not with, ``end``: times, or numbers for a `CountWindow`."""
+
+    start: int
+    end: int
+
+
+class WindowResult(NamedTuple):
+    """The value of a window of a key."""
+
+    key: Any
+    window: Window
+    value: Any
+
+
+@dataclass(frozen=True)
+class Tumbling:
+    """Windows of one size, one after another: ``[0, size)``, ``[size, 2 * size)`` ..."""
+
+    size: int
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        _check_span("Tumbling", "size", self.size)
+        _check_offset("Tumbling", self.offset)
+
+    def containing(self, time: int) -> tuple[Window, ...]:
+        start = time - (time - self.offset) % self.size
+        return (Window(start, start + self.size),)
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows of one size, a new one each ``slide``; a payload is in all that its time is in.
+
+    >>> Sliding(10, slide=5).containing(12)
+    (Window(start=5, end=15), Window(start=10, end=20))
+    """
+
+    size: int
+    slide: int
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        _check_span("Sliding", "size", self.size)
+        _check_span("Sliding", "slide", self.slide)
+        _check_offset("Sliding", self.offset)
+
+    def containing(self, time: int) -> tuple[Window, ...]:
+        last = time - (time - self.offset) % self.slide
+        starts = range(last, time - self.size, -self.slide)
+        return tuple(Window(start, start + self.size) for start in reversed(starts))
+
+
+@dataclass(frozen=True)
+class Session:
+    """A window that goes on while the next payload comes less than ``gap`` after the last.
+
+    It ends ``gap`` after its last payload.
+    """
+
+    gap: int
+
+    def __post_init__(self) -> None:
+        _check_span("Session", "gap", self.gap)
+
+
+@dataclass(frozen=True)
+class CountWindow:
+    """Windows of ``size`` payloads of a key, a new one each ``slide`` (by default each ``size``)."""
+
+    size: int
+    slide: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_span("CountWindow", "size", self.size)
+        if self.slide is not None:
+            _check_span("CountWindow", "slide", self.slide)
+
+
+WindowSpec: TypeAlias = Tumbling | Sliding | Session | CountWindow
+Emit: TypeAlias = Literal["update", "close"]
+
+
+class WindowedStream(Generic[K, T]):
+    """Windows over a keyed stream; a method says what to make of the payloads of each."""
+
+    def __init__(self, stream: KeyedStream[K, T], windows: WindowSpec, emit: Emit) -> None:
+        self._stream = stream
+        self._windows = windows
+        self._emit: Emit = emit
+
+    def reduce(
+        self,
+        *,
+        first: Callable[[T], A],
+        combine: Callable[[A, T], A],
+        name: str | None = None,
+    ) -> Stream[WindowResult]:
+        """The accumulator of each window.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("sessions")
+        >>> clicks = flow.front("clicks").key_by(lambda click: click[0])
+        >>> sessions = clicks.window(ef.Session(gap=30), emit="close")
+        >>> paths = sessions.reduce(first=lambda c: c[1], combine=lambda path, c: path + c[1])
+        >>> paths.map(lambda r: (r.key, *r.window, r.value)).sink("paths")
+        >>> ef.run(flow, clicks=[ef.At(0, "ux"), ef.At(20, "uy"), ef.At(50, "uz"), ef.At(79, "ux")])
+        {'paths': [('u', 0, 50, 'xy'), ('u', 50, 109, 'zx')]}
+        """
+        given = (UserFunction("first", first), UserFunction("combine", combine))
+        return self._aggregate(Aggregation(first, combine, None, given), name)
+
+    def fold(
+        self, *, initial: A, combine: Callable[[A, T], A], name: str | None = None
+    ) -> Stream[WindowResult]:
+        """As `reduce`, beginning each window with the same initial accumulator."""
+        given = (UserFunction("combine", combine),)
+        return self._aggregate(
+            Aggregation(lambda payload: combine(initial, payload), combine, None, given), name
+        )
+
+    def count(self, *, name: str | None = None) -> Stream[WindowResult]:
+        """How many payloads are in the window."""
+        return self._aggregate(counting(), name)
+
+    def sum(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[WindowResult]:
+        """The sum of the payloads, or of what ``of`` takes from them."""
+        return self._aggregate(summing(of), name)
+
+    def min(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[WindowResult]:
+        """The least."""
+        return self._aggregate(least(of), name)
+
+    def max(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[WindowResult]:
+        """The greatest."""
+        return self._aggregate(greatest(of), name)
+
+    def mean(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[WindowResult]:
+        """The arithmetic mean."""
+        return self._aggregate(averaging(of), name)
+
+    def collect(self, *, name: str | None = None) -> Stream[WindowResult]:
+        """All payloads of the window, as a tuple.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("pairs")
+        >>> pairs = (
+        ...     flow.front("letters").key_by(lambda l: None).window(ef.CountWindow(2), emit="close")
+        ... )
+        >>> pairs.collect().map(lambda result: result.value).sink("pairs")
+        >>> ef.run(flow, letters="abcde")
+        {'pairs': [('a', 'b'), ('c', 'd')]}
+        """
+        return self._aggregate(
+            Aggregation(lambda payload: (payload,), lambda held, payload: (*held, payload)), name
+        )
+
+    def _aggregate(self, aggregation: Aggregation, name: str | None) -> Stream[WindowResult]:
+        for given in aggregation.given:
+            if not callable(given.given):
+                raise FlowError(f"{given.role}= takes a function, got {given.given!r}, {caller()}.")
+        stream, flow = self._stream, self._stream.flow
+        closing = self._emit == "close"
+        ticking = closing and not isinstance(self._windows, CountWindow)
+        step = _step(self._windows, aggregation, closing)
+        key = stream._key
+        with flow._scope("window", name):
+            mapped = keyed_map(stream, _Timed(key.function), timed=True, name="time")
+            if ticking:
+                ticks = flow.loop(name="tick")
+                mapped = flow._add(Merge, "payloads", inputs=(mapped._input, ticks._input))
+            accumulators = drift(
+                mapped,
+                step.first,
+                step,
+                key=key.given,
+                given=aggregation.given,
+                shown=itemgetter(2),
+            )
+            results = accumulators._map(
+                _Results(aggregation), "many", *aggregation.given, name="results"
+            )
+            if ticking:
+                ticks.close(accumulators._map(_ticks, "many", name="ticks"))
+            return results
+
+
+def window(stream: KeyedStream[Any, Any], windows: WindowSpec, emit: str) -> Any:
+    """See `KeyedStream.window`."""
+    if not isinstance(windows, WindowSpec):
+        raise FlowError(
+            f"window() takes Tumbling, Sliding, Session or CountWindow, got {windows!r} at "
+            f"{caller()}."
+        )
+    if emit not in ("update", "close"):
+        raise FlowError(f"window(emit=) takes 'update' or 'close', got {emit!r} at {caller()}.")
+    return WindowedStream(stream, windows, emit)  # type: ignore[arg-type]
+
+
+# Inside: the mapped value is (time, is_tick, payload); the accumulator is (open, emitted, ends)
+# where open and emitted are tuples of (window, accumulator) and ends are times to schedule ticks at.
+
+_Open: TypeAlias = tuple[tuple[Window, Any], ...]
+_Accumulator: TypeAlias = tuple[Any, _Open, tuple[int, ...]]
+
+
+class _Timed:
+    """Payload to mapped item: ``(key, False, (time, is_tick, payload))``."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Callable[[Any], Any]) -> None:
+        self.key = key
+
+    def __call__(self, time: int, payload: Any) -> tuple[Any, bool, Any]:
+        return self.key(payload), False, (time, False, payload)
+
+
+def _ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
+    key, _, (_, _, ends) = accumulator
+    return [At(end, (key, False, (end, True, None))) for end in ends]
+
+
+#: Maps that bring items back into the bucket they come from: such a cycle stays within one key.
+KEEPS_KEY = frozenset({_ticks})
+
+
+class _Results:
+    """Accumulator to the results that the last payload or tick gave."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, aggregation: Aggregation) -> None:
+        self.result = aggregation.result
+
+    def __call__(self, accumulator: tuple[Any, bool, _Accumulator]) -> list[WindowResult]:
+        key, _, (_, emitted, _) = accumulator
+        result = self.result
+        return [
+            WindowResult(key, window, held if result is None else result(held))
+            for window, held in emitted
+        ]
+
+
+def _step(windows: WindowSpec, aggregation: Aggregation, closing: bool) -> _Step:
+    if isinstance(windows, Session):
+        return _SessionStep(windows, aggregation, closing)
+    if isinstance(windows, CountWindow):
+        return _CountStep(windows, aggregation, closing)
+    return _TimeStep(windows, aggregation, closing)
+
+
+class _Step:
+    """From an accumulator and a mapped value to the next accumulator."""
+
+    nothing: Any = ()
+
+    def __init__(self, windows: Any, aggregation: Aggregation, closing: bool) -> None:
+        self.windows = windows
+        self.begin = aggregation.first
+        self.combine = aggregation.combine
+        self.closing = closing
+
+    def first(self, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        return self((self.nothing, (), ()), mapped)
+
+    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        raise AssertionError("every step says what it does")
+
+
+class _TimeStep(_Step):
+    """Tumbling and sliding windows. The open ones are held in the order of their ends."""
+
+    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        time, is_tick, payload = mapped
+        open_windows: _Open = accumulator[0]
+        ended = tuple(entry for entry in open_windows if entry[0].end <= time)
+        open_windows = open_windows[len(ended) :]
+        if is_tick:
+            return open_windows, ended, ()
+        held = dict(open_windows)
+        opened, touched = [], []
+        for window in self.windows.containing(time):
+            if window in held:
+                held[window] = self.combine(held[window], payload)
+            else:
+                held[window] = self.begin(payload)
+                opened.append(window.end)
+            touched.append((window, held[window]))
+        # Windows that this payload opens end after all that were open before: order is kept.
+        open_windows = tuple(held.items())
+        if self.closing:
+            # A scheduled payload of the time that a window ends at may come before the tick.
+            return open_windows, ended, tuple(opened)
+        return open_windows, tuple(touched), ()
+
+
+class _SessionStep(_Step):
+    """At most one session is open."""
+
+    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        time, is_tick, payload = mapped
+        open_windows: _Open = accumulator[0]
+        still_open = bool(open_windows) and time < open_windows[0][0].end
+        if is_tick:
+            if not still_open:
+                return (), open_windows, ()
+            window, _ = open_windows[0]
+            # A session that began at this very time has a tick of its own.
+            return open_windows, (), (window.end,) if window.start < time else ()
+        end = time + self.windows.gap
+        if still_open:
+            window, held = open_windows[0]
+            session = (Window(window.start, end), self.combine(held, payload))
+            ends: tuple[int, ...] = ()
+        else:
+            session = (Window(time, end), self.begin(payload))
+            ends = (end,)
+        if self.closing:
+            return (session,), () if still_open else open_windows, ends
+        return (session,), (session,), ()
+
+
+class _CountStep(_Step):
+    """Windows of number. The first part of the accumulator is ``(payloads so far, open)``."""
+
+    nothing: Any = (0, ())
+
+    def __call__(self, accumulator: Any, mapped: tuple[int, bool, Any]) -> Any:
+        payload = mapped[2]
+        number, open_windows = accumulator[0]
+        size, slide = self.windows.size, self.windows.slide or self.windows.size
+        touched = [(window, self.combine(held, payload)) for window, held in open_windows]
+        if number % slide == 0:
+            touched.append((Window(number, number + size), self.begin(payload)))
+        number += 1
+        full = tuple(entry for entry in touched if entry[0].end <= number)
+        still_open = tuple(touched[len(full) :])
+        return (number, still_open), full if self.closing else tuple(touched), ()
+
+
+def _check_span(spec: str, name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise FlowError(f"{spec}({name}=) takes an int of at least 1, got {value!r}, {caller()}.")
+
+
+def _check_offset(spec: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise FlowError(f"{spec}(offset=) takes an int, got {value!r} at {caller()}.")

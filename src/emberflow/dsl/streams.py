@@ -1,0 +1,581 @@
+"""Streams: the fluent API's words for what can be done with the payloads that flow by.
+
+Nothing runs here, and nothing is remembered here: a stream is one output of a draft of its flow,
+and each method adds drafts. Methods that are more than one operation live in `operators/`, one idea
+a file; here they only have their names, types and examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+from emberflow.dsl import operators
+from emberflow.dsl.operators.transactions import Transaction
+from emberflow.errors import FlowError
+from emberflow.graph.nodes import Broadcast, Group, Input, Key, Map, MapMode, Merge, Sink
+from emberflow.values.functions import UserFunction, caller, itself
+from emberflow.values.item import At, Timed
+
+if TYPE_CHECKING:
+    from emberflow.dsl.flow import Flow
+    from emberflow.dsl.operators.windows import WindowedStream, WindowSpec
+
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
+K = TypeVar("K")
+A = TypeVar("A")
+
+
+class Stream(Generic[T]):
+    """An ordered, unlimited sequence of payloads: the output of one step of a flow.
+
+    Streams may be read any number of times; every reader gets every payload.
+    """
+
+    def __init__(self, flow: Flow, node: int, port: int = 0, key: Key | None = None) -> None:
+        self.flow = flow
+        self._input = Input(node, port, key)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {self.flow._drafts[self._input.node]}"
+
+    def _map(
+        self,
+        function: Callable[..., Any],
+        mode: MapMode,
+        *given: UserFunction,
+        timed: bool = False,
+        name: str | None = None,
+        label: str = "map",
+        **rest: Any,
+    ) -> Stream[Any]:
+        return self.flow._add(
+            Map,
+            name,
+            label=label,
+            inputs=(self._input,),
+            function=function,
+            given=given,
+            mode=mode,
+            timed=timed,
+            **rest,
+        )
+
+    def flat_map(
+        self, function: Callable[[T], Iterable[U | At[U]]], *, name: str | None = None
+    ) -> Stream[U]:
+        """One payload to any number of payloads, also none, in the order they are given.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("words")
+        >>> flow.front("lines").flat_map(str.split).sink("words")
+        >>> ef.run(flow, lines=["to be", "", "or not"])
+        {'words': ['to', 'be', 'or', 'not']}
+
+        A payload wrapped in `At` is scheduled: it goes on at that later time.
+
+        >>> flow = ef.Flow("echo")
+        >>> flow.front("calls").flat_map(lambda c: [c, ef.At(10, c + "!")]).sink("heard")
+        >>> ef.run(flow, calls=[ef.At(1, "hey"), ef.At(8, "ho"), ef.At(12, "hi")][:2])
+        {'heard': ['hey', 'ho', 'hey!', 'ho!']}
+        """
+        _check_callable(function, "flat_map")
+        return self._map(function, "many", UserFunction("", function), name=name, label="flat_map")
+
+    def map(self, function: Callable[[T], U | At[U]], *, name: str | None = None) -> Stream[U]:
+        """One payload to one payload.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("squares")
+        >>> flow.front("numbers").map(lambda n: n * n).sink("squares")
+        >>> ef.run(flow, numbers=[1, 2, 3])
+        {'squares': [1, 4, 9]}
+        """
+        _check_callable(function, "map")
+        return self._map(function, "one", UserFunction("", function), name=name)
+
+    def filter(self, predicate: Callable[[T], object], *, name: str | None = None) -> Stream[T]:
+        """Only the payloads for which the predicate holds.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("even")
+        >>> flow.front("numbers").filter(lambda n: n % 2 == 0).sink("even")
+        >>> ef.run(flow, numbers=range(5))
+        {'even': [0, 2, 4]}
+        """
+        _check_callable(predicate, "filter")
+        return self._map(predicate, "keep", UserFunction("", predicate), name=name, label="filter")
+
+    def with_time(self, *, name: str | None = None) -> Stream[Timed[T]]:
+        """Each payload as `Timed(time, payload)`, with the time of its item.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("times")
+        >>> flow.front("words").with_time().sink("timed")
+        >>> ef.run(flow, words=[ef.At(7, "a")])
+        {'timed': [Timed(time=7, payload='a')]}
+        """
+        return self._map(Timed, "one", timed=True, name=name, label="with_time")
+
+    def broadcast(self, copies: int, *, name: str | None = None) -> tuple[Stream[T], ...]:
+        """The stream ``copies`` times. Reading a stream more than once does the same.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("both ways")
+        >>> up, down = flow.front("numbers").broadcast(2)
+        >>> ef.merge(up.map(lambda n: n), down.map(lambda n: -n)).sink("numbers")
+        >>> ef.run(flow, numbers=[1, 2])
+        {'numbers': [1, -1, 2, -2]}
+        """
+        _check_count(copies, "broadcast", "copies", 1)
+        node = self.flow._draft(Broadcast, name, inputs=(self._input,), copies=copies)
+        return tuple(Stream(self.flow, node.id, port) for port in range(copies))
+
+    def key_by(self, function: Callable[[T], K]) -> KeyedStream[K, T]:
+        """The key for the next step: payloads of one key meet on one worker, in one bucket.
+
+        A key is anything with one canonical form: strings, numbers, bytes, tuples, enums, frozen
+        dataclasses, dates. The same key always goes to the same worker.
+        """
+        _check_callable(function, "key_by")
+        key = Key(function, UserFunction("key", function))
+        return KeyedStream(self.flow, self._input.node, self._input.port, key)
+
+    def distinct(self, *, name: str | None = None) -> Stream[T]:
+        """Only the first of equal payloads.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("distinct")
+        >>> flow.front("words").distinct().sink("new")
+        >>> ef.run(flow, words=["a", "b", "a"])
+        {'new': ['a', 'b']}
+        """
+        return operators.distinct(self.key_by(itself), name=name)
+
+    def transaction(self, *, name: str | None = None) -> Transaction[T]:
+        """What each payload does to states, as a whole or not at all: ``with ... as tx:``.
+
+        Transactions take effect one after another, in the order of their payloads. See
+        docs/transactions.md.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("transfers")
+        >>> accounts = flow.state("accounts", default=10)
+        >>> with flow.front("transfers").transaction() as tx:
+        ...     taken = tx.key_by(lambda t: t[0]).update(
+        ...         accounts, lambda balance, t: balance - t[2], check=lambda balance: balance >= 0
+        ...     )
+        ...     given = tx.key_by(lambda t: t[1]).update(accounts, lambda b, t: b + t[2])
+        >>> tx.committed.sink("done")
+        >>> ef.run(flow, transfers=[("ada", "bob", 8), ("ada", "bob", 8), ("bob", "ada", 18)])
+        {'done': [('ada', 'bob', 8), ('bob', 'ada', 18)]}
+        """
+        return Transaction(self, name)
+
+    def sink(self, name: str, *, partitions: int = 1) -> None:
+        """Where the stream leaves the flow, in order.
+
+        With several partitions, after `key_by`: each key has its partition, and the order holds
+        within a partition. Their number belongs to the flow, never to the deployment.
+        """
+        _check_count(partitions, "sink", "partitions", 1)
+        if partitions > 1 and self._input.key is None:
+            raise FlowError(
+                f"flow {self.flow.name!r}: sink {name!r} ({caller()}) has {partitions} partitions "
+                f"but no key to spread them by. Call .key_by(function) before .sink()."
+            )
+        self.flow._draft(Sink, name, inputs=(self._input,), partitions=partitions)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Any:
+            if attribute in ("update", "read"):
+                raise AttributeError(
+                    f"{attribute}() works within a transaction, not at {caller()}. Write: "
+                    f"with stream.transaction() as tx: tx.key_by(function).{attribute}(state, ...)"
+                )
+            # A teaching error: these are the methods people look for on a plain stream.
+            if not attribute.startswith("_") and hasattr(KeyedStream, attribute):
+                raise AttributeError(
+                    f"{attribute}() works on a keyed stream: call .key_by(function) before it, "
+                    f"at {caller()}."
+                )
+            raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+
+
+class Loop(Stream[T]):
+    """A stream whose source is given later."""
+
+    def close(self, feedback: Stream[T]) -> None:
+        """Give the loop its source: what flows there comes out here again."""
+        loops = self.flow._feedback
+        draft = self.flow._drafts[self._input.node]
+        _check_same_flow(self.flow, feedback, f"{draft}")
+        _check_unkeyed("close()", feedback)
+        if self._input.node in loops:
+            raise FlowError(f"flow {self.flow.name!r}: {draft} is closed twice, again {caller()}.")
+        if feedback._input.node == self._input.node:
+            raise FlowError(
+                f"flow {self.flow.name!r}: {draft} is closed with itself at {caller()}. "
+                f"Close it with a stream that comes from a step the loop leads into."
+            )
+        loops[self._input.node] = feedback._input
+        self.flow._graph = None
+
+
+class KeyedStream(Stream[T], Generic[K, T]):
+    """A stream with a key for its next step. All that keeps state by key starts here."""
+
+    @property
+    def _key(self) -> Key:
+        key = self._input.key
+        assert key is not None, "a keyed stream is made with a key"
+        return key
+
+    def group(self, window: int, *, name: str | None = None) -> Stream[tuple[T, ...]]:
+        """For each payload the last ``window`` payloads of its key, in order, it being the last.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("parity")
+        >>> flow.front("numbers").key_by(lambda n: n % 2).group(window=3).sink("tuples")
+        >>> ef.run(flow, numbers=[1, 2, 3, 4, 5, 6, 7])["tuples"]
+        [(1,), (2,), (1, 3), (2, 4), (1, 3, 5), (2, 4, 6), (3, 5, 7)]
+        """
+        _check_count(window, "group", "window", 1)
+        return self.flow._add(Group, name, inputs=(self._input,), window=window)
+
+    @overload
+    def reduce(
+        self,
+        *,
+        first: Callable[[T], A],
+        combine: Callable[[A, T], A],
+        with_key: Literal[False] = False,
+        name: str | None = None,
+    ) -> Stream[A]: ...
+    @overload
+    def reduce(
+        self,
+        *,
+        first: Callable[[T], A],
+        combine: Callable[[A, T], A],
+        with_key: Literal[True],
+        name: str | None = None,
+    ) -> Stream[tuple[K, A]]: ...
+    def reduce(
+        self,
+        *,
+        first: Callable[[T], A],
+        combine: Callable[[A, T], A],
+        with_key: bool = False,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Each key's accumulator after each payload; ``with_key`` gives ``(key, accumulator)``.
+
+        Accumulators are values: ``combine`` returns a new one and leaves the old one as it was.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("longest")
+        >>> words = flow.front("words").key_by(lambda word: word[0])
+        >>> words.reduce(first=lambda w: w, combine=lambda a, w: max(a, w, key=len)).sink("longest")
+        >>> ef.run(flow, words=["ash", "bee", "ant", "birch"])
+        {'longest': ['ash', 'bee', 'ash', 'birch']}
+        """
+        _check_callable(first, "reduce")
+        _check_callable(combine, "reduce")
+        return operators.reduce(self, first, combine, with_key=with_key, name=name)
+
+    @overload
+    def fold(
+        self,
+        *,
+        initial: A,
+        combine: Callable[[A, T], A],
+        with_key: Literal[False] = False,
+        name: str | None = None,
+    ) -> Stream[A]: ...
+    @overload
+    def fold(
+        self,
+        *,
+        initial: A,
+        combine: Callable[[A, T], A],
+        with_key: Literal[True],
+        name: str | None = None,
+    ) -> Stream[tuple[K, A]]: ...
+    def fold(
+        self,
+        *,
+        initial: A,
+        combine: Callable[[A, T], A],
+        with_key: bool = False,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """As `reduce`, beginning each key with the same initial accumulator.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("histories")
+        >>> keyed = flow.front("moves").key_by(lambda move: move[0])
+        >>> keyed.fold(initial=(), combine=lambda a, m: (*a, m[1]), with_key=True).sink("histories")
+        >>> ef.run(flow, moves=[("x", 1), ("y", 5), ("x", 2)])
+        {'histories': [('x', (1,)), ('y', (5,)), ('x', (1, 2))]}
+        """
+        _check_callable(combine, "fold")
+        return operators.fold(self, initial, combine, with_key=with_key, name=name)
+
+    def count(self, *, name: str | None = None) -> Stream[tuple[K, int]]:
+        """``(key, how many so far)`` for each payload.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("counts")
+        >>> flow.front("words").key_by(lambda word: word).count().sink("counts")
+        >>> ef.run(flow, words=["a", "b", "a"])
+        {'counts': [('a', 1), ('b', 1), ('a', 2)]}
+        """
+        return operators.aggregate(self, operators.counting(), "count", name)
+
+    def sum(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[tuple[K, Any]]:
+        """``(key, the sum so far)``, of the payloads or of what ``of`` takes from them.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("sums")
+        >>> flow.front("sales").key_by(lambda s: s[0]).sum(of=lambda s: s[1]).sink("sums")
+        >>> ef.run(flow, sales=[("x", 2), ("y", 3), ("x", 5)])
+        {'sums': [('x', 2), ('y', 3), ('x', 7)]}
+        """
+        return operators.aggregate(self, operators.summing(of), "sum", name)
+
+    def min(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[tuple[K, Any]]:
+        """``(key, the least so far)``.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("least")
+        >>> flow.front("numbers").key_by(lambda n: n % 2).min().sink("least")
+        >>> ef.run(flow, numbers=[4, 2, 8, 3])
+        {'least': [(0, 4), (0, 2), (0, 2), (1, 3)]}
+        """
+        return operators.aggregate(self, operators.least(of), "min", name)
+
+    def max(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[tuple[K, Any]]:
+        """``(key, the greatest so far)``.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("greatest")
+        >>> flow.front("numbers").key_by(lambda n: n % 2).max().sink("greatest")
+        >>> ef.run(flow, numbers=[4, 2, 8, 3])
+        {'greatest': [(0, 4), (0, 4), (0, 8), (1, 3)]}
+        """
+        return operators.aggregate(self, operators.greatest(of), "max", name)
+
+    def mean(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[tuple[K, Any]]:
+        """``(key, the arithmetic mean so far)``.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("means")
+        >>> flow.front("numbers").key_by(lambda n: n % 2).mean().sink("means")
+        >>> ef.run(flow, numbers=[4, 2, 3])
+        {'means': [(0, 4.0), (0, 3.0), (1, 3.0)]}
+        """
+        return operators.aggregate(self, operators.averaging(of), "mean", name)
+
+    def top(
+        self, n: int, *, by: Callable[[T], Any] | None = None, name: str | None = None
+    ) -> Stream[tuple[K, tuple[T, ...]]]:
+        """``(key, its n greatest payloads so far, the greatest first)``; of equals the earlier.
+
+        It ranks payloads, not what became of them: the last total of each product, say, takes a
+        ``fold``.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("top")
+        >>> flow.front("numbers").key_by(lambda n: n % 2).top(2).sink("top")
+        >>> ef.run(flow, numbers=[4, 8, 3, 6])
+        {'top': [(0, (4,)), (0, (8, 4)), (1, (3,)), (0, (8, 6))]}
+        """
+        _check_count(n, "top", "n", 1)
+        return operators.aggregate(self, operators.leading(n, by), "top", name)
+
+    def distinct(self, *, name: str | None = None) -> Stream[T]:
+        """Only the first payload of each key.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("first of each length")
+        >>> flow.front("words").key_by(len).distinct().sink("first")
+        >>> ef.run(flow, words=["a", "bb", "c"])
+        {'first': ['a', 'bb']}
+        """
+        return operators.distinct(self, name=name)
+
+    def window(
+        self, windows: WindowSpec, *, emit: Literal["update", "close"] = "update"
+    ) -> WindowedStream[K, T]:
+        """The payloads of each key in windows of time or of number; then count, sum, reduce ...
+
+        ``emit="update"`` gives the window's value after each payload, ``emit="close"`` once, when
+        the window ends. A payload is in the window its time says, however late it came.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("per ten")
+        >>> clicks = flow.front("clicks").key_by(lambda user: user)
+        >>> clicks.window(ef.Tumbling(10), emit="close").count().sink("counts")
+        >>> for result in ef.run(flow, clicks=[ef.At(1, "a"), ef.At(12, "a"), ef.At(3, "a")])[
+        ...     "counts"
+        ... ]:
+        ...     print(result)
+        WindowResult(key='a', window=Window(start=0, end=10), value=2)
+        WindowResult(key='a', window=Window(start=10, end=20), value=1)
+        """
+        windowed: WindowedStream[K, T] = operators.window(self, windows, emit)
+        return windowed
+
+    @overload
+    def join(
+        self,
+        other: KeyedStream[K, U],
+        *,
+        within: int | tuple[int, int] | None = None,
+        name: str | None = None,
+    ) -> Stream[tuple[T, U]]: ...
+    @overload
+    def join(
+        self,
+        other: KeyedStream[K, U],
+        combine: Callable[[T, U], V],
+        *,
+        within: int | tuple[int, int] | None = None,
+        name: str | None = None,
+    ) -> Stream[V]: ...
+    def join(
+        self,
+        other: KeyedStream[K, Any],
+        combine: Callable[[T, Any], Any] | None = None,
+        *,
+        within: int | tuple[int, int] | None = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Pairs of payloads with the same key, ``combine(this, other)``, by default as a tuple.
+
+        Without ``within``: each payload of either side with the latest one of the other.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("join")
+        >>> prices = flow.front("prices").key_by(lambda p: p[0])
+        >>> amounts = flow.front("amounts").key_by(lambda a: a[0])
+        >>> prices.join(amounts, lambda p, a: (p[0], p[1] * a[1])).sink("values")
+        >>> ef.run(flow, prices=[("x", 2), ("x", 3)], amounts=[("x", 10), ("y", 1)])
+        {'values': [('x', 20), ('x', 30)]}
+
+        ``within=(low, high)``: every pair with ``low <= other.time - this.time <= high``, once;
+        ``within=d`` is short for ``(-d, d)``.
+
+        >>> flow = ef.Flow("interval join")
+        >>> shown = flow.front("shown").key_by(lambda ad: ad)
+        >>> clicked = flow.front("clicked").key_by(lambda ad: ad)
+        >>> shown.join(clicked, within=(0, 5)).sink("conversions")
+        >>> ef.run(flow, shown=[ef.At(1, "x"), ef.At(4, "x")], clicked=[ef.At(8, "x")])
+        {'conversions': [('x', 'x')]}
+        """
+        _check_keyed(self.flow, other, "join")
+        return operators.join(
+            self, other, _pair if combine is None else combine, within=within, name=name
+        )
+
+    def enrich(
+        self,
+        table: KeyedStream[K, U],
+        combine: Callable[[T, U], V],
+        *,
+        default: Any = None,
+        name: str | None = None,
+    ) -> Stream[V]:
+        """``combine(payload, the latest payload of table with this key)``, or with the default.
+
+        Changes of the table give no output of their own.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("enrich")
+        >>> orders = flow.front("orders").key_by(lambda order: order)
+        >>> cities = flow.front("cities").key_by(lambda row: row[0])
+        >>> orders.enrich(cities, lambda o, c: (o, c[1]), default=("?", "?")).sink("out")
+        >>> ef.run(flow, orders=["ada", "bob", "ada"], cities=[("ada", "Rome"), ("ada", "Oslo")])
+        {'out': [('ada', '?'), ('bob', '?'), ('ada', 'Oslo')]}
+        """
+        _check_keyed(self.flow, table, "enrich")
+        _check_callable(combine, "enrich")
+        return operators.enrich(self, table, combine, default=default, name=name)
+
+
+def merge(first: Stream[T], *others: Stream[T], name: str | None = None) -> Stream[T]:
+    """All payloads of several streams, in their one order.
+
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("merged")
+    >>> ef.merge(flow.front("a"), flow.front("b")).sink("all")
+    >>> ef.run(flow, a=["a0", "a1"], b=["b0"])
+    {'all': ['a0', 'b0', 'a1']}
+    """
+    for stream in (first, *others):
+        if not isinstance(stream, Stream):
+            raise FlowError(f"merge() takes streams, got {stream!r} at {caller()}.")
+    if not others:
+        raise FlowError(
+            f"flow {first.flow.name!r}: merge() takes two or more streams, got one at {caller()}."
+        )
+    for stream in others:
+        _check_same_flow(first.flow, stream, "merge()")
+    _check_unkeyed("merge()", first, *others)
+    streams = (first, *others)
+    return first.flow._add(Merge, name, inputs=tuple(stream._input for stream in streams))
+
+
+def _pair(left: T, right: U) -> tuple[T, U]:
+    return left, right
+
+
+def _check_callable(function: object, step: str) -> None:
+    if not callable(function):
+        raise FlowError(f"{step}() takes a function, got {function!r} at {caller()}.")
+
+
+def _check_count(value: object, step: str, what: str, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise FlowError(
+            f"{step}() takes {what} as an int of at least {least}, got {value!r} at {caller()}."
+        )
+
+
+def _check_same_flow(flow: Flow, stream: object, step: str) -> None:
+    if not isinstance(stream, Stream):
+        raise FlowError(f"{step} takes a stream, got {stream!r} at {caller()}.")
+    if stream.flow is not flow:
+        raise FlowError(
+            f"{step} at {caller()} mixes streams of two flows, {flow.name!r} and "
+            f"{stream.flow.name!r}. Build one flow, or connect them by a sink and a front."
+        )
+
+
+def _check_unkeyed(step: str, *streams: Stream[Any]) -> None:
+    if any(stream._input.key is not None for stream in streams):
+        raise FlowError(
+            f"{step} at {caller()} takes streams without a key, since what reads them may want "
+            f"another. Call .key_by(function) behind it, on the merged stream."
+        )
+
+
+def _check_keyed(flow: Flow, stream: object, step: str) -> None:
+    _check_same_flow(flow, stream, f"{step}()")
+    if not isinstance(stream, KeyedStream):
+        raise FlowError(
+            f"{step}() takes two keyed streams: call .key_by(function) on the other one too, "
+            f"at {caller()}."
+        )

@@ -1,0 +1,1 @@
+"""``ordering="arrival"``: items as they come, snapshots by markers. The baseline."""

@@ -1,0 +1,166 @@
+"""Cuts: all state as of a global time, taken while everything goes on.
+
+A cut at T holds, and nothing else:
+
+- of every bucket of a grouping, its last ``window - 1`` items below T;
+- of every reduction, the last version of each key below T;
+- every scheduled item whose origin is below T and whose own time is not.
+
+**Why that is enough.** T is at most the minimal time of all, so nothing below T is in flight and
+nothing below T will ever enter: what a bucket holds below T is what the reference runner would hold
+there. An item at or above T is caused by an element at or above T, which the fronts replay; or by
+an item that was scheduled from below T, which is in the cut; and what it meets in its bucket from
+below T is in the cut as well. So the run that is restored at T gives, from T on, what the run that
+was never interrupted gives. What workers have speculated about the future, what is on links and
+what goes round a cycle is all at or above T: no channel is blocked, nothing in flight is logged.
+
+**Marks are not saved.** A mark tells apart the histories of an item until one of them is final.
+Below T all are: of each place one item is left, and no tombstone will ever ask for it. A restored
+item has mark 0. Nothing that a restored run sends carries that mark on, for a tuple has the mark of
+its last item and an accumulator that of its mapped item, both at or above T; but for scheduled
+items, whose origin is final, so that no tombstone of theirs can come either, and which begin a new
+history at mark 0 that all they cause extends.
+
+**An accumulator is enough.** A version below T is never computed again: a replay begins behind it.
+So its mapped item is not saved.
+
+**Increments.** What is below T stays as it is. So a cut need hold only what is not in the one
+before it, at ``since``: of a bucket whose last item below T is not below ``since`` all its rows,
+which take the place of its older ones; and the scheduled items whose origin is not below ``since``.
+`combined` puts a chain of cuts together: of each bucket the newest rows, and all scheduled items
+whose time is not below the newest T. A key never goes from a cut, because what is final stays.
+
+**Without a pause.** `Capture.next` is called between events, with a limit to the buckets it looks
+at. Meanwhile items at or above T go on to be inserted, and trimming goes on: what it would drop of a
+cut it takes for it first (see `trimming`). Payloads are immutable, so a row holds references and no
+copies. Which buckets have changed since ``since`` is known without a look at every key (see
+`changes`).
+
+**The protocol**, which is the runner's to keep:
+
+1. T is the minimal time of all (`Progress.of_all`), and a worker begins to capture when it has
+   heard of progress T and of none after it, because later progress trims further. So the
+   coordinator sends the progress to T and then 'cut T' on one link, which is FIFO.
+2. A cut is *usable* only once every sink has stored all it has below T: what a barrier has released
+   and its sink has not stored is in no cut, and would be lost. A worker therefore says that its
+   part is stored only when all its bundles are that it released at T. What failed below T ends the
+   run; the worker that holds the failures has told so before it says that its part is stored.
+3. It is *committed* by a manifest, written last and atomically, that names the parts of all workers,
+   T, the cut it adds to, and for each front the position of its first element at or above T. Then
+   every worker is told `cut_committed`. A cut that is never committed is as if it had never been:
+   what changed is counted from the last one that was.
+4. To restore, each worker is given the rows of its own range of hashes, of which there may be
+   another number than before (`owned`), and the barriers ask their sinks for their last global
+   times. Restored scheduled items are in flight at once: before any front may report, the acker
+   must have the ack that `restore` returns from *every* worker.
+5. Who was replaced may linger. Every message says its incarnation, and one of another is dropped; a
+   log takes entries only from who opened it last; a bundle is stored only behind the one that its
+   writer believes to be the last. A worker whose bundle is refused asks the sink again: what is at
+   or below the answer is stored, by whomever, and is dropped, *also of all that is released later*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from emberflow.engine.messages import Moment
+from emberflow.errors import InternalError
+from emberflow.values.hashing import key_hash
+from emberflow.values.item import Place
+from emberflow.values.shares import Shares, owner_in
+
+
+class Row(NamedTuple):
+    """An item of a bucket. ``operation`` is the name of its grouping; of a reduction, of the group
+    node in its cycle, and then the payload is the accumulator."""
+
+    operation: str
+    key_hash: int
+    key: Any
+    place: Place
+    payload: Any
+
+
+class Scheduled(NamedTuple):
+    """An item that was scheduled from below the cut. ``operation`` is the name of the map that did;
+    ``origin`` the global time of the item that it came from, and the hash that of its place: it
+    decides which worker emits the item again, and nothing more."""
+
+    operation: str
+    key_hash: int
+    origin: Moment
+    place: Place
+    payload: Any
+
+
+Saved = TypeVar("Saved", Row, Scheduled)
+
+
+def scheduled_row(operation: str, origin: Moment, place: Place, payload: Any) -> Scheduled:
+    return Scheduled(operation, key_hash(place), origin, place, payload)
+
+
+class Capture:
+    """A cut under way on one worker. ``next`` until it gives None."""
+
+    def __init__(
+        self,
+        moment: Moment,
+        rows: Iterator[Row | Scheduled | None],
+    ) -> None:
+        self.moment = moment
+        #: Whether all was looked at.
+        self.done = False
+        self._rows: Iterator[Row | Scheduled | None] | None = rows
+
+    def next(self, limit: int) -> list[Row | Scheduled] | None:
+        """What came of looking at so many buckets and scheduled items; None when there are no more.
+
+        The list may be empty, and a bucket may give several rows.
+        """
+        if self._rows is None:
+            raise InternalError(
+                f"the cut at {self.moment} was given up: another one has begun on this worker"
+            )
+        if self.done:
+            return None
+        looked_at = list(islice(self._rows, limit))
+        if not looked_at:
+            self.done = True
+            return None
+        return [row for row in looked_at if row is not None]
+
+    def give_up(self) -> None:
+        self.done = True
+        self._rows = None
+
+
+def combined(
+    cuts: Iterable[Iterable[Row | Scheduled]], moment: Moment
+) -> tuple[list[Row], list[Scheduled]]:
+    """A chain of cuts, the oldest first, as one: the state at the moment of the last one.
+
+    >>> old = [Row("g", 1, "a", (1, 0), "x"), Row("g", 1, "b", (2, 0), "y")]
+    >>> new = [Row("g", 1, "a", (7, 0), "z")]
+    >>> rows, _ = combined([old, new], (9, 0))
+    >>> [(row.key, row.payload) for row in rows]
+    [('a', 'z'), ('b', 'y')]
+    """
+    buckets: dict[tuple[str, Any], list[Row]] = {}
+    scheduled: list[Scheduled] = []
+    for cut in cuts:
+        newer: dict[tuple[str, Any], list[Row]] = {}
+        for row in cut:
+            if isinstance(row, Row):
+                newer.setdefault((row.operation, row.key), []).append(row)
+            elif row.place >= moment:
+                scheduled.append(row)
+        buckets.update(newer)
+    return [row for rows in buckets.values() for row in rows], scheduled
+
+
+def owned(rows: Iterable[Saved], index: int, shares: Shares) -> list[Saved]:
+    """Those that one of the workers restores."""
+    return [row for row in rows if owner_in(shares, row.key_hash) == index]

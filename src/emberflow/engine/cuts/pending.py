@@ -1,0 +1,127 @@
+"""What a map has scheduled and whose time has not come: the only state of a map, and only for cuts.
+
+A map itself forgets what it scheduled. But an item that was scheduled from below a cut for a time
+that is not below it comes from an element that is not replayed, so the cut has to hold it (`cut`).
+
+- **open**: scheduled items by place and mark, each with its origin, the global time of the item
+  that it came from. (The child ids tell an origin too, but of nested ones only the first.) A
+  tombstone takes its item out again.
+- **final**: those whose origin was below a cut that has begun. No tombstone comes for them any more,
+  and once that cut is committed they need not be saved again.
+
+An item goes when the minimal time passes it; that is looked at when there are twice as many as were
+left the last time, so it costs each a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from emberflow.engine.cuts.cut import Scheduled, scheduled_row
+from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.values.item import Place
+
+#: Not worth a look below so many items.
+_ITEMS_MIN = 512
+
+
+class Pending:
+    """The scheduled items of one map.
+
+    >>> pending = Pending("remind")
+    >>> pending.schedule((9, -5, 1, 0, 0), 0, (1, 0), "later")
+    >>> [row.payload for row in pending.capture((4, 0), (0, 0)) if row is not None]
+    ['later']
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_begun",
+        "_committed",
+        "_due",
+        "_final",
+        "_open",
+        "_since",
+        "operation",
+    )
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        self._open: dict[tuple[Place, int], tuple[Moment, Any]] = {}
+        self._final: list[tuple[Moment, Place, Any]] = []
+        #: So many of the final ones are in committed cuts, all those with an origin below this.
+        self._committed = 0
+        self._since = BEFORE_ALL
+        #: Once open; what the capture under way has still to look at.
+        self._ahead: list[dict[tuple[Place, int], tuple[Moment, Any]]] = []
+        self._begun: Moment | None = None
+        self._due = _ITEMS_MIN
+
+    def __len__(self) -> int:
+        return len(self._open) + sum(map(len, self._ahead)) + len(self._final)
+
+    def schedule(self, place: Place, mark: int, origin: Moment, payload: Any) -> None:
+        """The map has sent an item for a later time, or the tombstone of one."""
+        if not mark & 1:
+            self._open[place, mark] = origin, payload
+            return
+        identity = (place, mark ^ 1)
+        for known in (self._open, *self._ahead):
+            if known.pop(identity, None) is not None:
+                return
+
+    def trim_if_due(self, minimal: Moment) -> None:
+        if len(self._open) + len(self._final) >= self._due:
+            self.trim(minimal)
+
+    def trim(self, minimal: Moment) -> None:
+        """Drop what is below the minimal time. Not while a capture goes through the final ones."""
+        if not self._open and not self._final:
+            return
+        self._open = {
+            identity: known for identity, known in self._open.items() if identity[0] >= minimal
+        }
+        committed = [known for known in self._final[: self._committed] if known[1] >= minimal]
+        others = [known for known in self._final[self._committed :] if known[1] >= minimal]
+        self._final, self._committed = committed + others, len(committed)
+        self._due = max(_ITEMS_MIN, 2 * (len(self._open) + len(self._final)))
+
+    def capture(self, moment: Moment, since: Moment) -> Iterator[Scheduled | None]:
+        """What a cut at this moment holds, one by one; None for one that it does not need."""
+        self._begun = moment
+        self._ahead.append(self._open)
+        self._open = {}
+        return self._captured(moment, since)
+
+    def _captured(self, moment: Moment, since: Moment) -> Iterator[Scheduled | None]:
+        final = self._final
+        for number in range(self._committed if since >= self._since else 0, len(final)):
+            origin, place, payload = final[number]
+            needed = since <= origin and moment <= place
+            yield scheduled_row(self.operation, origin, place, payload) if needed else None
+        while self._ahead:
+            ahead = self._ahead[-1]
+            while ahead:
+                identity, known = ahead.popitem()
+                origin, payload = known
+                if origin >= moment:
+                    self._open[identity] = known
+                    yield None
+                    continue
+                place = identity[0]
+                final.append((origin, place, payload))
+                needed = since <= origin and moment <= place
+                yield scheduled_row(self.operation, origin, place, payload) if needed else None
+            self._ahead.pop()
+
+    def cut_committed(self, moment: Moment) -> None:
+        if moment == self._begun and not self._ahead:
+            self._committed = len(self._final)
+            self._since = moment
+
+    def restore(self, moment: Moment, rows: Iterable[Scheduled]) -> None:
+        """Take over what a cut at this moment holds: all that is known is in a committed cut."""
+        self._final += [(row.origin, row.place, row.payload) for row in rows]
+        self._committed = len(self._final)
+        self._since = moment

@@ -1,0 +1,239 @@
+"""How a graph is laid out for a worker: which nodes run as one, in which order, and where items go.
+
+- **Fusion.** The nodes of a reduction run as one machine. Where the reduction is a plain `reduce`,
+  the maps that pair payloads with their keys and take the values out again are part of it: no
+  triple is ever made, and what crosses the network is the payload.
+- **Units.** Nodes are run in topological order, each with all that has come for it, so that a
+  grouping sees the items of a batch together and in order, whatever way they took. A cycle that is
+  not fused has no such order: its nodes form a *region* (`cycles`), run item by item, the least place first,
+  until nothing is left in it. That is the order of the reference runner, so on one worker and with
+  input in order nothing is replayed, but for what a batch had behind an item that it schedules.
+- **Routes.** An input with a key is a hop: its items go to the worker that owns the key's hash. A
+  sink is a hop to the worker that holds the barrier of the partition. All else stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from emberflow.engine.cuts.pending import Pending
+from emberflow.engine.machines.closer import Closing
+from emberflow.engine.machines.group import Grouping
+from emberflow.engine.machines.map import (
+    Process,
+    broadcast_process,
+    keeping_broadcast_process,
+    map_process,
+    merge_process,
+)
+from emberflow.engine.machines.protocol import access_process, report_process
+from emberflow.engine.machines.reduce import Reducing
+from emberflow.engine.machines.state import Versions
+from emberflow.errors import InternalError, OnError
+from emberflow.graph.calls import Balance, balance_of, pair_balance_of
+from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Node, Reduction, Sink
+from emberflow.graph.transactions import Access, Close, Open, Report, State
+
+#: A machine that keeps something between batches.
+Stateful: TypeAlias = Grouping | Reducing | Versions | Closing
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is run at once: one node, or a region of nodes that a cycle goes through."""
+
+    nodes: tuple[int, ...]
+    is_region: bool
+
+
+class Layout:
+    """What follows from the graph alone, and is the same on every worker."""
+
+    def __init__(self, graph: Graph, *, on_error: OnError = "fail") -> None:
+        self.graph = graph
+        #: Whether what fails is output of the errors sink, or ends the run.
+        self.diverts = on_error == "divert"
+        #: The node of failures, which no graph has.
+        self.failures = len(graph.nodes)
+        self.sinks = {sink.id: sink for sink in graph.sinks.values()}
+        #: By the node where items enter: what runs as one machine there.
+        self.fused: dict[int, Fused] = {}
+        absorbed: set[int] = set()
+        for reduction in graph.reductions:
+            fused = Fused.of(graph, reduction)
+            if fused is not None:
+                self.fused[fused.entry] = fused
+                absorbed |= fused.nodes - {fused.entry}
+        self.nodes = [node.id for node in graph.nodes if node.id not in absorbed]
+        #: ``readers[node][port]``: the node that reads it.
+        self.readers: dict[int, tuple[int, ...]] = {
+            node: self._readers_of(node) for node in self.nodes
+        }
+        self.units = units_of(self.nodes, self.readers)
+        self.rank = {node: rank for rank, unit in enumerate(self.units) for node in unit.nodes}
+
+    def _readers_of(self, node: int) -> tuple[int, ...]:
+        readers = self.graph.readers
+        if node in self.fused:
+            fused = self.fused[node]
+            return (readers[fused.exit][fused.exit_port][0],)
+        return tuple(reader for reader, _ in readers[node])
+
+    def balance_of(self, node: int) -> tuple[Callable[[Any], Any], Balance] | None:
+        """The key function of a node's input, and the same with all its errors; None if unkeyed."""
+        if node in self.fused:
+            return self.fused[node].balance(self.graph)
+        inputs = self.graph.nodes[node].inputs
+        key = inputs[0].key if len(inputs) == 1 else None
+        return None if key is None else (key.function, balance_of(self.graph.nodes[node], key))
+
+
+def units_of(nodes: Iterable[int], readers: Mapping[int, Sequence[int]]) -> list[Unit]:
+    """Strongly connected components in topological order (Tarjan, without recursion)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    on_stack: set[int] = set()
+    stack: list[int] = []
+    units: list[Unit] = []
+    for root in nodes:
+        if root in index:
+            continue
+        work = [(root, 0)]
+        while work:
+            node, next_reader = work.pop()
+            if next_reader == 0:
+                index[node] = low[node] = len(index)
+                stack.append(node)
+                on_stack.add(node)
+            ahead = readers[node]
+            if next_reader < len(ahead):
+                work.append((node, next_reader + 1))
+                reader = ahead[next_reader]
+                if reader not in index:
+                    work.append((reader, 0))
+                elif reader in on_stack:
+                    low[node] = min(low[node], index[reader])
+                continue
+            for reader in ahead:
+                if reader in on_stack:
+                    low[node] = min(low[node], low[reader])
+            if low[node] == index[node]:
+                members: list[int] = []
+                while not members or members[-1] != node:
+                    members.append(stack.pop())
+                    on_stack.remove(members[-1])
+                cyclic = len(members) > 1 or node in ahead
+                units.append(Unit(tuple(sorted(members)), cyclic))
+    units.reverse()
+    return units
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A reduction that runs as one machine, and which nodes that takes the place of."""
+
+    reduction: Reduction
+    #: Whether the maps around the cycle are in it: then items are payloads and not triples.
+    keyed: bool
+
+    @classmethod
+    def of(cls, graph: Graph, reduction: Reduction) -> Fused | None:
+        """None where the cycle is not just what `operators.reduce` built: something is between."""
+        readers = graph.readers
+        whole = (
+            readers[reduction.merge] == ((reduction.group, 0),)
+            and readers[reduction.group] == ((reduction.combine, 0),)
+            and readers[reduction.combine] == ((reduction.broadcast, 0),)
+            and readers[reduction.broadcast][0] == (reduction.merge, 1)
+            and len(graph.nodes[reduction.merge].inputs) == 2
+        )
+        if not whole:
+            return None
+        keyed = (
+            reduction.pair is not None
+            and reduction.value is not None
+            and readers[reduction.pair] == ((reduction.merge, 0),)
+            and readers[reduction.broadcast][1] == (reduction.value, 0)
+        )
+        return cls(reduction, keyed)
+
+    @property
+    def entry(self) -> int:
+        pair = self.reduction.pair
+        return pair if self.keyed and pair is not None else self.reduction.merge
+
+    @property
+    def exit(self) -> int:
+        value = self.reduction.value
+        return value if self.keyed and value is not None else self.reduction.broadcast
+
+    @property
+    def exit_port(self) -> int:
+        return 0 if self.keyed else 1
+
+    @property
+    def nodes(self) -> set[int]:
+        cycle = self.reduction
+        return {cycle.merge, cycle.group, cycle.combine, cycle.broadcast, self.entry, self.exit}
+
+    def balance(self, graph: Graph) -> tuple[Callable[[Any], Any], Balance]:
+        group = graph.nodes[self.reduction.group]
+        assert isinstance(group, Group)
+        if not self.keyed:
+            return group.key.function, balance_of(group, group.key)
+        pair = graph.nodes[self.entry]
+        key = self.reduction.key
+        assert isinstance(pair, Map)
+        assert key is not None
+        return key, pair_balance_of(pair, group, key)
+
+
+class Machines:
+    """The machines of one worker, by node."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.process: dict[int, Process] = {}
+        self.stateful: dict[int, Stateful] = {}
+        self.pending: dict[int, Pending] = {}
+        for node in layout.nodes:
+            if node in layout.fused:
+                fused = layout.fused[node]
+                _, balance = fused.balance(layout.graph)
+                machine = Reducing(
+                    layout.graph, fused.reduction, balance, fused.keyed, diverts=layout.diverts
+                )
+                self._add(node, machine)
+            elif not isinstance(layout.graph.nodes[node], Sink):
+                self._add_operation(layout, layout.graph.nodes[node])
+
+    def _add(self, node: int, machine: Stateful) -> None:
+        self.stateful[node] = machine
+        self.process[node] = machine.process
+
+    def _add_operation(self, layout: Layout, node: Node) -> None:
+        graph = layout.graph
+        if isinstance(node, Group):
+            self._add(node.id, Grouping(node))
+        elif isinstance(node, Map):
+            pending = Pending(node.name)
+            self.process[node.id] = map_process(node, pending, diverts=layout.diverts)
+            if node.schedules:
+                self.pending[node.id] = pending
+        elif isinstance(node, Broadcast):
+            keeps = layout.diverts and graph.is_of_accumulators(node)
+            made = keeping_broadcast_process if keeps else broadcast_process
+            self.process[node.id] = made(node)
+        elif isinstance(node, Front | Merge | Open):
+            self.process[node.id] = merge_process
+        elif isinstance(node, Access):
+            self.process[node.id] = access_process(graph, node)
+        elif isinstance(node, Report):
+            self.process[node.id] = report_process(graph, node)
+        elif isinstance(node, State):
+            self._add(node.id, Versions(graph, node))
+        elif isinstance(node, Close):
+            self._add(node.id, Closing(graph, node))
+        else:
+            raise InternalError(f"the engine does not know {node}")

@@ -1,0 +1,1 @@
+"""The hottest loops of the engine, in Python. Each has a compiled twin in `emberflow.native`."""

@@ -1,0 +1,247 @@
+"""The hottest loops of a state, apart from the rest, so that they can be compiled.
+
+As in `loops`: each deals with what is as it mostly is, and leaves all else untouched to its caller,
+`versions`. In C they are ``_versions``, built with the package where there is a compiler. What takes
+the time there is memory that is not at hand, a bucket here and the next one far away, so the compiled
+loops look ahead and have some buckets fetched while they deal with others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from emberflow.engine.cuts.cut import Row
+from emberflow.engine.loops.items import COMMON_KEYS
+from emberflow.engine.messages import Moment
+from emberflow.graph.transactions import COMMITTED, OUTPUT, RESULT
+from emberflow.values.hashing import key_hash
+from emberflow.values.item import At, FlatItem, Place
+
+#: Place, mark, access, length of the identity, payload, value before, value, what failed.
+Entry: TypeAlias = tuple[Place, int, int, int, Any, Any, Any, Any]
+
+#: Most keys have none, ever: nothing is put into this one.
+NO_ABORTS: dict[Place, int] = {}
+
+
+class Bucket:
+    """The accesses of a key, and what the next one in order needs to know of the last group."""
+
+    __slots__ = ("aborts", "base", "counts", "entries", "key", "noted", "value")
+
+    def __init__(self, key: Any, default: Any) -> None:
+        self.key = key
+        self.entries: list[Entry] = []
+        #: How many aborts there are at a place: one, or for a moment two, of two histories.
+        self.aborts: dict[Place, int] = NO_ABORTS
+        #: Of the last group: what it began with, what it left, and whether it counts.
+        self.base = default
+        self.value = default
+        self.counts = True
+        self.noted = False
+
+
+class Use(NamedTuple):
+    """An access as the machine uses it: its functions, and the ports that what it sends goes to, -1
+    if nobody reads it. The compiled loops know the fields by their order."""
+
+    function: Callable[[Any, Any], Any] | None
+    check: Callable[[Any], Any] | None
+    #: Whether it is all of its transaction. Then its payload is (element, own payload).
+    alone: bool
+    #: Whether it has nothing at all to say while all is well.
+    silent: bool
+    #: Whether it votes to say yes, too: nobody can tell that it is there otherwise.
+    tells_yes: bool
+    #: Whether a vote for yes tells the value too: somebody has a constraint over it.
+    tells_value: bool
+    #: By which its votes are known to the closer.
+    number: int
+    vote: int
+    result: int
+    committed: int
+    output: int
+    rejected: int
+    #: The name of the check.
+    name: str | None
+    outcome: Callable[[Any, Any, Moment], tuple[Any, Any]]
+
+    @property
+    def writes(self) -> bool:
+        return self.function is not None
+
+
+def _access_in_order(
+    items: list[FlatItem],
+    start: int,
+    outputs: list[list[FlatItem]],
+    buckets: dict[Any, Bucket],
+    uses: list[Use],
+    touched: list[Bucket],
+    other_keys: set[Any],
+    other_places: set[Place],
+) -> int:
+    """Deal with accesses, each later than all that its key has, that hold.
+
+    Not with those of other keys and places: something is wrong there.
+    """
+    for position in range(start, len(items)):
+        place, mark, (key, access, length, payload) = items[position]
+        if mark & 1 or access < 0 or key in other_keys or place in other_places:
+            return position
+        bucket = buckets.get(key)
+        if bucket is None or not bucket.entries or bucket.aborts:
+            return position
+        ahead = bucket.entries[-1][0]
+        # The first of its transaction, because it is the first of its time.
+        if not (ahead < place and ahead[0] != place[0]):
+            return position
+        use = uses[access]
+        before = bucket.value if bucket.counts else bucket.base
+        try:
+            value = before
+            if use.function is not None:
+                value = use.function(before, payload[1] if use.alone else payload)
+            if (use.check is not None and not use.check(value)) or value.__class__ is At:
+                return position
+        except Exception:
+            return position
+        bucket.base = before
+        bucket.value = value
+        bucket.counts = True
+        bucket.entries.append((place, mark, access, length, payload, before, value, None))
+        if not bucket.noted:
+            bucket.noted = True
+            touched.append(bucket)
+        if not use.silent:
+            tell(use, place, mark, key, length, payload, value, outputs)
+    return len(items)
+
+
+def tell(
+    use: Use,
+    place: Place,
+    mark: int,
+    key: Any,
+    length: int,
+    payload: Any,
+    value: Any,
+    outputs: list[list[FlatItem]],
+) -> None:
+    """Send what an access that holds has to say."""
+    if use.alone:
+        identity = place[:length]
+        if use.committed >= 0:
+            outputs[use.committed].append(((*identity, COMMITTED), mark, payload[0]))
+        if use.output >= 0:
+            outputs[use.output].append(((*identity, OUTPUT), mark, (payload[1], value)))
+        return
+    if use.vote >= 0 and use.tells_yes:
+        told = value if use.tells_value else None
+        outputs[use.vote].append((place, mark, (place[:length], use.number, key, None, told)))
+    if use.result >= 0:
+        outputs[use.result].append(((*place, RESULT), mark, (payload, value)))
+
+
+def _trim_accesses(
+    given: list[Bucket],
+    minimal: Moment,
+    writes: tuple[bool, ...],
+    stays: list[Bucket],
+    begun: Moment,
+) -> tuple[list[Bucket], list[Bucket]]:
+    """Drop what is superseded below the minimal time, where the last final version counts, and what
+    that was made of: what is let go of soon is still at hand, and what stays is little.
+
+    Buckets that still hold more than one version are appended to ``stays``. Returned are those that
+    are not so simple, untouched, and all whose first version is older than ``begun``.
+    """
+    others: list[Bucket] = []
+    unnoted: list[Bucket] = []
+    for bucket in given:
+        entries = bucket.entries
+        if entries and entries[0][0] < begun:
+            unnoted.append(bucket)
+        if bucket.aborts or len(entries) < 2:
+            others.append(bucket)
+            continue
+        if entries[1][0] >= minimal:
+            stays.append(bucket)  # of what is final the last version is enough
+            continue
+        final = len(entries) if entries[-1][0] < minimal else bisect_left(entries, (minimal,))
+        if not surely_counts(entries, final, writes):
+            others.append(bucket)
+            continue
+        entries[:final] = [settled(entries[final - 1])]
+        if len(entries) > 1:
+            stays.append(bucket)
+        else:
+            bucket.base = None
+            bucket.noted = False
+    return others, unnoted
+
+
+def _last_versions(
+    given: list[Bucket],
+    moment: Moment,
+    since: Moment,
+    writes: tuple[bool, ...],
+    operation: str,
+    row: type[Row],
+) -> tuple[list[Bucket], list[Row], list[Bucket], list[Bucket]]:
+    """Rows of the last versions below a moment, where these count and are not below ``since``.
+
+    Returns the buckets that have one, and the rows; the buckets that go on beyond the moment; and
+    those that are not so simple: also keys whose hash is.
+    """
+    found: list[Bucket] = []
+    rows: list[Row] = []
+    going_on: list[Bucket] = []
+    others: list[Bucket] = []
+    for bucket in given:
+        entries = bucket.entries
+        final = len(entries)
+        if final and entries[-1][0] >= moment:
+            going_on.append(bucket)
+            final = bisect_left(entries, (moment,))
+        if not final:
+            continue
+        if bucket.aborts or not surely_counts(entries, final, writes):
+            others.append(bucket)
+        elif entries[final - 1][0] >= since:
+            if bucket.key.__class__ not in COMMON_KEYS:
+                others.append(bucket)
+                continue
+            last = entries[final - 1]
+            found.append(bucket)
+            rows.append(row(operation, key_hash(bucket.key), bucket.key, last[0], last[6]))
+    return found, rows, going_on, others
+
+
+def settled(entry: Entry) -> Entry:
+    """A version that nothing can change any more, without what it was made of."""
+    place, mark, access, length, _, _, value, _ = entry
+    return place, mark, access, length, None, None, value, None
+
+
+def surely_counts(entries: list[Entry], final: int, writes: tuple[bool, ...]) -> bool:
+    """Whether the last of so many entries, without aborts, surely counts, and is all of its group."""
+    last = entries[final - 1]
+    return (
+        last[7] is None
+        and writes[last[2]]
+        and (final == 1 or entries[final - 2][0][0] != last[0][0])
+    )
+
+
+try:
+    from emberflow.native import _versions  # type: ignore[attr-defined]
+except ImportError:
+    access_in_order, trim_accesses = _access_in_order, _trim_accesses
+    last_versions = _last_versions
+else:
+    _versions.prepare(Bucket, At, (RESULT,), (COMMITTED,), (OUTPUT,))
+    access_in_order, trim_accesses = _versions.access_in_order, _versions.trim_accesses
+    last_versions = _versions.last_versions

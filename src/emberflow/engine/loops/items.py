@@ -1,0 +1,262 @@
+"""The hottest loops of the engine, apart from the rest, so that they can be compiled.
+
+Each deals with items one after another while they are as items mostly are, and returns the position
+of the first that is not: a new key, an item out of order, a function that raises. Such an item is
+untouched, and the caller sees to it. So there is one place for the rare cases, in Python, and a loop
+is short enough to be written twice: here, and in C as ``_loops``, which is built with the package
+where there is a compiler and used if it is there. Both give the same to the byte; workers of one run
+may differ in which they have.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any
+
+from emberflow.engine.cuts.cut import Row
+from emberflow.engine.messages import Moment
+from emberflow.graph import transactions as transactional
+from emberflow.values.hashing import key_hash
+from emberflow.values.item import FlatItem, Place
+
+#: Types of keys that the compiled loops hash themselves.
+COMMON_KEYS = frozenset((int, str))
+
+
+def _reduce_in_order(
+    items: list[FlatItem],
+    start: int,
+    output: list[FlatItem],
+    key_of: Callable[[Any], Any],
+    combine: Callable[[Any, Any], Any],
+    buckets: dict[Any, list[Any]],
+    touched: list[list[Any]],
+    out: Place,
+    with_key: bool,
+    absent: type,
+    refused: type,
+) -> int:
+    """Reduce items that are in order, each behind all versions of its key. See `reduction`.
+
+    ``absent`` is the type of what stands for no accumulator, ``refused`` of one that is none.
+    """
+    append = output.append
+    position = start
+    for position in range(start, len(items)):
+        place, mark, payload = items[position]
+        try:
+            key = key_of(payload)
+            versions = buckets[key]
+            last = versions[-1]
+            before = last[3]
+            if not last[0] < place or mark & 1 or before.__class__ is absent:
+                return position
+            # In order: one comparison, one combine.
+            accumulator = combine(before, payload)
+        except Exception:
+            return position
+        if accumulator.__class__ is refused:
+            return position
+        versions.append((place, mark, payload, accumulator))
+        if len(versions) == 2:
+            touched.append(versions)
+        append((place + out, mark, (key, accumulator) if with_key else accumulator))
+    return len(items)
+
+
+def _spread(
+    items: list[FlatItem],
+    start: int,
+    spread: list[list[FlatItem]],
+    key_of: Callable[[Any], Any],
+    owners: dict[Any, int],
+    marks: list[dict[int, int]],
+    hosts: list[int],
+) -> int:
+    """Deal out items whose key's owner is known, each with the mark it has after the hop there.
+
+    ``hosts`` are the owners by range of hashes, if they go by that. In C it is quicker to hash the
+    commonest keys again than to look for them in a large dict; here it is not.
+    """
+    for position in range(start, len(items)):
+        place, mark, payload = items[position]
+        try:
+            worker = owners[key_of(payload)]
+            marked = marks[worker][mark]
+        except Exception:
+            return position
+        spread[worker].append((place, marked, payload))
+    return len(items)
+
+
+def _trim_to_last(
+    touched: list[list[Any]], minimal: Moment, begun: Moment
+) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Drop all but the last version where that is below the minimal time.
+
+    Returns the buckets whose last version is not, and those whose first was older than ``begun``.
+    """
+    rest: list[list[Any]] = []
+    unnoted: list[list[Any]] = []
+    for versions in touched:
+        if versions:
+            if versions[0][0] < begun:
+                unnoted.append(versions)
+            if versions[-1][0] < minimal:
+                del versions[:-1]
+            else:
+                rest.append(versions)
+    return rest, unnoted
+
+
+def _last_accumulators(
+    given: list[list[Any]],
+    moment: Moment,
+    since: Moment,
+    key_of: Callable[[Any], Any],
+    operation: str,
+    row: type[Row],
+    absent: type,
+    restored: Any,
+) -> tuple[list[list[Any]], list[Row], list[list[Any]], list[list[Any]]]:
+    """Rows of the last versions of keys below a moment, where these are not below ``since``.
+
+    Returns the buckets that have one, and the rows; the buckets that go on beyond the moment; and
+    those that are not so simple: without an accumulator, or with a key whose hash is not.
+    """
+    found: list[list[Any]] = []
+    rows: list[Row] = []
+    going_on: list[list[Any]] = []
+    others: list[list[Any]] = []
+    for versions in given:
+        final = len(versions)
+        if final and versions[-1][0] >= moment:
+            going_on.append(versions)
+            final = bisect_left(versions, (moment,))
+        if not final:
+            continue
+        place, _, mapped, accumulator = versions[final - 1]
+        if place < since:
+            continue
+        try:
+            key = mapped.key if mapped.__class__ is restored else key_of(mapped)
+        except Exception:
+            key = None
+        if accumulator.__class__ is absent or key.__class__ not in COMMON_KEYS:
+            others.append(versions)
+            continue
+        found.append(versions)
+        rows.append(row(operation, key_hash(key), key, place, accumulator))
+    return found, rows, going_on, others
+
+
+# Machines that keep nothing: each gives the outputs of all items, or None if something is unusual: a
+# function that raises, an image that is scheduled. Then the caller sees to all of them, one by one.
+
+
+def _extended(items: list[FlatItem], child: Place) -> list[FlatItem]:
+    """The same items, each with a child id more."""
+    return [(place + child, mark, payload) for place, mark, payload in items]
+
+
+def _mapped(
+    items: list[FlatItem], function: Callable[[Any], Any], child: Place, at: type
+) -> list[FlatItem] | None:
+    """The one image of each item."""
+    try:
+        images = [function(item[2]) for item in items]
+    except Exception:
+        return None
+    if at in set(map(type, images)):
+        return None
+    return [(item[0] + child, item[1], image) for item, image in zip(items, images, strict=True)]
+
+
+def _kept(
+    items: list[FlatItem], function: Callable[[Any], Any], child: Place
+) -> list[FlatItem] | None:
+    """Those items that the function holds for."""
+    try:
+        return [
+            (place + child, mark, payload) for place, mark, payload in items if function(payload)
+        ]
+    except Exception:
+        return None
+
+
+def _flat_mapped(
+    items: list[FlatItem], function: Callable[[Any], Any], children: tuple[Place, ...], at: type
+) -> list[FlatItem] | None:
+    """All images of each item, which must be a tuple or a list, and no more than there are child ids."""
+    output: list[FlatItem] = []
+    append = output.append
+    try:
+        for place, mark, payload in items:
+            images = function(payload)
+            kind = images.__class__
+            if (kind is not tuple and kind is not list) or len(images) > len(children):
+                return None
+            for child, image in zip(children, images):  # noqa: B905 - children are enough
+                if image.__class__ is at:
+                    return None
+                append((place + child, mark, image))
+    except Exception:
+        return None
+    return output
+
+
+def _accesses(
+    items: list[FlatItem],
+    key_of: Callable[[Any], Any],
+    number: int,
+    depth: int,
+    alone: bool,
+    carried: bool,
+) -> list[FlatItem] | None:
+    """Accesses of a state: from a payload to ``(key, number, identity's length, payload)``.
+
+    Only for keys of which all of a type have a stable hash.
+    """
+    try:
+        keys = [key_of(item[2][1] if carried else item[2]) for item in items]
+    except Exception:
+        return None
+    if not _STABLE.issuperset(map(type, keys)):
+        return None
+    if alone and not carried:
+        return [
+            (place, mark, (key, number, len(place) - depth, (payload, payload)))
+            for (place, mark, payload), key in zip(items, keys, strict=True)
+        ]
+    return [
+        (place, mark, (key, number, len(place) - depth, payload))
+        for (place, mark, payload), key in zip(items, keys, strict=True)
+    ]
+
+
+def _reports(items: list[FlatItem], depth: int, number: int) -> list[FlatItem]:
+    """What a closer is told of: from a payload to ``(identity, number, payload)``."""
+    return [
+        (place, mark, (place[: len(place) - depth], number, payload))
+        for place, mark, payload in items
+    ]
+
+
+_STABLE = frozenset((int, str, bytes))
+
+try:
+    from emberflow.native import _loops  # type: ignore[attr-defined]
+except ImportError:
+    reduce_in_order, spread, trim_to_last = _reduce_in_order, _spread, _trim_to_last
+    last_accumulators = _last_accumulators
+    extended, mapped, kept, flat_mapped = _extended, _mapped, _kept, _flat_mapped
+    accesses, reports = _accesses, _reports
+    closer_key, front_of = transactional.closer_key, transactional.front_of
+else:
+    reduce_in_order, spread = _loops.reduce_in_order, _loops.spread
+    trim_to_last, last_accumulators = _loops.trim_to_last, _loops.last_accumulators
+    extended, mapped, kept = _loops.extended, _loops.mapped, _loops.kept
+    flat_mapped = _loops.flat_mapped
+    accesses, reports = _loops.accesses, _loops.reports
+    closer_key, front_of = _loops.closer_key, _loops.front_of

@@ -1,0 +1,287 @@
+"""The machine of a closer: the votes of each transaction, and what follows from them.
+
+See `transaction` for the protocol. What a closer has of one transaction is a *record*: its element,
+the votes, and what leaves by its outputs, each by place and mark, as they came. What it should have
+sent is a function of that:
+
+- all votes say yes and all constraints hold, or nothing is known to the contrary: the element to
+  ``committed``, what leaves to the outputs;
+- otherwise: a `Rejected` to ``rejected``, and an abort to every version that voted yes, or would have
+  if that had not been plain from the element. (The one that voted no knows.) The check that is told
+  is the first that failed, in the order of accesses; only if none did are the constraints looked at,
+  in the order they were written.
+
+After each batch the records that it changed are compared with what was sent for them, and the
+difference goes out, tombstones first. A constraint that raises may have been shown a part of the
+values, so that is an item too (see `mapping`), and as long as it does the transaction is neither
+committed nor rejected.
+
+**In order** nothing comes but the element. Then the item that brought it is all the record there is,
+and it goes on to ``committed`` at once.
+
+**Trimming.** Below the minimal time a record is decided and all it has to say is said. Transactions
+come nearly in order, so records go from the oldest on, up to the first that is still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice, takewhile
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from emberflow.engine.cuts.cut import Row
+from emberflow.engine.machines.barrier import lost_tombstone
+from emberflow.engine.machines.protocol import Participants
+from emberflow.engine.machines.state import same_value
+from emberflow.engine.machines.trimming import Trimmed
+from emberflow.engine.messages import Moment
+from emberflow.errors import StepError
+from emberflow.graph.nodes import Graph
+from emberflow.graph.transaction_calls import verdict_of
+from emberflow.graph.transactions import (
+    ABORT,
+    ABORTED,
+    COMMITTED,
+    ELEMENT,
+    OUTPUT,
+    OUTPUTS,
+    REJECTED,
+    Access,
+    Close,
+    Rejected,
+    Values,
+)
+from emberflow.values.item import FlatItem, Place
+
+_place_of = itemgetter(0)
+_COMMITTED = (COMMITTED,)
+
+#: By port, place and mark.
+Sent: TypeAlias = dict[tuple[int, Place, int], Any]
+
+#: A port for failures, which no graph has.
+_FAILURES = -1
+
+
+class Record:
+    """What a closer has of one transaction, by place and mark, and what it has sent for it."""
+
+    __slots__ = ("elements", "identity", "outputs", "sent", "votes")
+
+    def __init__(self, identity: Place) -> None:
+        self.identity = identity
+        self.elements: dict[tuple[Place, int], Any] = {}
+        #: ``(number, key, failed, value)``
+        self.votes: dict[tuple[Place, int], tuple[int, Any, str | None, Any]] = {}
+        #: By the number of the output, too.
+        self.outputs: dict[tuple[int, Place, int], Any] = {}
+        self.sent: Sent = {}
+
+
+class Closing(Trimmed[Any]):
+    """The machine of a closer."""
+
+    def __init__(self, graph: Graph, node: Close) -> None:
+        super().__init__(node.name, kept=0)
+        self.node = node
+        #: A record, or the item of an element that is alone.
+        self.buckets: dict[Place, Record | FlatItem] = {}
+        self.replays = 0
+        self._participants = None if node.requires else Participants(graph, node)
+        self._verdict = verdict_of(node)
+        self._requires = bool(node.requires)
+        ports = {what: port for port, what in enumerate(node.outputs)}
+        self._committed = ports.get(("committed", 0), -1)
+        self._rejected = ports.get(("rejected", 0), -1)
+        self._outputs = {number: port for (what, number), port in ports.items() if what == "output"}
+        voters = [graph.nodes[voter] for voter in node.voters]
+        accesses = [access for access in voters if isinstance(access, Access)]
+        #: By vote: the state, and the port of its aborts; a read has none to hear.
+        self._states = [access.state for access in accesses]
+        self._aborts = [
+            ports["abort", access.state] if access.function else -1 for access in accesses
+        ]
+
+    def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+        buckets = self.buckets
+        begun: dict[Place, FlatItem] = {}
+        others: list[FlatItem] = []
+        for item in items:
+            identity, number = item[2][0], item[2][1]
+            if number == ELEMENT and not item[1] & 1 and identity not in buckets:
+                buckets[identity] = begun[identity] = item
+            else:
+                others.append(item)
+        tombstones: list[list[FlatItem]] = [[] for _ in self.node.outputs]
+        outputs: list[list[FlatItem]] = [[] for _ in self.node.outputs]
+        if others:
+            changed = self._changed(others, begun)
+            tombstones.append([])  # the port of failures is the last
+            outputs.append([])
+            for record in changed.values():
+                self._put_right(record, tombstones, outputs)
+            failed += tombstones.pop()
+            failed += outputs.pop()
+        if self._committed >= 0:
+            outputs[self._committed] += [
+                (identity + _COMMITTED, mark, report[2])
+                for identity, (_, mark, report) in begun.items()
+            ]
+        if others:
+            for back, sent in zip(tombstones, outputs, strict=True):
+                sent.sort(key=_place_of)
+                sent[:0] = back
+        return outputs
+
+    def _changed(self, items: list[FlatItem], begun: dict[Place, FlatItem]) -> dict[Place, Record]:
+        """The records that these items change. Those that have begun with this batch, and are
+        changed too, have sent nothing yet."""
+        changed: dict[Place, Record] = {}
+        for place, mark, report in items:
+            identity, number = report[0], report[1]
+            record = changed.get(identity)
+            if record is None:
+                record = changed[identity] = self._record(identity, begun)
+            there: Any
+            key: Any
+            if number >= 0:
+                there, key, payload = record.votes, (place, mark & ~1), report[1:]
+            elif number == ELEMENT:
+                there, key, payload = record.elements, (place, mark & ~1), report[2]
+            else:
+                there, payload = record.outputs, report[2]
+                key = (OUTPUTS - number, place, mark & ~1)
+            if not mark & 1:
+                there[key] = payload
+            elif there.pop(key, self) is self:
+                raise lost_tombstone(place, str(self.node))
+        return changed
+
+    def _record(self, identity: Place, begun: dict[Place, FlatItem]) -> Record:
+        """The record of a transaction, in full."""
+        found = self.buckets.get(identity)
+        if isinstance(found, Record):
+            return found
+        record = self.buckets[identity] = Record(identity)
+        if found is not None:
+            place, mark, report = found
+            record.elements[place, mark] = report[2]
+            if begun.pop(identity, None) is None and self._committed >= 0:
+                record.sent[self._committed, identity + _COMMITTED, mark] = report[2]
+        return record
+
+    def _put_right(
+        self, record: Record, tombstones: list[list[FlatItem]], outputs: list[list[FlatItem]]
+    ) -> None:
+        """Send the difference between what was sent and what should have been."""
+        was, now = record.sent, self._due_now(record)
+        for (port, place, mark), payload in was.items():
+            where = (port, place, mark)
+            if where in now and _same_sent(payload, now[where]):
+                now[where] = payload  # what was sent is what would be taken back
+            else:
+                self.replays += 1
+                tombstones[port].append((place, mark | 1, payload))
+        for where, payload in now.items():
+            if where not in was or was[where] is not payload:
+                port, place, mark = where
+                outputs[port].append((place, mark, payload))
+        record.sent = now
+        if not (record.elements or record.votes or record.outputs):
+            self.buckets.pop(record.identity, None)
+
+    def _due_now(self, record: Record) -> Sent:
+        """What should have been sent, given what is there."""
+        identity, length, sent = record.identity, len(record.identity), Sent()
+        failed = self._failed(record)
+        if isinstance(failed, StepError):
+            for _, mark in record.elements:
+                sent[_FAILURES, (*identity, COMMITTED), mark] = failed
+        elif failed is None:
+            if self._committed >= 0:
+                for (_, mark), element in record.elements.items():
+                    sent[self._committed, (*identity, COMMITTED), mark] = element
+            if record.outputs:
+                for (number, place, mark), payload in record.outputs.items():
+                    port = self._outputs[number]
+                    sent[port, (*identity, OUTPUT + number, *place[length:]), mark] = payload
+        else:
+            if self._rejected >= 0:
+                for (_, mark), element in record.elements.items():
+                    rejected = Rejected(element, *failed)
+                    sent[self._rejected, (*identity, REJECTED), mark] = rejected
+            said: set[Place] = set()
+            for (place, mark), (number, key, no, _) in record.votes.items():
+                said.add(place)
+                if no is None and self._aborts[number] >= 0:
+                    sent[self._aborts[number], (*place, ABORTED), mark] = (key, ABORT, length, None)
+            if self._participants is not None:
+                for (_, mark), element in record.elements.items():
+                    for place, number, key in self._participants(identity, element):
+                        if place not in said and self._aborts[number] >= 0:
+                            where = (self._aborts[number], (*place, ABORTED), mark)
+                            sent[where] = (key, ABORT, length, None)
+        return sent
+
+    def _failed(self, record: Record) -> tuple[str, Values] | StepError | None:
+        """The first check or constraint that does not hold, and what it saw."""
+        first: Any = None
+        votes = record.votes
+        for identity, vote in votes.items():
+            if vote[2] is not None and (first is None or identity < first):
+                first = identity
+        if first is not None:
+            number, key, name, value = votes[first]
+            assert name is not None
+            return name, Values({(self._states[number], key): value})
+        if not self._requires or not votes:
+            return None
+        values = Values()
+        for identity in sorted(votes):
+            number, key, _, value = votes[identity]
+            values[self._states[number], key] = value
+        element = next(iter(record.elements.values()), None)
+        try:
+            name = self._verdict(values, element, (record.identity[0], record.identity[1]))
+        except StepError as error:
+            return error
+        return None if name is None else (name, values)
+
+    def trim(self, minimal: Moment, most: int | None = None) -> None:
+        buckets = self.buckets
+        dropped = list(islice(takewhile(minimal.__gt__, buckets), most))
+        for identity in dropped:
+            del buckets[identity]
+        self.trimmed(minimal, len(dropped), most)
+
+    def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
+        """Below a cut all is decided: there is nothing to take over."""
+
+    def sizes(self) -> list[int]:
+        return [
+            len(record.elements) + len(record.votes) + len(record.outputs)
+            if isinstance(record, Record)
+            else 1
+            for record in self.buckets.values()
+        ]
+
+
+def _same_sent(one: Any, other: Any) -> bool:
+    """Whether what was sent is what should be. If in doubt it is not, and is sent again."""
+    if one is other:
+        return True
+    if one.__class__ is Rejected and other.__class__ is Rejected:
+        return (
+            one.element is other.element
+            and one.check == other.check
+            and list(one.values) == list(other.values)
+            and all(map(same_value, one.values.values(), other.values.values()))
+        )
+    # An abort. Equal keys are one key, at one worker.
+    return (
+        one.__class__ is tuple
+        and other.__class__ is tuple
+        and one[1:2] == (ABORT,) == other[1:2]
+        and one[0] == other[0]
+    )

@@ -1,0 +1,508 @@
+"""The cycle of drifting state, run in one step.
+
+`operators.reduce` composes a reduce of merge, grouping of window 2, combine map and broadcast. Run
+as such, every element goes round the cycle: four operations and two tuples for one combine. This
+machine does the same in one: a bucket holds the *versions* of a key, one for each mapped item,
+
+::
+
+    (place, mark, mapped item, accumulator after it)
+
+sorted by place, and each accumulator is ``combine`` of the one before. The items that the cycle
+would have sent on leave with the same places (``+ (0, 1)``: first image of the combine map, port 1
+of the broadcast), so nothing behind can tell the difference. A plain `reduce` has a map before the
+cycle, from payload to triple, and one behind it, from triple to value; a *keyed* machine does their
+work too.
+
+**Replay.** A late item, or a tombstone, changes all accumulators behind it. The cycle would take
+each back and make it anew, item by item as they come round; here a batch first puts all its items
+and tombstones of a key in place and then recomputes once, from the first change on. It stops as
+soon as an accumulator comes out as it was: then so do all behind it. What is sent is the net effect
+of the batch (`net`).
+
+**Failures.** Where ``first`` or ``combine`` raises, there is no accumulator. As in the cycle, what
+follows in the bucket then yields nothing; the failure itself is an item (see `mapping`). Where
+errors are diverted, the version without an accumulator knows the one before it, and the next element
+goes on from there: what the cycle does by sending that one round again.
+
+**Trimming.** As of a grouping of window 2: below the minimal time the last version is enough.
+
+**Cuts.** The last version below the moment, of which the accumulator is enough: no replay ever
+reaches it. A restored version has the bucket's key for its mapped item.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Any, TypeAlias, cast
+
+from emberflow.engine.cuts.changes import Changes
+from emberflow.engine.cuts.cut import Row
+from emberflow.engine.loops import items as loops
+from emberflow.engine.machines.barrier import lost_tombstone
+from emberflow.engine.machines.net import NetOutput
+from emberflow.engine.machines.trimming import Looked, Trimmed
+from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.errors import InternalError, OutputError, StepError
+from emberflow.graph.calls import Balance, function_error, scheduled_time
+from emberflow.graph.nodes import Graph, Map, Reduction
+from emberflow.values.functions import itself
+from emberflow.values.hashing import key_hash
+from emberflow.values.item import At, FlatItem, Place
+
+#: ``(place, mark, mapped item, accumulator)``. The mapped item is ``(key, False, payload)``; its own
+#: key goes on with the accumulator, because equal keys need not look alike (``1`` and ``True``).
+Version: TypeAlias = tuple[Place, int, Any, Any]
+Versions: TypeAlias = list[Version]
+
+#: First image of the combine map, port 1 of the broadcast.
+_OUT = (0, 1)
+#: The same between the first image of the pair map and that of the value map.
+_OUT_KEYED = (0, *_OUT, 0)
+
+
+_NO_ACCUMULATOR = object()
+
+
+class _Absent:
+    """Instead of an accumulator: there is none (the function raised), or it is not yet computed.
+
+    ``kept`` is what the next element goes on from where errors are diverted.
+    """
+
+    __slots__ = ("error", "kept")
+
+    def __init__(self, error: StepError | None, kept: Any = _NO_ACCUMULATOR) -> None:
+        self.error = error
+        self.kept = kept
+
+
+class _Restored:
+    """Instead of a mapped item, in a version that was restored: nothing ever asks for its payload."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+
+_NOT_YET = _Absent(None)
+_NOTHING = _Absent(None)  # behind a failure: the cycle yields nothing there
+
+#: Equal values of these types are the same value; what other types call equal is their business.
+_PLAIN = frozenset((int, str, bytes))
+
+
+class Reducing(Trimmed[Versions]):
+    """The machine of a reduction. ``keyed`` ones take payloads and give values, others triples."""
+
+    captured_at_once = 256
+
+    def __init__(
+        self,
+        graph: Graph,
+        reduction: Reduction,
+        balance: Balance,
+        keyed: bool,
+        *,
+        diverts: bool = False,
+    ) -> None:
+        super().__init__(graph.nodes[reduction.group].name, kept=1)
+        self._diverts = diverts
+        self.buckets: dict[Any, Versions] = {}
+        self.replays = 0
+        self._node = graph.nodes[reduction.group]
+        self._combine_node = _map_of(graph, reduction.combine)
+        self._value_node = None if reduction.value is None else _map_of(graph, reduction.value)
+        self._balance = balance
+        self._first: Callable[[Any], Any] = reduction.first
+        self._shown = reduction.shown
+        self._combine: Callable[[Any, Any], Any] = reduction.combine_function
+        if keyed:
+            assert reduction.key is not None
+            self._key_of: Callable[[Any], Any] = reduction.key
+            self._payload_of: Callable[[Any], Any] = itself
+            self._out: Place = _OUT_KEYED
+            self._refused: type = At  # of triples, the map behind them refuses it
+        else:
+            self._key_of, self._payload_of = _first_of_three, _third_of_three
+            self._out, self._refused = _OUT, _Absent
+        self._sent = payload_made_by(reduction, keyed)
+        self._with_key = reduction.with_key
+        self.process = self._process_keyed if keyed else self._process_triples
+
+    def _process_keyed(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
+        output: list[FlatItem] = []
+        append, position = output.append, 0
+        given = (
+            self._key_of,
+            self._combine,
+            self.buckets,
+            self.touched,
+            _OUT_KEYED,
+            self._with_key,
+            _Absent,
+            At,
+        )
+        while (position := loops.reduce_in_order(items, position, output, *given)) < len(items):
+            if not self._begin(items[position], append):
+                return [self._process_slowly(items, output, failed)]
+            position += 1
+        return [output]
+
+    def _process_triples(
+        self, items: list[FlatItem], failed: list[FlatItem]
+    ) -> list[list[FlatItem]]:
+        output: list[FlatItem] = []
+        append, out = output.append, _OUT
+        buckets, touched, combine = self.buckets, self.touched, self._combine
+        for item in items:
+            place, mark, mapped = item
+            try:
+                key = mapped[0]
+                versions = buckets[key]
+                last = versions[-1]
+                before = last[3]
+                if last[0] < place and not mark & 1 and before.__class__ is not _Absent:
+                    accumulator = combine(before, mapped[2])
+                    versions.append((place, mark, mapped, accumulator))
+                    if len(versions) == 2:
+                        touched.append(versions)
+                    append((place + out, mark, (key, True, accumulator)))
+                    continue
+            except Exception:
+                pass
+            if not self._begin(item, append):
+                return [self._process_slowly(items, output, failed)]
+        return [output]
+
+    def _begin(self, item: FlatItem, send: Callable[[FlatItem], None]) -> bool:
+        """Begin a bucket with this item, if there is none for its key and nothing goes wrong."""
+        place, mark, mapped = item
+        try:
+            key = self._key_of(mapped)
+            if key in self.buckets or mark & 1:
+                return False
+            key_hash(key)  # a key that has no stable hash is refused, below
+            accumulator = self._first(self._payload_of(mapped))
+        except Exception:
+            return False
+        if accumulator.__class__ is self._refused:
+            return False
+        versions = self.buckets[key] = [(place, mark, mapped, accumulator)]
+        if self.changes is not None:
+            self.changes.note(versions)
+        send((place + self._out, mark, self._sent(key, accumulator)))
+        return True
+
+    def _process_slowly(
+        self, items: list[FlatItem], output: list[FlatItem], failed: list[FlatItem]
+    ) -> list[FlatItem]:
+        """The rest of a batch, from the first item on that is not in order or goes wrong.
+
+        Every item ahead of it gave one output, so ``output`` tells how far the batch has come. The
+        rest is put in order first: what is only out of order within it then costs nothing more.
+        """
+        key_of, payload_of, combine = self._key_of, self._payload_of, self._combine
+        out, sent_of, buckets, touched = self._out, self._sent, self.buckets, self.touched
+        refused = self._refused
+        rest = sorted(items[len(output) :], key=_place_of)
+        keys = [key_of(item[2]) for item in items[: len(output)]]  # of the outputs
+        append, note = output.append, keys.append
+        changed: dict[int, _Change] = {}
+        for item in rest:
+            place, mark, mapped = item
+            versions = None
+            try:
+                key = key_of(mapped)
+                versions = buckets[key]
+                last = versions[-1]
+                if last[0] < place and not mark & 1:
+                    before = last[3]
+                    if before is _NOT_YET:  # changed by this batch: computed in the replay
+                        versions.append((place, mark, mapped, before))
+                        if len(versions) == 2:
+                            touched.append(versions)
+                        changed[id(versions)].last = place
+                        continue
+                    if before.__class__ is not _Absent and id(versions) not in changed:
+                        accumulator = combine(before, payload_of(mapped))
+                        if accumulator.__class__ is not refused:
+                            versions.append((place, mark, mapped, accumulator))
+                            if len(versions) == 2:
+                                touched.append(versions)
+                            append((place + out, mark, sent_of(key, accumulator)))
+                            note(key)
+                            continue
+            except Exception:
+                pass
+            if versions is None and self._begin(item, append):
+                note(key_of(mapped))
+                continue
+            try:
+                self._change(item, changed)
+            except StepError as error:
+                failed.append((place, mark, error))
+        return self._replayed(changed, output, keys, failed)
+
+    def _change(self, item: FlatItem, changed: dict[int, _Change]) -> None:
+        """Put an item into its bucket, or take it out, and note from where on to recompute."""
+        place, mark, mapped = item
+        try:
+            key = self._key_of(mapped)
+            versions = self.buckets.get(key)
+        except Exception:
+            versions = None
+        if versions is None:
+            key, _ = self._balance(mapped, (place[0], place[1]))
+            versions = self.buckets[key] = []
+        change = changed.get(id(versions))
+        if change is None:
+            change = changed[id(versions)] = _Change(key, versions)
+        position = bisect_left(versions, (place, mark & ~1))
+        if position < len(versions) and versions[position][2].__class__ is _Restored:
+            raise InternalError(
+                f"{self._node}: an item at {place} came after the state of its key was restored as "
+                f"of {versions[position][0]}: a front replays from below the cut, or the cut holds "
+                f"what is at or above it"
+            )
+        if mark & 1:
+            if position == len(versions) or versions[position][:2] != (place, mark & ~1):
+                raise lost_tombstone(place, str(self._node))
+            change.gone.append(versions.pop(position))
+        else:
+            versions.insert(position, (place, mark, mapped, _NOT_YET))
+            if len(versions) == 2:
+                self.touched.append(versions)
+            elif self.changes is not None and len(versions) == 1:
+                self.changes.note(versions)
+        if position < change.start:
+            change.start = position
+        if place > change.last:
+            change.last = place
+
+    def _replayed(
+        self,
+        changed: dict[int, _Change],
+        output: list[FlatItem],
+        keys: list[Any],
+        failed: list[FlatItem],
+    ) -> list[FlatItem]:
+        """The net effect of a batch, of which ``output`` was sent in order, under these keys."""
+        net = NetOutput(output, keys, {change.key for change in changed.values()})
+        failures_back: list[FlatItem] = []
+        failures: list[FlatItem] = []
+        for change in changed.values():
+            self._replay(change, net, failures_back, failures)
+        failed[:0] = failures_back
+        failed += failures
+        return net.all()
+
+    def _replay(
+        self,
+        change: _Change,
+        net: NetOutput,
+        failures_back: list[FlatItem],
+        failures: list[FlatItem],
+    ) -> None:
+        key_of, payload_of, combine = self._key_of, self._payload_of, self._combine
+        out, sent_of, refused, until = self._out, self._sent, self._refused, change.last
+        versions, start, replays = change.versions, change.start, 0
+        send, take_back, early = net.items.append, net.tombstones.append, net.early
+        for version in change.gone:
+            self._take_back(version, net, failures_back)
+        before = versions[start - 1][3] if start else _NOT_YET
+        for position in range(start, len(versions)):
+            place, mark, mapped, old = versions[position]
+            try:
+                if before.__class__ is _Absent:
+                    accumulator = self._accumulate(before, versions[position], position)
+                else:
+                    accumulator = combine(before, payload_of(mapped))
+            except Exception:  # told by calling it again
+                accumulator = self._accumulate(before, versions[position], position)
+            before = accumulator
+            if accumulator is old or (
+                accumulator.__class__ is old.__class__
+                and accumulator.__class__ in _PLAIN
+                and accumulator == old
+            ):
+                if place > until:
+                    break  # nothing changed further on, so neither does what follows from this
+                continue
+            key, out_place = key_of(mapped), place + out
+            if old is not _NOT_YET:
+                replays += 1
+                if old.__class__ is _Absent or early:
+                    self._take_back(versions[position], net, failures_back)
+                else:
+                    take_back((out_place, mark | 1, sent_of(key, old)))
+            versions[position] = (place, mark, mapped, accumulator)
+            if accumulator.__class__ is refused or accumulator.__class__ is _Absent:
+                before = self._refuse(versions, position, failures)
+            else:
+                send((out_place, mark, sent_of(key, accumulator)))
+        self.replays += replays
+        if not versions:
+            del self.buckets[change.key]
+
+    def _accumulate(self, before: Any, version: Version, position: int) -> Any:
+        """An accumulator, or what stands for none: that of the version itself if it is the same."""
+        place, _, mapped, old = version
+        payload = self._payload_of(mapped)
+        if before.__class__ is _Absent:
+            if position and not self._diverts:
+                return _NOTHING
+            before = before.kept
+        try:
+            if before is _NO_ACCUMULATOR:
+                return self._first(payload)
+            return self._combine(before, payload)
+        except Exception as error:
+            moment = (place[0], place[1])
+            failure = function_error(self._combine_node, error, self._shown(payload), moment)
+            if not self._diverts:
+                failure.__cause__ = error  # and with it all that was on the stack: not to be kept
+        if (
+            old.__class__ is _Absent
+            and old.error.__class__ is failure.__class__
+            and _unchanged(old.kept, before)
+        ):
+            return old  # a pure function failed with what it failed with before
+        return _Absent(failure, before)
+
+    def _refuse(self, versions: Versions, position: int, failures: list[FlatItem]) -> Any:
+        """A version without an accumulator, or with one that is an `At`, which only maps give."""
+        place, mark, mapped, accumulator = versions[position]
+        if accumulator.__class__ is self._refused and self._value_node is not None:
+            try:
+                scheduled_time(self._value_node, cast("At[Any]", accumulator), (place[0], place[1]))
+            except OutputError as error:
+                # In the cycle it does go round: what refuses it is the map behind the cycle.
+                accumulator = _Absent(error.with_traceback(None), accumulator)
+            versions[position] = (place, mark, mapped, accumulator)
+        if accumulator.__class__ is _Absent and accumulator.error is not None:
+            failures.append((place, mark, accumulator.error))
+        return accumulator
+
+    def _take_back(self, version: Version, net: NetOutput, failures_back: list[FlatItem]) -> None:
+        place, mark, mapped, accumulator = version
+        if accumulator.__class__ is not _Absent:
+            key = self._key_of(mapped)
+            net.take_back(place + self._out, mark, key, self._sent(key, accumulator))
+        elif accumulator.error is not None:
+            failures_back.append((place, mark | 1, accumulator.error))
+
+    def trim_all(self, given: list[Versions], minimal: Moment) -> None:
+        changes = self.changes
+        begun = BEFORE_ALL if changes is None else changes.begun
+        rest, unnoted = loops.trim_to_last(given, minimal, begun)
+        if changes is not None:
+            changes.note_all(unnoted)
+        self.touched += [versions for versions in rest if self.trim_one(versions, minimal)]
+
+    def trim_one(self, versions: Versions, minimal: Moment) -> bool:
+        """Drop all versions below the minimal time but the last; whether more will follow."""
+        drop = bisect_left(versions, (minimal,)) - 1
+        if drop > 0:
+            del versions[:drop]
+        return len(versions) > 1
+
+    def sizes(self) -> list[int]:
+        return [len(versions) for versions in self.buckets.values()]
+
+    def bucket_of(self, key: Any) -> Versions | None:
+        return self.buckets.get(key)
+
+    def row_at(self, versions: Versions, moment: Moment) -> tuple[Any, Any] | None:
+        """Key and accumulator as of a moment that is final and not trimmed; None if there is none."""
+        last = bisect_left(versions, (moment,)) - 1
+        if last < 0:
+            return None
+        _, _, mapped, accumulator = versions[last]
+        if accumulator.__class__ is _Absent:
+            accumulator = accumulator.kept  # it was diverted, or the run ends
+            if accumulator is _NO_ACCUMULATOR:
+                return None
+        return (mapped.key if mapped.__class__ is _Restored else self._key_of(mapped)), accumulator
+
+    def all_buckets(self) -> list[Versions]:
+        return list(self.buckets.values())
+
+    def goes_on(self, versions: Versions, moment: Moment) -> bool:
+        return bool(versions) and versions[-1][0] >= moment
+
+    def looked_at(self, given: list[Versions], moment: Moment, since: Moment) -> Looked[Versions]:
+        return Looked(
+            *loops.last_accumulators(
+                given, moment, since, self._key_of, self.operation, Row, _Absent, _Restored
+            )
+        )
+
+    def rows_of(self, versions: Versions, moment: Moment, since: Moment) -> list[Row]:
+        last = bisect_left(versions, (moment,)) - 1
+        if last < 0 or versions[last][0] < since:
+            return []
+        # What failed below a cut ends the run, so this cut will never be committed; unless it
+        # was diverted, and then the accumulator that goes on behind it is what to save.
+        row = self.row_at(versions, moment)
+        if row is None:
+            return []
+        place, (key, accumulator) = versions[last][0], row
+        return [Row(self.operation, key_hash(key), key, place, accumulator)]
+
+    def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
+        if self.changes is None:
+            self.changes = Changes(moment)
+        for row in rows:
+            self.buckets[row.key] = [(row.place, 0, _Restored(row.key), row.payload)]
+
+
+_place_of = _first_of_three = itemgetter(0)
+_third_of_three = itemgetter(2)
+
+
+def _unchanged(one: Any, other: Any) -> bool:
+    return one is other or (
+        one.__class__ is other.__class__ and one.__class__ in _PLAIN and bool(one == other)
+    )
+
+
+def payload_made_by(reduction: Reduction, keyed: bool) -> Callable[[Any, Any], Any]:
+    """What leaves a reduction, made of key and accumulator."""
+    if not keyed:
+        return _triple
+    return _pair if reduction.with_key else _second
+
+
+def _triple(key: Any, accumulator: Any) -> Any:
+    return key, True, accumulator
+
+
+def _pair(key: Any, accumulator: Any) -> Any:
+    return key, accumulator
+
+
+def _second(key: Any, accumulator: Any) -> Any:
+    return accumulator
+
+
+def _map_of(graph: Graph, node: int) -> Map:
+    found = graph.nodes[node]
+    assert isinstance(found, Map)
+    return found
+
+
+class _Change:
+    """What a batch changed in a bucket: from where to where, and what was removed."""
+
+    __slots__ = ("gone", "key", "last", "start", "versions")
+
+    def __init__(self, key: Any, versions: Versions) -> None:
+        self.key = key
+        self.versions = versions
+        self.start = len(versions)
+        self.last: Place = ()
+        self.gone: list[Version] = []

@@ -1,0 +1,1 @@
+"""Progress: which global times are under way, and how far fronts may run ahead of them."""

@@ -1,0 +1,140 @@
+"""The acker: which global times are still under way, known from xors alone.
+
+What is guaranteed: **the minimal time never passes an item that is in flight or will ever enter.**
+
+The table maps a global time to the xor of the ids of all frames of which it is the least, each once
+when its sender acks that it was sent and once when its receiver acks that it was dealt with. (The
+papers ack every item under its own time. All items of a frame are sent at once and acked at once, so
+the entries above its least one could never be the minimum.) A frame in flight therefore leaves its
+entry non-zero, if the sender's ack is here. If it is not, then neither is the sender's ack of
+whatever made it send (that is the same message), so an entry at or below is non-zero by the same
+argument one step earlier, or, where the cause was an element, the report of its front has not come.
+Ids are 64-bit and never 0; that different ids in flight cancel is as likely as a bit error.
+
+A front's report promises that it will not emit below a time. The minimal time is the least of all
+reports and all non-zero entries. There are several tables: 'anywhere', and one for each worker with
+the frames that are bound for its barriers and can go nowhere else. A barrier looks at 'anywhere'
+and its own (early key availability), so that one slow range does not hold back the output of all.
+
+What is said of global times here holds for *turns*, which are finer: `turns` says what for. An entry
+is a turn where a worker found that worth its while, and otherwise the global time, which is the least
+turn there is of it.
+
+Of its own range a worker may know more than the acker: `receipts` says why, and what it is told for
+that (``Progress.bound``). There is a new progress only where a minimal time has moved.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+from emberflow.engine.messages import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Ack,
+    Bound,
+    Moment,
+    Progress,
+)
+from emberflow.errors import InternalError
+from emberflow.values.item import Place
+
+T = TypeVar("T", bound=Place)
+
+#: More entries of a range are not told: its worker hears of its minimal time only.
+_ENTRIES_TOLD_MAX = 64
+
+
+class AckTable(Generic[T]):
+    """Xors by global time or turn, and the least one whose xor is not zero."""
+
+    __slots__ = ("_heap", "_xors")
+
+    def __init__(self) -> None:
+        self._xors: dict[T, int] = {}
+        self._heap: list[T] = []  # may hold times that are zero by now: skipped when met
+
+    def __len__(self) -> int:
+        return len(self._xors)
+
+    def add(self, xors: dict[T, int]) -> None:
+        known = self._xors
+        for moment, xor in xors.items():
+            before = known.get(moment)
+            if before is None:
+                if xor:
+                    known[moment] = xor
+                    heappush(self._heap, moment)
+            elif before == xor:
+                del known[moment]
+            else:
+                known[moment] = before ^ xor
+
+    def minimum(self) -> T | Moment:
+        heap, known = self._heap, self._xors
+        while heap and heap[0] not in known:
+            heappop(heap)
+        return heap[0] if heap else AFTER_ALL
+
+    def below(self, moment: Moment) -> tuple[tuple[T, int], ...] | None:
+        """The entries below a moment, unless there are too many."""
+        if self.minimum() >= moment:
+            return ()
+        if len(self._xors) > _ENTRIES_TOLD_MAX:
+            return None
+        return tuple([entry for entry in self._xors.items() if entry[0] < moment])
+
+
+class Acker:
+    """Takes acks, gives progress.
+
+    >>> acker = Acker(workers=1, fronts=[0])
+    >>> acker.receive(Ack(0, {(1, 0): 77}, {}, {0: (5, 0)})).anywhere  # 77 was sent, is in flight
+    (1, 0)
+    >>> acker.receive(Ack(0, {(1, 0): 77}, {}, {})).anywhere  # and was dealt with
+    (5, 0)
+    """
+
+    def __init__(self, *, workers: int, fronts: list[int]) -> None:
+        self.reports: dict[int, Moment] = dict.fromkeys(fronts, BEFORE_ALL)
+        self._anywhere = AckTable[Place]()
+        self._ranges = tuple(AckTable[Moment]() for _ in range(workers))
+        self.progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
+        self.acks = 0
+        #: Of each worker, how many acks are in here.
+        self._heard = [0] * workers
+
+    @property
+    def entries(self) -> int:
+        """How many global times are not known to be done."""
+        return len(self._anywhere) + sum(len(table) for table in self._ranges)
+
+    def receive(self, ack: Ack) -> Progress:
+        self.acks += 1
+        self._heard[ack.worker] = ack.number
+        self._anywhere.add(ack.anywhere)
+        for worker, xors in ack.ranges.items():
+            self._ranges[worker].add(xors)
+        for front, promise in ack.reports.items():
+            if promise < self.reports[front]:
+                raise InternalError(
+                    f"front {front} promised {self.reports[front]} and now {promise}"
+                )
+            self.reports[front] = promise
+        return self._advance()
+
+    def _advance(self) -> Progress:
+        promised = min(self.reports.values(), default=AFTER_ALL)
+        turn: Place = min(promised, self._anywhere.minimum())
+        ranges = tuple([table.minimum() for table in self._ranges])
+        before = self.progress
+        if turn < before.turn:
+            raise InternalError(f"the minimal time went back from {before.turn} to {turn}")
+        if turn != before.turn or ranges != before.ranges:
+            anywhere = (turn[0], turn[1])
+            bound = map(Bound, self._heard, [table.below(anywhere) for table in self._ranges])
+            self.progress = Progress(
+                anywhere, ranges, bound=tuple(bound), within=() if turn == anywhere else turn
+            )
+        return self.progress

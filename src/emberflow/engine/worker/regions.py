@@ -1,0 +1,454 @@
+"""How a cycle of the graph is run: in order, or a slice of global times at once.
+
+Where a loop was not fused, or there are transactions (state and closer form a cycle, votes one way and
+aborts the other), nodes have no order: they form a *region*. Item by item, the least place first, is
+the order in which nothing is ever presumed wrongly on one worker, and so are loops run.
+
+But most transactions commit, and then a whole batch at a time is many times cheaper. So a region with
+transactions in it is run in *slices*: the items of the next so many global times, node by node, until
+nothing is left of them; then the next slice. A slice in which more was replayed than came in makes the
+next ones smaller, down to one global time; one without a replay makes them larger. Within one global
+time accesses of a transaction depend on each other, so there it is the least place first after all.
+
+The worker's budget bounds speculation. When it is spent, what is above the minimal time is held back.
+Mostly the few items of one element soon agree. Where they do not, all is held back but what has the
+least turn of the minimal time (`turns`): that alone depends on nothing that is still under way, so N
+transactions take N turns at most, each of which puts right no more than all of them; but it takes a
+way to the acker and back, which is why that is not done at once. What is held may be much (all that
+the fronts' credits let in), and the minimal time moves often: so it is held in chunks, each a frame of
+its own that the worker sends to itself, and a run takes up only the chunks it comes to.
+
+Where nothing is held and all that waits is no more than a slice, it is run as one, as it came: then
+nothing older waits anywhere, and no entry need be made of an item.
+
+FIFO: an entry keeps the number it got when it came; of one place, the smaller number goes first. All
+that is held of one place is in one chunk, and what waits beside it is newer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from math import inf
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeAlias
+
+from emberflow.engine.layout import Layout, Unit
+from emberflow.engine.messages import AFTER_ALL, Frame, Moment
+from emberflow.errors import EndlessLoopError
+from emberflow.graph.transactions import Close, State
+from emberflow.values.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
+
+if TYPE_CHECKING:
+    from emberflow.engine.worker.worker import Worker
+
+#: Place, number, node, item.
+Entry: TypeAlias = tuple[Place, int, int, FlatItem]
+
+#: Items in a slice, and in a chunk of what is held.
+_SLICE_MAX = 8192
+_SLICE_FIRST = 64
+_CHUNK = 64
+#: Beyond its budget a worker may spend so much on one global time, before it goes by turns.
+_REPLAYS_OF_ONE_TIME_MAX = 1_000
+
+
+def _has_transactions(layout: Layout, unit: Unit) -> bool:
+    return any(isinstance(layout.graph.nodes[node], Close) for node in unit.nodes)
+
+
+class Cycle:
+    """A region on one worker."""
+
+    def __init__(self, worker: Worker, unit: Unit) -> None:
+        self._worker = worker
+        self._unit = unit
+        self._rank = {node: rank for rank, node in enumerate(_order(worker.layout, unit))}
+        self._in_slices = _has_transactions(worker.layout, unit)
+        self._loop_entries = worker.layout.graph.loop_entries & set(unit.nodes)
+        self._numbers = itertools.count()
+        self._size = _SLICE_FIRST
+        self._held: list[_Chunk] = []
+
+    def held(self) -> list[Frame]:
+        return [chunk.frame for chunk in self._held]
+
+    def run(self) -> None:
+        """Run what waits here: all of it, or what is next when the budget is spent."""
+        pending = self._run_slices() if self._in_slices else self._run_by_place()
+        if self._worker._replays_left <= 0:
+            self._run_next(pending)
+
+    def _run_by_place(self) -> list[Entry]:
+        """Run what waits, as long as there is budget; what is left."""
+        pending = self._arrived()
+        if self._worker._replays_left > 0:
+            if self._held:
+                pending = self._with_chunks(self._held, pending)
+            pending = self._run_in_order(pending, AFTER_ALL)
+        return pending
+
+    def _run_slices(self) -> list[Entry]:
+        """The same, a slice at a time."""
+        pending = self._run_at_once()
+        if pending is None:
+            pending = self._arrived()
+        while self._worker._replays_left > 0:
+            limit = self._limit(pending)
+            # Chunks that begin within the slice belong to it, and make it longer or shorter.
+            while self._held and (limit is None or self._held[0].first[:2] <= limit):
+                pending = self._with_chunks(self._held[:1], pending)
+                limit = self._limit(pending)
+            if limit is None:
+                break
+            end = bisect_right(pending, limit, key=_moment_of)
+            entries, pending = pending[:end], pending[end:]
+            if _moment_of(entries[0]) == _moment_of(entries[-1]):
+                later = self._run_in_order(entries, limit)
+            else:
+                later = self._run_slice(entries, limit)
+            if later:
+                pending = sorted(pending + later, key=_order_of)
+        return pending
+
+    def _run_next(self, pending: list[Entry]) -> None:
+        """Run what is next, with all it causes that is, and hold the others."""
+        worker = self._worker
+        turns, minimal = worker._turns, worker._minimal_anywhere
+        later, heap = pending, list[Entry]()
+
+        def file(node: int, items: list[FlatItem]) -> None:
+            turn_of = turns[node]
+            for entry in self._numbered(node, items):
+                if turn_of(entry[3]) <= last:
+                    heappush(heap, entry)
+                else:
+                    later.append(entry)
+
+        while True:
+            by_turns = worker._by_turns_at == minimal
+            last: tuple[float, ...] = worker._turn if by_turns else (*minimal, inf)
+            due = [chunk for chunk in self._held if chunk.least <= last]
+            waiting = self._with_chunks(due, later)
+            later, heap = [], []
+            for entry in waiting:
+                (heap if turns[entry[2]](entry[3]) <= last else later).append(entry)
+            self._run_heap(heap, file, budget=None if by_turns else _REPLAYS_OF_ONE_TIME_MAX)
+            if not heap:
+                self._hold(sorted(later, key=_order_of))
+                return
+            worker._go_by_turns_at(minimal)
+            later += heap
+
+    def _with_chunks(self, due: list[_Chunk], pending: list[Entry]) -> list[Entry]:
+        """Take up these chunks: what is in them and what waits, in order."""
+        taken = set(due)
+        self._held = [chunk for chunk in self._held if chunk not in taken]
+        self._worker._finished += [chunk.frame for chunk in due]
+        held = [entry for chunk in due for entry in chunk.entries]
+        return _cancelled(sorted(held + pending, key=_order_of))
+
+    def _run_at_once(self) -> list[Entry] | None:
+        """Run all that waits as one slice, and return what had to be left; None if it may not be."""
+        worker = self._worker
+        waiting = {
+            node: worker._waiting[node] for node in self._unit.nodes if node in worker._waiting
+        }
+        count = sum(len(items) for batches in waiting.values() for items in batches)
+        if self._held or worker._replays_left <= 0 or count > self._size:
+            return None
+        active = {node: sorted(worker._taken(node), key=_place_of) for node in waiting}
+        if _is_of_one_time(active.values()):
+            for node, items in active.items():
+                worker._waiting[node] = [items]
+            return None
+        return sorted(self._run_active(active, AFTER_ALL, count), key=_order_of)
+
+    def _limit(self, pending: list[Entry]) -> Moment | None:
+        """How far the next slice goes; None if nothing waits."""
+        if not pending:
+            return None
+        return _moment_of(pending[min(self._size, len(pending)) - 1])
+
+    def _arrived(self) -> list[Entry]:
+        """What waits for the nodes of the region, in order."""
+        found: list[Entry] = []
+        for node in self._unit.nodes:
+            found += self._numbered(node, self._worker._taken(node))
+        found.sort(key=_order_of)
+        return found
+
+    def _run_slice(self, entries: list[Entry], limit: Moment) -> list[Entry]:
+        """Run these items, and all they cause within the limit; what is beyond it is returned."""
+        active: dict[int, list[FlatItem]] = {}
+        for _, _, node, item in entries:
+            active.setdefault(node, []).append(item)
+        return self._run_active(active, limit, len(entries))
+
+    def _run_active(
+        self, active: dict[int, list[FlatItem]], limit: Moment, count: int
+    ) -> list[Entry]:
+        worker, rank = self._worker, self._rank
+        unsorted: set[int] = set()
+        later: list[Entry] = []
+
+        def file(node: int, items: list[FlatItem]) -> None:
+            if limit is not AFTER_ALL and max(map(_place_of, items)) >= _behind(limit):
+                # A replay reaches as far as versions go. What waits there already goes first.
+                items = self._within(node, items, limit, later)
+                if not items:
+                    return
+            waiting = active.get(node)
+            if waiting is None:
+                active[node] = items
+            else:
+                active[node] = waiting + items
+                unsorted.add(node)
+
+        send = worker._sender(rank, file)
+        replays = begun = worker._replays_in(self._unit)
+        while active:
+            if worker._replays_left <= 0:
+                for node, items in active.items():
+                    later += self._numbered(node, items)
+                break
+            node = min(active, key=rank.__getitem__)
+            items = active.pop(node)
+            if node in unsorted:
+                unsorted.remove(node)
+                items.sort(key=_place_of)
+            self._run_node(node, items, send)
+            before, replays = replays, worker._replays_in(self._unit)
+            worker._replays_left -= replays - before
+        self._adapt(replays - begun, count)
+        return later
+
+    def _run_in_order(self, entries: list[Entry], limit: Moment) -> list[Entry]:
+        """The same, the least place first, all of one place at once, as long as there is budget; what
+        is beyond the limit or left is returned."""
+        heap = list(entries)  # what is sorted is a heap
+        later: list[Entry] = []
+        behind, numbers = _behind(limit), self._numbers
+
+        def file(node: int, items: list[FlatItem]) -> None:
+            for item in items:
+                entry = (item[0], next(numbers), node, item)
+                if item[0] < behind:
+                    heappush(heap, entry)
+                else:
+                    later.append(entry)
+
+        self._adapt(self._run_heap(heap, file, budget=0), len(entries))
+        return later + heap
+
+    def _run_heap(
+        self,
+        heap: list[Entry],
+        file: Callable[[int, list[FlatItem]], None],
+        *,
+        budget: int | None,
+    ) -> int:
+        """Run these items and all that is filed there; how much was replayed.
+
+        It stops when the worker has spent so much more than it has, unless that is None.
+        """
+        worker = self._worker
+        loop_entries, send = self._loop_entries, worker._sender(self._rank, file)
+        replays = begun = worker._replays_in(self._unit)
+        while heap and (budget is None or worker._replays_left > -budget):
+            place = heap[0][0]
+            batches: dict[int, list[FlatItem]] = {}
+            while heap and heap[0][0] == place:
+                _, _, node, item = heappop(heap)
+                batches.setdefault(node, []).append(item)
+            for node, items in batches.items():
+                if len(place) - 2 > CHILD_IDS_MAX and node in loop_entries:
+                    self._fail(node, items)
+                else:
+                    worker._run_node(node, items, send)
+            before, replays = replays, worker._replays_in(self._unit)
+            worker._replays_left -= replays - before
+        return replays - begun
+
+    def _run_node(
+        self, node: int, items: list[FlatItem], send: Callable[[int, list[FlatItem]], None]
+    ) -> None:
+        if node in self._loop_entries and max(len(item[0]) for item in items) - 2 > CHILD_IDS_MAX:
+            self._fail(node, [item for item in items if len(item[0]) - 2 > CHILD_IDS_MAX])
+            items = [item for item in items if len(item[0]) - 2 <= CHILD_IDS_MAX]
+        if items:
+            self._worker._run_node(node, items, send)
+
+    def _fail(self, node: int, endless: list[FlatItem]) -> None:
+        step = str(self._worker.layout.graph.nodes[node])
+        self._worker._fail(
+            [
+                (place, mark, EndlessLoopError.of(step, GlobalTime(place[0], place[1]), payload))
+                for place, mark, payload in endless
+            ]
+        )
+
+    def _adapt(self, replays: int, entries: int) -> None:
+        if not replays:
+            self._size = min(2 * self._size, _SLICE_MAX)
+        elif replays > entries:
+            self._size = max(self._size // 2, 1)
+
+    def _within(
+        self, node: int, items: list[FlatItem], limit: Moment, later: list[Entry]
+    ) -> list[FlatItem]:
+        """The items up to the limit; the others are filed for later."""
+        behind = _behind(limit)
+        later += self._numbered(node, [item for item in items if item[0] >= behind])
+        return [item for item in items if item[0] < behind]
+
+    def _numbered(self, node: int, items: list[FlatItem]) -> list[Entry]:
+        """Entries of items that have just come, in their order."""
+        numbers = self._numbers
+        return [(item[0], next(numbers), node, item) for item in items]
+
+    def _hold(self, pending: list[Entry]) -> None:
+        """Hold items back, each in the chunk that its place belongs to."""
+        chunks = self._held
+        start = bisect_left(pending, (chunks[0].first,)) if chunks else len(pending)
+        held = self._chunks(pending[:start])
+        for number, chunk in enumerate(chunks, 1):
+            last = number == len(chunks)
+            end = len(pending) if last else bisect_left(pending, (chunks[number].first,), start)
+            if end > start:
+                self._worker._finished.append(chunk.frame)
+                held += self._chunks(sorted(chunk.entries + pending[start:end], key=_order_of))
+            else:
+                held.append(chunk)
+            start = end
+        self._held = held
+
+    def _chunks(self, entries: list[Entry]) -> list[_Chunk]:
+        """Chunks of these entries, none of which ends amid a place."""
+        found: list[_Chunk] = []
+        entries = _cancelled(entries)
+        start = 0
+        while start < len(entries):
+            end = min(start + _CHUNK, len(entries))
+            while end < len(entries) and entries[end][0] == entries[end - 1][0]:
+                end += 1
+            chunk = _Chunk(self._worker, entries[start:end])
+            self._worker._newly_held.append(chunk.frame)
+            found.append(chunk)
+            start = end
+        return found
+
+
+class _Chunk:
+    """Items held back, in order, as a frame that the worker sends to itself."""
+
+    __slots__ = ("entries", "first", "frame", "least")
+
+    def __init__(self, worker: Worker, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.first = entries[0][0]
+        by_node: dict[int, list[FlatItem]] = {}
+        for _, _, node, item in entries:
+            by_node.setdefault(node, []).append(item)
+        self.frame = worker._frame(list(by_node.items()))
+        least = self.frame.least
+        assert least is not None  # no node of a region is a sink
+        #: Nothing in it has a turn before this.
+        self.least = least
+
+
+_place_of = itemgetter(0)
+
+
+def _behind(moment: Moment) -> Place:
+    """All places of this global time and before are below it."""
+    return moment[0], moment[1] + 1
+
+
+def _is_of_one_time(batches: Iterable[list[FlatItem]]) -> bool:
+    """Whether all these items, each batch in order, have one global time."""
+    firsts = {items[0][0][:2] for items in batches if items}
+    lasts = {items[-1][0][:2] for items in batches if items}
+    return len(firsts | lasts) <= 1
+
+
+def _order_of(entry: Entry) -> tuple[Place, int]:
+    return entry[0], entry[1]
+
+
+def _moment_of(entry: Entry) -> Moment:
+    return entry[0][0], entry[0][1]
+
+
+def _cancelled(entries: list[Entry]) -> list[Entry]:
+    """Without items that are taken back before anyone has seen them. The entries are in order.
+
+    A state may correct what it sent many times while that is held back; so no more of it is held
+    than one tombstone and one item of each.
+    """
+    kept: list[Entry] = []
+    for entry in entries:
+        place, _, node, (_, mark, _) = entry
+        if mark & 1:
+            position = len(kept)
+            while position and kept[position - 1][0] == place:
+                position -= 1
+                other = kept[position]
+                if other[2] == node and other[3][1] == mark ^ 1:
+                    del kept[position]
+                    break
+                if other[2] == node and other[3][1] == mark:
+                    position = 0  # a tombstone like this one: what it is for was seen
+            else:
+                kept.append(entry)
+            continue
+        kept.append(entry)
+    return kept
+
+
+def _order(layout: Layout, unit: Unit) -> list[int]:
+    """The order in which the nodes of a region are run: each after what leads to it, but for aborts.
+
+    Closers come last: so they see the votes of a slice together.
+    """
+    order = _depth_first(layout, unit)
+    nodes = layout.graph.nodes
+    closers = {node for node in unit.nodes if isinstance(nodes[node], Close)}
+    closers |= {node for node in unit.nodes if set(_ahead(layout, node)) & closers} - {
+        node for node in unit.nodes if isinstance(nodes[node], State)
+    }
+    return sorted(order, key=lambda node: node in closers)
+
+
+def _ahead(layout: Layout, node: int) -> list[int]:
+    """Where what a node sends may lead to. Aborts lead nowhere."""
+    found, readers = layout.graph.nodes[node], layout.readers[node]
+    if not isinstance(found, Close):
+        return list(readers)
+    ports = zip(readers, found.outputs, strict=True)
+    return [reader for reader, (what, _) in ports if what != "abort"]
+
+
+def _depth_first(layout: Layout, unit: Unit) -> list[int]:
+    """The nodes of a region, each after what leads to it as far as that goes."""
+    inside = set(unit.nodes)
+    done: dict[int, None] = {}
+    opened: set[int] = set()
+    for root in unit.nodes:
+        if root in opened:
+            continue
+        opened.add(root)
+        stack = [(root, iter(_ahead(layout, root)))]
+        while stack:
+            node, readers = stack[-1]
+            for reader in readers:
+                if reader in inside and reader not in opened:
+                    opened.add(reader)
+                    stack.append((reader, iter(_ahead(layout, reader))))
+                    break
+            else:
+                done[node] = None
+                stack.pop()
+    return list(reversed(done))

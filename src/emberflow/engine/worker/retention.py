@@ -1,0 +1,134 @@
+"""What a worker keeps of the past: how far its machines are trimmed, and cuts, taken and restored.
+
+What is guaranteed: **no machine loses what an item at or above the minimal time of all can meet, what a
+read may ask for, or what a cut under way holds.**
+
+- *The minimal time of all* is the bound, not that of the worker's own barriers, which may be ahead of
+  it: it is where the next cut is taken.
+- *Reads* of states and reduces may ask for more than that (`Progress.kept`): their machines are trimmed
+  no further than is kept.
+- *Cuts* are seen to by the machines themselves (`trimming`). Scheduled items are not trimmed while a
+  capture goes through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from emberflow.engine.cuts.cut import Capture, Row, Scheduled
+from emberflow.engine.layout import Machines
+from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
+from emberflow.engine.queries.worker import Reading
+from emberflow.errors import InternalError
+
+
+class Keeping:
+    """The past of one worker."""
+
+    def __init__(self, worker: int, machines: Machines, reading: Reading) -> None:
+        self._worker = worker
+        self._machines = machines
+        self._reading = reading
+        #: The minimal time of all that was heard last, and what is to be kept for reads.
+        self.minimal: Moment = BEFORE_ALL
+        self._kept: Moment = BEFORE_ALL
+        #: Whether there was progress since the last `tidy`, or that was put off.
+        self._is_untidy = False
+        self._capture: Capture | None = None
+
+    def progress(self, progress: Progress) -> None:
+        """There may be more to trim now."""
+        minimal = progress.of_all()
+        kept = minimal if progress.kept is None else progress.kept
+        if minimal > self.minimal or kept > self._kept:
+            self.minimal = max(minimal, self.minimal)
+            self._kept = max(kept, self._kept)
+            self._is_untidy = True
+
+    # Trimming.
+
+    def tidy(self, *, is_waited_for: bool = False) -> None:
+        """Trim what the progress heard last made needless, as far as it is due and not put off."""
+        if not self._is_untidy:
+            return
+        done = [
+            machine.trim_if_due(self._bound_of(node), is_waited_for=is_waited_for)
+            for node, machine in self._machines.stateful.items()
+        ]
+        self._is_untidy = not all(done)
+        self._reading.trimmed_below = min(self.minimal, self._kept)
+        if not self._is_capturing():
+            for pending in self._machines.pending.values():
+                pending.trim_if_due(self.minimal)
+
+    def trim(self, most: int | None = None) -> None:
+        """Trim now, whatever the rhythm says: every bucket, or so many of each machine at most."""
+        for node, machine in self._machines.stateful.items():
+            machine.trim(self._bound_of(node), most)
+        self._reading.trimmed_below = min(self.minimal, self._kept)
+        if not self._is_capturing():
+            for pending in self._machines.pending.values():
+                pending.trim(self.minimal)
+
+    def _bound_of(self, node: int) -> Moment:
+        """How far a machine is trimmed: what can be read, no further than it may be asked for."""
+        return min(self.minimal, self._kept) if node in self._reading.nodes else self.minimal
+
+    def _is_capturing(self) -> bool:
+        return self._capture is not None and not self._capture.done
+
+    # Cuts (see `cut` for what the runner has to see to).
+
+    def begin_cut(self, moment: Moment, since: Moment) -> Capture:
+        """Begin to capture the state at the minimal time of all that was heard last.
+
+        ``since`` is the moment of the last committed cut, or `BEFORE_ALL` for all there is. A cut
+        that has begun before and is not committed is given up.
+        """
+        if moment != self.minimal:
+            raise InternalError(
+                f"worker {self._worker} was told to cut at {moment}, and the minimal time that it has "
+                f"heard last is {self.minimal}: a cut follows the progress to its moment"
+            )
+        if self._capture is not None:
+            self._capture.give_up()
+        # Each begins to note what changes now, not when the capture comes to it.
+        parts: list[Iterator[Row | Scheduled | None]] = [
+            machine.capture(moment, since) for machine in self._machines.stateful.values()
+        ]
+        parts += [pending.capture(moment, since) for pending in self._machines.pending.values()]
+        self._capture = Capture(moment, chain.from_iterable(parts))
+        return self._capture
+
+    def cut_committed(self, moment: Moment) -> None:
+        """The cut at this moment can be restored from, whatever happens."""
+        for machine in self._machines.stateful.values():
+            machine.cut_committed(moment)
+        for pending in self._machines.pending.values():
+            pending.cut_committed(moment)
+
+    def restore(
+        self, flow: str, moment: Moment, rows: Iterable[Row], scheduled: Iterable[Scheduled]
+    ) -> Iterator[tuple[int, list[Scheduled]]]:
+        """Take over what a cut at this moment holds for this worker; what was scheduled, by the node
+        that did, is to be sent again."""
+        rows_of: dict[str, list[Row]] = {}
+        scheduled_of: dict[str, list[Scheduled]] = {}
+        for row in rows:
+            rows_of.setdefault(row.operation, []).append(row)
+        for item in scheduled:
+            scheduled_of.setdefault(item.operation, []).append(item)
+        for machine in self._machines.stateful.values():
+            machine.restore(moment, rows_of.pop(machine.operation, []))
+        for node, pending in self._machines.pending.items():
+            items = scheduled_of.pop(pending.operation, [])
+            pending.restore(moment, items)
+            if items:
+                yield node, items
+        unknown = sorted([*rows_of, *scheduled_of])
+        if unknown:
+            raise InternalError(
+                f"the cut at {moment} holds the state of operations that the flow {flow!r} does not "
+                f"have: {unknown}"
+            )

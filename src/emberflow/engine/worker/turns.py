@@ -1,0 +1,71 @@
+"""Turns: in which order all that one element begets may be settled, one thing after another.
+
+The minimal time tells which element is next. One element may beget many transactions (`flat_map`, a
+transaction behind another, a retry), or many rounds of a loop, and on several workers these presume of
+each other what is not true yet: a correction is met by others that it caused itself, and N transactions
+on one key can take far more than N rounds to agree. Bounded speculation by global times does not help:
+they all have one. So a worker that has spent its budget at the minimal time goes by turns.
+
+The **turn** of an item is the identity of the transaction that it is inside of; outside of any, it is
+its place. What is guaranteed: **what an item begets has its turn or a later one.** For
+
+- inside a transaction everything has one turn: its accesses, votes and aborts, though an abort may
+  have a smaller place than the vote it follows from (which is why a turn is not just the place);
+- what leaves a transaction is at its identity and a child id from `CLOSED` on, above everything inside
+  and below everything behind it. Two things of one element that are not one behind the other differ in
+  a child id (a port, the number of an image), so their turns are in the order of their places, and so
+  are those of two transactions that meet at a key, where the later hears of the earlier alone;
+- all other machines tell at a place what follows from places up to it.
+
+So turns can be acked like global times, each of which is the least turn of its element: a frame counts
+under the least turn in it (`Worker._frame`), the acker's minimum is a turn, and what has that turn
+depends on nothing that is still under way. Whoever has not spent its budget need not know of turns: a
+global time is below all turns of its element, so a frame that counts under that holds up more than
+it must, and never less. Only, where a frame counted under a turn, all that it begets must, or the
+minimum would go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from emberflow.graph.nodes import Graph, Merge, Node
+from emberflow.graph.transactions import Close, Open, State, way_in
+from emberflow.values.item import FlatItem, Place
+
+#: From an item bound for a node to its turn.
+TurnOf: TypeAlias = Callable[[FlatItem], Place]
+
+
+def turns_of(graph: Graph) -> list[TurnOf]:
+    """By node: the turn of what is bound for it."""
+    return [_turn_at(graph, node) for node in graph.nodes]
+
+
+def _turn_at(graph: Graph, node: Node) -> TurnOf:
+    while isinstance(node, Merge):  # what it gets is what its reader gets
+        node = graph.nodes[graph.readers[node.id][0][0]]
+    if isinstance(node, State):
+        return _of_access
+    if isinstance(node, Close):
+        return _of_report
+    depth, origin = way_in(graph, node)
+    if not depth or not isinstance(origin, Open):
+        return _of_place
+    return lambda item: item[0][:-depth]
+
+
+def _of_place(item: FlatItem) -> Place:
+    return item[0]
+
+
+def _of_access(item: FlatItem) -> Place:
+    """``(key, access, length, payload)``: of the place, so much is the transaction's identity."""
+    place: Place = item[0]
+    return place[: item[2][2]]
+
+
+def _of_report(item: FlatItem) -> Place:
+    identity: Place = item[2][0]
+    return identity

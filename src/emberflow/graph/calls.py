@@ -1,0 +1,211 @@
+"""How user functions are called, and how their mistakes are told.
+
+Runners do not call a user's function themselves. They take from here, once per node, a plain
+closure that calls it, gives back a list of payloads in order and turns whatever goes wrong into an
+error that names the step, the function, the element's global time and the payload. So every runner
+tells the same mistake in the same words, and the happy path costs one closure and one ``try``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeAlias
+
+from emberflow.errors import FunctionError, OutputError, UnstableKeyError, shortened
+from emberflow.graph.nodes import Group, Key, Map, Node
+from emberflow.values.functions import UserFunction, blamed, itself
+from emberflow.values.hashing import UnstableKey, key_hash
+from emberflow.values.item import TIME_MAX, At, is_time
+
+#: ``(payload, global time) -> payloads``, some of which may be `At`.
+Images: TypeAlias = Callable[[Any, tuple[int, int]], "list[Any] | tuple[Any, ...]"]
+
+#: ``(payload, global time) -> (key, its 32-bit hash)``
+Balance: TypeAlias = Callable[[Any, tuple[int, int]], tuple[Any, int]]
+
+
+class Calling(Protocol):
+    """A node that calls functions of the user."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def given(self) -> tuple[UserFunction, ...]: ...
+
+
+_NOT_PAYLOADS = (str, bytes, bytearray, set, frozenset, dict)
+
+
+def images_of(node: Map) -> Images:
+    """The function of a map: from a payload to the list of its images."""
+    function = node.function
+    if node.timed:
+        return _timed_images(node)
+
+    def one(payload: Any, global_time: tuple[int, int]) -> tuple[Any, ...]:
+        try:
+            return (function(payload),)
+        except Exception as error:
+            raise function_error(node, error, node.shown(payload), global_time) from error
+
+    def keep(payload: Any, global_time: tuple[int, int]) -> tuple[Any, ...]:
+        try:
+            return (payload,) if function(payload) else ()
+        except Exception as error:
+            raise function_error(node, error, node.shown(payload), global_time) from error
+
+    def many(payload: Any, global_time: tuple[int, int]) -> list[Any] | tuple[Any, ...]:
+        try:
+            result = function(payload)
+            if result.__class__ is list or result.__class__ is tuple:
+                return result
+            if not isinstance(result, Iterable) or isinstance(result, _NOT_PAYLOADS):
+                raise _not_payloads(node, result, payload, global_time)
+            return list(result)  # a generator runs, and may raise, here
+        except OutputError:
+            raise
+        except Exception as error:
+            raise function_error(node, error, node.shown(payload), global_time) from error
+
+    return {"one": one, "keep": keep, "many": many}[node.mode]
+
+
+def _timed_images(node: Map) -> Images:
+    function = node.function
+
+    def timed(payload: Any, global_time: tuple[int, int]) -> list[Any] | tuple[Any, ...]:
+        try:
+            result = function(global_time[0], payload)
+            return (result,) if node.mode == "one" else list(result)
+        except Exception as error:
+            raise function_error(node, error, node.shown(payload), global_time) from error
+
+    return timed
+
+
+def scheduled_time(node: Map, at: At[Any], global_time: tuple[int, int]) -> int:
+    """The time that a scheduled item asks for, if it may: later than the item it comes from."""
+    if not node.schedules:
+        raise OutputError(
+            f"{shortened(at)} cannot be scheduled from here: only map and flat_map schedule, "
+            f"and not within a transaction. "
+            f"Return the plain value, and add .map(lambda value: At(time, value)) behind it.",
+            step=str(node),
+            function=_named(node.given),
+            global_time=global_time,
+            payload=at.payload,
+        )
+    if is_time(at.time) and at.time > global_time[0]:
+        return at.time
+    expected = (
+        f"later than the item it comes from, which has time {global_time[0]}"
+        if is_time(at.time)
+        else f"an int of at most {TIME_MAX}"
+    )
+    raise OutputError(
+        f"{shortened(at)} cannot be scheduled: its time must be {expected}. "
+        f"Return the payload itself to send it on now.",
+        step=str(node),
+        function=_named(node.given),
+        global_time=global_time,
+        payload=at.payload,
+    )
+
+
+def balance_of(node: Node, key: Key) -> Balance:
+    """The balancing function of an input of a node: from a payload to its key and the key's hash."""
+    function = key.function
+
+    def balance(payload: Any, global_time: tuple[int, int]) -> tuple[Any, int]:
+        try:
+            value = function(payload)
+        except Exception as error:
+            raise FunctionError(
+                f"the key function of {node.name!r} raised {type(error).__qualname__}: {error}",
+                step=str(node),
+                function=blamed(error, (key.given,)),
+                global_time=global_time,
+                payload=key.shown(payload),
+            ) from error
+        return value, _hash(node, key, value, key.shown, payload, global_time)
+
+    return balance
+
+
+def pair_balance_of(pair: Map, group: Group, key: Callable[[Any], Any]) -> Balance:
+    """As `balance_of` a fused reduction: the key function is called in place of its pair map.
+
+    The errors are those of the steps that the reference runner would have met them in.
+    """
+
+    def balance(payload: Any, global_time: tuple[int, int]) -> tuple[Any, int]:
+        try:
+            value = key(payload)
+        except Exception as error:
+            raise function_error(pair, error, payload, global_time) from error
+        return value, _hash(group, group.key, value, itself, payload, global_time)
+
+    return balance
+
+
+def _hash(
+    node: Node,
+    key: Key,
+    value: Any,
+    shown: Callable[[Any], Any],
+    payload: Any,
+    global_time: tuple[int, int],
+) -> int:
+    try:
+        return key_hash(value)
+    except UnstableKey as error:
+        raise UnstableKeyError(
+            f"the key of {node.name!r} has no stable hash: {error}",
+            step=str(node),
+            function=str(key.given),
+            global_time=global_time,
+            payload=shown(payload),
+        ) from error
+
+
+def function_error(
+    node: Calling, error: Exception, payload: Any, global_time: tuple[int, int], *, where: str = ""
+) -> FunctionError:
+    """What a function of a step raised, told in full. The payload is the user's own.
+
+    ``where`` tells more of what the function was shown than the payload does.
+    """
+    return FunctionError(
+        f"a function of {node.name!r} raised {type(error).__qualname__}: {error}{where}",
+        step=str(node),
+        function=blamed(error, node.given),
+        global_time=global_time,
+        payload=payload,
+    )
+
+
+def _not_payloads(
+    node: Map, result: Any, payload: Any, global_time: tuple[int, int]
+) -> OutputError:
+    if isinstance(result, set | frozenset):
+        advice = "A set has no order, and order is part of the output: return sorted(...)."
+    elif isinstance(result, str | bytes | bytearray):
+        advice = "Return [text] for one payload, or list(text) for one a character."
+    elif isinstance(result, dict):
+        advice = "Return [mapping] for one payload, or list(mapping.items())."
+    elif result is None:
+        advice = "Return an empty list for none; is there a return missing?"
+    else:
+        advice = "Return [value] for one payload, or use map()."
+    return OutputError(
+        f"flat_map {node.name!r} expects an iterable of payloads, got "
+        f"{type(result).__qualname__}. {advice}",
+        step=str(node),
+        function=_named(node.given),
+        global_time=global_time,
+        payload=payload,
+    )
+
+
+def _named(functions: tuple[UserFunction, ...]) -> str:
+    return ", ".join(str(function) for function in functions)

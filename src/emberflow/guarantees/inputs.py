@@ -1,0 +1,49 @@
+"""What went in: elements with their global times, from memory or from a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from emberflow.errors import InputError, shortened
+from emberflow.graph.nodes import Front, Graph
+from emberflow.runners.elements import timed_elements
+from emberflow.values.item import GlobalTime
+
+#: What a log tells: the global time of each element, the name of its front, and its payload.
+LoggedElements: TypeAlias = Iterable[tuple[GlobalTime, str, Any]]
+
+#: Elements by front, as `emberflow.run` takes them, or as a log tells them.
+Inputs: TypeAlias = Mapping[str, Iterable[Any]] | LoggedElements
+
+
+def entering(graph: Graph, inputs: Inputs) -> list[tuple[GlobalTime, Front, Any]]:
+    """All elements in the order of their global times."""
+    if isinstance(inputs, Mapping):
+        return list(timed_elements(graph, inputs))
+    elements = [_element(graph, entry) for entry in inputs]
+    elements.sort(key=itemgetter(0))
+    for (before, _, one), (after, _, other) in pairwise(elements):
+        if before == after:
+            raise InputError(
+                f"two elements have the global time {after}: {shortened(one)} and "
+                f"{shortened(other)}. A global time is given once; does a log hold both an element "
+                "and its replay?"
+            )
+    return elements
+
+
+def _element(graph: Graph, entry: Any) -> tuple[GlobalTime, Front, Any]:
+    try:
+        (time, index), name, payload = entry
+    except (TypeError, ValueError):
+        raise InputError(
+            "inputs are a dict from fronts to elements, or (global time, front, payload) each, "
+            f"with a global time of (time, front index); got {shortened(entry)}."
+        ) from None
+    if name not in graph.fronts:
+        fronts = ", ".join(map(repr, graph.fronts))
+        raise InputError(f"flow {graph.flow!r} has no front {name!r}; its fronts are {fronts}.")
+    return GlobalTime(time, index), graph.fronts[name], payload

@@ -1,0 +1,528 @@
+"""From the rows of a DataFrame to elements: their payloads and their times.
+
+**Payloads.** A row is a payload as `DataFrame.collect` would give it, a `Row`, unless something else
+is asked for: a class (its fields are columns), one column by name, or a function of the row. A
+DataFrame whose one column, besides the time, is called ``value`` gives bare values. Timestamps are
+datetimes in UTC, never in the time zone of the process: that one is not part of the input.
+
+**Times.** Within a front times are unique, and they are the order. A DataFrame has no order of its
+own, so it needs a time column or ``order_by``; only the rows of a single partition have an order that
+can be told, and then row ``i`` has time ``i``, as element ``i`` of a list does. What cannot be ordered
+is an error, never a guess.
+
+Whether times are unique shows only when all are seen. So a second, narrow branch of the plan counts
+them, and fails the job with an error that names a time that is there twice. It reads the time column
+a second time; ``unique=True`` spares it where uniqueness is known.
+
+**Partitions.** A source with partitions has a front index for each, and times are unique within one.
+A column says which partition of its source a row is of; then its global time is the one that a live
+query gives it.
+
+**As they are.** A DataFrame with the column ``_payload`` holds payloads as bytes, and ``_partition``
+the partitions: what went into a live query is given back in that form (`emberflow.front_log`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from emberflow.errors import FunctionError, InputError, shortened
+from emberflow.graph.nodes import Front
+from emberflow.rows.codec import decode_all
+from emberflow.rows.paths import encoded_int
+from emberflow.values.functions import UserFunction, blamed
+from emberflow.values.item import TIME_MAX, TIME_MIN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+#: Column of this name is the time if nothing else is said.
+DEFAULT_TIME = "time"
+#: Column of this name is the payload itself if it is the only one.
+BARE = "value"
+
+#: Column of this name holds payloads as bytes, and this one the partitions of their source.
+RAW, RAW_PARTITION = "_payload", "_partition"
+
+_UNITS: dict[str, str] = {"s": "unix_seconds", "ms": "unix_millis", "us": "unix_micros"}
+#: Columns for what numbers tell, where rows are numbered and then some are left out.
+_NUMBER, _TIED = "_emberflow_number", "_emberflow_tied"
+#: `monotonically_increasing_id` counts rows in its lower bits and partitions above them.
+_ROWS_OF_A_PARTITION = 1 << 33
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A DataFrame and how its rows become elements; see `rows`."""
+
+    df: DataFrame
+    time: str | None
+    payload: Any
+    order_by: tuple[str, ...]
+    unit: str
+    unique: bool
+    partition: str | None = None
+
+
+def rows(
+    df: DataFrame,
+    *,
+    time: str | None = DEFAULT_TIME,
+    payload: type | str | Callable[[Any], Any] | None = None,
+    order_by: str | list[str] | tuple[str, ...] = (),
+    unit: Literal["s", "ms", "us"] = "ms",
+    unique: bool = False,
+    partition: str | None = None,
+) -> Rows:
+    """How the rows of a DataFrame become the elements of a front, for `Flow.batch`.
+
+    ``time``: the column of times, integers or timestamps (then counted in ``unit``); by default the
+    column ``time`` if there is one. ``order_by``: columns that order the rows instead, which then are
+    numbered. ``payload``: a dataclass or named tuple whose fields are columns, the name of a column,
+    or a function of the `Row`; by default the row itself. ``unique=True``: you know that no time is
+    there twice, and spare the check. ``partition``: the column that says which partition of its
+    source a row is of, counted from 0; times are then unique within each.
+    """
+    columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+    if unit not in _UNITS:
+        raise InputError(f"rows(unit=) takes one of {', '.join(_UNITS)}, got {unit!r}.")
+    if columns and time not in (None, DEFAULT_TIME):
+        raise InputError(f"rows() takes time={time!r} or order_by={columns!r}, not both.")
+    if columns and partition is not None:
+        raise InputError(
+            "rows() takes order_by= or partition=, not both: rows are numbered as one."
+        )
+    return Rows(df, None if columns else time, payload, columns, unit, unique, partition)
+
+
+class FrontRows:
+    """The checked input of one front: a DataFrame of time and columns, and what to make of a row."""
+
+    def __init__(
+        self, front: Front, given: Any, *, fronts: int = 1, until: int | None = None
+    ) -> None:
+        """``fronts`` is how many the flow has; rows from the time ``until`` on are left out."""
+        self.front = front
+        self._fronts = fronts
+        self._until = until
+        self._rows = given if isinstance(given, Rows) else rows(given)
+        df = self._rows.df
+        if not hasattr(df, "mapInArrow"):
+            raise InputError(
+                f"front {front.name!r} takes a DataFrame or ef.rows(DataFrame, ...), "
+                f"got {shortened(df)}."
+            )
+        schema: StructType = df.schema
+        self._check_names(schema)
+        time = self._rows.time
+        if time == DEFAULT_TIME and time not in schema.names:
+            time = None
+        self._time = time
+        self.reader = reader_of(front, schema, self._rows.payload, time)
+        self.numbered = time is None
+        self._partition = self._rows.partition
+        if self.reader.kind == "bytes" and RAW_PARTITION in schema.names:
+            self._partition = self._partition or RAW_PARTITION
+        if self._partition is not None and self.numbered:
+            raise InputError(
+                f"front {front.name!r}: rows of several partitions need a time. Pass "
+                f"ef.rows(df, time='column', partition={self._partition!r})."
+            )
+
+    def _check_names(self, schema: StructType) -> None:
+        names = schema.names
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(
+                    f"front {self.front.name!r}: the DataFrame has two columns {name!r}. "
+                    f"Rename one, or select the columns that the flow needs."
+                )
+        asked = [self._rows.time] if self._rows.time != DEFAULT_TIME else []
+        asked.append(self._rows.partition)
+        for asked_for in (*asked, *self._rows.order_by):
+            if asked_for is not None and asked_for not in names:
+                raise InputError(
+                    f"front {self.front.name!r}: the DataFrame has no column {asked_for!r}; it "
+                    f"has {', '.join(map(repr, names))}."
+                )
+
+    @property
+    def has_partitions(self) -> bool:
+        return self._partition is not None
+
+    def selected(self) -> DataFrame:
+        """Time, whether its row is out of order, the columns that payloads are made of, partition."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as sql
+
+        df = self._rows.df
+        tied: Column = sql.lit(False)
+        if self._rows.order_by:
+            window = Window.orderBy(*(sql.col(_quoted(name)) for name in self._rows.order_by))
+            number = sql.row_number().over(window)
+            time = (number - 1).cast("long")
+            tied = sql.rank().over(window) != number
+        elif self._time is None:
+            time = sql.monotonically_increasing_id()
+            tied = time >= _ROWS_OF_A_PARTITION
+        else:
+            time = self._time_column()
+        if self._until is not None:
+            if self.numbered:  # before any row is left out
+                df = df.withColumns({_NUMBER: time, _TIED: tied})
+                time, tied = sql.col(_NUMBER), sql.col(_TIED)
+            # What is no time, or has no order, is told by who makes elements of rows.
+            df = df.filter((time < self._until) | time.isNull() | tied)
+        columns = [sql.col(_quoted(name)) for name in self.reader.columns]
+        columns += self._partition_columns()
+        return df.select(time.alias("_time"), tied.alias("_tied"), *columns)
+
+    def _partition_columns(self) -> list[Column]:
+        from pyspark.sql import functions as sql
+        from pyspark.sql.types import IntegralType
+
+        if self._partition is None:
+            return []
+        kind = self._rows.df.schema[self._partition].dataType
+        if not isinstance(kind, IntegralType):
+            raise InputError(
+                f"front {self.front.name!r}: the partition column {self._partition!r} is of type "
+                f"{kind.simpleString()}. A partition is an integer, counted from 0."
+            )
+        return [sql.col(_quoted(self._partition)).cast("long").alias("_partition")]
+
+    def _time_column(self) -> Column:
+        from pyspark.sql import functions as sql
+        from pyspark.sql.types import IntegralType, TimestampType
+
+        assert self._time is not None
+        kind = self._rows.df.schema[self._time].dataType
+        column = sql.col(_quoted(self._time))
+        if isinstance(kind, IntegralType):
+            return column.cast("long")
+        if isinstance(kind, TimestampType):
+            return getattr(sql, _UNITS[self._rows.unit])(column)  # type: ignore[no-any-return]
+        raise InputError(
+            f"front {self.front.name!r}: the time column {self._time!r} is of type "
+            f"{kind.simpleString()}. A time is an integer or a timestamp; cast it, or name another "
+            f"column with ef.rows(df, time=...)."
+        )
+
+    def doubles(self) -> DataFrame | None:
+        """The times that are there more than once; None if there cannot be any."""
+        from pyspark.sql import functions as sql
+
+        if self.numbered or self._rows.unique:
+            return None
+        partitions = self._partition_columns()
+        times = self._rows.df.select(self._time_column().alias("_time"), *partitions)
+        if self._until is not None:
+            times = times.filter(sql.col("_time") < self._until)
+        of_each = ["_time", *(["_partition"] if partitions else [])]
+        counted = times.groupBy(*of_each).agg(sql.count(sql.lit(1)).alias("_count"))
+        return counted.filter("_count > 1 and _time is not null")
+
+    def checked(self) -> Checked:
+        return Checked(
+            self.front,
+            self.reader,
+            self._time,
+            self._rows.order_by,
+            self._rows.unit,
+            self._partition,
+            self._fronts,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a worker needs to make elements of rows."""
+
+    front: Front
+    reader: Reader
+    time: str | None
+    order_by: tuple[str, ...]
+    unit: str
+    partition: str | None = None
+    fronts: int = 1
+
+    def elements(self, batch: pa.RecordBatch) -> tuple[list[int], list[Any]]:
+        """The times and payloads of a batch of `FrontRows.selected`."""
+        times: list[int] = batch.column(0).to_pylist()
+        if True in batch.column(1).to_pylist():
+            raise self._unordered()
+        for time in (None,) if None in times else (min(times, default=0), max(times, default=0)):
+            if time is None or not TIME_MIN <= time <= TIME_MAX:
+                raise InputError(
+                    f"front {self.front.name!r}: the time column {self.time!r} has a row of time "
+                    f"{time!r}. Every row needs a time, an int of 64 bits; filter it out, or fill it."
+                )
+        end = batch.num_columns - (self.partition is not None)
+        columns = [batch.column(number) for number in range(2, end)]
+        return times, self.reader.payloads(times, columns)
+
+    def paths(self, batch: pa.RecordBatch) -> list[bytes]:
+        """The paths of the elements of a batch: the front index of the partition of each."""
+        if self.partition is None:
+            return [encoded_int(self.front.index)] * batch.num_rows
+        return [encoded_int(index) for index in self.indices(batch)]
+
+    def indices(self, batch: pa.RecordBatch) -> list[int]:
+        """The front index of each element."""
+        if self.partition is None:
+            return [self.front.index] * batch.num_rows
+        # Only who has partitions needs the live runner's modules.
+        from emberflow.runners.live.wire.plan import front_index
+
+        partitions: list[Any] = batch.column(batch.num_columns - 1).to_pylist()
+        for one in set(partitions):
+            if one is None or one < 0:
+                raise InputError(
+                    f"front {self.front.name!r}: the partition column {self.partition!r} has a row "
+                    f"of partition {one!r}. Every row needs one, counted from 0."
+                )
+        return [front_index(self.front.index, self.fronts, one) for one in partitions]
+
+    def _unordered(self) -> InputError:
+        name = self.front.name
+        if self.order_by:
+            return InputError(
+                f"front {name!r}: two rows have the same {', '.join(self.order_by)}, so order_by "
+                f"does not say which comes first. Add a column that tells them apart."
+            )
+        return InputError(
+            f"front {name!r}: the DataFrame has rows in several partitions and no time column, so "
+            f"nothing says which row comes first. Pass {name}=ef.rows(df, time='column'), or "
+            f"order_by=[...] to number the rows."
+        )
+
+    def double(self, time: int) -> InputError:
+        finer = "" if self.unit == "us" else " or ef.rows(unit='us')"
+        return InputError(
+            f"front {self.front.name!r}: more than one row has the time {time} (column "
+            f"{self.time!r}). Times within a front are the order, so they are unique. Use a finer "
+            f"unit{finer}, order_by=[...], or fronts of their own for simultaneous elements."
+        )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+# --- Payloads -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Makes payloads of Arrow columns. ``make`` gets an iterator for each column."""
+
+    front: Front
+    columns: tuple[str, ...]
+    converters: tuple[Callable[[Any], Any] | None, ...]
+    kind: Literal["row", "bare", "class", "keywords", "function", "bytes"]
+    made_of: Any = None
+
+    def payloads(self, times: list[int], columns: list[pa.Array]) -> list[Any]:
+        values = [
+            _values(column) if convert is None else [convert(value) for value in _values(column)]
+            for column, convert in zip(columns, self.converters, strict=True)
+        ]
+        if self.kind == "bare":
+            return values[0]
+        if self.kind == "bytes":
+            return decode_all(values[0])
+        if self.kind == "class":
+            return list(map(self.made_of, *values)) if values else [self.made_of() for _ in times]
+        if self.kind == "keywords":
+            make, names = self.made_of, self.columns
+            return [make(**dict(zip(names, one, strict=True))) for one in zip(*values, strict=True)]
+        from pyspark.sql import Row
+
+        row = Row(*self.columns)
+        made = [row(*one) for one in zip(*values, strict=True)]
+        return made if self.kind == "row" else list(self._called(times, made))
+
+    def _called(self, times: list[int], made: list[Any]) -> Iterator[Any]:
+        function = self.made_of
+        for time, row in zip(times, made, strict=True):
+            try:
+                yield function(row)
+            except Exception as error:
+                raise FunctionError(
+                    f"the payload function of front {self.front.name!r} raised "
+                    f"{type(error).__qualname__}: {error}",
+                    step=str(self.front),
+                    function=blamed(error, (UserFunction("payload", function),)),
+                    global_time=(time, self.front.index),
+                    payload=row,
+                ) from error
+
+
+def _values(column: pa.Array) -> list[Any]:
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def reader_of(front: Front, schema: StructType, payload: Any, time: str | None) -> Reader:
+    def reader(columns: list[str], kind: Any, made_of: Any, hints: dict[str, Any]) -> Reader:
+        for name in columns:
+            if name not in schema.names:
+                asked = name_of(made_of) if made_of is not None else f"payload={payload!r}"
+                raise InputError(
+                    f"front {front.name!r}: {asked} wants a column {name!r}, and the DataFrame has "
+                    f"{', '.join(map(repr, schema.names))}. Rename or add the column."
+                )
+        converters = tuple(
+            _converter(front, name, schema[name].dataType, hints.get(name)) for name in columns
+        )
+        return Reader(front, tuple(columns), converters, kind, made_of)
+
+    if payload is None and RAW in schema.names and schema[RAW].dataType.typeName() == "binary":
+        return reader([RAW], "bytes", None, {})
+    if payload is None:
+        besides = [name for name in schema.names if name != time]
+        bare = besides == [BARE]
+        return reader(besides if bare else schema.names, "bare" if bare else "row", None, {})
+    if isinstance(payload, str):
+        return reader([payload], "bare", None, {})
+    if isinstance(payload, type) and dataclasses.is_dataclass(payload):
+        fields = [field for field in dataclasses.fields(payload) if field.init]
+        given = [
+            field
+            for field in fields
+            if field.name in schema.names
+            or (
+                field.default is dataclasses.MISSING
+                and field.default_factory is dataclasses.MISSING
+            )
+        ]
+        names = [field.name for field in given]
+        positional = given == fields and not any(field.kw_only for field in fields)
+        return reader(names, "class" if positional else "keywords", payload, _hints(payload))
+    if isinstance(payload, type) and issubclass(payload, tuple) and hasattr(payload, "_fields"):
+        defaults = getattr(payload, "_field_defaults", {})
+        names = [name for name in payload._fields if name in schema.names or name not in defaults]
+        kind = "class" if names == list(payload._fields) else "keywords"
+        return reader(names, kind, payload, _hints(payload))
+    if callable(payload):
+        return reader(schema.names, "function", payload, {})
+    raise InputError(
+        f"front {front.name!r}: payload= takes a dataclass, a named tuple, the name of a column or "
+        f"a function of the row, got {payload!r}."
+    )
+
+
+def name_of(made_of: Any) -> str:
+    return f"payload={getattr(made_of, '__qualname__', made_of)}"
+
+
+def _hints(payload: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(payload)
+    except Exception:  # a name that only a type checker sees
+        return {}
+
+
+def _converter(front: Front, name: str, kind: DataType, hint: Any) -> Callable[[Any], Any] | None:
+    """From what Arrow gives for a value of this type to what a payload holds; None for itself."""
+    from pyspark.sql import types as sql
+
+    expected = _expected(hint)
+    if expected is not None and not isinstance(kind, _accepted(expected)):
+        raise InputError(
+            f"front {front.name!r}: column {name!r} is of type {kind.simpleString()}, and the "
+            f"payload's field is declared {getattr(hint, '__name__', hint)}. Cast the column, or "
+            f"change the field."
+        )
+    simple = (
+        sql.StringType,
+        sql.IntegralType,
+        sql.FractionalType,
+        sql.BooleanType,
+        sql.DateType,
+        sql.TimestampNTZType,
+        sql.NullType,
+    )
+    if isinstance(kind, simple):
+        return None
+    if isinstance(kind, sql.BinaryType):
+        return _bytes
+    if isinstance(kind, sql.TimestampType):
+        return _in_utc
+    if isinstance(kind, sql.ArrayType):
+        of_element = _converter(front, name, kind.elementType, None)
+        sequence: Any = tuple if expected is tuple else list
+        if of_element is None:
+            return (
+                None if sequence is list else lambda value: None if value is None else tuple(value)
+            )
+        return lambda value: None if value is None else sequence(map(of_element, value))
+    if isinstance(kind, sql.MapType):
+        of_key = _converter(front, name, kind.keyType, None) or _itself
+        of_value = _converter(front, name, kind.valueType, None) or _itself
+        return lambda value: (
+            None if value is None else {of_key(key): of_value(held) for key, held in value}
+        )
+    if isinstance(kind, sql.StructType):
+        row = sql.Row(*kind.names)
+        parts = [(f.name, _converter(front, f"{name}.{f.name}", f.dataType, None)) for f in kind]
+        return lambda value: (
+            None
+            if value is None
+            else row(*(value[n] if c is None else c(value[n]) for n, c in parts))
+        )
+    raise InputError(
+        f"front {front.name!r}: column {name!r} is of type {kind.simpleString()}, which no payload "
+        f"can hold. Cast it, or select the other columns."
+    )
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _bytes(value: Any) -> Any:
+    return None if value is None else bytes(value)
+
+
+def _in_utc(value: datetime.datetime | None) -> datetime.datetime | None:
+    return None if value is None else value.astimezone(datetime.UTC)
+
+
+def _expected(hint: Any) -> type | None:
+    """The class that a field is declared as, where that says something about a column."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = [part for part in typing.get_args(hint) if part is not type(None)]
+        return _expected(inner[0]) if len(inner) == 1 else None
+    found = origin or hint
+    return found if isinstance(found, type) and found in _ACCEPTED else None
+
+
+_ACCEPTED: dict[type, tuple[str, ...]] = {
+    str: ("StringType",),
+    int: ("IntegralType",),
+    float: ("FloatType", "DoubleType"),
+    bool: ("BooleanType",),
+    bytes: ("BinaryType",),
+    decimal.Decimal: ("DecimalType",),
+    datetime.datetime: ("TimestampType", "TimestampNTZType"),
+    datetime.date: ("DateType",),
+    list: ("ArrayType",),
+    tuple: ("ArrayType",),
+    dict: ("MapType",),
+}
+
+
+def _accepted(expected: type) -> tuple[type, ...]:
+    from pyspark.sql import types as sql
+
+    return tuple(getattr(sql, name) for name in _ACCEPTED[expected])

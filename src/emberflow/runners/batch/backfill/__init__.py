@@ -1,0 +1,1 @@
+"""Backfill: a batch up to a time, handed over to a live query that goes on from there."""

@@ -1,0 +1,286 @@
+"""`Flow.backfill`: history in batch, then live, and nobody can tell where one ended.
+
+::
+
+    rows ──> passes of all steps ──> Exchange by end ──> Sort ──> last pass ──> sinks, parts of a cut
+             (`passes`, `ends`)                                   (`handing`)        then its manifest
+
+The claim is that a backfill up to T and a live query from it on give together what one run gives.
+Below T: the batch runs the elements below T, and of what they cause all that is below T; nothing at
+or above T could change that. From T on: a live query restores a cut at T, and `engine.cut` says what
+such a cut holds and why that is enough; it does not say that a live query has to have made it. The
+cut is written in the same format, by key hash, so any number of workers restores it.
+
+**Killed and repeated.** What counts is the manifest, and it is written when all sinks have stored
+all they get and all parts are durable. Before that a repetition begins anew: the sinks pass over
+what they have, and parts of earlier attempts are files that no manifest names. After that it finds
+the cut, and does nothing. Whoever has claimed the checkpoint meanwhile, a live query say, fences the
+backfill off (`checkpoint.store`).
+
+**Where fronts go on.** A DataFrame says nothing of the positions of the source that a live front
+will read. Positions that are given stand in the manifest. A front that the manifest does not name
+reads its source from the beginning and passes over what is below T, by the times that its elements
+have (`live.feeding`). Elements without times of their own are new by definition: they arrive.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, check_fits
+from emberflow.checkpoint.files import location_of
+from emberflow.dsl.flow import Flow
+from emberflow.engine.messages import Moment
+from emberflow.errors import InputError
+from emberflow.graph.nodes import Graph
+from emberflow.rows.inputs import FrontRows
+from emberflow.runners.batch.failures import failure_of
+from emberflow.runners.batch.plan.stages import Units
+from emberflow.runners.batch.runner import (
+    Frames,
+    checked_inputs,
+    shuffle_partitions,
+    sink_frames,
+    task_of,
+)
+from emberflow.values.item import is_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from emberflow.checkpoint.cuts.store import CheckpointStore
+
+_OPTIONS = (
+    "until",
+    "checkpoint",
+    "write",
+    "positions",
+    "schema",
+    "partitions",
+    "raw",
+    "ordered",
+)
+#: The parts of the state, at most: each is a range of hashes, and a file that a worker opens.
+_PARTS_MAX = 64
+
+
+def backfill(
+    flow: Flow,
+    spark: SparkSession,
+    *,
+    until: int,
+    checkpoint: str | os.PathLike[str],
+    write: Mapping[str, Any],
+    positions: Mapping[str, Any],
+    schema: Any,
+    partitions: int | None,
+    raw: bool,
+    ordered: bool,
+    fronts: Mapping[str, Any],
+) -> dict[str, DataFrame]:
+    """See `emberflow.Flow.backfill`."""
+    graph = flow.graph()
+    if not is_time(until):
+        raise InputError(f"backfill(until=) takes a time, an int of 64 bits, got {until!r}.")
+    _check_sinks(graph, write)
+    known = _positions(graph, positions)
+    location = _location(checkpoint)
+    inputs = checked_inputs(graph, fronts, partitions, until, "backfill", _OPTIONS)
+    units = Units(graph)
+    rest = [name for name in graph.sinks if name not in write]
+    # First, because a schema that is missing is better told before an hour of work than after.
+    frames = sink_frames(spark, units, inputs, rest, schema, partitions, raw, ordered, until)
+    for sink in write.values():
+        if hasattr(sink, "check"):
+            sink.check()
+    _Backfill(spark, units, inputs, (until, 0), location, write, known, partitions).run()
+    return frames
+
+
+def _check_sinks(graph: Graph, write: Mapping[str, Any]) -> None:
+    for name, sink in write.items():
+        if name not in graph.sinks:
+            known = ", ".join(map(repr, graph.sinks))
+            raise InputError(
+                f"backfill(write=): flow {graph.flow!r} has no sink {name!r}; it has {known}."
+            )
+        if not hasattr(sink, "open"):
+            raise InputError(
+                f"backfill(write=): sink {name!r} is {sink!r}, which has no open(). See "
+                f"emberflow.sinks for what a sink is; of one that is not named, the DataFrame is "
+                f"returned."
+            )
+
+
+def _positions(graph: Graph, given: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
+    """By front and partition. What is no dict is the position of the one partition."""
+    positions: dict[str, dict[int, Any]] = {}
+    for name, position in given.items():
+        if name not in graph.fronts:
+            known = ", ".join(map(repr, graph.fronts))
+            raise InputError(
+                f"backfill(positions=): flow {graph.flow!r} has no front {name!r}; it has {known}."
+            )
+        positions[name] = dict(position) if isinstance(position, Mapping) else {0: position}
+        if set(positions[name]) != set(range(len(positions[name]))):
+            raise InputError(
+                f"backfill(positions=): front {name!r} has positions for the partitions "
+                f"{sorted(positions[name])}. Give one for each, counted from 0; None for one that "
+                f"nothing was read from."
+            )
+    return positions
+
+
+def _location(checkpoint: Any) -> str:
+    if not isinstance(checkpoint, str | os.PathLike) or not str(checkpoint):
+        raise InputError(f"backfill(checkpoint=) takes a path or a URI, got {checkpoint!r}.")
+    text = os.fspath(checkpoint)
+    return text if "://" in text else os.path.abspath(text)
+
+
+class _Backfill:
+    """One attempt."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        units: Units,
+        inputs: Mapping[str, FrontRows],
+        moment: Moment,
+        location: str,
+        write: Mapping[str, Any],
+        positions: Mapping[str, Mapping[int, Any]],
+        partitions: int | None,
+    ) -> None:
+        # pyarrow is an extra, and all this is imported with the package.
+        from emberflow.checkpoint.cuts.store import CheckpointStore
+
+        self._spark = spark
+        self._units = units
+        self._graph = units.graph
+        self._inputs = inputs
+        self._moment = moment
+        self._location = location
+        self._store = CheckpointStore(location)
+        self._write = write
+        self._positions = positions
+        self._partitions = partitions
+
+    def run(self) -> None:
+        if self._is_done(self._store):
+            return
+        life = self._store.begin(self._nothing_before)
+        try:
+            parts = self._stored(life.next_cut, life.incarnation)
+        finally:
+            self._remove_spools(life.incarnation)
+        manifest = Manifest.of(
+            self._graph,
+            number=life.next_cut,
+            incarnation=life.incarnation,
+            time=self._moment,
+            parts=parts,
+            positions=self._positions,
+        )
+        self._store.commit(manifest)
+        self._store.prune(1, incarnation=life.incarnation)
+
+    def _is_done(self, store: CheckpointStore) -> bool:
+        """Whether an earlier attempt has come to its end. Asked before anybody is fenced off."""
+        cut = store.latest()
+        if cut is None:
+            if location_of(self._location).names("fronts"):
+                raise InputError(
+                    f"{store} has the logs of a live query, so a backfill would come too late. "
+                    f"Give it a checkpoint location of its own."
+                )
+            return False
+        check_fits(cut, self._graph)
+        if cut.time == self._moment:
+            return True
+        raise InputError(
+            f"{store} has a cut at {cut.time}, so nothing can be filled in up to {self._moment} "
+            f"there. A backfill begins from nothing: give it a location of its own, and sinks, too."
+        )
+
+    def _nothing_before(self, store: CheckpointStore) -> None:
+        if store.latest() is not None:
+            raise InputError(f"{store} is in use: another driver has just made a cut there.")
+
+    def _remove_spools(self, incarnation: int) -> None:
+        """Those of this attempt, and of earlier ones that could not do so themselves."""
+        from emberflow.runners.batch.backfill.handover import SPOOLS
+
+        location = location_of(self._location)
+        for temporary in (False, True):
+            for name in location.names(SPOOLS, temporary=temporary):
+                if int(name.lstrip(".").partition("-")[0]) <= incarnation:
+                    location.remove(f"{SPOOLS}/{name}")
+
+    def _stored(self, cut: int, incarnation: int) -> list[PartInfo]:
+        """Run the job, and store what of its output the driver has to."""
+        from emberflow.runners.batch.backfill.handover import Handing, Spool, store_spool
+
+        handing = Handing(
+            self._graph,
+            self._moment,
+            self._location,
+            cut,
+            incarnation,
+            {
+                name: None if getattr(sink, "on_driver", False) else sink
+                for name, sink in self._write.items()
+            },
+        )
+        try:
+            rows = self._handed_over(handing).collect()
+        except Exception as error:
+            failure = failure_of(error)
+            if failure is None:
+                raise
+            raise failure from error
+        parts = []
+        for (data,) in rows:
+            told = pickle.loads(data)
+            if isinstance(told, Spool):
+                store_spool(self._location, told, self._write[told.sink], self._moment)
+            else:
+                parts.append(told)
+        return parts
+
+    def _handed_over(self, handing: Any) -> DataFrame:
+        from emberflow.runners.batch.backfill.handover import TOLD_SCHEMA, hand_over
+        from emberflow.runners.batch.passes.passes import Pass
+        from emberflow.runners.batch.shuffle.bus import Spread
+
+        asked = self._partitions or shuffle_partitions(self._spark)
+        parts = min(asked, _PARTS_MAX)
+        given = Pass(
+            self._graph,
+            None,
+            until=self._moment[0],
+            written=frozenset(self._write),
+            parts=parts,
+            spread=Spread(asked, ends_from=self._units.sink_target),
+        )
+        rows = Frames(self._units, self._inputs, given, self._partitions).joined()
+        writers = sum(self._graph.sinks[name].partitions for name in self._write)
+        slots = rows.select(self._slot().alias("bucket"), "time", "path", "payload")
+        spread = slots.repartition(parts + writers, "bucket")
+        in_order = spread.sortWithinPartitions("bucket", "time", "path")
+        return in_order.mapInArrow(task_of(hand_over, handing), TOLD_SCHEMA)
+
+    def _slot(self) -> Column:
+        """`EndTargets.slot_of`, for Spark."""
+        from pyspark.sql import functions as sql
+
+        from emberflow.runners.batch.passes.ends import SPREAD_BITS, EndTargets
+        from emberflow.runners.batch.shuffle.bus import HASH_BITS, HASH_MASK
+
+        bucket = sql.col("bucket")
+        low = bucket.bitwiseAND(sql.lit(HASH_MASK))
+        is_for_sink = sql.shiftright(bucket, HASH_BITS) > EndTargets(self._units).scheduled
+        return bucket - low + sql.when(is_for_sink, sql.shiftright(low, SPREAD_BITS)).otherwise(low)

@@ -1,0 +1,181 @@
+"""What is left at the end of a backfill: the rows of all sinks, all state, and what is scheduled.
+
+A backfill ends at a time T, and what comes of it is three things: output below T for the sinks, the
+state of every key as of T, and the items that were scheduled from below T for later. All three are
+items on the bus like any others, for *ends* instead of units. So they pass through the shuffles of
+later stages untouched, a task that Spark runs again makes the same rows again, and only the pass
+behind the last shuffle (`handing`) touches anything outside of Spark.
+
+==========  ==========================  ================================================  ==============
+end         lower half of bucket        payload                                           place
+==========  ==========================  ================================================  ==============
+state       range of the key's hash     operation, key, its items                         node, and key
+scheduled   range of the place's hash   operation, origin, payload                        the item's
+a sink      partition, and spread       the payload                                       the item's
+==========  ==========================  ================================================  ==============
+
+A bucket is a slice of its own (`bus.Spread`), so it says where its items go at the end. The items of a
+key are one item here, because whoever stores them wants them together; the place of that item only
+tells it from all others.
+
+All that is for one partition of a sink has to come to one task at the end, and not before: on its
+way through the shuffles of other stages it is *spread*. The last shuffle goes by *slot*: a partition
+of a sink, or a range of hashes.
+
+**T** is ``(until, 0)``: below it are the elements of earlier times, and what is scheduled for that
+very time, since scheduled items come before elements. A live query whose fronts have all promised
+``until`` stands at the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from emberflow.engine.cuts.cut import Row, Scheduled, scheduled_row
+from emberflow.engine.messages import Moment
+from emberflow.errors import FlowError
+from emberflow.graph.calls import balance_of
+from emberflow.graph.nodes import Map, Sink
+from emberflow.rows.paths import decoded_path, front_of
+from emberflow.runners.batch.passes.machines import Ended, Kept
+from emberflow.runners.batch.passes.steps import Ahead, Step
+from emberflow.runners.batch.plan.stages import Units
+from emberflow.runners.batch.shuffle.bus import HASH_BITS, HASH_MASK
+from emberflow.values.hashing import HASH_MIN, encode_key, key_hash, owner
+
+#: Into so many buckets a partition of a sink is spread; more would make the rows of the bus small.
+SPREAD_BITS = 6
+_SPREAD_MASK = (1 << SPREAD_BITS) - 1
+_PARTITIONS_MAX = 1 << HASH_BITS - SPREAD_BITS
+#: Ends that come one by one are put on the bus so many at a time.
+_AT_ONCE = 512
+#: Odd, and far from any pattern that times may have.
+_FACTOR = 0x9E3779B97F4A7C15
+
+#: ``(buckets, times, paths, payloads)``, to the bus.
+_Add: TypeAlias = Callable[[list[int], list[int], list[bytes], list[Any]], None]
+
+
+class EndTargets:
+    """The numbers of the ends, behind those of the units."""
+
+    def __init__(self, units: Units) -> None:
+        self.state = units.sink_target
+        self.scheduled = units.sink_target + 1
+        self.sinks = {
+            units.sink_target + 2 + number: sink
+            for number, sink in enumerate(units.graph.sinks.values())
+        }
+        self.of_sink = {sink.name: target for target, sink in self.sinks.items()}
+
+    def slot_of(self, bucket: int) -> int:
+        """What the last shuffle goes by."""
+        target, low = bucket >> HASH_BITS, bucket & HASH_MASK
+        return target << HASH_BITS | (low >> SPREAD_BITS if target in self.sinks else low)
+
+
+class Ends:
+    """Puts the ends of a pass on the bus. ``parts`` is the number of ranges of hashes."""
+
+    def __init__(self, units: Units, parts: int, add: _Add) -> None:
+        self._units = units
+        self._targets = EndTargets(units)
+        self._parts = parts
+        self._add = add
+        self._clear()
+
+    def _clear(self) -> None:
+        self._buckets: list[int] = []
+        self._times: list[int] = []
+        self._paths: list[bytes] = []
+        self._payloads: list[Any] = []
+
+    def flush(self) -> None:
+        """Put on the bus what came one by one."""
+        if self._buckets:
+            self._add(self._buckets, self._times, self._paths, self._payloads)
+            self._clear()
+
+    def _add_one(self, target: int, hashed: int, time: int, path: bytes, payload: Any) -> None:
+        # Hashes are signed: lifted, they are counted from 0.
+        self._buckets.append(target << HASH_BITS | (hashed - HASH_MIN) * self._parts >> HASH_BITS)
+        self._times.append(time)
+        self._paths.append(path)
+        self._payloads.append(payload)
+        if len(self._buckets) >= _AT_ONCE:
+            self.flush()
+
+    def ended(self, node: int) -> Ended:
+        """Told what is left of each key of a node."""
+        graph, fused = self._units.graph, self._units.layout.fused.get(node)
+        # Of a reduction the accumulator is all; the cycle that it stands for has the state's name.
+        operation = graph.nodes[node if fused is None else fused.reduction.group].name
+        held = 2 if fused is None else 3
+        target, add = self._targets.state, self._add_one
+
+        def ended(key: Any, kept: list[Kept]) -> None:
+            if kept:
+                items = [(item[0], item[1], item[held]) for item in kept]
+                add(target, key_hash(key), node, encode_key(key), (operation, key, items))
+
+        return ended
+
+    def ahead_of(self, until: int) -> Ahead:
+        """Takes what is scheduled for later than this."""
+        target, add = self._targets.scheduled, self._add_one
+
+        def ahead(
+            node: Map, place: tuple[int, bytes], origin: tuple[int, int], payload: Any
+        ) -> bool:
+            time, path = place
+            if time <= until:
+                return False
+            hashed = key_hash((time, *decoded_path(path)))
+            add(target, hashed, time, path, (node.name, origin, payload))
+            return True
+
+        return ahead
+
+    def sink_step(self, sink: Sink) -> Step:
+        """The step of a sink: each item to its partition."""
+        target, add = self._targets.of_sink[sink.name] << HASH_BITS, self._add
+        balance = None if sink.key is None else balance_of(sink, sink.key)
+        if sink.partitions > _PARTITIONS_MAX:
+            raise FlowError(
+                f"{sink} has {sink.partitions} partitions, and a backfill knows {_PARTITIONS_MAX}."
+            )
+
+        def to_sink(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+            buckets = [target | time * _FACTOR >> 40 & _SPREAD_MASK for time in times]
+            if balance is not None:
+                rows = zip(buckets, times, paths, payloads, strict=True)
+                buckets = [
+                    bucket
+                    | owner(balance(payload, (time, front_of(path)))[1], sink.partitions)
+                    << SPREAD_BITS
+                    for bucket, time, path, payload in rows
+                ]
+            add(buckets, times, paths, payloads)
+
+        return to_sink
+
+
+def dropped_after(until: int) -> Ahead:
+    """For who wants no more than the output: what is scheduled for later is dropped."""
+    return lambda node, place, origin, payload: place[0] > until
+
+
+def state_rows(payload: tuple[str, Any, list[tuple[int, bytes, Any]]]) -> list[Row]:
+    """The rows of a cut that an item of state stands for."""
+    operation, key, items = payload
+    hashed = key_hash(key)
+    return [
+        Row(operation, hashed, key, (time, *decoded_path(path)), held) for time, path, held in items
+    ]
+
+
+def row_of_scheduled(time: int, path: bytes, payload: tuple[str, Moment, Any]) -> Scheduled:
+    """The row of a cut that a scheduled item stands for."""
+    operation, origin, held = payload
+    return scheduled_row(operation, origin, (time, *decoded_path(path)), held)

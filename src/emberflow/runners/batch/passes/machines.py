@@ -1,0 +1,298 @@
+"""Grouping and reduction over the sorted items of one key hash at a time.
+
+A pass gets items sorted by (key hash, place). So when the hash changes, no item of it will ever
+follow, and all that was kept for it is dropped: a grouping holds ``window - 1`` payloads of a key, a
+reduction its accumulator, whatever the number of keys and the length of their histories. Different
+keys of one hash are told apart by a dict, as everywhere.
+
+``ended`` is told what was left of each key, if anybody wants to know: that is the state of the step
+after the last element, which a backfill hands on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from emberflow.dsl.operators.aggregates import one_more
+from emberflow.engine.layout import Fused
+from emberflow.errors import InternalError
+from emberflow.graph.calls import function_error, scheduled_time
+from emberflow.graph.nodes import Graph, Group, Map
+from emberflow.rows.paths import encoded_path, front_of
+from emberflow.runners.batch.passes.steps import Step
+from emberflow.values.functions import itself
+from emberflow.values.item import At
+
+#: An item of a key that ended: time, path, payload, and the accumulator of a reduction. Of a state
+#: the payload is the value.
+Kept: TypeAlias = tuple[int, bytes, Any, Any]
+#: ``(key, what is left of it)``
+Ended: TypeAlias = Callable[[Any, list[Kept]], None]
+
+#: ``(times, paths, keys, accumulators)``: a step that takes pairs as two lists.
+Pairs: TypeAlias = Callable[[list[int], list[bytes], list[Any], list[Any]], None]
+
+_ABSENT: Any = object()
+_TEXT = {str}
+
+
+class GroupMachine:
+    """The last ``window`` payloads of the key, for each item."""
+
+    def __init__(self, node: Group, send: Step, ended: Ended | None = None) -> None:
+        self._key = node.key.function
+        self._window = node.window
+        self._send = send
+        self._ended = ended
+        self._bucket: int | None = None
+        self._held: dict[Any, deque[Any]] = {}
+        self._places: dict[Any, deque[tuple[int, bytes]]] = {}
+
+    def feed(
+        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+    ) -> None:
+        key_of, window, held, keeping = self._key, self._window, self._held, self._ended
+        current = self._bucket
+        tuples: list[tuple[Any, ...]] = []
+        append = tuples.append
+        for number, (bucket, payload) in enumerate(zip(buckets, payloads, strict=True)):
+            if bucket != current:
+                self.end()
+                current = bucket
+            key = key_of(payload)
+            last = held.get(key)
+            if last is None:
+                last = held[key] = deque(maxlen=window)
+            last.append(payload)
+            append(tuple(last))
+            if keeping is not None:
+                places = self._places.setdefault(key, deque(maxlen=window - 1))
+                places.append((times[number], paths[number]))
+        self._bucket = current
+        self._send(times, paths, tuples)
+
+    def end(self) -> None:
+        """No item of this hash will follow."""
+        if self._ended is not None:
+            for key, places in self._places.items():
+                payloads = list(self._held[key])[len(self._held[key]) - len(places) :]
+                self._ended(
+                    key,
+                    [
+                        (time, path, payload, None)
+                        for (time, path), payload in zip(places, payloads, strict=True)
+                    ],
+                )
+            self._places.clear()
+        self._held.clear()
+
+    finish = end
+
+
+class Reducer:
+    """What a fused reduction makes of one item: the functions, the places and the errors."""
+
+    def __init__(self, graph: Graph, fused: Fused) -> None:
+        reduction = fused.reduction
+        self.keyed, self.with_key = fused.keyed, reduction.with_key
+        self.first, self.combine = reduction.first, reduction.combine_function
+        #: Whether accumulators are numbers that follow each other: then nobody has to be called.
+        self.counts = reduction.combine_function is one_more
+        self._shown = reduction.shown
+        self._combine_node = graph.nodes[reduction.combine]
+        self._value_node = None if reduction.value is None else graph.nodes[reduction.value]
+        # First image of the pair map and of the combine map, port 1 of the broadcast, value map.
+        self.out = encoded_path((0, 0, 1, 0) if fused.keyed else (0, 1))
+        self.key_of: Callable[[Any], Any]
+        self.value_of: Callable[[Any], Any]
+        if fused.keyed:
+            assert reduction.key is not None
+            self.key_of, self.value_of = reduction.key, itself
+        else:
+            self.key_of, self.value_of = _first, _third
+
+    def sent(self, key: Any, accumulator: Any) -> Any:
+        if not self.keyed:
+            return key, True, accumulator
+        return (key, accumulator) if self.with_key else accumulator
+
+    def failure(self, error: Exception, payload: Any, time: int, path: bytes) -> Exception:
+        """What to raise when ``first`` or ``combine`` did."""
+        assert isinstance(self._combine_node, Map)
+        shown = self._shown(self.value_of(payload))
+        return function_error(self._combine_node, error, shown, (time, front_of(path)))
+
+    def refuse(self, accumulator: At[Any], time: int, path: bytes) -> None:
+        """An accumulator cannot be scheduled; where triples go on, the map behind them says so."""
+        if self.keyed:
+            assert isinstance(self._value_node, Map)
+            scheduled_time(self._value_node, accumulator, (time, front_of(path)))
+            raise InternalError(f"{self._value_node} scheduled an accumulator")
+
+
+class ReduceMachine:
+    """The accumulator of the key after each item."""
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        send: Step,
+        ended: Ended | None = None,
+        pairs: Pairs | None = None,
+    ) -> None:
+        self._reducer = reducer
+        self._send = send
+        self._send_pairs = pairs if reducer.keyed and reducer.with_key else None
+        self._ended = ended
+        self._bucket: int | None = None
+        #: The key at hand and its accumulator; and those of other keys of the same hash.
+        self._key: Any = _ABSENT
+        self._accumulator: Any = None
+        self._held: dict[Any, Any] = {}
+        self._last: dict[Any, tuple[int, bytes, Any]] = {}
+
+    def feed(
+        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+    ) -> None:
+        reducer = self._reducer
+        keys: list[Any] = []
+        accumulators: list[Any] = []
+        if self._ended is None:
+            self._reduce(buckets, payloads, times, paths, keys, accumulators)
+        else:
+            for part in _runs(buckets):
+                at, where, given = times[part], paths[part], payloads[part]
+                self._reduce(buckets[part], given, at, where, keys, accumulators)
+                last = zip(at, where, given, strict=True)
+                self._last.update(zip(keys[part], last, strict=True))
+        if At in set(map(type, accumulators)):
+            for accumulator, time, path in zip(accumulators, times, paths, strict=True):
+                if isinstance(accumulator, At):
+                    reducer.refuse(accumulator, time, path)
+        out = reducer.out
+        paths = [path + out for path in paths]
+        if self._send_pairs is not None:
+            return self._send_pairs(times, paths, keys, accumulators)
+        sent: list[Any] = accumulators
+        if not reducer.keyed:
+            sent = [(key, True, held) for key, held in zip(keys, accumulators, strict=True)]
+        elif reducer.with_key:
+            sent = list(zip(keys, accumulators, strict=True))
+        return self._send(times, paths, sent)
+
+    def _reduce(
+        self,
+        buckets: list[int],
+        payloads: list[Any],
+        times: list[int],
+        paths: list[bytes],
+        keys: list[Any],
+        accumulators: list[Any],
+    ) -> None:
+        """Append the key and the accumulator of each item."""
+        reducer = self._reducer
+        first, combine, counts = reducer.first, reducer.combine, reducer.counts
+        values = payloads if reducer.keyed else [payload[2] for payload in payloads]
+        bucket_now, key_now, accumulator = self._bucket, self._key, self._accumulator
+        append, done = accumulators.append, len(keys)
+        try:
+            for start, end, key in _stretches(buckets, payloads, reducer.key_of, keys):
+                bucket = buckets[start]
+                if bucket == bucket_now and key == key_now:
+                    accumulator = combine(accumulator, values[start])
+                else:
+                    self._key, self._accumulator = key_now, accumulator
+                    before, value = self._turn_to(bucket, key), values[start]
+                    bucket_now, key_now = bucket, key
+                    accumulator = first(value) if before is _ABSENT else combine(before, value)
+                append(accumulator)
+                if end - start == 1:
+                    continue
+                if counts:
+                    accumulators += range(accumulator + 1, accumulator + end - start)
+                else:
+                    rest = accumulate(values[start + 1 : end], combine, initial=accumulator)
+                    next(rest)
+                    accumulators += rest  # if it raises, those before are there
+                accumulator = accumulators[-1]
+        except Exception as error:
+            number = len(accumulators) - done
+            raise reducer.failure(error, payloads[number], times[number], paths[number]) from error
+        self._bucket, self._key, self._accumulator = bucket_now, key_now, accumulator
+
+    def _turn_to(self, bucket: int, key: Any) -> Any:
+        """Put the key at hand aside, or all of its hash if that has ended; the other one's state."""
+        if bucket != self._bucket:
+            self.end()
+            self._bucket = bucket
+            return _ABSENT
+        self._held[self._key] = self._accumulator
+        return self._held.pop(key, _ABSENT)
+
+    def end(self) -> None:
+        """No item of this hash will follow."""
+        if self._ended is not None and self._key is not _ABSENT:
+            self._held[self._key] = self._accumulator
+            for key, (time, path, payload) in self._last.items():
+                self._ended(key, [(time, path, payload, self._held[key])])
+            self._last.clear()
+        self._key, self._accumulator = _ABSENT, None
+        self._held.clear()
+
+    finish = end
+
+
+def _runs(buckets: list[int]) -> Iterator[slice]:
+    """The stretches of equal buckets."""
+    start = 0
+    for end in _ends(buckets):
+        yield slice(start, end)
+        start = end
+
+
+def _stretches(
+    buckets: list[int], payloads: list[Any], key_of: Callable[[Any], Any], keys: list[Any]
+) -> Iterator[tuple[int, int, Any]]:
+    """Where stretches of one bucket and one key begin and end, and the key; all keys go to a list."""
+    texts = set(map(type, payloads)) == _TEXT
+    start = 0
+    for end in _ends(buckets):
+        length = end - start
+        key = key_of(payloads[start])
+        if length == 1:
+            keys.append(key)
+            yield start, end, key
+        elif texts and payloads[start:end].count(payloads[start]) == length:
+            # Texts that are equal are one text to a function, and it gives one key.
+            keys += [key] * length
+            yield start, end, key
+        else:
+            here = [key, *map(key_of, payloads[start + 1 : end])]
+            keys += here
+            if here.count(key) == length:
+                yield start, end, key
+            else:  # keys of one hash take turns
+                for number, key in enumerate(here, start):
+                    yield number, number + 1, key
+        start = end
+
+
+def _ends(buckets: list[int]) -> list[int]:
+    column = np.array(buckets, np.int64)
+    ends: list[int] = (np.flatnonzero(column[1:] != column[:-1]) + 1).tolist()
+    if buckets:
+        ends.append(len(buckets))
+    return ends
+
+
+def _first(triple: tuple[Any, bool, Any]) -> Any:
+    return triple[0]
+
+
+def _third(triple: tuple[Any, bool, Any]) -> Any:
+    return triple[2]

@@ -1,0 +1,521 @@
+"""What runs in a Spark task: one pass over the rows of a partition, from Arrow to Arrow.
+
+Rows between passes are chunks of items (`bus`), sorted by the slice that they are of; a slice at a
+time is put in order (`sorting`) and goes through the machines of its unit, which see the items of one
+key after the other.
+
+A pass takes parts of what it has, small enough that what a part turns into stays small, and yields a
+batch of rows whenever enough have come together. A clock helps to choose how long a part is; what
+comes out does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import itemgetter
+from time import thread_time
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from emberflow.errors import InternalError
+from emberflow.graph.calls import Balance, balance_of
+from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Sink
+from emberflow.graph.transactions import Access, Close, Open, Report, State
+from emberflow.rows.inputs import Checked
+from emberflow.rows.outputs import ColumnWriter, SinkColumns
+from emberflow.rows.paths import decoded_path
+from emberflow.runners.batch.passes.ends import Ends, dropped_after
+from emberflow.runners.batch.passes.machines import Ended, GroupMachine, ReduceMachine, Reducer
+from emberflow.runners.batch.passes.regions import Region
+from emberflow.runners.batch.passes.steps import Step, broadcast_step, map_step, placed_step
+from emberflow.runners.batch.passes.transactions import Serial, StateMachine, report_step
+from emberflow.runners.batch.plan.stages import Units
+from emberflow.runners.batch.shuffle.bus import (
+    ANYWHERE,
+    HASH_BITS,
+    HASH_MASK,
+    BusRows,
+    Items,
+    Spread,
+)
+from emberflow.runners.batch.shuffle.output_order import OutputSorter
+from emberflow.runners.batch.shuffle.sorting import Sorter, doubled_in
+from emberflow.runners.interpreter import seldom_collecting
+from emberflow.values.hashing import key_hash
+
+#: Rows and bytes that leave as one Arrow batch.
+_ROWS_MAX = 10_000
+_BYTES_MAX = 16 << 20
+#: Items taken through the steps at once. Each of them may make an accumulator, and accumulators may
+#: be large; but large ones take long to make, so a part is as long as what it costs.
+_PART_MIN, _PART_MAX = 16, 2_048
+_PART_SECONDS = 0.005
+#: What a part should turn into, and the least and most elements that make one.
+_ITEMS_AIMED_AT = 8_192
+_BYTES_AIMED_AT = 2 << 20
+_ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
+
+#: Keys whose bucket is remembered. Past that it is forgotten and begun anew.
+_KNOWN_MAX = 200_000
+
+#: Texts that are longer than this on average hardly come twice.
+_TEXT_LENGTH = 32
+_TEXT = {str}
+
+_OBJECTS_A_COLLECTION = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """All that a task has to know; it travels in the closure that Spark ships."""
+
+    graph: Graph
+    #: The sink that all is for; None for all of them, and for what is left at the end (`ends`).
+    sink: Sink | None
+    #: Units that run in this pass: rows for others go on as they are.
+    units: tuple[int, ...] = ()
+    #: Or the front whose elements begin here.
+    front: Checked | None = None
+    #: The columns of the sink, if all that leaves is for it.
+    columns: SinkColumns | None = None
+    #: Whether rows of the sink leave in the order of their places.
+    ordered: bool = False
+    #: How the next shuffle spreads what leaves for other units.
+    spread: Spread = ANYWHERE
+    #: What maps schedule for later than this goes no further.
+    until: int | None = None
+    #: Where all is for all: the sinks whose rows are wanted.
+    written: frozenset[str] = frozenset()
+    #: And into how many parts its state goes.
+    parts: int = 1
+
+
+def run_pass(given: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run a pass in a task."""
+    with seldom_collecting(_OBJECTS_A_COLLECTION):
+        yield from passed(given, batches)
+
+
+def passed(
+    given: Pass,
+    batches: Iterable[pa.RecordBatch],
+    ended: Callable[[int], Ended] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """What a pass makes of its rows. ``ended(node)`` is told what is left of each key of a node."""
+    runner = Runner(given, ended)
+    if given.front is not None:
+        return runner.begun(given.front, batches)
+    return runner.gone_on(batches)
+
+
+def no_doubles(front: Checked, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Fail on a time that is there twice: there is no row but for such."""
+    for batch in batches:
+        for time in batch.column(0).to_pylist():
+            raise front.double(time)
+    return iter(())
+
+
+class Runner:
+    """One pass under way."""
+
+    def __init__(self, given: Pass, ended: Callable[[int], Ended] | None = None) -> None:
+        self.given = given
+        self.units = Units(given.graph)
+        self._needed = self.units.leading_to(given.sink)
+        self._out: _SinkRows | BusRows = (
+            BusRows(given.spread)
+            if given.columns is None
+            else _SinkRows(given.columns, given.ordered)
+        )
+        self._ended = ended
+        self._ahead = None if given.until is None else dropped_after(given.until)
+        self._ends: Ends | None = None
+        if given.sink is None:
+            assert isinstance(self._out, BusRows)
+            assert given.until is not None
+            self._ends = Ends(self.units, given.parts, self._out.add)
+            self._ended, self._ahead = self._ends.ended, self._ends.ahead_of(given.until)
+        self._steps: dict[int, Step] = {}
+        self._machines = {number: self._machine(number) for number in given.units}
+        self._part = _PART_MIN
+
+    # Rows in, rows out.
+
+    def begun(self, front: Checked, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        send = self._step(self.units.layout.readers[front.front.id][0])
+        size = 64
+        for batch in batches:
+            start = 0
+            while start < batch.num_rows:
+                rows = batch.slice(start, size)
+                times, payloads = front.elements(rows)
+                start += size
+                items, count = self._out.taken, self._out.taken_bytes
+                send(times, front.paths(rows), payloads)
+                items, count = self._out.taken - items, self._out.taken_bytes - count
+                aimed = min(
+                    size * _ITEMS_AIMED_AT // max(1, items), size * _BYTES_AIMED_AT // max(1, count)
+                )
+                size = max(_ELEMENTS_MIN, min(_ELEMENTS_MAX, 2 * size, aimed))
+                yield from self._out.full()
+        yield from self._rest()
+
+    def gone_on(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sorter, current = Sorter(doubled_in(self.given.graph)), None
+        try:
+            for batch in batches:
+                chunks = batch.column(3)
+                passing = 0
+                for number, bucket in enumerate(batch.column(0).to_pylist()):
+                    if bucket != current:
+                        if current is not None:
+                            if bucket < current:
+                                raise InternalError("the rows of a pass are not sorted")
+                            yield from self._slice_of(current >> HASH_BITS, sorter.ended())
+                        current = bucket
+                    if self._passes(bucket >> HASH_BITS):
+                        passing += 1
+                        continue
+                    if passing:
+                        yield batch.slice(number - passing, passing)
+                        passing = 0
+                    sorter.add(chunks[number].as_py())
+                if passing:
+                    yield batch.slice(batch.num_rows - passing)
+            if current is not None:
+                yield from self._slice_of(current >> HASH_BITS, sorter.ended())
+        finally:
+            sorter.close()
+        for machine in self._machines.values():
+            machine.finish()
+        yield from self._rest()
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
+        if self._ends is not None:
+            self._ends.flush()
+        yield from self._out.rest()
+
+    def _passes(self, target: int) -> bool:
+        """Whether what is for this unit goes on to a later pass."""
+        return target not in self._machines and self.given.columns is None
+
+    def _slice_of(self, target: int, blocks: Iterator[Items]) -> Iterator[pa.RecordBatch]:
+        machine = self._machines.get(target)
+        for hashes, times, paths, payloads in blocks:
+            start = 0
+            while start < len(paths):
+                end, began = start + self._part, thread_time()
+                at, where, given = times[start:end].tolist(), paths[start:end], payloads[start:end]
+                if machine is not None:
+                    machine.feed(hashes[start:end].tolist(), at, where, given)
+                elif target == self.units.sink_target and self.given.sink is not None:
+                    self._step(self.given.sink.id)(at, where, given)
+                else:
+                    raise InternalError(f"a row for unit {target} has come to the end of its batch")
+                slow = thread_time() - began > _PART_SECONDS
+                if slow:
+                    self._part = max(_PART_MIN, self._part // 2)
+                elif end - start == self._part:
+                    self._part = min(_PART_MAX, self._part * 2)
+                start = end
+                yield from self._out.full()
+
+    # The steps between: made once a pass, from the graph.
+
+    def _machine(self, number: int) -> GroupMachine | ReduceMachine | StateMachine | Region:
+        layout, graph = self.units.layout, self.given.graph
+        unit = self.units.units[number]
+        if unit.is_region:
+            leaving = {
+                reader: self._step(reader)
+                for node in unit.nodes
+                for reader in layout.readers[node]
+                if reader not in unit.nodes and reader in self._needed
+            }
+            whole = [
+                drawn for open_, drawn in self.units.ordering.whole.items() if open_ in unit.nodes
+            ]
+            serial = Serial(graph, whole, self._ended) if whole else None
+            return Region(
+                layout, unit, leaving, serial=serial, ahead=self._ahead, ended=self._ended
+            )
+        (node,) = unit.nodes
+        ended = None if self._ended is None else self._ended(node)
+        found = graph.nodes[node]
+        if isinstance(found, State):
+            return StateMachine(graph, found, self._sends(found), ended)
+        reader = layout.readers[node][0]
+        send = self._step(reader)
+        if node in layout.fused:
+            reducer, pairs = Reducer(graph, layout.fused[node]), None
+            if isinstance(self._out, _SinkRows) and isinstance(graph.nodes[reader], Sink):
+                pairs = self._out.add_columns if self._out.takes_columns(2) else None
+            return ReduceMachine(reducer, send, ended, pairs)
+        assert isinstance(found, Group)
+        return GroupMachine(found, send, ended)
+
+    def _sends(self, state: State) -> list[dict[str, Step]]:
+        """By access of a state: where what it sends goes, if anybody wants to hear it."""
+        sends: list[dict[str, Step]] = [{} for _ in state.accesses]
+        readers = self.units.layout.readers[state.id]
+        for (number, what), reader in zip(state.outputs, readers, strict=True):
+            if reader in self._needed:
+                sends[number][what] = self._step(reader)
+        return sends
+
+    def _step(self, number: int) -> Step:
+        step = self._steps.get(number)
+        if step is None:
+            step = self._steps[number] = self._made_step(number)
+        return step
+
+    def _made_step(self, number: int) -> Step:
+        if number in self.units.of_node:
+            return self._towards_unit(number)
+        node = self.given.graph.nodes[number]
+        readers = self.units.layout.readers[number]
+        if isinstance(node, Sink):
+            return self._towards_sink() if self._ends is None else self._towards_end(node)
+        if isinstance(node, Front | Merge | Open):
+            return self._step(readers[0])
+        if isinstance(node, Access):
+            return self._towards_state(node)
+        if isinstance(node, Report):
+            return self._reported(node)
+        if isinstance(node, Map):
+            step = map_step(node, self._step(readers[0]), self._ahead)
+        elif isinstance(node, Broadcast):
+            step = broadcast_step(
+                [
+                    (port, self._step(reader))
+                    for port, reader in enumerate(readers)
+                    if reader in self._needed
+                ]
+            )
+        else:
+            raise InternalError(f"a batch does not know {node}")
+        key = node.inputs[0].key
+        return step if key is None else placed_step(balance_of(node, key), step)
+
+    def _towards_sink(self) -> Step:
+        out = self._out
+        if isinstance(out, _SinkRows):
+            return out.add
+        target = self.units.sink_target << HASH_BITS
+
+        def to_sink(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+            # Any partition will do. Elements are spread, so that none has to take them all.
+            out.add([target | hash(time) & HASH_MASK for time in times], times, paths, payloads)
+
+        return to_sink
+
+    def _reported(self, node: Report) -> Step:
+        """Past a closer that has nothing to decide."""
+        graph, needed = self.given.graph, self._needed
+        closes = (each for each in graph.nodes if isinstance(each, Close))
+        close = next(each for each in closes if each.transaction == node.transaction)
+        readers = enumerate(self.units.layout.readers[close.id])
+        sends = {port: self._step(reader) for port, reader in readers if reader in needed}
+        return report_step(graph, node, close, sends)
+
+    def _towards_state(self, access: Access) -> Step:
+        """To the shuffle before a state: see `transactions.StateMachine`."""
+        states = (each for each in self.given.graph.nodes if isinstance(each, State))
+        state = next(each for each in states if access.id in each.accesses)
+        out = self._bus()
+        number = state.accesses.index(access.id)
+        several = len(state.accesses) > 1
+        key_of, balance = access.by.function, balance_of(access, access.by)
+        placed = _placed(key_of, balance, self.units.of_node[state.id] << HASH_BITS)
+        carried = access.carried
+
+        def to_state(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+            owns = [pair[1] for pair in payloads] if carried else payloads
+            buckets, _ = placed(times, paths, owns)
+            told = [(number, payload) for payload in payloads] if several else payloads
+            out.add(buckets, times, paths, told)
+
+        return to_state
+
+    def _bus(self) -> BusRows:
+        if isinstance(self._out, _SinkRows):
+            raise InternalError("the last pass of a batch has rows that are not for the sink")
+        return self._out
+
+    def _towards_end(self, sink: Sink) -> Step:
+        assert self._ends is not None
+        return self._ends.sink_step(sink) if sink.name in self.given.written else _nowhere
+
+    def _towards_unit(self, entry: int) -> Step:
+        """To the shuffle: every item gets the bucket of its key."""
+        out = self._bus()
+        number = self.units.of_node[entry]
+        unit = self.units.units[number]
+        target = number << HASH_BITS
+        spreading = self.units.ordering.spreading_key(unit, entry)
+        if spreading is not None:
+            known = _Known(target)
+
+            def to_transactions(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+                buckets = [_spread(known, spreading, payload) for payload in payloads]
+                out.add(buckets, times, paths, [(entry, payload) for payload in payloads])
+
+            return to_transactions
+
+        keyed = self.units.keyed_node(unit, entry)
+        if keyed is None:
+
+            def to_region(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+                out.add([target] * len(times), times, paths, [(entry, p) for p in payloads])
+
+            return to_region
+
+        found = self.units.layout.balance_of(keyed)
+        assert found is not None
+        placed = _placed(*found, target)
+        if unit.is_region:
+
+            def to_keyed_region(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+                buckets, given = placed(times, paths, payloads)
+                out.add(buckets, times, paths, [(entry, payload) for payload in given])
+
+            return to_keyed_region
+
+        def to_unit(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+            buckets, given = placed(times, paths, payloads)
+            out.add(buckets, times, paths, given)
+
+        return to_unit
+
+
+def _nowhere(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+    """The step of a sink that nobody asks for."""
+
+
+#: ``(times, paths, payloads) -> (buckets, payloads)``
+_Placed: TypeAlias = Callable[[list[int], list[bytes], list[Any]], tuple[Sequence[int], list[Any]]]
+
+
+def _placed(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Placed:
+    known = _Known(target)
+    texts = _Texts(key_of, known)
+
+    def placed(
+        times: list[int], paths: list[bytes], payloads: list[Any]
+    ) -> tuple[Sequence[int], list[Any]]:
+        short = _TEXT_LENGTH * len(payloads)
+        if set(map(type, payloads)) == _TEXT and sum(map(len, payloads)) <= short:
+            with suppress(Exception):  # told below
+                return texts.placed(payloads)
+        try:
+            return [known[key_of(payload)] for payload in payloads], payloads
+        except Exception:  # the key function raised, or a key has no stable hash: told item by item
+            return [
+                target | balance(payload, (time, decoded_path(path)[0]))[1] & HASH_MASK
+                for time, path, payload in zip(times, paths, payloads, strict=True)
+            ], payloads
+
+    return placed
+
+
+class _Known(dict[Any, int]):
+    """The bucket of each key met so far: keys repeat, and a lookup is cheaper than a hash."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+
+    def __missing__(self, key: Any) -> int:
+        if len(self) >= _KNOWN_MAX:
+            self.clear()
+        bucket = self[key] = self.target | key_hash(key) & HASH_MASK
+        return bucket
+
+
+def _spread(known: _Known, key_of: Callable[[Any], Any], payload: Any) -> int:
+    """The bucket of a transaction. One that fails here fails again where it runs, and tells it."""
+    try:
+        return known[key_of(payload)]
+    except Exception:
+        return known.target
+
+
+class _Texts(dict[str, int]):
+    """Short texts met so far, numbered; and the bucket of each.
+
+    Equal texts cannot be told apart, so one object stands for all of them: it is at hand when it is
+    sorted, it is written once a chunk, and its key is asked for once.
+    """
+
+    def __init__(self, key_of: Callable[[Any], Any], known: _Known) -> None:
+        self._key_of = key_of
+        self._known = known
+        self._texts: list[str] = []
+        self._buckets: list[int] = []
+
+    def __missing__(self, text: str) -> int:
+        self._buckets.append(self._known[self._key_of(text)])
+        self._texts.append(text)
+        number = self[text] = len(self)
+        return number
+
+    def placed(self, texts: list[str]) -> tuple[Sequence[int], list[str]]:
+        if len(self) >= _KNOWN_MAX:
+            self.clear()
+            self._texts, self._buckets = [], []
+        numbers = list(map(self.__getitem__, texts))
+        if len(numbers) < 2:
+            return [self._buckets[number] for number in numbers], texts
+        pick = itemgetter(*numbers)
+        return pick(self._buckets), list(pick(self._texts))
+
+
+class _SinkRows:
+    """Rows of the sink: each part becomes columns at once, so that no payload is held for long."""
+
+    def __init__(self, columns: SinkColumns, ordered: bool) -> None:
+        self.taken = self.taken_bytes = 0
+        self._writer = ColumnWriter(columns)
+        self._sorter = OutputSorter(self._writer.schema) if ordered else None
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+
+    def add(self, times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+        if times:
+            self._take(self._writer.batch(times, paths, payloads))
+
+    def takes_columns(self, count: int) -> bool:
+        """Whether payloads that are tuples of so many may come as columns."""
+        return self._writer.takes_columns(count)
+
+    def add_columns(self, times: list[int], paths: list[bytes], *columns: list[Any]) -> None:
+        """As `add` of tuples, without making them."""
+        if times:
+            self._take(self._writer.batch_of_columns(times, paths, columns))
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        self.taken += batch.num_rows
+        self.taken_bytes += batch.nbytes
+        if self._sorter is not None:
+            self._sorter.add(batch)
+            return
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+
+    def full(self) -> Iterator[pa.RecordBatch]:
+        if self._rows >= _ROWS_MAX or self._bytes >= _BYTES_MAX:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """All rows that are left; nothing comes after it if they are to be in order."""
+        if self._sorter is not None:
+            yield from self._sorter.ended() if self.taken else ()
+        elif self._batches:
+            batches, self._batches = self._batches, []
+            self._rows = self._bytes = 0
+            yield from pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -1,0 +1,558 @@
+"""Transactions in a batch: nothing comes late, so nothing is ever taken back.
+
+`ordering` says which of them run how.
+
+**Apart** (`StateMachine`). All transactions of the state take effect access by access, so it is a
+keyed pass: items sorted by (key hash, place), one value at hand, and when the hash changes all of it
+is forgotten. It costs what a reduction costs. What leaves has the places that the reference gives
+it: a transaction that is decided alone lets out what a closer would; of one that cannot fail the
+value goes on to the next step, and `report_step` stands for its closer, which has nothing to decide.
+
+**As a whole** (`Serial`). The transactions of a region, one at a time in the order of places: each
+is followed from its opening to its closing at once, the first image and all it causes before the
+second, so that accesses come in the order of their places. Updates go to a scratch copy that the
+transaction alone sees, and at the end all of it is applied or nothing: this is `runners.sequential`,
+over paths instead of places.
+
+``ended`` is told, if anybody wants to know, the last committed version of each key once no access of
+it will follow: the place of the access that made it, and the value, which is what a cut has of a
+state (`engine.versions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import Any, TypeAlias
+
+from emberflow.errors import InternalError
+from emberflow.graph.calls import balance_of, images_of, scheduled_time
+from emberflow.graph.nodes import Broadcast, Graph, Map, Merge
+from emberflow.graph.transaction_calls import outcome_of, verdict_of
+from emberflow.graph.transactions import (
+    COMMITTED,
+    OUTPUT,
+    REJECTED,
+    RESULT,
+    Access,
+    Close,
+    Rejected,
+    Report,
+    State,
+    Values,
+    depth_of,
+)
+from emberflow.rows.paths import CHILDREN, encoded_int, front_of, split_path
+from emberflow.runners.batch.passes.machines import Ended
+from emberflow.runners.batch.passes.steps import Step
+from emberflow.runners.batch.plan.ordering import Drawn, results_of
+from emberflow.values.item import At
+
+_COMMITTED, _REJECTED, _OUTPUT, _RESULT = map(encoded_int, (COMMITTED, REJECTED, OUTPUT, RESULT))
+
+#: Keys known to have a stable hash. Past that they are forgotten and begun anew.
+_KEYS_MAX = 200_000
+
+
+# --- Apart: a state is a keyed pass ---------------------------------------------------------------
+
+
+class _Use:
+    """An access as `StateMachine` uses it."""
+
+    def __init__(self, graph: Graph, state: State, number: int, sends: dict[str, Step]) -> None:
+        access = graph.nodes[state.accesses[number]]
+        assert isinstance(access, Access)
+        self.access = access
+        self.key_of, self.function = access.by.function, access.function
+        self.check = None if access.check is None else access.check.function
+        self.why = "" if access.check is None else access.check.name
+        self.outcome = outcome_of(access)
+        self.sends = sends
+        # Within a transaction that is decided alone there are one-to-one maps only, and the child
+        # id of an only image is one byte.
+        self.depth = depth_of(graph, access) if access.alone else 0
+
+
+class StateMachine:
+    """The value of the key before and after each access; ``sends`` by access, and what it sends."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        state: State,
+        sends: list[dict[str, Step]],
+        ended: Ended | None = None,
+    ) -> None:
+        self._state = state
+        self._uses = [_Use(graph, state, *each) for each in enumerate(sends)]
+        self._ended = ended
+        self._bucket: int | None = None
+        self._key: Any = _NO_KEY
+        self._value: Any = state.default
+        #: Of other keys of the same hash; and where each was written last, if that is asked for.
+        self._held: dict[Any, Any] = {}
+        self._written: dict[Any, tuple[int, bytes]] = {}
+
+    def feed(
+        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+    ) -> None:
+        """Take sorted items in: payloads, or of a state with several accesses ``(number, payload)``."""
+        uses = self._uses
+        if len(uses) == 1:
+            (use,) = uses
+            owns = [pair[1] for pair in payloads] if use.access.carried else payloads
+            values, failed = self._run(buckets, repeat(0), times, paths, owns)
+            self._send(use, times, paths, payloads, owns, values, failed)
+            return
+        numbers = [number for number, _ in payloads]
+        payloads = [payload for _, payload in payloads]
+        owns = [
+            payload[1] if uses[number].access.carried else payload
+            for number, payload in zip(numbers, payloads, strict=True)
+        ]
+        values, failed = self._run(buckets, numbers, times, paths, owns)
+        for number, use in enumerate(uses):
+            here = [place for place, own in enumerate(numbers) if own == number]
+            self._send(
+                use,
+                [times[place] for place in here],
+                [paths[place] for place in here],
+                [payloads[place] for place in here],
+                [owns[place] for place in here],
+                [values[place] for place in here],
+                {new: failed[place] for new, place in enumerate(here) if place in failed},
+            )
+
+    def _run(
+        self,
+        buckets: list[int],
+        numbers: Iterable[int],
+        times: list[int],
+        paths: list[bytes],
+        owns: list[Any],
+    ) -> tuple[list[Any], dict[int, Any]]:
+        """The value after each access; and of those whose check failed, the key."""
+        uses, noting, written = self._uses, self._ended is not None, self._written
+        bucket_now, key_now, current = self._bucket, self._key, self._value
+        number_now = -1
+        use: _Use | None = None
+        key_of: Callable[[Any], Any] = len
+        function: Callable[[Any, Any], Any] | None = None
+        check: Callable[[Any], object] | None = None
+        values: list[Any] = []
+        failed: dict[int, Any] = {}
+        append = values.append
+        try:
+            for bucket, number, own in zip(buckets, numbers, owns, strict=False):
+                if number != number_now:
+                    use = uses[number]
+                    key_of, function, check = use.key_of, use.function, use.check
+                    number_now = number
+                key = key_of(own)
+                if bucket != bucket_now or key != key_now:
+                    self._key, self._value = key_now, current
+                    current = self._turn_to(bucket, key)
+                    bucket_now, key_now = bucket, key
+                value = current if function is None else function(current, own)
+                if value.__class__ is At:
+                    raise TypeError("a state cannot hold what is scheduled")
+                if check is None or check(value):
+                    if function is not None:
+                        current = value
+                        if noting:
+                            written[key] = (times[len(values)], paths[len(values)])
+                else:
+                    failed[len(values)] = key
+                append(value)
+        except Exception:
+            at = len(values)
+            if use is not None:  # says it as every runner does
+                use.outcome(current, owns[at], (times[at], front_of(paths[at])))
+            raise
+        self._bucket, self._key, self._value = bucket_now, key_now, current
+        return values, failed
+
+    def _turn_to(self, bucket: int, key: Any) -> Any:
+        """Put the key at hand aside, or all of its hash if that has ended; the other one's value."""
+        if bucket != self._bucket:
+            self.end()
+            self._bucket = bucket
+            return self._state.default
+        self._held[self._key] = self._value
+        return self._held.pop(key, self._state.default)
+
+    def _send(
+        self,
+        use: _Use,
+        times: list[int],
+        paths: list[bytes],
+        payloads: list[Any],
+        owns: list[Any],
+        values: list[Any],
+        failed: dict[int, Any],
+    ) -> None:
+        sends, access = use.sends, use.access
+        if use.depth:
+            paths = [path[: -use.depth] for path in paths]
+        if failed:
+            if "rejected" in sends:
+                self._reject(use, times, paths, payloads, values, failed)
+            holds = [place for place in range(len(times)) if place not in failed]
+            times = [times[place] for place in holds]
+            paths = [paths[place] for place in holds]
+            payloads = [payloads[place] for place in holds]
+            owns = [owns[place] for place in holds]
+            values = [values[place] for place in holds]
+        if "committed" in sends:
+            elements = [pair[0] for pair in payloads] if access.carried else payloads
+            sends["committed"](times, [path + _COMMITTED for path in paths], elements)
+        for what, code in (("output", _OUTPUT), ("result", _RESULT)):
+            if what in sends:
+                results = list(zip(owns, values, strict=True))
+                sends[what](times, [path + code for path in paths], results)
+
+    def _reject(
+        self,
+        use: _Use,
+        times: list[int],
+        paths: list[bytes],
+        payloads: list[Any],
+        values: list[Any],
+        failed: dict[int, Any],
+    ) -> None:
+        name, carried = self._state.name, use.access.carried
+        use.sends["rejected"](
+            [times[place] for place in failed],
+            [paths[place] + _REJECTED for place in failed],
+            [
+                Rejected(
+                    payloads[place][0] if carried else payloads[place],
+                    use.why,
+                    Values({(name, key): values[place]}),
+                )
+                for place, key in failed.items()
+            ],
+        )
+
+    def end(self) -> None:
+        """No access of this hash will follow."""
+        if self._ended is not None and self._written:
+            self._held[self._key] = self._value
+            for key, (time, path) in self._written.items():
+                self._ended(key, [(time, path, self._held[key], None)])
+            self._written.clear()
+        self._key, self._value = _NO_KEY, self._state.default
+        self._held.clear()
+
+    finish = end
+
+
+class _NoKey:
+    """Equals no key."""
+
+
+_NO_KEY: Any = _NoKey()
+
+
+def report_step(graph: Graph, report: Report, close: Close, sends: dict[int, Step]) -> Step:
+    """From what is reported to what leaves a transaction that cannot fail; ``sends`` by port."""
+    depth = depth_of(graph, report)
+    what = ("committed", 0) if report.number < 0 else ("output", report.number)
+    send = sends.get(close.outputs.index(what)) if what in close.outputs else None
+    code = _COMMITTED if report.number < 0 else encoded_int(OUTPUT + report.number)
+
+    def step(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+        if send is None:
+            return
+        parts = [split_path(path, depth) for path in paths]
+        if report.number < 0:
+            send(times, [identity + code for identity, _ in parts], payloads)
+        else:
+            send(times, [identity + code + suffix for identity, suffix in parts], payloads)
+
+    return step
+
+
+# --- As a whole: one at a time --------------------------------------------------------------------
+
+
+class _Running:
+    """The transaction under way."""
+
+    __slots__ = ("at", "element", "failed", "outputs", "path", "values", "written")
+
+    def __init__(self, at: tuple[int, int], path: bytes, element: Any) -> None:
+        self.at = at
+        self.path = path
+        self.element = element
+        self.values = Values()
+        #: What was updated, and the path of the last update.
+        self.written: dict[tuple[str, Any], bytes] = {}
+        self.failed: tuple[str, Values] | None = None
+        self.outputs: dict[int, list[tuple[bytes, Any]]] = {}
+
+
+#: What a node makes of an item: time, path, the node that reads it, payload. See `regions`.
+_Made: TypeAlias = tuple[int, bytes, int, Any]
+#: A step of a transaction: path, payload, the transaction.
+_Within: TypeAlias = Callable[[bytes, Any, _Running], None]
+
+
+class Serial:
+    """The states of a region, and its transactions one at a time."""
+
+    def __init__(
+        self, graph: Graph, whole: Iterable[Drawn], ended: Callable[[int], Ended] | None = None
+    ) -> None:
+        self._graph = graph
+        self._ended: dict[str, Ended] = {}
+        #: By state: what has been committed, and where, if that is asked for.
+        self._held: dict[str, dict[Any, Any]] = {}
+        self._written: dict[tuple[str, Any], tuple[int, bytes]] = {}
+        self._states: dict[int, State] = {}
+        self._stable: set[Any] = set()
+        #: By the node that opens them.
+        self.process: dict[int, Callable[[int, bytes, Any], list[_Made]]] = {}
+        whole = list(whole)
+        #: All nodes that it stands for.
+        self.nodes = frozenset(_inside(graph, whole))
+        for drawn in whole:
+            for number in drawn.states:
+                state = graph.nodes[number]
+                assert isinstance(state, State)
+                self._held.setdefault(state.name, {})
+                if ended is not None:
+                    self._ended[state.name] = ended(state.id)
+                self._states |= dict.fromkeys(state.accesses, state)
+        for drawn in whole:
+            run = self._alone if drawn.accesses[0].alone else self._together
+            self.process[drawn.open.id] = run(drawn)
+
+    def end(self) -> None:
+        """No transaction will follow that could see what these did."""
+        for (state, key), (time, path) in self._written.items():
+            self._ended[state](key, [(time, path, self._held[state][key], None)])
+        self._written.clear()
+        for held in self._held.values():
+            held.clear()
+
+    def _apply(self, state: str, key: Any, value: Any, time: int, path: bytes) -> None:
+        self._held[state][key] = value
+        if self._ended:
+            self._written[state, key] = (time, path)
+
+    # Decided by one access.
+
+    def _alone(self, drawn: Drawn) -> Callable[[int, bytes, Any], list[_Made]]:
+        (access,) = drawn.accesses
+        state = self._states[access.id]
+        held, readers = self._held[state.name], self._ports(state, access)
+        outcome, key_of = outcome_of(access), self._key_of(access)
+        made: list[_Made] = []
+
+        def decide(path: bytes, payload: Any, running: _Running) -> None:
+            element, own = payload if access.carried else (payload, payload)
+            key = key_of(own, running.at)
+            value, failed = outcome(held.get(key, state.default), own, running.at)
+            time = running.at[0]
+            if failed is not None:
+                rejected = Rejected(element, failed, Values({(state.name, key): value}))
+                if "rejected" in readers:
+                    made.append((time, running.path + _REJECTED, readers["rejected"], rejected))
+                return
+            if access.function is not None:
+                self._apply(state.name, key, value, time, path)
+            if "committed" in readers:
+                made.append((time, running.path + _COMMITTED, readers["committed"], element))
+            if "output" in readers:
+                made.append((time, running.path + _OUTPUT, readers["output"], (own, value)))
+
+        begin = self._within(drawn, self._graph.readers[drawn.open.id][0][0], decide)
+
+        def run(time: int, path: bytes, payload: Any) -> list[_Made]:
+            nonlocal made
+            begin(path, payload, _Running((time, front_of(path)), path, payload))
+            done, made = made, []
+            return done
+
+        return run
+
+    # Decided by a closer.
+
+    def _together(self, drawn: Drawn) -> Callable[[int, bytes, Any], list[_Made]]:
+        begin = self._within(drawn, self._graph.readers[drawn.open.id][0][0], None)
+        close = drawn.close
+        requires = close is not None and bool(close.requires)
+        verdict = verdict_of(close) if close is not None else None
+        ports: list[tuple[str, int, bytes, int]] = []  # what, number, code, reader
+        if close is not None:
+            for (what, number), (reader, _) in zip(
+                close.outputs, self._graph.readers[close.id], strict=True
+            ):
+                if what == "output":
+                    assert isinstance(number, int)
+                    ports.append((what, number, encoded_int(OUTPUT + number), reader))
+                elif what != "abort":
+                    ports.append(
+                        (what, 0, _COMMITTED if what == "committed" else _REJECTED, reader)
+                    )
+        held, noting, noted = self._held, bool(self._ended), self._written
+
+        def run(time: int, path: bytes, payload: Any) -> list[_Made]:
+            running = _Running((time, front_of(path)), path, payload)
+            begin(path, payload, running)
+            values, failed = running.values, running.failed
+            if requires and failed is None and values:
+                assert verdict is not None
+                name = verdict(values, payload, running.at)
+                failed = None if name is None else (name, values)
+            if failed is None or close is None:
+                for touched, at in running.written.items():
+                    held[touched[0]][touched[1]] = values[touched]
+                    if noting:
+                        noted[touched] = (time, at)
+            made: list[_Made] = []
+            for what, number, code, reader in ports:
+                if what == "rejected":
+                    if failed is not None:
+                        made.append((time, path + code, reader, Rejected(payload, *failed)))
+                elif failed is None:
+                    if what == "committed":
+                        made.append((time, path + code, reader, payload))
+                    else:
+                        for suffix, output in running.outputs.get(number, ()):
+                            made.append((time, path + code + suffix, reader, output))
+            return made
+
+        return run
+
+    def _within(self, drawn: Drawn, number: int, decide: _Within | None) -> _Within:
+        """The step of a node between opening and closing, with all that it leads to."""
+        node = self._graph.nodes[number]
+        readers = [reader for reader, _ in self._graph.readers[number]]
+        if isinstance(node, Map):
+            return _map_within(node, self._within(drawn, readers[0], decide))
+        if isinstance(node, Broadcast):
+            return _broadcast_within([self._within(drawn, reader, decide) for reader in readers])
+        if isinstance(node, Report):
+            return _report_within(node)
+        if isinstance(node, Access):
+            if decide is not None:
+                return decide
+            results = results_of(self._graph, self._states[node.id], node)
+            return self._access(node, [self._within(drawn, each, decide) for each in results])
+        raise InternalError(f"{node} cannot be in a transaction")
+
+    def _access(self, access: Access, results: list[_Within]) -> _Within:
+        state = self._states[access.id]
+        name, default, held = state.name, state.default, self._held[state.name]
+        checked_key, outcome = self._key_of(access), outcome_of(access)
+        by, stable = access.by.function, self._stable
+        update, send = access.function, results[0] if results else None
+        check = None if access.check is None else access.check.function
+        why = "" if access.check is None else access.check.name
+
+        def access_(path: bytes, payload: Any, running: _Running) -> None:
+            try:
+                key = by(payload)
+                is_known = key in stable
+            except Exception:
+                is_known = False
+            if not is_known:
+                key = checked_key(payload, running.at)
+            touched = (name, key)
+            values = running.values
+            before = values[touched] if touched in values else held.get(key, default)
+            failed: str | None
+            try:
+                value = before if update is None else update(before, payload)
+                failed = None if check is None or check(value) else why
+                is_odd = value.__class__ is At
+            except Exception:
+                is_odd = True
+            if is_odd:  # told as every runner tells it
+                value, failed = outcome(before, payload, running.at)
+            values[touched] = value
+            if update is not None:
+                running.written[touched] = path
+            if failed is not None:
+                if running.failed is None:
+                    running.failed = failed, Values({touched: value})
+            elif send is not None:
+                send(path + _RESULT, (payload, value), running)
+
+        return access_
+
+    def _key_of(self, access: Access) -> Callable[[Any, tuple[int, int]], Any]:
+        """The key of a payload; one without a stable hash is refused, as everywhere."""
+        balance, stable = balance_of(access, access.by), self._stable
+
+        def key_of(payload: Any, at: tuple[int, int]) -> Any:
+            key, _ = balance(payload, at)
+            if len(stable) >= _KEYS_MAX:
+                stable.clear()
+            stable.add(key)
+            return key
+
+        return key_of
+
+    def _ports(self, state: State, access: Access) -> dict[str, int]:
+        """Who reads what of an access that is decided alone."""
+        return {
+            what: reader
+            for (number, what), (reader, _) in zip(
+                state.outputs, self._graph.readers[state.id], strict=True
+            )
+            if state.accesses[number] == access.id
+        }
+
+
+def _inside(graph: Graph, whole: list[Drawn]) -> Iterator[int]:
+    """The nodes of these transactions, their states, and the merges before states and closers."""
+    for drawn in whole:
+        yield from drawn.nodes
+        ends = [graph.nodes[number] for number in drawn.states]
+        for node in [*ends, drawn.close]:
+            if node is not None:
+                yield node.id
+                source = graph.nodes[node.inputs[0].node]
+                if isinstance(source, Merge):
+                    yield source.id
+
+
+def _map_within(node: Map, send: _Within) -> _Within:
+    images = images_of(node)
+
+    def map_(path: bytes, payload: Any, running: _Running) -> None:
+        made = images(payload, running.at)
+        for image in made:
+            if isinstance(image, At):
+                scheduled_time(node, image, running.at)
+                raise InternalError(f"{node} scheduled an item within a transaction")
+        for child, image in enumerate(made):
+            code = CHILDREN[child] if child < len(CHILDREN) else encoded_int(child)
+            send(path + code, image, running)
+
+    return map_
+
+
+def _broadcast_within(sends: list[_Within]) -> _Within:
+    ports = [(encoded_int(port), send) for port, send in enumerate(sends)]
+
+    def broadcast(path: bytes, payload: Any, running: _Running) -> None:
+        for code, send in ports:
+            send(path + code, payload, running)
+
+    return broadcast
+
+
+def _report_within(node: Report) -> _Within:
+    number = node.number
+
+    def report(path: bytes, payload: Any, running: _Running) -> None:
+        if number >= 0:
+            suffix = path[len(running.path) :]
+            running.outputs.setdefault(number, []).append((suffix, payload))
+
+    return report

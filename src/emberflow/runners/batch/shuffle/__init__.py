@@ -1,0 +1,1 @@
+"""The shuffle of a batch: chunks of items between passes, sorted, spilled and in order."""

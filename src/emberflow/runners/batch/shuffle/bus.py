@@ -1,0 +1,279 @@
+"""Rows between passes: many items each, because a row costs Spark more than an item costs Python.
+
+Spark takes microseconds to bring a row from Arrow through a shuffle and a sort back to Arrow, and a
+flow has an item for each word. So a row is a *chunk*: items that go to one unit and whose key hashes
+are of one *slice*. What Spark has to know is the slice alone: it spreads rows by it and puts rows of
+one slice behind each other. The items of a slice are put in order behind the shuffle (`sorting`). ::
+
+    bucket    the unit that the items are for, and the number of the slice: what is hashed and sorted
+    time      the time of the first item
+    path      the rest of its place (`places`)
+    payload   the items: their hashes and times as arrays, their paths and payloads as lists
+
+Guarantees: all items of a unit whose keys have one hash are in rows of one bucket; a row has items of
+one unit only, so what is for another unit passes as it is.
+
+Slices are many, so that one of them is a small part of what a task has and fits in memory as a rule.
+Their numbers are chosen such that Spark's hash gives each of its partitions the same number of them;
+if Spark hashed otherwise, partitions would be less even, and nothing else would change.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from emberflow.rows.codec import Column, column_of, decoded_column, joined_columns
+
+BUS_SCHEMA: Final = "bucket long, time long, path binary, payload binary"
+_BUS: Final = pa.schema(
+    [
+        pa.field("bucket", pa.int64()),
+        pa.field("time", pa.int64()),
+        pa.field("path", pa.binary()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+
+HASH_BITS: Final = 32
+HASH_MASK: Final = (1 << HASH_BITS) - 1
+
+#: Items, and bytes of their payloads, that are cut into chunks at once: so many, over the number of
+#: slices, are in one row.
+_ITEMS_MAX: Final = 1 << 16
+_BYTES_MAX: Final = 8 << 20
+#: A chunk has no more bytes than this if it can be helped, since Spark moves thousands of rows at once.
+_CHUNK_BYTES: Final = 1 << 16
+_CHUNK_ITEMS: Final = 1 << 12
+
+#: Slices in all, where there are fewer partitions than that.
+_SLICES: Final = 512
+
+_MARSHAL_VERSION: Final = 4
+#: Paths are short and shared by many elements; to look each of them up would cost more than it saves.
+_WITHOUT_REFERENCES: Final = 2
+
+Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+#: Key hashes, times, paths and payloads of some items.
+Items: TypeAlias = tuple[Integers, Integers, list[bytes], list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Into how many partitions the next shuffle spreads rows, as far as one can tell."""
+
+    partitions: int = 1
+    #: From this number on there are no units, but the ends of a backfill (`ends`): their buckets stay as
+    #: they are, since the last shuffle has to tell them apart.
+    ends_from: int | None = None
+
+    def buckets(self, target: int) -> Integers:
+        """The buckets of a unit, one for each slice."""
+        return _buckets(target, self.partitions)
+
+    def slices(self, buckets: Integers) -> tuple[Integers, Integers]:
+        """For the number of a unit and the hash of a key: the slice; and the bucket of each slice."""
+        ends = self._ends(buckets)
+        if ends is None or not ends.any():
+            return self._slices_of_units(buckets)
+        found, number = np.unique(buckets[ends], return_inverse=True)
+        if ends.all():
+            return number, found
+        slices = np.empty(len(buckets), np.int64)
+        slices[~ends], table = self._slices_of_units(buckets[~ends])
+        slices[ends] = len(table) + number
+        return slices, np.concatenate((table, found))
+
+    def hashes(self, buckets: Integers) -> Integers:
+        """What the items of a bucket are sorted by, before their places. Ends have no keys."""
+        ends = self._ends(buckets)
+        hashes = buckets & HASH_MASK
+        return hashes if ends is None else np.where(ends, 0, hashes)
+
+    def _ends(self, buckets: Integers) -> Any:
+        return None if self.ends_from is None else buckets >> HASH_BITS >= self.ends_from
+
+    def _slices_of_units(self, buckets: Integers) -> tuple[Integers, Integers]:
+        targets, hashes = buckets >> HASH_BITS, buckets & HASH_MASK
+        first = int(targets[0])
+        if (targets == first).all():
+            found = self.buckets(first)
+            return hashes % len(found), found
+        units, number = np.unique(targets, return_inverse=True)
+        tables = [self.buckets(int(unit)) for unit in units]
+        return number * len(tables[0]) + hashes % len(tables[0]), np.concatenate(tables)
+
+
+ANYWHERE: Final = Spread()
+
+
+@lru_cache(64)
+def _buckets(target: int, partitions: int) -> Integers:
+    each = max(1, _SLICES // partitions)
+    found: list[Integers] = []
+    lacking = np.full(partitions, each)
+    start, step = 0, 2 * partitions * each
+    while lacking.any():
+        if start > HASH_MASK - step:  # what Spark calls a hash is none: any numbers will do
+            return (target << HASH_BITS) + np.arange(partitions * each, dtype=np.int64)
+        numbers = (target << HASH_BITS) + np.arange(start, start + step, dtype=np.int64)
+        start += step
+        where = spark_hash(numbers) % partitions
+        by_partition = np.argsort(where, kind="stable")
+        counts = np.bincount(where, minlength=partitions)
+        begins = np.cumsum(counts) - counts
+        for partition in np.flatnonzero(lacking):
+            begin, count = begins[partition], min(counts[partition], lacking[partition])
+            found.append(numbers[by_partition[begin : begin + count]])
+            lacking[partition] -= count
+    return np.sort(np.concatenate(found))
+
+
+def spark_hash(numbers: Integers) -> Integers:
+    """What Spark's ``hash`` gives for a column of longs: Murmur3, with seed 42."""
+    halves = numbers.astype(np.int64).view(np.uint64)
+    mixed = np.full(len(numbers), 42, np.uint32)
+    for half in (halves & np.uint64(HASH_MASK), halves >> np.uint64(HASH_BITS)):
+        part = half.astype(np.uint32) * np.uint32(0xCC9E2D51)
+        part = (part << np.uint32(15)) | (part >> np.uint32(17))
+        mixed ^= part * np.uint32(0x1B873593)
+        mixed = (mixed << np.uint32(13)) | (mixed >> np.uint32(19))
+        mixed = mixed * np.uint32(5) + np.uint32(0xE6546B64)
+    mixed ^= np.uint32(8)  # the length of a long
+    mixed ^= mixed >> np.uint32(16)
+    mixed *= np.uint32(0x85EBCA6B)
+    mixed ^= mixed >> np.uint32(13)
+    mixed *= np.uint32(0xC2B2AE35)
+    mixed ^= mixed >> np.uint32(16)
+    return mixed.view(np.int32).astype(np.int64)
+
+
+# --- Chunks ---------------------------------------------------------------------------------------
+
+
+def chunk(
+    hashes: Integers, times: Integers, paths: list[bytes], kind: str, payloads: list[Any]
+) -> bytes:
+    """Items as the payload of a row."""
+    return marshal.dumps(
+        (
+            hashes.astype(np.uint32).tobytes(),
+            times.tobytes(),
+            marshal.dumps(paths, _WITHOUT_REFERENCES),
+            kind,
+            payloads,
+        ),
+        _MARSHAL_VERSION,
+    )
+
+
+def unchunked(data: bytes) -> Items:
+    """The items of a chunk."""
+    hashes, times, paths, kind, payloads = marshal.loads(data)
+    return (
+        np.frombuffer(hashes, np.uint32).astype(np.int64),
+        np.frombuffer(times, np.int64),
+        marshal.loads(paths),
+        decoded_column(kind, payloads),
+    )
+
+
+class BusRows:
+    """Takes items, and gives rows for the next shuffle."""
+
+    def __init__(self, spread: Spread) -> None:
+        #: Items, and about how many bytes, that have been taken so far.
+        self.taken = self.taken_bytes = 0
+        self._spread = spread
+        self._clear()
+
+    def _clear(self) -> None:
+        self._buckets: list[Integers] = []
+        self._times: list[Integers] = []
+        self._paths: list[bytes] = []
+        self._columns: list[Column] = []
+        self._items = self._bytes = 0
+
+    def add(
+        self,
+        buckets: Sequence[int],
+        times: list[int],
+        paths: list[bytes],
+        payloads: list[Any],
+    ) -> None:
+        """Take items; a bucket is a unit's number and a key's hash."""
+        if not times:
+            return
+        column = column_of(payloads)
+        self.taken += len(times)
+        self._items += len(times)
+        self._bytes += column.size
+        self.taken_bytes += column.size
+        self._buckets.append(np.array(buckets, np.int64))
+        self._times.append(np.array(times, np.int64))
+        self._paths += paths
+        self._columns.append(column)
+
+    def full(self) -> Iterator[pa.RecordBatch]:
+        if self._items >= _ITEMS_MAX or self._bytes >= _BYTES_MAX:
+            yield self._rows()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self._items:
+            yield self._rows()
+
+    def _rows(self) -> pa.RecordBatch:
+        buckets, times = np.concatenate(self._buckets), np.concatenate(self._times)
+        paths, columns = self._paths, self._columns
+        per_item = self._bytes // self._items + 1
+        self._clear()
+        slices, bucket_of = self._spread.slices(buckets)
+        if len(bucket_of) <= 1 << 16:
+            slices = slices.astype(np.uint16)  # which numpy sorts in no time
+        order = np.argsort(slices, kind="stable")
+        slices, hashes, times = slices[order], self._spread.hashes(buckets[order]), times[order]
+        numbers = order.tolist()
+        kind, payloads = joined_columns(columns)
+        payloads, paths = _picked(payloads, numbers), _picked(paths, numbers)
+        starts = _starts(slices, max(1, min(_CHUNK_ITEMS, _CHUNK_BYTES // per_item)))
+        first_paths = [paths[start] for start in starts]
+        chunks: list[bytes] = []
+        # From the end: what is cut off a list is in no other one then, and marshal need not look for
+        # it among all that it has written.
+        end = len(numbers)
+        for start in reversed(starts):
+            some, them = paths[start:], payloads[start:]
+            del paths[start:], payloads[start:]
+            chunks.append(chunk(hashes[start:end], times[start:end], some, kind, them))
+            end = start
+        chunks.reverse()
+        return _batch_of(bucket_of[slices[starts]], times[starts], first_paths, chunks)
+
+
+def _batch_of(*columns: Any) -> pa.RecordBatch:
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _BUS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_BUS)
+
+
+def _picked(values: list[Any], numbers: list[int]) -> list[Any]:
+    return list(itemgetter(*numbers)(values)) if len(numbers) > 1 else values
+
+
+def _starts(slices: Any, most: int) -> list[int]:
+    """Where chunks begin: with every slice, and within it after so many items."""
+    begins = np.flatnonzero(np.concatenate(([True], slices[1:] != slices[:-1])))
+    lengths = np.diff(np.append(begins, len(slices)))
+    if lengths.max() <= most:
+        return begins.tolist()
+    return [
+        start
+        for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True)
+        for start in range(begin, begin + length, most)
+    ]

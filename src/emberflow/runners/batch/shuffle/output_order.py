@@ -1,0 +1,115 @@
+"""The rows that a task makes for a sink, in the order of their places.
+
+A pass makes rows key by key, and whoever reads a partition wants them by time. Spark could sort them,
+row by row; here they are columns still, and a sort of columns costs a fraction of it. Rows are kept
+while they are few; what is more than a task should hold is put away in runs (`spilling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+
+from emberflow.rows.outputs import PATH, TIME
+from emberflow.runners.batch.shuffle.spilling import Spilling, nameless_file
+
+#: Bytes of columns that are sorted in memory, and of what is yielded at once.
+_BYTES_MAX: Final = 48 << 20
+_ROWS: Final = 10_000
+#: Rows of a block of a file, and how many bytes of them there should be at most.
+_BLOCK_ROWS: Final = 4_096
+_BLOCK_BYTES: Final = 1 << 18
+#: Files that are merged at once.
+_FILES_MAX: Final = 64
+#: Paths of up to so many bytes are compared as numbers.
+_PATH_MAX: Final = 32
+
+
+class OutputSorter(Spilling[pa.RecordBatch, BinaryIO]):
+    """Takes rows of a sink in any order, and gives them in that of their places."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        super().__init__(_FILES_MAX)
+        self._schema = schema
+        self._time, self._path = schema.get_field_index(TIME), schema.get_field_index(PATH)
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= _BYTES_MAX:
+            self._put_away(self._held())
+
+    def ended(self) -> Iterator[pa.RecordBatch]:
+        """All rows, in order."""
+        try:
+            for rows in self._with_runs(self._held()):
+                yield from pa.Table.from_batches([rows]).to_batches(max_chunksize=_ROWS)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._drop_runs()
+        self._batches, self._bytes = [], 0
+
+    def _held(self) -> Iterator[pa.RecordBatch]:
+        """What is at hand, as one block."""
+        batches, self._batches, self._bytes = self._batches, [], 0
+        return iter([self._sorted(batches)] if batches else ())
+
+    # What `Spilling` wants to know.
+
+    def _written(self, blocks: Iterator[pa.RecordBatch]) -> BinaryIO:
+        file = nameless_file()
+        try:
+            with pa.ipc.new_stream(file, self._schema) as writer:
+                for block in blocks:
+                    aimed = _BLOCK_BYTES * block.num_rows // (block.nbytes + 1)
+                    size = max(1, min(_BLOCK_ROWS, aimed))
+                    writer.write_table(pa.Table.from_batches([block]), max_chunksize=size)
+            file.flush()
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _blocks(self, run: BinaryIO) -> Iterator[pa.RecordBatch]:
+        run.seek(0)
+        with pa.ipc.open_stream(run) as reader:
+            yield from reader
+
+    def _size(self, block: pa.RecordBatch) -> int:
+        return int(block.num_rows)
+
+    def _place(self, block: pa.RecordBatch, number: int) -> tuple[int, bytes]:
+        return block.column(self._time)[number].as_py(), block.column(self._path)[number].as_py()
+
+    def _part(self, block: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+        return block.slice(start, end - start)
+
+    def _sorted(self, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+        whole = pa.Table.from_batches(parts, self._schema).combine_chunks().to_batches()[0]
+        return whole.take(self._order(whole))
+
+    def _order(self, rows: pa.RecordBatch) -> Any:
+        times, paths = rows.column(self._time).to_numpy(), rows.column(self._path)
+        _, offsets, data = paths.buffers()
+        ends = np.frombuffer(offsets, np.int32)[paths.offset : paths.offset + len(paths) + 1]
+        lengths = np.diff(ends)
+        longest = int(lengths.max())
+        if longest > _PATH_MAX:
+            places = list(zip(times.tolist(), paths.to_pylist(), strict=True))
+            return pa.array(sorted(range(len(places)), key=places.__getitem__), pa.int64())
+        # Filled up with zeros they compare as before: see `sorting`.
+        words = -(-longest // 8)
+        filled = np.zeros((len(paths), 8 * words), np.uint8)
+        filled[np.arange(8 * words) < lengths[:, None]] = np.frombuffer(data, np.uint8)[
+            ends[0] : ends[-1]
+        ]
+        numbers = filled.view(">u8").astype(np.uint64)
+        columns = [numbers[:, word] for word in reversed(range(words))]
+        return pa.array(np.lexsort([*columns, times]))

@@ -1,0 +1,70 @@
+"""What all runners check before they divert errors: the mode, and the names that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import cast, get_args
+
+from emberflow.errors import ERRORS_SINK, InputError, OnError, shortened
+from emberflow.graph.nodes import Graph
+
+
+def checked_on_error(graph: Graph, on_error: object, named: str) -> OnError:
+    """The mode, if it is one and the flow leaves the name of the errors sink free.
+
+    ``named`` is what the user calls it: a parameter here, an option there.
+    """
+    if on_error not in get_args(OnError):
+        modes = " or ".join(map(repr, get_args(OnError)))
+        raise InputError(f"{named} takes {modes}, got {shortened(on_error)}.")
+    if on_error == "divert" and any(node.kind == "state" for node in graph.nodes):
+        raise InputError(
+            f"flow {graph.flow!r} has transactions, whose errors cannot be diverted: leave out "
+            f"{named}, or let a check refuse what an update would raise at."
+        )
+    if on_error == "divert" and ERRORS_SINK in graph.sinks:
+        raise InputError(
+            f"flow {graph.flow!r} has a sink {ERRORS_SINK!r}, and that is the name of the sink for "
+            f"what {named} diverts. Give {graph.sinks[ERRORS_SINK]} another name."
+        )
+    return cast("OnError", on_error)
+
+
+def known_sinks(
+    graph: Graph, on_error: OnError, given: Container[str], *, give: str, divert: str
+) -> list[str]:
+    """The sinks that a live query writes to: those of the flow, and the errors sink.
+
+    ``give`` and ``divert`` are how the user gives an errors sink, and how they ask for one.
+    """
+    if on_error == "divert" and ERRORS_SINK not in given:
+        raise InputError(
+            f"flow {graph.flow!r}: what fails is to be diverted, and it is not said where to. "
+            f"Add {give}."
+        )
+    if on_error == "fail" and ERRORS_SINK in given and ERRORS_SINK not in graph.sinks:
+        raise InputError(
+            f"flow {graph.flow!r} has no sink {ERRORS_SINK!r}, and nothing is diverted to one: an "
+            f"error ends the query. Add {divert}, or leave out {give}."
+        )
+    return [*graph.sinks, *([ERRORS_SINK] if on_error == "divert" else [])]
+
+
+def check_parameters(graph: Graph, method: str, *parameters: str) -> None:
+    """That no front has the name of a parameter, which would take its elements."""
+    for name in parameters:
+        if name in graph.fronts:
+            raise InputError(
+                f"flow {graph.flow!r} has a front {name!r}, which is a parameter of {method}(). "
+                f"Give the front another name."
+            )
+
+
+def sink_partitions(graph: Graph, on_error: OnError) -> list[tuple[str, int]]:
+    """All partitions of all sinks, by the name of the sink; the errors sink is one of them."""
+    own = [
+        (sink.name, partition)
+        for sink in graph.sinks.values()
+        for partition in range(sink.partitions)
+    ]
+    return [*own, (ERRORS_SINK, 0)] if on_error == "divert" else own

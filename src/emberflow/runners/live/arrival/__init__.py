@@ -1,0 +1,1 @@
+"""``ordering="arrival"`` live: the worker's loop and the coordinator's part."""

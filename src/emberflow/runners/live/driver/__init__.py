@@ -1,0 +1,1 @@
+"""The driver's side of a live query: the coordinator, cuts, progress, the cluster, listeners."""

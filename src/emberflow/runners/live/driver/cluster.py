@@ -1,0 +1,166 @@
+"""The cluster: whether it can run the workers, and where they find the driver. Asked first.
+
+A barrier job whose stage needs more slots than there are does not fail at once: Spark looks again
+each 15 seconds, 40 times, and says so only in its log. And where executors are other processes, a
+session is there before they are. So the slots are counted before the job is submitted, in the way
+Spark itself will count them; if they are too few, executors get a moment to come, and if that does
+not help the error says how many there are.
+
+On Spark Connect there is no context to ask. The number of partitions that Spark gives a range by
+itself is that of its slots, and is to be read in the plan of one, without a job.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from emberflow.errors import EmberflowError, InputError
+from emberflow.runners.live.wire.sockets import own_address
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: How long executors that are on their way are waited for.
+EXECUTORS_SECONDS_MAX = 30.0
+_LOOK_SECONDS = 0.2
+_LOOPBACK = "127.0.0.1"
+_CONNECT_PORT = 15_002
+#: Either would make the partitions of a range another number than that of the slots.
+_PARALLELISM = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
+
+
+class ClusterError(EmberflowError):
+    """Spark, as it is set up, cannot run the workers of a live query."""
+
+
+class Place(NamedTuple):
+    """Where the coordinator listens, and where workers find it. Port 0 is any that is free."""
+
+    listens_on: str
+    port: int
+    reached_at: str
+
+
+def context_of(spark: SparkSession) -> Any:
+    """The session's context; None on Spark Connect, where it is in another process."""
+    try:
+        return spark.sparkContext
+    except AttributeError:
+        return None
+
+
+def check_cluster(spark: SparkSession, workers: int) -> None:
+    """Say what is missing before anything starts."""
+    if str(spark.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true":
+        raise ClusterError(
+            "dynamic allocation is on, and a barrier job cannot run with it. Start the session "
+            "with spark.dynamicAllocation.enabled=false and as many executors as the query needs."
+        )
+    in_one_process = re.match(r"local(\[|$)", str(spark.conf.get("spark.master", "")))
+    seconds = 0.0 if in_one_process else EXECUTORS_SECONDS_MAX
+    slots = _slots_within(seconds, lambda: slots_of(spark), workers)
+    if slots is not None and slots < workers:
+        raise ClusterError(too_few(workers, slots, seconds))
+
+
+def too_few(workers: int, slots: int, seconds: float = 0.0) -> str:
+    waited = (
+        f" after {seconds:g} s, in which executors could register: they have fewer cores than "
+        f"that, or are not there"
+        if seconds
+        else ""
+    )
+    fewer = f"Set .option('workers', {slots}), or start" if slots else "Start"
+    return (
+        f"the query asks for {workers} workers, each of which takes a slot for as long as it "
+        f"runs, and Spark has {slots}{waited}. {fewer} the session with more cores, such as "
+        f"master('local[{workers}]'), or executors with {workers} cores in all."
+    )
+
+
+def _slots_within(seconds: float, slots: Callable[[], int | None], workers: int) -> int | None:
+    deadline = time.monotonic() + seconds
+    while True:
+        found = slots()
+        if found is None or found >= workers or time.monotonic() >= deadline:
+            return found
+        time.sleep(_LOOK_SECONDS)
+
+
+def slots_of(spark: SparkSession) -> int | None:
+    """How many tasks can run at once, as far as executors have registered; None if nobody tells."""
+    context = context_of(spark)
+    if context is None:
+        return _partitions_of_a_range(spark)
+    try:
+        # What Spark's own check of a barrier stage asks: it knows what a task takes.
+        scala = context._jsc.sc()
+        profile = scala.resourceProfileManager().defaultResourceProfile()
+        return int(scala.maxNumConcurrentTasks(profile))
+    except Exception:  # it is not for the public, and may be called otherwise one day
+        return int(context.defaultParallelism)
+
+
+def _partitions_of_a_range(spark: SparkSession) -> int | None:
+    try:
+        if any(spark.conf.get(name, None) for name in _PARALLELISM):
+            return None
+        ranged: Any = spark.range(1)  # what it prints as its plan is not for the public either
+        plan = str(ranged._explain_string())
+    except Exception:
+        return None  # then the job itself will tell
+    found = re.search(r"splits=(?:Some\()?(\d+)", plan)
+    return int(found[1]) if found else None
+
+
+def coordinator_place(spark: SparkSession, wanted: str | None = None) -> Place:
+    """Where workers can reach this process: as the user says, or as the session suggests."""
+    if wanted is None:
+        host, port = driver_host(spark), 0
+    else:
+        host, port = _parsed(wanted)
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        raise ClusterError(
+            f"workers are to find the driver at {host!r}, which is no host that this machine "
+            f"knows: {error}. Set spark.driver.host, or .option('coordinatorHost', ...), to an "
+            f"address of this machine that executors can reach."
+        ) from error
+    return Place(address if _is_own(address) else "0.0.0.0", port, host)
+
+
+def driver_host(spark: SparkSession) -> str:
+    """Loopback if workers are on this machine, else the address that it has for Spark."""
+    context = context_of(spark)
+    if context is None:
+        # The way to the server says which of our addresses its side can see.
+        host = str(getattr(spark.client, "host", _LOOPBACK))
+        return own_address(f"tcp://{host}:{_CONNECT_PORT}")
+    if str(context.master).startswith("local"):
+        return _LOOPBACK
+    return str(context.getConf().get("spark.driver.host", _LOOPBACK))
+
+
+def _parsed(wanted: str) -> tuple[str, int]:
+    host, colon, port = wanted.partition(":")
+    if not host or (colon and not (port.isdigit() and 0 < int(port) < 65_536)):
+        raise InputError(
+            f"option 'coordinatorHost' takes a host, or host:port, at which workers reach this "
+            f"process, got {wanted!r}."
+        )
+    return host, int(port or 0)
+
+
+def _is_own(address: str) -> bool:
+    """Whether this machine has the address; behind a translation of addresses it has not."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True

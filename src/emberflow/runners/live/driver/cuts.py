@@ -1,0 +1,205 @@
+"""The coordinator's part of a cut: when to take one, and when it counts.
+
+A cut counts when its manifest is written, and that must not be before
+
+1. every worker has stored its part, and
+2. all output below the cut's moment is stored in the sinks: what a barrier has let go and its sink
+   does not have is in no cut. The coordinator knows how far output is stored (see `progress`).
+
+One cut is under way at a time. If it takes longer than the interval, the next one waits. A thread
+writes manifests, and removes what no kept cut needs; the coordinator's own thread never waits for a
+disk.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from emberflow.checkpoint import Manifest
+from emberflow.checkpoint.cuts.manifest import compaction_due
+from emberflow.checkpoint.cuts.store import CheckpointStore, Life
+from emberflow.checkpoint.logs.front_log import trim as trim_log
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.graph.nodes import Graph
+from emberflow.runners.live.worker.cut_writer import Captured, CutOrder
+
+
+class Committing:
+    """The cuts of one incarnation."""
+
+    #: After a cut there is none for so many times as long as it took, whatever the interval: where much
+    #: changes, a cut is under way a third of the time at most, and what changes often is saved less often.
+    resting = 2.0
+
+    def __init__(
+        self,
+        graph: Graph,
+        location: str,
+        life: Life,
+        *,
+        workers: int,
+        interval_ms: int,
+        keep: int,
+        logged: Mapping[str, int],
+        told: Mapping[str, Any] | None = None,
+        trims: bool = True,
+    ) -> None:
+        """``logged`` are the fronts whose logs are to be trimmed, with the number of partitions.
+
+        ``told`` are those that keep their elements themselves: they hear what a cut has, and, if it
+        ``trims``, what no cut needs.
+        """
+        self._location = location
+        self._store = CheckpointStore(location)
+        self._graph = graph
+        self._life = life
+        self._workers = workers
+        self._interval = interval_ms / 1_000
+        self._keep = keep
+        self._logged = dict(logged)
+        self._told = dict(told or {})
+        self._trims = trims
+        self._number = life.next_cut - 1
+        self._base = life.restored
+        self._order: CutOrder | None = None
+        self._captured: dict[int, Captured] = {}
+        self._writing = False
+        self._begun_at = time.monotonic()
+        self._rests_until = 0.0
+        self._manifests: queue.Queue[Manifest | None] = queue.Queue(1)
+        self._results: queue.SimpleQueue[Manifest | Exception] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="emberflow manifests", daemon=True)
+        self._thread.start()
+        #: For the progress of the query: how many were made, and how long the last one took.
+        self.count = 0
+        self.last_ms = 0.0
+        self.last_bytes = 0
+        self.last_rows = 0
+
+    @property
+    def moment(self) -> Moment:
+        """That of the last cut which counts."""
+        return BEFORE_ALL if self._base is None else self._base.time
+
+    @property
+    def is_idle(self) -> bool:
+        return self._order is None
+
+    def due(self, minimal: Moment, *, now: bool = False) -> CutOrder | None:
+        """What to ask the workers for, if it is time and there is something new."""
+        if self._order is not None or minimal in (BEFORE_ALL, AFTER_ALL) or minimal <= self.moment:
+            return None
+        if not now and time.monotonic() < max(self._begun_at + self._interval, self._rests_until):
+            return None
+        return self._ordered(minimal)
+
+    def _ordered(self, moment: Moment) -> CutOrder:
+        """Begin the next cut, at this moment: of what changed, unless the chain is too long."""
+        base = self._base
+        if base is not None and compaction_due(base):
+            base = None
+        self._number += 1
+        self._begun_at = time.monotonic()
+        self._captured = {}
+        self._order = CutOrder(
+            self._number,
+            moment,
+            BEFORE_ALL if base is None else base.time,
+            None if base is None else base.number,
+        )
+        return self._order
+
+    def captured(self, captured: Captured) -> None:
+        if self._order is not None and captured.number == self._order.number:
+            self._captured[captured.worker] = captured
+
+    def committed(self, settled: Moment) -> Manifest | None:
+        """Go on with the cut under way, given how far output is stored; what counts from now on."""
+        order = self._order
+        if order is None:
+            return None
+        if not self._writing:
+            if len(self._captured) == self._workers and settled >= order.moment:
+                self._writing = True
+                self._manifests.put_nowait(self._manifest(order))
+            return None
+        try:
+            result = self._results.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(result, Exception):
+            raise result
+        self._base = result
+        self._order = None
+        self._writing = False
+        own = [part for part in result.parts if part.cut == result.number]
+        self.count += 1
+        ended_at = time.monotonic()
+        self.last_ms = (ended_at - self._begun_at) * 1_000
+        self._rests_until = ended_at + self.resting * (ended_at - self._begun_at)
+        self.last_bytes = sum(part.bytes for part in own)
+        self.last_rows = sum(part.rows for part in own)
+        return result
+
+    def close(self, seconds: float) -> None:
+        try:
+            self._manifests.put(None, timeout=seconds)
+        except queue.Full:  # it hangs on a disk; the thread ends with the process
+            return
+        self._thread.join(seconds)
+
+    def _manifest(self, order: CutOrder) -> Manifest:
+        positions: dict[str, dict[int, Any]] = {}
+        parts = []
+        for captured in self._captured.values():
+            parts += captured.parts
+            for (front, partition), position in captured.positions.items():
+                positions.setdefault(front, {})[partition] = position
+        base = self._base if order.base is not None else None
+        return Manifest.of(
+            self._graph,
+            number=order.number,
+            incarnation=self._life.incarnation,
+            time=order.moment,
+            parts=parts,
+            base=base,
+            positions=positions,
+        )
+
+    # The thread.
+
+    def _run(self) -> None:
+        while (manifest := self._manifests.get()) is not None:
+            try:
+                self._store.commit(manifest)
+                self._results.put(manifest)
+                self._tidy()
+            except Exception as error:
+                self._results.put(error)
+                return
+
+    def _tidy(self) -> None:
+        incarnation = self._life.incarnation
+        self._store.prune(self._keep, incarnation=incarnation)
+        if not self._logged and not self._told:
+            return
+        cuts = sorted(self._store.cuts(), key=lambda cut: cut.time)
+        oldest, newest = cuts[0], cuts[-1]
+        for front, partitions in self._logged.items():
+            for partition in range(partitions):
+                trim_log(self._location, front, partition, oldest.time[0])
+        for name, front in self._told.items():
+            tell_passed(name, front, newest)
+            for partition, position in oldest.positions.get(name, {}).items():
+                if self._trims:
+                    front.trim(partition, position)
+
+
+def tell_passed(name: str, front: Any, cut: Manifest) -> None:
+    """Tell a front that keeps its elements itself up to where a cut has them."""
+    for partition, position in cut.positions.get(name, {}).items():
+        front.passed(partition, position)

@@ -1,0 +1,392 @@
+"""The bridge: where processes that are none of a live query's workers ask something of it.
+
+Spark runs the code of a data source in processes of its own, beside its driver and on its executors.
+They know the *address* of a bridge: an endpoint and a token. The bridge lives in the driver of the
+live query and has *services*, by name; a service answers requests. A front that Structured Streaming
+feeds is one, and so is a sink that it reads.
+
+What is guaranteed:
+
+1. *Nothing is deserialized that did not come from somebody who holds the token.* The keys of both
+   sides are made of it, and the sockets are CURVE's, as those of the workers are (`wire`): who has
+   another token gets no further than the handshake, and is told apart from nobody listening.
+2. *Everything is bounded.* The size of a message, how many requests are under way, how many of a
+   client's messages wait; a client waits so long and no longer, and notices a connection that is lost.
+3. *A request is answered once or not at all.* A client that hears nothing cannot know whether it was
+   served. So what services offer can be asked again: that is for them to see to.
+
+A request is ``(number, service, method, arguments)``, an answer ``(number, outcome, result)``; both are
+pickled, and hold plain values only, so that neither side needs the other's classes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import logging
+import pickle
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils.monitor import recv_monitor_message
+
+from emberflow.errors import EmberflowError, InputError
+from emberflow.runners.live.driver.cluster import ClusterError, Place
+from emberflow.runners.live.wire.bell import Bell
+from emberflow.runners.live.wire.sockets import RunKeys
+
+#: What a request or an answer may weigh; whoever sends more is cut off. Services send less.
+MESSAGE_BYTES_MAX = 32 << 20
+#: What services and clients put into one message of a longer answer.
+CHUNK_BYTES = 4 << 20
+#: Of one client.
+_MESSAGES_MAX = 16
+#: Requests that are being served or wait for it; more are told to come again.
+_UNDER_WAY_MAX = 64
+_THREADS = 4
+_POLL_MS = 200
+_JOIN_SECONDS = 5.0
+#: Nobody has listened for so long: nobody will.
+_CONNECT_SECONDS_MAX = 3.0
+_BUSY_PAUSE_SECONDS = 0.05
+_TOKEN_LENGTH_MIN = 32
+
+_DONE, _INPUT, _FAILED, _BUSY = "done", "input", "failed", "busy"
+
+_log = logging.getLogger("emberflow")
+
+
+class BridgeError(EmberflowError):
+    """A live query could not be asked, or could not answer."""
+
+
+class BridgeAwayError(BridgeError):
+    """Nobody is there to answer, or nobody does."""
+
+
+class BridgeRefusedError(BridgeError):
+    """The token is not the one of who listens there."""
+
+
+class Address(NamedTuple):
+    """Where a live query answers, and the token that lets in."""
+
+    endpoint: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Address({self.endpoint!r}, ...)"  # a token does not belong in a log
+
+
+class Service(Protocol):
+    """Answers requests, in any of several threads. `InputError` is the mistake of who asks."""
+
+    def serve(self, method: str, arguments: dict[str, Any]) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def checked_token(token: str) -> str:
+    if len(token) < _TOKEN_LENGTH_MIN:
+        raise InputError(
+            f"a token is a text of {_TOKEN_LENGTH_MIN} characters at least, such as "
+            f"secrets.token_urlsafe(32) gives; this one has {len(token)}."
+        )
+    return token
+
+
+def keys_of(token: str) -> RunKeys:
+    """Both sides' keys: each is a digest of the token, and any 32 bytes are a secret key."""
+
+    def pair(side: bytes) -> tuple[bytes, bytes]:
+        digest = hashlib.blake2b(token.encode(), digest_size=32, person=side).digest()
+        secret = zmq.utils.z85.encode(digest)
+        return zmq.curve_public(secret), secret
+
+    return RunKeys(*pair(b"emberflow server"), *pair(b"emberflow client"))
+
+
+class _OnlyWithToken:
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return key == self._key
+
+
+class Bridge:
+    """Serves until it is closed. Services are named, such as ``front docs``."""
+
+    def __init__(
+        self, services: Mapping[str, Service], *, query: str, place: Place, token: str
+    ) -> None:
+        self._services = dict(services)
+        self._query = query
+        self._place = place
+        keys = keys_of(token)
+        self._context = zmq.Context()
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(
+            domain="*", credentials_provider=_OnlyWithToken(keys.client_public)
+        )
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.sndhwm = self._socket.rcvhwm = _MESSAGES_MAX
+        self._socket.linger = 0
+        self._socket.maxmsgsize = MESSAGE_BYTES_MAX
+        self._socket.curve_server = True
+        self._socket.curve_publickey = keys.server_public
+        self._socket.curve_secretkey = keys.server_secret
+        try:
+            port = self._bound()
+        except zmq.ZMQError as error:
+            self._release()
+            raise ClusterError(
+                f"the live query cannot listen for Structured Streaming on {place.listens_on}, "
+                f"port {place.port or 'any'}: {error}. Set .option('bridgeHost', ...) to an address "
+                f"of this machine, and to a port that is free."
+            ) from error
+        self.address = Address(f"tcp://{place.reached_at}:{port}", token)
+        self._under_way = 0
+        self._answers: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
+        self._bell = Bell()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="emberflow service")
+        self._ended = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="emberflow bridge", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer nobody any more. Closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ended.set()
+        self._bell.ring()
+        self._thread.join(_JOIN_SECONDS)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._bell.close()
+        self._release()
+        for service in self._services.values():
+            service.close()
+
+    def _bound(self) -> int:
+        host, port = self._place.listens_on, self._place.port
+        if not port:
+            return int(self._socket.bind_to_random_port(f"tcp://{host}"))
+        self._socket.bind(f"tcp://{host}:{port}")
+        return port
+
+    def _release(self) -> None:
+        self._socket.close()
+        self._authenticator.stop()
+        self._context.term()
+
+    # The thread that owns the socket.
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._bell.fileno(), zmq.POLLIN)
+        while not self._ended.is_set():
+            self._bell.heard_in(poller.poll(_POLL_MS))
+            self._take()
+            while not self._answers.empty():
+                self._send(*self._answers.get())
+                self._under_way -= 1
+
+    def _take(self) -> None:
+        for _ in range(_UNDER_WAY_MAX):
+            try:
+                identity, message = self._socket.recv_multipart(zmq.NOBLOCK)
+                number, service, method, arguments = pickle.loads(message)
+            except zmq.Again:
+                return
+            except Exception as error:
+                _log.warning("a request to live query %r cannot be read: %s", self._query, error)
+                continue
+            if self._under_way >= _UNDER_WAY_MAX:
+                self._send(identity, pickle.dumps((number, _BUSY, None)))
+                continue
+            self._under_way += 1
+            self._pool.submit(self._serve, identity, number, service, method, arguments)
+
+    def _send(self, identity: bytes, answer: bytes) -> None:
+        # To a client that has left, or takes nothing, it is dropped: it does not wait for it.
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.send_multipart([identity, answer], zmq.NOBLOCK)
+
+    # The threads that serve.
+
+    def _serve(
+        self, identity: bytes, number: int, name: str, method: str, arguments: dict[str, Any]
+    ) -> None:
+        try:
+            answer = (number, _DONE, self._service(name).serve(method, arguments))
+        except InputError as error:
+            answer = (number, _INPUT, str(error))
+        except Exception as error:
+            _log.warning("live query %r: %s failed to %s: %s", self._query, name, method, error)
+            answer = (number, _FAILED, f"{type(error).__qualname__}: {error}")
+        self._answers.put((identity, pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)))
+        self._bell.ring()
+
+    def _service(self, name: str) -> Service:
+        try:
+            return self._services[name]
+        except KeyError:
+            kind, _, own = name.partition(" ")
+            known = [other for other in self._services if other.startswith(f"{kind} ")]
+            offered = ", ".join(repr(other.partition(" ")[2]) for other in known) or "none"
+            raise InputError(
+                f"live query {self._query!r} offers no {kind} {own!r} to Spark; it offers "
+                f"{offered}. Give it as {_HOW.get(kind, 'a service')} when the query is started."
+            ) from None
+
+
+_HOW = {
+    "front": ".read(name=ef.fronts.Structured(...))",
+    "sink": ".write(name=ef.sinks.Structured(...))",
+    "state": "flow.state(name), or name a reduce with name=,",
+}
+
+
+class BridgeClient:
+    """Asks one live query. For one thread."""
+
+    def __init__(self, address: Address, *, seconds: float = 30.0) -> None:
+        self._address = address
+        self._seconds = seconds
+        self._numbers = itertools.count()
+        keys = keys_of(address.token)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.sndhwm = self._socket.rcvhwm = _MESSAGES_MAX
+        self._socket.linger = 0
+        self._socket.maxmsgsize = MESSAGE_BYTES_MAX
+        self._socket.curve_serverkey = keys.server_public
+        self._socket.curve_publickey = keys.client_public
+        self._socket.curve_secretkey = keys.client_secret
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.EVENT_CONNECTED
+            | zmq.EVENT_DISCONNECTED
+            | zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        try:
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> BridgeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Spark does not tell everybody when it is done with them, and a context that is left open
+        # waits for its sockets for ever.
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def close(self) -> None:
+        """Closing again does nothing."""
+        if self._context.closed:
+            return
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close()
+        self._context.term()
+
+    def ask(self, service: str, method: str, **arguments: Any) -> Any:
+        """What a service answers. Raises what is wrong with the question, or with who answers."""
+        deadline = time.monotonic() + self._seconds
+        while True:
+            number = next(self._numbers)
+            request = pickle.dumps((number, service, method, arguments), pickle.HIGHEST_PROTOCOL)
+            try:
+                self._socket.send(request, zmq.NOBLOCK)
+            except zmq.ZMQError as error:
+                raise BridgeAwayError(
+                    f"{self._address.endpoint} takes no request: {error}."
+                ) from error
+            outcome, result = self._heard(number, deadline)
+            if outcome == _DONE:
+                return result
+            if outcome == _INPUT:
+                raise InputError(result)
+            if outcome == _FAILED:
+                raise BridgeError(f"the live query could not answer: {result}")
+            time.sleep(_BUSY_PAUSE_SECONDS)
+
+    def _connect(self) -> None:
+        """Connect, and know before anything is sent whether the other side lets us in."""
+        endpoint = self._address.endpoint
+        try:
+            self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            raise InputError(
+                f"option 'endpoint' takes an address such as tcp://host:4321, got {endpoint!r}: "
+                f"{error}."
+            ) from error
+        deadline = time.monotonic() + min(self._seconds, _CONNECT_SECONDS_MAX)
+        connected = False
+        while True:
+            event = self._event(deadline)
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                return
+            if event is None:
+                raise BridgeAwayError(
+                    f"nobody answers at {endpoint}. Is the live query running, and can this machine "
+                    f"reach that address?"
+                )
+            if event == zmq.EVENT_CONNECTED:
+                connected = True
+            elif connected:
+                raise BridgeRefusedError(
+                    f"who listens at {endpoint} refuses this token. Take endpoint and token of the "
+                    f"live query as it runs now: query.bridge has both."
+                )
+
+    def _event(self, deadline: float) -> int | None:
+        """What happens next to the connection; None when nothing does."""
+        remaining = max(0.0, deadline - time.monotonic())
+        if not self._monitor.poll(int(remaining * 1_000)):
+            return None
+        return int(recv_monitor_message(self._monitor)["event"])
+
+    def _heard(self, number: int, deadline: float) -> tuple[str, Any]:
+        while (remaining := deadline - time.monotonic()) > 0:
+            ready = dict(self._poller.poll(int(remaining * 1_000) + 1))
+            if self._socket in ready:
+                answered, outcome, result = pickle.loads(self._socket.recv())
+                if answered == number:
+                    return outcome, result
+            elif self._monitor in ready and (
+                recv_monitor_message(self._monitor)["event"] == zmq.EVENT_DISCONNECTED
+            ):
+                raise BridgeAwayError(
+                    f"the connection to the live query at {self._address.endpoint} was lost."
+                )
+        raise BridgeAwayError(
+            f"the live query at {self._address.endpoint} has not answered for {self._seconds:g} s."
+        )

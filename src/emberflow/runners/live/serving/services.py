@@ -1,0 +1,97 @@
+"""What a live query offers to processes beside it: a bridge with its services, and its address told."""
+
+from __future__ import annotations
+
+import logging
+
+from emberflow.engine.layout import Layout
+from emberflow.engine.queries.worker import readable_states
+from emberflow.errors import InputError
+from emberflow.runners.live.serving.addresses import Announcement, check_free
+from emberflow.runners.live.serving.bridge import Address, Bridge, Service, new_token
+from emberflow.runners.live.serving.reads import Reads
+from emberflow.runners.live.serving.state_service import StateReads, StateService
+from emberflow.runners.live.supervisor import Settings
+
+_log = logging.getLogger("emberflow")
+
+
+class Offered:
+    """The bridge of a query, if there is anything to offer. Closed when the query is over."""
+
+    def __init__(
+        self,
+        bridge: Bridge | None = None,
+        announcement: Announcement | None = None,
+        states: StateReads | None = None,
+    ) -> None:
+        self._bridge = bridge
+        self._announcement = announcement
+        self._states = states
+
+    @classmethod
+    def of(cls, settings: Settings, name: str | None, run: str) -> Offered:
+        """``name`` is the query's; where it has none, its flow's is told if it must be.
+
+        The states of a query that was given a name can be read by SQL. That alone is no reason not to
+        start: if the name is taken, they are not offered.
+        """
+        adapters = {
+            **{f"front {own}": front for own, front in settings.fronts.items()},
+            **{f"sink {own}": sink for own, sink in settings.sinks.items()},
+        }
+        adapters = {own: one for own, one in adapters.items() if hasattr(one, "service")}
+        names: list[str] = []
+        if name is not None and settings.ordering == "time":
+            names = list(readable_states(Layout(settings.graph)))
+        if not adapters:
+            if not names or settings.bridge_place is None:
+                return cls()
+            assert name is not None
+            try:
+                check_free(name)
+            except InputError as error:
+                _log.warning("the states of this query cannot be read by SQL: %s", error)
+                return cls()
+        name = name or settings.graph.flow
+        assert settings.bridge_place is not None
+        # Before its services take anything over from whoever has that name.
+        check_free(name)
+        states = StateReads()
+        services: dict[str, Service] = {
+            f"state {state}": StateService(states, state) for state in names
+        }
+        bridge: Bridge | None = None
+        try:
+            for own, adapter in adapters.items():
+                services[own] = adapter.service()
+            bridge = Bridge(
+                services,
+                query=name,
+                place=settings.bridge_place,
+                token=settings.bridge_token or new_token(),
+            )
+            return cls(bridge, Announcement(name, bridge.address, run), states)
+        except BaseException:
+            if bridge is not None:
+                bridge.close()
+            else:
+                for service in services.values():
+                    service.close()
+            raise
+
+    def begun(self, reads: Reads) -> None:
+        """From here on states can be read."""
+        if self._states is not None:
+            self._states.reads = reads
+
+    @property
+    def address(self) -> Address | None:
+        return None if self._bridge is None else self._bridge.address
+
+    def close(self) -> None:
+        """Nobody is told of it any more, then nobody is answered."""
+        if self._announcement is not None:
+            self._announcement.close()
+        if self._bridge is not None:
+            self._bridge.close()

@@ -1,0 +1,1 @@
+"""A worker's process: the loop, the fronts it feeds, the sinks and cuts it writes."""

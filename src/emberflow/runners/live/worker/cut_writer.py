@@ -1,0 +1,198 @@
+"""A worker's part of a cut: captured between rounds by the loop, stored by a thread.
+
+The loop looks at a limited number of buckets in a round, so that nothing waits long, and hands the
+rows on in chunks through a queue with a bound; when the queue is full, the capture waits and
+everything else goes on. The thread pickles, sorts, writes and syncs, and rests in between. Both take
+only a share of the time while there is anything else to do, and never more than some milliseconds in
+one go: a cut is in no hurry, and makes no queue in front of the loop. Where the loop is idle neither
+of them rests. See `engine.cut` for what is captured and why that is enough.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from emberflow.checkpoint.cuts.lists import SavedLists
+from emberflow.checkpoint.cuts.manifest import PartInfo
+from emberflow.checkpoint.cuts.rows import SCHEDULED
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.engine.cuts.cut import Capture, Row, Scheduled
+from emberflow.engine.messages import Moment
+from emberflow.engine.worker.worker import Worker
+
+#: Buckets looked at in a round.
+_BUCKETS_A_ROUND = 1_024
+#: The share of a busy loop's time that a capture takes.
+_CAPTURING_SHARE = 0.05
+#: Rows encoded at once: three times as fast as those of one round.
+_ROWS_AT_ONCE = 2_000
+#: Chunks between the loop and the thread.
+_CHUNKS_MAX = 32
+#: The share of the time in which the thread works while the loop is busy ...
+_WORKING_SHARE = 0.05
+_REST_SECONDS_MAX = 0.1
+#: ... which it is so long after it last had something to do.
+_BUSY_SECONDS = 0.1
+
+
+class CutOrder(NamedTuple):
+    """What the coordinator asks for: a cut at a moment, of what changed since the cut ``base``."""
+
+    number: int
+    moment: Moment
+    since: Moment
+    base: int | None
+
+
+class Captured(NamedTuple):
+    """What a worker has stored of a cut."""
+
+    worker: int
+    number: int
+    parts: list[PartInfo]
+    #: Of each partition of a front that it feeds: the position of the last element below the cut.
+    positions: dict[tuple[str, int], object]
+
+
+class Capturing:
+    """The cuts of one worker, one at a time."""
+
+    def __init__(self, store: CheckpointStore, worker: int, incarnation: int) -> None:
+        self.lists = SavedLists()
+        self._store = store
+        self._worker = worker
+        self._incarnation = incarnation
+        self._capture: Capture | None = None
+        self._rests_until = 0.0
+        #: When the loop last had something to do; and how much the thread had worked at its last rest.
+        self._busy_at = 0.0
+        self._rested_at = 0.0
+        self._positions: dict[tuple[str, int], object] = {}
+        self._orders: queue.Queue[CutOrder] = queue.Queue(1)
+        self._chunks: queue.Queue[list[Row | Scheduled] | None] = queue.Queue(_CHUNKS_MAX)
+        self._results: queue.SimpleQueue[tuple[int, list[PartInfo]] | Exception] = (
+            queue.SimpleQueue()
+        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="emberflow cuts", daemon=True)
+        self._thread.start()
+
+    def begin(
+        self, worker: Worker, order: CutOrder, positions: dict[tuple[str, int], object]
+    ) -> None:
+        """Begin a cut: the worker has just heard of the progress to its moment."""
+        self._capture = worker.begin_cut(order.moment, order.since)
+        self._positions = positions
+        self._orders.put_nowait(order)  # the coordinator asks for one when the last one is over
+
+    def go_on(self, *, loop_is_busy: bool) -> Captured | None:
+        """A bit more of the cut under way, if any; and, once, what came of it."""
+        begin = time.monotonic()
+        if loop_is_busy:
+            self._busy_at = begin
+        if self.is_busy and (begin >= self._rests_until or not loop_is_busy):
+            assert self._capture is not None
+            rows = self._capture.next(_BUCKETS_A_ROUND)
+            if rows is None:
+                self._capture = None
+            if rows is None or rows:
+                self._chunks.put_nowait(rows)
+            end = time.monotonic()
+            self._rests_until = end + (end - begin) * (1 / _CAPTURING_SHARE - 1)
+        try:
+            result = self._results.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(result, Exception):
+            raise result
+        number, parts = result
+        return Captured(self._worker, number, parts, self._positions)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the loop can capture more in the next round."""
+        return self._capture is not None and not self._chunks.full()
+
+    def close(self, seconds: float) -> None:
+        self._ended.set()
+        self._thread.join(seconds)
+
+    # The thread.
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                order = self._orders.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            try:
+                self._results.put((order.number, self._stored(order)))
+            except _Ended:
+                return
+            except Exception as error:
+                self._results.put(error)
+                return
+
+    def _stored(self, order: CutOrder) -> list[PartInfo]:
+        scheduled: list[Scheduled] = []
+        store, incarnation = self._store, self._incarnation
+        self._rested_at = time.thread_time()
+        parts = [
+            store.write_part(
+                order.number,
+                self._worker,
+                self._rows(scheduled),
+                incarnation=incarnation,
+                base=order.base,
+                lists=self.lists,
+                pause=self._rest,
+            )
+        ]
+        if scheduled:
+            parts.append(
+                store.write_part(
+                    order.number,
+                    self._worker,
+                    [scheduled],
+                    incarnation=incarnation,
+                    kind=SCHEDULED,
+                    base=order.base,
+                    pause=self._rest,
+                )
+            )
+        return [part for part in parts if part is not None]
+
+    def _rows(self, scheduled: list[Scheduled]) -> Iterator[list[Row]]:
+        """Rows of buckets as they are captured, many at once; scheduled items are set apart."""
+        rows: list[Row] = []
+        while True:
+            self._rest()
+            try:
+                chunk = self._chunks.get(timeout=0.1)
+            except queue.Empty:
+                if self._ended.is_set():
+                    raise _Ended from None
+                continue
+            if chunk is not None:
+                rows += [row for row in chunk if isinstance(row, Row)]
+                scheduled += [row for row in chunk if isinstance(row, Scheduled)]
+            if rows and (chunk is None or len(rows) >= _ROWS_AT_ONCE):
+                yield rows
+                rows = []
+            if chunk is None:
+                return
+
+    def _rest(self) -> None:
+        """Between two pieces of the thread's work: while the loop is busy it has a share of the time."""
+        if time.monotonic() - self._busy_at < _BUSY_SECONDS:
+            worked = time.thread_time() - self._rested_at
+            self._ended.wait(min(worked * (1 / _WORKING_SHARE - 1), _REST_SECONDS_MAX))
+        self._rested_at = time.thread_time()
+
+
+class _Ended(Exception):  # noqa: N818 - no error: the worker ends in the middle of a cut
+    pass

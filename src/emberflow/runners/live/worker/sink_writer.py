@@ -1,0 +1,251 @@
+"""Storing: each partition of a sink stores one bundle after another, whoever is slow.
+
+What a barrier released is handed on at once, as a bundle, up to a few of them; a thread stores all
+that waits for it as one. So bundles are small while a sink is quick, and grow when it is slow, and
+nothing waits for word that the bundle before it is stored. When a few are under way, what is released
+waits in the `Store`, and fronts wait when that is much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from emberflow.engine.messages import AFTER_ALL, Bundle, Moment
+from emberflow.errors import EmberflowError
+from emberflow.rows.plain import PayloadError
+from emberflow.runners.live.wire.bell import no_bell
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer
+from emberflow.values.item import FlatItem, GlobalTime
+
+#: How long a sink that fails is tried again, unless it says otherwise.
+_RETRY_SECONDS = 30.0
+_PAUSE_SECONDS_MIN = 0.05
+_PAUSE_SECONDS_MAX = 2.0
+#: Bundles handed on and not known to be stored, for each partition.
+UNDER_WAY_MAX = 8
+
+_log = logging.getLogger("emberflow")
+
+
+class SinkFailedError(EmberflowError):
+    """A sink raised while it stored a bundle; the original exception is the ``__cause__``."""
+
+
+class Store:
+    """A partition of a sink: what is under way to it, and what waits."""
+
+    def __init__(self, sink: str, partition: int, *, places: bool = False) -> None:
+        """With ``places``, bundles say where each payload is in the order."""
+        self.sink = sink
+        self.partition = partition
+        self._places = places
+        self._waiting: list[FlatItem] = []
+        self._last: GlobalTime | None = None
+        #: Of each bundle under way the first global time, and how much it holds.
+        self._under_way: deque[tuple[Moment, int]] = deque()
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._under_way)
+
+    @property
+    def settled(self) -> Moment:
+        """Of what has come, all below this is stored."""
+        if self._under_way:
+            return self._under_way[0][0]
+        if self._waiting:
+            place = self._waiting[0][0]
+            return place[0], place[1]
+        return AFTER_ALL
+
+    @property
+    def unstored(self) -> int:
+        return len(self._waiting) + sum(count for _, count in self._under_way)
+
+    def add(self, bundle: Bundle) -> None:
+        self._waiting += bundle.items
+        self._last = bundle.last
+
+    def next(self) -> StoredBundle | None:
+        """The next bundle, if there is one and not too many are under way."""
+        if not self._waiting or len(self._under_way) >= UNDER_WAY_MAX:
+            return None
+        items, self._waiting = self._waiting, []
+        place = items[0][0]
+        self._under_way.append(((place[0], place[1]), len(items)))
+        assert self._last is not None
+        payloads = [payload for _, _, payload in items]
+        places = [place for place, _, _ in items] if self._places else None
+        return StoredBundle(self.sink, self.partition, self._last, payloads, places)
+
+    def stored(self, bundles: int = 1) -> None:
+        """So many more bundles are stored, in the order they came."""
+        for _ in range(bundles):
+            self._under_way.popleft()
+
+
+class WriterThread:
+    """Stores bundles one after another, off the loop that serves the wire; those that wait, as one.
+
+    A writer that raises is given up, and after a pause another one is opened and asked what it has:
+    it may have stored the bundle, and only failed to say so. If it has anything else than what was
+    stored from here, somebody else has, and this life is not the one to go on (`SinkMovedError`).
+    When a bundle cannot be stored, none behind it is.
+    """
+
+    def __init__(
+        self, sink: Any, name: str, partition: int, *, ring: Callable[[], None] = no_bell
+    ) -> None:
+        """``ring`` tells who asks what is `stored` that something is, or has failed."""
+        self._sink = sink
+        self._ring = ring
+        self._name = name
+        self._partition = partition
+        self._writer: Writer | None = opened(sink, name, partition)
+        self._last = self._writer.last()
+        self._retry_seconds = float(getattr(sink, "retry_seconds", _RETRY_SECONDS))
+        self._bundles: queue.Queue[StoredBundle | None] = queue.Queue(UNDER_WAY_MAX)
+        self._results: queue.SimpleQueue[Exception | int] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"emberflow sink {name} {partition}", daemon=True
+        )
+        self._thread.start()
+
+    def last(self) -> GlobalTime | None:
+        """The last global time that is stored. To be asked before anything is."""
+        return self._last
+
+    def store(self, bundle: StoredBundle) -> None:
+        self._bundles.put_nowait(bundle)
+
+    def stored(self, seconds: float = 0.0) -> int:
+        """How many bundles have been stored since this was last asked, or are within some time.
+
+        Raises what the sink did.
+        """
+        count = 0
+        with contextlib.suppress(queue.Empty):
+            while True:
+                wait = seconds > 0 and not count
+                result = self._results.get(wait, seconds if wait else None)
+                if isinstance(result, Exception):
+                    raise result
+                count += result
+        return count
+
+    def close(self, seconds: float) -> None:
+        self._closed.set()
+        if self._thread.is_alive():
+            with contextlib.suppress(queue.Full):
+                self._bundles.put(None, timeout=seconds)
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        try:
+            while bundles := self._waiting():
+                self._store(_as_one(bundles))
+                self._tell(len(bundles))
+        except SinkMovedError as moved:
+            self._tell(moved)
+        except Exception as error:
+            failure = SinkFailedError(
+                f"sink {self._name!r} partition {self._partition} failed: "
+                f"{type(error).__qualname__}: {error}"
+            )
+            failure.__cause__ = error
+            self._tell(failure)
+        if self._writer is not None:
+            self._writer.close()
+
+    def _tell(self, result: Exception | int) -> None:
+        self._results.put(result)
+        self._ring()
+
+    def _waiting(self) -> list[StoredBundle]:
+        """All bundles that wait, when there are any; none when this is to end."""
+        bundles: list[StoredBundle] = []
+        bundle = self._bundles.get()
+        with contextlib.suppress(queue.Empty):
+            while bundle is not None:
+                bundles.append(bundle)
+                bundle = self._bundles.get_nowait()
+        if bundle is None and bundles:
+            self._bundles.put(None)  # there is space: some were taken, and none comes behind it
+        return bundles
+
+    def _store(self, bundle: StoredBundle) -> None:
+        begin = time.monotonic()
+        pause = _PAUSE_SECONDS_MIN
+        while True:
+            try:
+                if self._writer is None:
+                    self._writer = opened(self._sink, self._name, self._partition)
+                    if self._has(self._writer.last(), bundle):
+                        break
+                self._writer.store(bundle)
+                break
+            except (PayloadError, SinkMovedError):
+                raise
+            except Exception as error:
+                self._give_up_writer()
+                if time.monotonic() - begin + pause > self._retry_seconds:
+                    raise
+                _log.warning(
+                    "sink %r partition %d failed and is tried again: %s",
+                    self._name,
+                    self._partition,
+                    error,
+                )
+                if self._closed.wait(pause):
+                    raise
+                pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+        self._last = bundle.last
+
+    def _has(self, last: GlobalTime | None, bundle: StoredBundle) -> bool:
+        """Whether a sink that was opened again has the bundle."""
+        if last is None or last == self._last:
+            return False
+        if last == bundle.last:
+            return True
+        raise SinkMovedError(
+            f"sink {self._name!r} partition {self._partition} had stored up to {self._last} and "
+            f"has stored up to {last} now, which is the work of another writer."
+        )
+
+    def _give_up_writer(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(Exception):  # it is broken, and the error is known
+                writer.close()
+
+
+def _as_one(bundles: list[StoredBundle]) -> StoredBundle:
+    """Bundles of one partition, in order, as one."""
+    last = bundles[-1]
+    if len(bundles) == 1:
+        return last
+    places = [place for bundle in bundles for place in bundle.places or ()]
+    return last._replace(
+        payloads=[payload for bundle in bundles for payload in bundle.payloads],
+        places=None if last.places is None else places,
+    )
+
+
+def opened(sink: Any, name: str, partition: int) -> Writer:
+    """Open a partition of a sink, with an error that says which one could not be."""
+    try:
+        writer: Writer = sink.open(partition)
+    except Exception as error:
+        raise SinkFailedError(
+            f"sink {name!r} partition {partition} cannot be opened: "
+            f"{type(error).__qualname__}: {error}"
+        ) from error
+    return writer

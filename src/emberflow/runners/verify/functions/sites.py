@@ -1,0 +1,244 @@
+"""Where a graph calls functions of the user, and how to put others in their place.
+
+A step may call its functions itself (`map`) or through callables of our own that hold them, at any
+depth: ``Combined(first, combine)``, a closure of `fold`, a step of a window. A *site* is one function
+of the user at one node. `watched` builds the same graph with another callable at every site, so that
+calls can be recorded, checked or answered from memory; a runner can't tell the difference.
+
+The holders are copied by pickling them, with the user's functions left out and the others put in on
+the way back (pickle's persistent ids). So whatever holds a function need not know of this, as long
+as it can be pickled, which every graph must be anyway.
+
+The sites of a graph are the same, in the same order, in every process.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import cloudpickle
+
+from emberflow.graph.nodes import Graph, Input, Map, Node, Reduction
+from emberflow.graph.transactions import Access, Check, Close
+from emberflow.values.functions import UserFunction, code_of
+
+_PACKAGE = str(Path(__file__).parents[3])
+_JOINS = "emberflow.dsl.operators.join"
+
+#: What a `flat_map` takes as it is: payloads, or a mistake that it tells.
+_AS_IT_IS = (list, tuple, str, bytes, bytearray, set, frozenset, dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A function of the user, and the node that calls it."""
+
+    index: int
+    node: int
+    step: str
+    given: UserFunction
+    #: How the node calls it: as a map does, or as a part of something of ours.
+    mode: str
+    #: Whether its first argument is an accumulator.
+    accumulates: bool
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self.given.given
+
+    @property
+    def is_key(self) -> bool:
+        return self.given.role == "key"
+
+    def call(self, arguments: tuple[Any, ...]) -> Any:
+        """The function's result, as the node will look at it: a generator has run to its end."""
+        result = self.function(*arguments)
+        if (
+            self.mode == "many"
+            and isinstance(result, Iterable)
+            and not isinstance(result, _AS_IT_IS)
+        ):
+            return list(result)
+        return bool(result) if self.mode == "keep" else result
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """In the place of a result: what a call raised. Messages may hold addresses, so types count."""
+
+    kind: str
+    message: str = field(compare=False)
+
+    def __repr__(self) -> str:
+        return f"raised {self.kind}: {self.message}"
+
+
+def attempt(site: Site, arguments: tuple[Any, ...]) -> Any:
+    """What a call gives: its result, or `Raised`."""
+    try:
+        return site.call(arguments)
+    except Exception as error:
+        return raised(error)
+
+
+def raised(error: Exception) -> Raised:
+    return Raised(type(error).__qualname__, str(error))
+
+
+#: What is to be called at a site instead.
+Watch: TypeAlias = Callable[[Site], Callable[..., Any]]
+
+
+def sites_of(graph: Graph) -> tuple[Site, ...]:
+    """Every site, in the order of the graph."""
+    found: list[Site] = []
+    for node in graph.nodes:
+        seen: set[int] = set()
+        for holder, given, mode in _holders(node):
+            for function in given:
+                identity = id(function.given)
+                if identity in seen or _is_ours(function.given):
+                    continue
+                if not _Transplant({identity: None}).hits(holder):
+                    continue
+                seen.add(identity)
+                directly = mode if holder is function.given else "part"
+                found.append(
+                    Site(
+                        index=len(found),
+                        node=node.id,
+                        step=str(node),
+                        given=function,
+                        mode=directly,
+                        accumulates=_accumulates(node, function),
+                    )
+                )
+    return tuple(found)
+
+
+def watched(graph: Graph, sites: Iterable[Site], watch: Watch) -> Graph:
+    """The same graph, with what `watch` gives for each site called in its place."""
+    by_node: dict[int, dict[int, Callable[..., Any]]] = {node.id: {} for node in graph.nodes}
+    for site in sites:
+        by_node[site.node][id(site.function)] = watch(site)
+    return Graph(
+        graph.flow,
+        tuple(_watched_node(node, _Transplant(by_node[node.id])) for node in graph.nodes),
+        tuple(_watched_reduction(reduction, by_node) for reduction in graph.reductions),
+    )
+
+
+def _watched_node(node: Node, transplant: _Transplant) -> Node:
+    def watched_input(source: Input) -> Input:
+        if source.key is None:
+            return source
+        key = replace(source.key, function=transplant.of(source.key.function))
+        return replace(source, key=key)
+
+    def watched_check(check: Check) -> Check:
+        return replace(check, function=transplant.of(check.function))
+
+    node = replace(node, inputs=tuple(map(watched_input, node.inputs)))
+    if isinstance(node, Map):
+        node = replace(node, function=transplant.of(node.function))
+    elif isinstance(node, Access):
+        node = replace(
+            node,
+            by=replace(node.by, function=transplant.of(node.by.function)),
+            function=node.function and transplant.of(node.function),
+            check=node.check and watched_check(node.check),
+        )
+    elif isinstance(node, Close):
+        node = replace(node, requires=tuple(map(watched_check, node.requires)))
+    return node
+
+
+def _watched_reduction(
+    reduction: Reduction, by_node: dict[int, dict[int, Callable[..., Any]]]
+) -> Reduction:
+    """Its functions are those of its nodes: all ints are nodes, all callables functions."""
+    held = {each.name: getattr(reduction, each.name) for each in fields(reduction)}
+    table: dict[int, Callable[..., Any]] = {}
+    for value in held.values():
+        if isinstance(value, int) and not isinstance(value, bool):
+            table |= by_node[value]
+    transplant = _Transplant(table)
+    changed = {name: transplant.of(value) for name, value in held.items() if callable(value)}
+    return replace(reduction, **changed)
+
+
+def _holders(node: Node) -> Iterator[tuple[Callable[..., Any], tuple[UserFunction, ...], str]]:
+    for source in node.inputs:
+        if source.key is not None:
+            yield source.key.function, (source.key.given,), "key"
+    if isinstance(node, Map):
+        yield node.function, node.given, node.mode
+    elif isinstance(node, Access):
+        yield node.by.function, (node.by.given,), "key"
+        for function in node.given:
+            yield function.given, (function,), "part"
+    elif isinstance(node, Close):
+        for function in node.given:
+            yield function.given, (function,), "part"
+
+
+def _accumulates(node: Node, given: UserFunction) -> bool:
+    # A join has a combine too, of two payloads.
+    step = getattr(getattr(node, "function", None), "combine", None)
+    return given.role == "update" or (given.role == "combine" and type(step).__module__ != _JOINS)
+
+
+def _is_ours(function: Callable[..., Any]) -> bool:
+    code = code_of(function)
+    return code is not None and code.co_filename.startswith(_PACKAGE)
+
+
+class _Transplant:
+    """Copies callables, with other functions in the place of those whose ids it knows."""
+
+    def __init__(self, table: dict[int, Any]) -> None:
+        self._table = table
+
+    def of(self, holder: Any) -> Any:
+        if id(holder) in self._table:
+            return self._table[id(holder)]
+        if not self._table or not self.hits(holder):
+            return holder
+        data = io.BytesIO()
+        _Taking(data, self._table).dump(holder)
+        data.seek(0)
+        return _Giving(data, self._table).load()
+
+    def hits(self, holder: Any) -> bool:
+        if id(holder) in self._table:
+            return True
+        taking = _Taking(io.BytesIO(), self._table)
+        taking.dump(holder)
+        return taking.hit
+
+
+class _Taking(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, file: io.BytesIO, table: dict[int, Any]) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._table = table
+        self.hit = False
+
+    def persistent_id(self, thing: Any) -> int | None:
+        if id(thing) not in self._table:
+            return None
+        self.hit = True
+        return id(thing)
+
+
+class _Giving(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, table: dict[int, Any]) -> None:
+        super().__init__(file)
+        self._table = table
+
+    def persistent_load(self, identity: Any) -> Any:
+        return self._table[identity]

@@ -1,0 +1,1 @@
+"""Child processes, in which a flow is tried with other hash seeds, and what they do."""

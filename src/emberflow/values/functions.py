@@ -1,0 +1,124 @@
+"""What can be said of a user's function: its name, the file and line it comes from.
+
+Errors and drawings speak of functions in the user's words. A step may be made of several functions
+(``reduce`` of ``first`` and ``combine``), wrapped in callables of our own; ``UserFunction`` keeps
+the user's beside the one that runs, and ``blamed`` finds the culprit of a traceback. Nothing of
+this costs anything while all goes well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+#: Frames of these are not the user's. A scope of an operator is entered through contextlib.
+_OURS = (str(Path(__file__).parents[1]), contextlib.__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A line in the user's code."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{_relative(self.file)}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A function the user gave, and the part it plays in its step."""
+
+    role: str
+    given: Callable[..., Any]
+
+    def __str__(self) -> str:
+        return f"{self.role}={described(self.given)}" if self.role else described(self.given)
+
+
+def itself(payload: Any) -> Any:
+    """The identity, where a function is asked for and nothing is to be done."""
+    return payload
+
+
+def caller() -> Where:
+    """The nearest line of the stack that is not Emberflow's own."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame):
+        frame = frame.f_back
+    return Where(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    # What dataclasses generate has a module and no file.
+    module = frame.f_globals.get("__name__", "")
+    return frame.f_code.co_filename.startswith(_OURS) or module.partition(".")[0] == "emberflow"
+
+
+def code_of(function: Callable[..., Any]) -> CodeType | None:
+    """The code object behind a function, a method, a partial or an object with ``__call__``."""
+    seen = 0
+    while seen < 20:  # decorators of decorators; a cycle of __wrapped__ would otherwise hang
+        seen += 1
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        else:
+            break
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None and not isinstance(function, type):
+        code = getattr(type(function).__call__, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    if isinstance(function, functools.partial):
+        return f"partial({name_of(function.func)})"
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    name = name.replace("<locals>.", "")
+    return "lambda" if name.endswith("<lambda>") else name
+
+
+def described(function: Callable[..., Any]) -> str:
+    """A function's name with its file and line, where it has one.
+
+    >>> described(len)
+    'len'
+    """
+    code = code_of(function)
+    if code is None:
+        return name_of(function)
+    return f"{name_of(function)} ({Where(code.co_filename, code.co_firstlineno)})"
+
+
+def blamed(error: BaseException, functions: Sequence[UserFunction]) -> str:
+    """Which of a step's functions an exception came from.
+
+    The outermost frame that is not ours is the function we called. A builtin leaves no frame: then
+    all functions of the step are named.
+    """
+    codes = {code_of(function.given): function for function in functions}
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if code in codes:
+            return f"{codes[code]}, raised in line {line}"
+        if not code.co_filename.startswith(_OURS):
+            return f"{code.co_qualname} ({Where(code.co_filename, line)})"
+    return " or ".join(str(function) for function in functions) or "a step of Emberflow's own"
+
+
+def _relative(file: str) -> str:
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except ValueError:
+        return file
