@@ -24,7 +24,7 @@ from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.live.wire.codec import packed, unpacked_bundle, unpacked_frame
 from emberflow.runners.live.worker.feed import Beginning, Feed
-from emberflow.runners.live.worker.sink_writer import Store
+from emberflow.runners.live.worker.store import Store
 
 ELEMENTS = 300_000
 WORKERS = 2

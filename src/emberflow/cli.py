@@ -1,6 +1,6 @@
 """The command line: one function a command.
 
-A command takes the target of a flow (`loading.load_flow`), prints what was asked for on stdout, and
+A command takes the target of a flow (`dsl.loading.load_flow`), prints what was asked for on stdout, and
 everything else on stderr. It raises an `EmberflowError` where something is wrong: `main` prints the
 message, without a traceback, and exits with 1. Usage errors exit with 2.
 """

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from emberflow.datasource import stream_writer as writing
 from emberflow.datasource.source import EmberflowSource
 from emberflow.errors import InputError
-from emberflow.runners.live.driver.cluster import Place
+from emberflow.runners.live.driver.cluster import CoordinatorAddress
 from emberflow.runners.live.serving import bridge as bridge_module
 from emberflow.runners.live.serving.bridge import (
     Bridge,
@@ -42,7 +42,7 @@ class Query:
             "front docs": self.front.service(),
             "sink counts": self.sink.service(),
         }
-        place = Place("127.0.0.1", 0, "127.0.0.1")
+        place = CoordinatorAddress("127.0.0.1", 0, "127.0.0.1")
         self.bridge = Bridge(services, query="index", place=place, token=self.token)
 
     def restart(self) -> None:

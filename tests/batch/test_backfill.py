@@ -23,7 +23,7 @@ from emberflow.engine.messages import Moment
 from emberflow.graph.nodes import Graph
 from emberflow.runners.batch.backfill import handover as handing
 from emberflow.runners.batch.backfill.handover import Handing, Spool, handed_over, store_spool
-from emberflow.runners.live.worker.sink_writer import SinkFailedError
+from emberflow.sinks.writer import SinkFailedError
 from emberflow.values.hashing import hash_ranges
 from emberflow.values.item import Place
 from tests.batch.local import BUS, cut, ends

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine.machines.state import Versions
+from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.graph import transactions as transactional_module
 from emberflow.graph.nodes import Graph
@@ -165,7 +165,7 @@ def test_the_versions_left_are_those_that_a_cut_has(first: int) -> None:
         live = {
             (row.operation, row.key): (row.place, row.payload)
             for machine in worker.machines.stateful.values()
-            if isinstance(machine, Versions)
+            if isinstance(machine, AccessMachine)
             for row in machine.committed(AFTER_ALL)
         }
         states = {state for state, _ in told}

@@ -22,7 +22,7 @@ KINDS = ["local", "remote"]
 
 
 class Place:
-    """A location, as one that appends or as one that has a file for each frame."""
+    """A location, as one that appends or as one that has a file for each block."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder = folder
@@ -305,13 +305,13 @@ def test_what_a_disk_leaves_behind_a_crash_is_cut_off(tmp_path: Path) -> None:
     for rest in (b"\0" * 500, os.urandom(500), whole[:200], whole):
         path.write_bytes(whole + rest)
         assert place.read() == entries
-    # A hole where a frame was not yet written, and a frame behind it that was.
+    # A hole where a block was not yet written, and a block behind it that was.
     log = place.writer(3)
     log.append([("a", 300)])
     log.sync()
     path = place.segments()[-1]
     synced = path.stat().st_size
-    log.append([(n, 301 + n) for n in range(35_000)])  # more than waits: a frame
+    log.append([(n, 301 + n) for n in range(35_000)])  # more than waits: a block
     log.append([(n, 99301 + n) for n in range(35_000)])
     data = bytearray(path.read_bytes())
     assert len(data) > synced + 10_000
@@ -350,7 +350,7 @@ def test_every_flipped_bit_of_what_was_durable_is_an_error(tmp_path: Path) -> No
             place.read()
 
 
-def test_a_file_of_a_frame_that_is_damaged_or_missing_is_an_error(tmp_path: Path) -> None:
+def test_a_file_of_a_block_that_is_damaged_or_missing_is_an_error(tmp_path: Path) -> None:
     place = Place(tmp_path, "remote")
     log = place.writer(1)
     for time in range(4):

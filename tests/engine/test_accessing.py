@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops import accesses as accessing
-from emberflow.engine.loops.accesses import NO_ABORTS, Bucket, Entry, Use
+from emberflow.engine.loops.accesses import NO_ABORTS, AccessEntry, StateBucket, Use
 from emberflow.values.item import At, FlatItem, Place
 from tests.engine.test_loops import marks, places
 
@@ -59,7 +59,7 @@ def uses(draw: st.DrawFn, ports: int) -> Use:
     )
 
 
-def entries_of(draw: st.DrawFn, given_uses: list[Use]) -> list[Entry]:
+def entries_of(draw: st.DrawFn, given_uses: list[Use]) -> list[AccessEntry]:
     found = sorted(draw(st.lists(places, max_size=3, unique=True)))
     access = st.integers(0, len(given_uses) - 1)
     why = st.sampled_from([None, None, None, "refused"])
@@ -70,10 +70,10 @@ def entries_of(draw: st.DrawFn, given_uses: list[Use]) -> list[Entry]:
 
 
 @st.composite
-def buckets(draw: st.DrawFn, given_uses: list[Use]) -> dict[Any, Bucket]:
-    made: dict[Any, Bucket] = {}
+def buckets(draw: st.DrawFn, given_uses: list[Use]) -> dict[Any, StateBucket]:
+    made: dict[Any, StateBucket] = {}
     for key in draw(st.lists(st.sampled_from(KEYS), unique=True)):
-        bucket = made[key] = Bucket(key, 0)
+        bucket = made[key] = StateBucket(key, 0)
         bucket.entries = entries_of(draw, given_uses)
         bucket.aborts = {(1, 0): 1} if draw(st.integers(0, 5)) == 5 else NO_ABORTS
         bucket.base, bucket.value = draw(st.integers(0, 20)), draw(st.integers(0, 20))
@@ -82,13 +82,13 @@ def buckets(draw: st.DrawFn, given_uses: list[Use]) -> dict[Any, Bucket]:
 
 
 @st.composite
-def states(draw: st.DrawFn) -> tuple[list[Use], dict[Any, Bucket]]:
+def states(draw: st.DrawFn) -> tuple[list[Use], dict[Any, StateBucket]]:
     given_uses = draw(st.lists(uses(ports=3), min_size=1, max_size=3))
     return given_uses, draw(buckets(given_uses))
 
 
 @st.composite
-def accesses(draw: st.DrawFn) -> tuple[list[FlatItem], int, list[Use], dict[Any, Bucket]]:
+def accesses(draw: st.DrawFn) -> tuple[list[FlatItem], int, list[Use], dict[Any, StateBucket]]:
     given_uses, given_buckets = draw(states())
     payload = st.tuples(
         st.sampled_from(KEYS),
@@ -107,13 +107,13 @@ def accesses(draw: st.DrawFn) -> tuple[list[FlatItem], int, list[Use], dict[Any,
     return items, draw(st.integers(0, len(items))), given_uses, given_buckets
 
 
-def shown(bucket: Bucket) -> tuple[Any, ...]:
-    return tuple(repr(getattr(bucket, name)) for name in Bucket.__slots__)
+def shown(bucket: StateBucket) -> tuple[Any, ...]:
+    return tuple(repr(getattr(bucket, name)) for name in StateBucket.__slots__)
 
 
-def copied(bucket: Bucket) -> Bucket:
-    copy = Bucket(bucket.key, 0)
-    for name in Bucket.__slots__:
+def copied(bucket: StateBucket) -> StateBucket:
+    copy = StateBucket(bucket.key, 0)
+    for name in StateBucket.__slots__:
         setattr(copy, name, getattr(bucket, name))
     copy.entries = list(bucket.entries)
     return copy
@@ -121,7 +121,7 @@ def copied(bucket: Bucket) -> Bucket:
 
 @given(accesses(), st.sets(st.sampled_from(KEYS), max_size=1), st.sets(places, max_size=1))
 def test_access_in_order(
-    case: tuple[list[FlatItem], int, list[Use], dict[Any, Bucket]],
+    case: tuple[list[FlatItem], int, list[Use], dict[Any, StateBucket]],
     other_keys: set[Any],
     other_places: set[Place],
 ) -> None:
@@ -130,7 +130,7 @@ def test_access_in_order(
     for access_in_order in (_versions.access_in_order, accessing._access_in_order):
         own = {key: copied(bucket) for key, bucket in given_buckets.items()}
         outputs: list[list[FlatItem]] = [[], [], []]
-        touched: list[Bucket] = []
+        touched: list[StateBucket] = []
         reached = []
         position = start
         while position < len(items):  # what it leaves is passed over
@@ -152,14 +152,14 @@ def test_access_in_order(
 
 @given(states(), places, places)
 def test_trim_accesses(
-    state: tuple[list[Use], dict[Any, Bucket]], minimal: Place, begun: Place
+    state: tuple[list[Use], dict[Any, StateBucket]], minimal: Place, begun: Place
 ) -> None:
     given_uses, given_buckets = state
     writes = tuple(use.writes for use in given_uses)
     results = []
     for trim_accesses in (_versions.trim_accesses, accessing._trim_accesses):
         own = [copied(bucket) for bucket in given_buckets.values()]
-        stays: list[Bucket] = []
+        stays: list[StateBucket] = []
         told = trim_accesses(own, minimal[:2], writes, stays, begun[:2])
         results.append([list(map(shown, some)) for some in (own, stays, *told)])
     assert results[0] == results[1]
@@ -167,7 +167,7 @@ def test_trim_accesses(
 
 @given(states(), places, places)
 def test_last_versions(
-    state: tuple[list[Use], dict[Any, Bucket]], moment: Place, since: Place
+    state: tuple[list[Use], dict[Any, StateBucket]], moment: Place, since: Place
 ) -> None:
     given_uses, given_buckets = state
     writes = tuple(use.writes for use in given_uses)
@@ -186,7 +186,7 @@ def test_an_interrupt_is_not_taken_for_an_update_that_fails() -> None:
         raise KeyboardInterrupt
 
     use = Use(interrupted, None, False, True, False, False, 0, -1, -1, -1, -1, -1, None, outcome)
-    bucket = Bucket("a", 0)
+    bucket = StateBucket("a", 0)
     bucket.entries.append(((1, 0), 0, 0, 2, 0, 0, 0, None))
     items = [((2, 0), 0, ("a", 0, 2, 1))]
     with pytest.raises(KeyboardInterrupt):

@@ -19,7 +19,7 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.errors import InternalError
 from emberflow.graph.nodes import Graph, Group, Sink
 from emberflow.runners.elements import timed_elements
-from emberflow.runners.reference import Place as ReferencePlace
+from emberflow.runners.reference import NestedPlace as ReferencePlace
 from emberflow.runners.reference import Reference, Waiting
 from emberflow.values.item import Place
 from emberflow.values.shares import equal_shares

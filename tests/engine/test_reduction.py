@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import emberflow as ef
-from emberflow.engine.machines.reduce import Reducing
+from emberflow.engine.machines.reduce import ReduceMachine
 from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
@@ -85,7 +85,7 @@ class Machine:
 
     def __init__(self, graph: Graph, *, keyed: bool) -> None:
         self.keyed = keyed
-        self.machine: Reducing = only_machine(graph if keyed else without_maps(graph))
+        self.machine: ReduceMachine = only_machine(graph if keyed else without_maps(graph))
         self.sent = Sent()
         self.failed = Sent()
 

@@ -10,8 +10,8 @@ import pytest
 import emberflow as ef
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.layout import Layout, Machines
-from emberflow.engine.machines.closer import Closing
-from emberflow.engine.machines.state import Versions
+from emberflow.engine.machines.closer import CloserMachine
+from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.errors import NondeterminismError
 from emberflow.graph.transactions import ABORT, ABORTED, Close
@@ -41,10 +41,10 @@ def flow() -> ef.Flow:
     return made
 
 
-def machines() -> tuple[Versions, Closing]:
+def machines() -> tuple[AccessMachine, CloserMachine]:
     found = Machines(Layout(flow().graph())).stateful.values()
-    (versions,) = (machine for machine in found if isinstance(machine, Versions))
-    (closing,) = (machine for machine in found if isinstance(machine, Closing))
+    (versions,) = (machine for machine in found if isinstance(machine, AccessMachine))
+    (closing,) = (machine for machine in found if isinstance(machine, CloserMachine))
     return versions, closing
 
 
@@ -73,7 +73,7 @@ def identity(item: FlatItem) -> tuple[Any, ...]:
 class Ports:
     """What a machine has sent and not taken back, by port."""
 
-    def __init__(self, machine: Versions | Closing) -> None:
+    def __init__(self, machine: AccessMachine | CloserMachine) -> None:
         self.machine = machine
         self.ports = [Sent() for _ in range(machine.node.ports)]
 

@@ -7,8 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from emberflow.engine.messages import BEFORE_ALL, Ask, Began, Marked, Page, Progress, Refused
-from emberflow.runners.live.wire.questions import Asked, Lost, Questions, Ticket
+from emberflow.engine.messages import (
+    BEFORE_ALL,
+    FrontsReply,
+    Progress,
+    ReadBegan,
+    ReadPage,
+    ReadRefused,
+    WorkerRead,
+)
+from emberflow.runners.live.wire.questions import Lost, Questions, ReadRequest, Ticket
 
 MOMENT = (5, 0)
 
@@ -25,9 +33,9 @@ def questions() -> Iterator[Questions]:
 def asked(questions: Questions, *, holds: bool, workers: tuple[int, ...] = (0, 1)) -> Ticket:
     asks = dict.fromkeys(workers, b"")
     deadline = time.monotonic() + 60
-    ticket = questions.ask(Asked(asks, None, BEFORE_ALL, False, holds, deadline))
+    ticket = questions.ask(ReadRequest(asks, None, BEFORE_ALL, False, holds, deadline))
     told = questions.taken()
-    assert told == [(worker, Ask(ticket.number, MOMENT, b"")) for worker in workers]
+    assert told == [(worker, WorkerRead(ticket.number, MOMENT, b"")) for worker in workers]
     return ticket
 
 
@@ -37,17 +45,19 @@ def events(ticket: Ticket) -> list[object]:
 
 def test_what_is_about_keys_is_answered_in_one_go(questions: Questions) -> None:
     ticket = asked(questions, holds=False)
-    pages: list[Page | Marked] = [Page(worker, ticket.number, b"", False) for worker in (1, 0)]
+    pages: list[ReadPage | FrontsReply] = [
+        ReadPage(worker, ticket.number, b"", False) for worker in (1, 0)
+    ]
     questions.heard(pages[:1])
     assert (events(ticket), ticket.unanswered) == ([], 1)
     questions.heard(pages[1:])
-    assert events(ticket) == [Began(ticket.number, MOMENT, 2), *pages]
+    assert events(ticket) == [ReadBegan(ticket.number, MOMENT, 2), *pages]
 
 
 def test_a_scan_is_answered_page_by_page(questions: Questions) -> None:
     ticket = asked(questions, holds=True)
-    assert events(ticket) == [Began(ticket.number, MOMENT, 2)]
-    for page in (Page(1, ticket.number, b"", more) for more in (True, False)):
+    assert events(ticket) == [ReadBegan(ticket.number, MOMENT, 2)]
+    for page in (ReadPage(1, ticket.number, b"", more) for more in (True, False)):
         questions.heard([page])
         assert events(ticket) == [page]
     assert ticket.unanswered == 1
@@ -55,17 +65,17 @@ def test_a_scan_is_answered_page_by_page(questions: Questions) -> None:
 
 def test_no_keys_are_answered_at_once(questions: Questions) -> None:
     ticket = asked(questions, holds=False, workers=())
-    assert events(ticket) == [Began(ticket.number, MOMENT, 0)]
+    assert events(ticket) == [ReadBegan(ticket.number, MOMENT, 0)]
 
 
 def test_who_asks_hears_of_it_when_there_will_be_no_answer(questions: Questions) -> None:
     half_way = asked(questions, holds=False)
-    questions.heard([Page(0, half_way.number, b"", False)])
-    too_early = Asked({0: b""}, (1, 0), BEFORE_ALL, False, False, time.monotonic() + 60)
+    questions.heard([ReadPage(0, half_way.number, b"", False)])
+    too_early = ReadRequest({0: b""}, (1, 0), BEFORE_ALL, False, False, time.monotonic() + 60)
     refused = questions.ask(too_early)
     questions.taken()
     (why,) = events(refused)
-    assert isinstance(why, Refused)
+    assert isinstance(why, ReadRefused)
     questions.end()
     late = questions.ask(half_way.asked)
     assert events(half_way) == events(late) == [Lost()]

@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from emberflow.errors import InputError
-from emberflow.runners.live.driver.cluster import Place
+from emberflow.runners.live.driver.cluster import CoordinatorAddress
 from emberflow.runners.live.serving import bridge as bridge_module
 from emberflow.runners.live.serving.addresses import Announcement, UnknownQueryError, address_of
 from emberflow.runners.live.serving.bridge import (
@@ -32,7 +32,7 @@ from emberflow.runners.live.serving.bridge import (
     new_token,
 )
 
-LOOPBACK = Place("127.0.0.1", 0, "127.0.0.1")
+LOOPBACK = CoordinatorAddress("127.0.0.1", 0, "127.0.0.1")
 
 
 class Echo:

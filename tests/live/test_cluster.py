@@ -8,7 +8,12 @@ import pytest
 import zmq
 
 import emberflow as ef
-from emberflow.runners.live.driver.cluster import ClusterError, Place, coordinator_place, too_few
+from emberflow.runners.live.driver.cluster import (
+    ClusterError,
+    CoordinatorAddress,
+    coordinator_place,
+    too_few,
+)
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.wire.sockets import RunKeys, Wire
 
@@ -16,13 +21,19 @@ NO_SESSION: Any = None  # what the user says needs none
 
 
 def test_a_name_is_listened_on_by_its_address() -> None:
-    assert coordinator_place(NO_SESSION, "localhost") == Place("127.0.0.1", 0, "localhost")
-    assert coordinator_place(NO_SESSION, "127.0.0.1:4711") == Place("127.0.0.1", 4711, "127.0.0.1")
+    assert coordinator_place(NO_SESSION, "localhost") == CoordinatorAddress(
+        "127.0.0.1", 0, "localhost"
+    )
+    assert coordinator_place(NO_SESSION, "127.0.0.1:4711") == CoordinatorAddress(
+        "127.0.0.1", 4711, "127.0.0.1"
+    )
 
 
 def test_an_address_that_others_know_us_by_is_listened_on_everywhere() -> None:
     """Of a network for documentation, which no machine has."""
-    assert coordinator_place(NO_SESSION, "192.0.2.1:4711") == Place("0.0.0.0", 4711, "192.0.2.1")
+    assert coordinator_place(NO_SESSION, "192.0.2.1:4711") == CoordinatorAddress(
+        "0.0.0.0", 4711, "192.0.2.1"
+    )
 
 
 @pytest.mark.parametrize("wanted", ["", ":80", "host:", "host:no", "host:0", "host:65536"])
@@ -50,7 +61,7 @@ def test_a_port_that_is_taken_is_told_and_nothing_is_left_open() -> None:
                 workers=1,
                 incarnation=1,
                 keys=keys,
-                place=Place("127.0.0.1", port, "127.0.0.1"),
+                place=CoordinatorAddress("127.0.0.1", port, "127.0.0.1"),
                 fronts={"numbers": ef.fronts.Iterable([])},
                 sinks={"out": object()},
             )

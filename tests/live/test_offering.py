@@ -11,7 +11,7 @@ import pytest
 import emberflow as ef
 from emberflow.errors import InputError
 from emberflow.runners.live.builder import LiveBuilder
-from emberflow.runners.live.driver.cluster import Place
+from emberflow.runners.live.driver.cluster import CoordinatorAddress
 from emberflow.runners.live.serving.addresses import UnknownQueryError, address_of
 from emberflow.runners.live.serving.bridge import BridgeClient
 from emberflow.runners.live.serving.services import Offered
@@ -60,13 +60,13 @@ def settings(folder: Path, front: Any, token: str | None = None) -> Settings:
         credit=1,
         batch=1,
         on_error="fail",
-        place=Place("127.0.0.1", 0, "127.0.0.1"),
+        place=CoordinatorAddress("127.0.0.1", 0, "127.0.0.1"),
         guarantee="exactly-once",
         checkpoint=str(folder),
         interval_ms=1,
         kept=1,
         keep_logs=False,
-        bridge_place=Place("127.0.0.1", 0, "127.0.0.1"),
+        bridge_place=CoordinatorAddress("127.0.0.1", 0, "127.0.0.1"),
         bridge_token=token,
     )
 

@@ -14,7 +14,7 @@ from emberflow.runners.live.driver.progress import Gauge, Latencies, LiveProgres
 from emberflow.runners.live.wire.plan import WorkerNews
 from emberflow.runners.live.worker import feed as feeding
 from emberflow.runners.live.worker.feed import Feed
-from emberflow.runners.live.worker.sink_writer import Store
+from emberflow.runners.live.worker.store import Store
 from emberflow.values.item import GlobalTime
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from emberflow import GlobalTime
-from emberflow.runners.live.worker.sink_writer import UNDER_WAY_MAX, SinkFailedError, WriterThread
 from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
+from emberflow.sinks.writer import UNDER_WAY_MAX, SinkFailedError, WriterThread
 
 
 class Shelf:

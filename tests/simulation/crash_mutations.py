@@ -19,8 +19,8 @@ import emberflow as ef
 from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import Scheduled, combined, owned
 from emberflow.engine.cuts.pending import Pending
-from emberflow.engine.machines.group import Grouping
-from emberflow.engine.machines.reduce import Reducing
+from emberflow.engine.machines.group import GroupMachine
+from emberflow.engine.machines.reduce import ReduceMachine
 from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.engine.worker.worker import Worker
@@ -336,7 +336,7 @@ def save_what_is_scheduled_by_its_own_time_alone(patch: pytest.MonkeyPatch) -> N
 
 @mutation(rf"{CONTENT}|{WITHIN}")
 def save_the_speculated_future(patch: pytest.MonkeyPatch) -> None:
-    for machine in (Grouping, Reducing):
+    for machine in (GroupMachine, ReduceMachine):
         for name in ("looked_at", "rows_of"):
             found = getattr(machine, name)
             patch.setattr(

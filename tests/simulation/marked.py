@@ -22,7 +22,7 @@ from emberflow.engine.cuts.cut import Capture, Row, Scheduled, owned
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Ack, Bundle, Effects, Frame, Moment
 from emberflow.engine.progress.acker import Acker
-from emberflow.runners.live.worker.sink_writer import Store
+from emberflow.runners.live.worker.store import Store
 from emberflow.runners.simulation.network import Network
 from emberflow.runners.simulation.options import Options
 from emberflow.sinks.protocol import StoredBundle

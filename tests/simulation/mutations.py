@@ -393,13 +393,13 @@ def lose_the_accumulator_of_what_was_diverted(patch: pytest.MonkeyPatch) -> Mach
 @mutation(OUTPUT, cases=diverted)
 def yield_nothing_behind_what_was_diverted(patch: pytest.MonkeyPatch) -> Machines:
     """As where a failure ends the run."""
-    accumulate = reduction_module.Reducing._accumulate
+    accumulate = reduction_module.ReduceMachine._accumulate
 
     def never(self: Any, before: Any, version: Any, position: int) -> Any:
         self._diverts = False
         return accumulate(self, before, version, position)
 
-    patch.setattr(reduction_module.Reducing, "_accumulate", never)
+    patch.setattr(reduction_module.ReduceMachine, "_accumulate", never)
     return {}
 
 

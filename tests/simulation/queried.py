@@ -19,7 +19,7 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.questions import Question, Scan
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import CrashSimulation, Faults, Simulation, SimulationResult
-from emberflow.runners.simulation.queries import Answered, Asked
+from emberflow.runners.simulation.queries import Answered, SimulatedRead
 from emberflow.values.item import GlobalTime
 from tests.simulation.cases import WrongError, always_trimming
 from tests.simulation.transactional import TransactionCase
@@ -31,7 +31,7 @@ def is_even(key: Any, value: Any) -> bool:
     return key % 2 == 0
 
 
-def drawn_questions(random: Random, graph: Graph, count: int) -> list[Asked]:
+def drawn_questions(random: Random, graph: Graph, count: int) -> list[SimulatedRead]:
     """Of keys, ranges and predicates, over one or several states, asked in every way."""
     states = readable_states(Layout(graph))
     names = sorted(states)
@@ -50,7 +50,7 @@ def drawn_questions(random: Random, graph: Graph, count: int) -> list[Asked]:
                 wanted[name] = Scan(where=is_even)
         how = random.choice(("now", "now", "at", "ordered"))
         asked.append(
-            Asked(
+            SimulatedRead(
                 Question(graph.flow, states, wanted),
                 ordered=how == "ordered",
                 earlier_or_later=how == "at",
@@ -78,7 +78,9 @@ def reference_states(graph: Graph, elements: Any) -> Callable[[Moment], dict[str
     return at
 
 
-def expected_answer(asked: Asked, states: dict[str, dict[Any, Any]]) -> dict[str, list[Any]]:
+def expected_answer(
+    asked: SimulatedRead, states: dict[str, dict[Any, Any]]
+) -> dict[str, list[Any]]:
     """Keys and values, in order, of each state that was asked for."""
     answer = {}
     for info, part in zip(asked.question.states, asked.question.parts, strict=True):

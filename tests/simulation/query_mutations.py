@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from emberflow.engine.machines.state import Bucket, Versions
-from emberflow.engine.messages import AFTER_ALL, Ask, Marked, Moment, Page, Progress
-from emberflow.engine.queries.coordinator import Asking, _Question
-from emberflow.engine.queries.worker import Reading, _Cursor
-from emberflow.engine.worker.retention import Keeping
+from emberflow.engine.machines.state import AccessMachine, Bucket
+from emberflow.engine.messages import AFTER_ALL, FrontsReply, Moment, Progress, ReadPage, WorkerRead
+from emberflow.engine.queries.coordinator import ReadCoordinator, _Question
+from emberflow.engine.queries.worker import StateReader, _Cursor
+from emberflow.engine.worker.retention import Retention
 from emberflow.engine.worker.worker import Worker
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -29,7 +29,7 @@ def breaks(make: Break) -> Break:
 
 def unguarded(patch: pytest.MonkeyPatch) -> None:
     """A worker does not notice that it is asked for what it has trimmed."""
-    patch.setattr(Reading, "_check_kept", lambda self, moment: None)
+    patch.setattr(StateReader, "_check_kept", lambda self, moment: None)
 
 
 @breaks
@@ -40,18 +40,18 @@ def a_read_of_an_uncommitted_version(patch: pytest.MonkeyPatch) -> None:
         below = bucket.entries[: bisect_left(bucket.entries, (moment,))]  # type: ignore[arg-type]
         return (bucket.key, below[-1][6]) if below else None
 
-    patch.setattr(Versions, "row_at", row_at)
+    patch.setattr(AccessMachine, "row_at", row_at)
 
 
 @breaks
 def a_read_above_the_minimal_time(patch: pytest.MonkeyPatch) -> None:
     """What workers have speculated about, as if it were final."""
-    ask = Reading.ask
+    ask = StateReader.ask
 
-    def at_the_end(self: Reading, asked: Ask) -> Page | None:
+    def at_the_end(self: StateReader, asked: WorkerRead) -> ReadPage | None:
         return ask(self, asked._replace(moment=AFTER_ALL))
 
-    patch.setattr(Reading, "ask", at_the_end)
+    patch.setattr(StateReader, "ask", at_the_end)
 
 
 @breaks
@@ -64,7 +64,7 @@ def a_read_of_a_trimmed_version(patch: pytest.MonkeyPatch) -> None:
 @breaks
 def history_that_is_trimmed(patch: pytest.MonkeyPatch) -> None:
     unguarded(patch)
-    patch.setattr(Keeping, "_bound_of", lambda self, node: self.minimal)
+    patch.setattr(Retention, "_bound_of", lambda self, node: self.minimal)
 
 
 @breaks
@@ -76,25 +76,25 @@ def a_worker_that_notices_that_it_has_trimmed(patch: pytest.MonkeyPatch) -> None
 @breaks
 def every_worker_reads_at_its_own_time(patch: pytest.MonkeyPatch) -> None:
     """At the minimal time that it has heard last, which is not that of the others."""
-    ask = Reading.ask
+    ask = StateReader.ask
 
-    def own_time(self: Reading, asked: Ask) -> Page | None:
+    def own_time(self: StateReader, asked: WorkerRead) -> ReadPage | None:
         return ask(self, asked._replace(moment=self.trimmed_below))
 
-    patch.setattr(Reading, "ask", own_time)
+    patch.setattr(StateReader, "ask", own_time)
 
 
 @breaks
 def pages_that_go_on_at_a_later_time(patch: pytest.MonkeyPatch) -> None:
     """Each page of a scan is as of the minimal time that the worker knows by then."""
-    go_on = Reading.go_on
+    go_on = StateReader.go_on
 
-    def later(self: Reading, limit: int) -> Page | None:
+    def later(self: StateReader, limit: int) -> ReadPage | None:
         for cursor in self._cursors.values():
             cursor.moment = max(cursor.moment, self.trimmed_below)
         return go_on(self, limit)
 
-    patch.setattr(Reading, "go_on", later)
+    patch.setattr(StateReader, "go_on", later)
     patch.setattr(_Question, "held", property(lambda self: None))
 
 
@@ -111,48 +111,48 @@ def a_page_that_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 @breaks
 def an_ordered_read_that_does_not_ask_the_fronts(patch: pytest.MonkeyPatch) -> None:
-    marked = Asking.marked
+    marked = ReadCoordinator.marked
 
-    def unmoved(self: Asking, mark: Marked) -> Any:
+    def unmoved(self: ReadCoordinator, mark: FrontsReply) -> Any:
         return marked(self, mark._replace(moment=(-(2**63), 0)))
 
-    patch.setattr(Asking, "marked", unmoved)
+    patch.setattr(ReadCoordinator, "marked", unmoved)
 
 
 @breaks
 def a_read_that_goes_back_after_a_crash(patch: pytest.MonkeyPatch) -> None:
-    begin = Asking.begin
+    begin = ReadCoordinator.begin
 
-    def no_floor(self: Asking, *arguments: Any, floor: Moment, **named: Any) -> Any:
+    def no_floor(self: ReadCoordinator, *arguments: Any, floor: Moment, **named: Any) -> Any:
         return begin(self, *arguments, **named)
 
-    patch.setattr(Asking, "begin", no_floor)
+    patch.setattr(ReadCoordinator, "begin", no_floor)
 
 
 @breaks
 def a_read_before_what_was_restored(patch: pytest.MonkeyPatch) -> None:
     """After a crash the minimal time is that of the beginning, and the state that of the cut."""
-    init = Asking.__init__
+    init = ReadCoordinator.__init__
 
-    def forgetful(self: Asking, workers: int, *, since: Moment, history: int) -> None:
+    def forgetful(self: ReadCoordinator, workers: int, *, since: Moment, history: int) -> None:
         init(self, workers, history=history)
 
-    patch.setattr(Asking, "__init__", forgetful)
+    patch.setattr(ReadCoordinator, "__init__", forgetful)
 
 
 @breaks
 def a_question_that_overtakes_the_progress(patch: pytest.MonkeyPatch) -> None:
     """Asked as of a time that the workers may have been told to trim long ago."""
     unguarded(patch)
-    told = Asking.told
+    told = ReadCoordinator.told
     before: dict[int, Moment] = {}
 
-    def late(self: Asking, minimal: Moment, kept: Moment) -> Any:
+    def late(self: ReadCoordinator, minimal: Moment, kept: Moment) -> Any:
         known = before.get(id(self), minimal)
         before[id(self)] = minimal
         return told(self, known, min(kept, known))
 
-    patch.setattr(Asking, "told", late)
+    patch.setattr(ReadCoordinator, "told", late)
 
 
 @breaks

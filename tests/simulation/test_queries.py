@@ -16,7 +16,7 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.questions import Question, Scan
 from emberflow.runners.simulation import CrashSimulation, Faults, Options, Simulation
-from emberflow.runners.simulation.queries import Asked
+from emberflow.runners.simulation.queries import SimulatedRead
 from tests.simulation.cases import WrongError, always_trimming
 from tests.simulation.queried import expected_answer, judged_with_queries
 from tests.simulation.query_mutations import BREAKS, Break
@@ -104,7 +104,7 @@ def test_reduces_are_read_like_states(crashes: int) -> None:
             {"fold": Scan(low=1), "count": [2]},
         ]
         asked = [
-            Asked(
+            SimulatedRead(
                 Question(graph.flow, states, random.choice(wanted)),
                 ordered=random.random() < 0.3,
                 default=True,

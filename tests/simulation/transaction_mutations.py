@@ -13,8 +13,8 @@ import pytest
 
 from emberflow.engine import layout as program_module
 from emberflow.engine.machines import state as versions_module
-from emberflow.engine.machines.closer import Closing, Record
-from emberflow.engine.machines.state import Bucket, Versions
+from emberflow.engine.machines.closer import Ballot, CloserMachine
+from emberflow.engine.machines.state import AccessMachine, Bucket
 from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import AFTER_ALL, Effects, Frame, Moment
 from emberflow.engine.worker import regions as cycles_module
@@ -66,14 +66,16 @@ def is_vote(item: FlatItem) -> bool:
 def an_abort_that_is_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     changed_output(
         patch,
-        Closing,
+        CloserMachine,
         lambda output: [item for item in output if not (is_abort(item) and item[1] & 1)],
     )
 
 
 @breaks
 def an_abort_that_is_not_sent(patch: pytest.MonkeyPatch) -> None:
-    changed_output(patch, Closing, lambda output: [item for item in output if not is_abort(item)])
+    changed_output(
+        patch, CloserMachine, lambda output: [item for item in output if not is_abort(item)]
+    )
 
 
 @breaks
@@ -84,7 +86,7 @@ def a_vote_lost_on_replay(patch: pytest.MonkeyPatch) -> None:
         back = {item[0] for item in output if item[1] & 1 and is_vote(item)}
         return [item for item in output if not (is_vote(item) and item[0] in back)]
 
-    changed_output(patch, Versions, change)
+    changed_output(patch, AccessMachine, change)
 
 
 @breaks
@@ -100,15 +102,15 @@ def a_read_of_an_uncommitted_version(patch: pytest.MonkeyPatch) -> None:
         made.aborts = NoAborts()
         return made
 
-    patch.setattr(versions_module, "Bucket", bucket)
+    patch.setattr(versions_module, "StateBucket", bucket)
 
 
 @breaks
 def a_late_voter_that_hears_nothing(patch: pytest.MonkeyPatch) -> None:
     """Only those that have voted when a transaction fails first are told."""
-    due_now = Closing._due_now
+    due_now = CloserMachine._due_now
 
-    def changed(self: Any, record: Record) -> Any:
+    def changed(self: Any, record: Ballot) -> Any:
         due = due_now(self, record)
         told = {
             where
@@ -123,7 +125,7 @@ def a_late_voter_that_hears_nothing(patch: pytest.MonkeyPatch) -> None:
             if where in told or not is_abort((where[1], where[2], payload))
         }
 
-    patch.setattr(Closing, "_due_now", changed)
+    patch.setattr(CloserMachine, "_due_now", changed)
 
 
 @breaks
@@ -134,7 +136,7 @@ def a_last_version_that_was_aborted(patch: pytest.MonkeyPatch) -> None:
         writes = [entry for entry in bucket.entries[:final] if self._uses[entry[2]].writes]
         return writes[-1] if writes else None
 
-    patch.setattr(Versions, "_last_counting", last)
+    patch.setattr(AccessMachine, "_last_counting", last)
 
 
 @breaks
@@ -152,13 +154,13 @@ def a_replay_that_ends_too_soon(patch: pytest.MonkeyPatch) -> None:
 
 @breaks
 def constraints_that_nobody_looks_at(patch: pytest.MonkeyPatch) -> None:
-    init = Closing.__init__
+    init = CloserMachine.__init__
 
     def changed(self: Any, *arguments: Any) -> None:
         init(self, *arguments)
         self._requires = False
 
-    patch.setattr(Closing, "__init__", changed)
+    patch.setattr(CloserMachine, "__init__", changed)
 
 
 @breaks
@@ -203,10 +205,10 @@ def what_follows_from_a_turn_has_none(patch: pytest.MonkeyPatch) -> None:
 @breaks
 def a_constraint_decided_on_a_stale_value(patch: pytest.MonkeyPatch) -> None:
     """The closer keeps the value that a version first told, whatever it tells later."""
-    failed = Closing._failed
+    failed = CloserMachine._failed
     first: dict[Any, Any] = {}
 
-    def stale(self: Any, record: Record) -> Any:
+    def stale(self: Any, record: Ballot) -> Any:
         votes = record.votes
         record.votes = {
             where: (*vote[:3], first.setdefault((id(self), where, vote[:2]), vote[3]))
@@ -217,13 +219,13 @@ def a_constraint_decided_on_a_stale_value(patch: pytest.MonkeyPatch) -> None:
         finally:
             record.votes = votes
 
-    patch.setattr(Closing, "_failed", stale)
+    patch.setattr(CloserMachine, "_failed", stale)
 
 
 @breaks
 def a_check_decided_on_a_stale_value(patch: pytest.MonkeyPatch) -> None:
     """A replay gives a version another value, and does not look at its check again."""
-    put_right = Versions._put_right
+    put_right = AccessMachine._put_right
 
     def stale(self: Any, old: Any, new: Any, key: Any, *rest: Any) -> None:
         if isinstance(old[7], str | None) and isinstance(new[7], str | None):
@@ -232,14 +234,14 @@ def a_check_decided_on_a_stale_value(patch: pytest.MonkeyPatch) -> None:
             bucket.entries[[entry[:2] for entry in bucket.entries].index(new[:2])] = new
         put_right(self, old, new, key, *rest)
 
-    patch.setattr(Versions, "_put_right", stale)
+    patch.setattr(AccessMachine, "_put_right", stale)
 
 
 @breaks
 def the_check_that_failed_last_is_told(patch: pytest.MonkeyPatch) -> None:
-    failed = Closing._failed
+    failed = CloserMachine._failed
 
-    def last(self: Any, record: Record) -> Any:
+    def last(self: Any, record: Ballot) -> Any:
         votes = record.votes
         noes = [where for where, vote in votes.items() if vote[2] is not None]
         if not noes:
@@ -250,14 +252,14 @@ def the_check_that_failed_last_is_told(patch: pytest.MonkeyPatch) -> None:
         finally:
             record.votes = votes
 
-    patch.setattr(Closing, "_failed", last)
+    patch.setattr(CloserMachine, "_failed", last)
 
 
 @breaks
 def a_commit_that_is_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     changed_output(
         patch,
-        Closing,
+        CloserMachine,
         lambda output: [item for item in output if not (item[1] & 1 and item[0][-1] == COMMITTED)],
     )
 
@@ -274,7 +276,7 @@ def a_result_that_outlives_its_check(patch: pytest.MonkeyPatch) -> None:
             if not (item[1] & 1 and item[0][-1] == RESULT and len(item[2]) == 2) or item[0] in again
         ]
 
-    changed_output(patch, Versions, change)
+    changed_output(patch, AccessMachine, change)
 
 
 # --- Who belongs to a transaction, and who hears of it ---------------------------------------------
@@ -283,16 +285,16 @@ def a_result_that_outlives_its_check(patch: pytest.MonkeyPatch) -> None:
 @breaks
 def an_abort_for_one_voter_only(patch: pytest.MonkeyPatch) -> None:
     """One of those that voted yes is told, and the others believe in a commit."""
-    due_now = Closing._due_now
+    due_now = CloserMachine._due_now
 
-    def changed(self: Any, record: Record) -> Any:
+    def changed(self: Any, record: Ballot) -> Any:
         due = due_now(self, record)
         aborts = sorted(
             where for where, payload in due.items() if is_abort((where[1], where[2], payload))
         )
         return {where: payload for where, payload in due.items() if where not in aborts[1:]}
 
-    patch.setattr(Closing, "_due_now", changed)
+    patch.setattr(CloserMachine, "_due_now", changed)
 
 
 def with_identities(patch: pytest.MonkeyPatch, length_of: Callable[[int, int], int]) -> None:
@@ -338,17 +340,19 @@ def later(moment: Moment) -> Moment:
 @breaks
 def a_decision_that_is_final_too_soon(patch: pytest.MonkeyPatch) -> None:
     """The closer forgets a transaction at the minimal time, and not only those below it."""
-    trim = Closing.trim
+    trim = CloserMachine.trim
     patch.setattr(
-        Closing, "trim", lambda self, minimal, most=None: trim(self, later(minimal), most)
+        CloserMachine, "trim", lambda self, minimal, most=None: trim(self, later(minimal), most)
     )
 
 
 @breaks
 def versions_that_are_final_too_soon(patch: pytest.MonkeyPatch) -> None:
-    trim_one = Versions.trim_one
+    trim_one = AccessMachine.trim_one
     patch.setattr(
-        Versions, "trim_one", lambda self, bucket, minimal: trim_one(self, bucket, later(minimal))
+        AccessMachine,
+        "trim_one",
+        lambda self, bucket, minimal: trim_one(self, bucket, later(minimal)),
     )
 
 
@@ -357,13 +361,13 @@ def versions_that_are_final_too_soon(patch: pytest.MonkeyPatch) -> None:
 
 def with_rows(patch: pytest.MonkeyPatch, rows_of: Callable[..., Any]) -> None:
     """Cuts are made of these rows, bucket by bucket, as those of other machines are."""
-    patch.setattr(Versions, "rows_of", rows_of)
-    patch.setattr(Versions, "_captured", Trimmed._captured)
+    patch.setattr(AccessMachine, "rows_of", rows_of)
+    patch.setattr(AccessMachine, "_captured", Trimmed._captured)
 
 
 @breaks_cuts
 def a_cut_that_saves_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
-    rows_of = Versions.rows_of
+    rows_of = AccessMachine.rows_of
 
     def changed(self: Any, bucket: Bucket, moment: Moment, since: Moment) -> Any:
         aborts, bucket.aborts = bucket.aborts, {}
@@ -378,14 +382,14 @@ def a_cut_that_saves_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
 @breaks_cuts
 def a_cut_that_saves_what_is_still_to_come(patch: pytest.MonkeyPatch) -> None:
     """The last version that is there, and not the last one below the cut."""
-    rows_of = Versions.rows_of
+    rows_of = AccessMachine.rows_of
     with_rows(patch, lambda self, bucket, moment, since: rows_of(self, bucket, AFTER_ALL, since))
 
 
 @breaks_cuts
 def a_cut_without_keys_that_speculation_goes_on_with(patch: pytest.MonkeyPatch) -> None:
     """A key that has accesses above the cut is left out of it."""
-    rows_of = Versions.rows_of
+    rows_of = AccessMachine.rows_of
 
     def changed(self: Any, bucket: Bucket, moment: Moment, since: Moment) -> Any:
         return [] if self.goes_on(bucket, moment) else rows_of(self, bucket, moment, since)
@@ -396,11 +400,11 @@ def a_cut_without_keys_that_speculation_goes_on_with(patch: pytest.MonkeyPatch) 
 @breaks_cuts
 def restored_values_that_count_for_nothing(patch: pytest.MonkeyPatch) -> None:
     """What was restored is there, but the next access begins with the default."""
-    restore = Versions.restore
+    restore = AccessMachine.restore
 
     def changed(self: Any, moment: Moment, rows: Any) -> None:
         restore(self, moment, rows)
         for bucket in self.buckets.values():
             bucket.value = self._default
 
-    patch.setattr(Versions, "restore", changed)
+    patch.setattr(AccessMachine, "restore", changed)

@@ -20,9 +20,8 @@ from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.errors import InputError
 from emberflow.fronts import Element
-from emberflow.runners.live.wire.plan import front_index
 from emberflow.runners.reference import Reference
-from emberflow.values.item import GlobalTime
+from emberflow.values.item import GlobalTime, front_index
 from tests.contract.outputs import Bytes, as_bytes, by_partition, differences
 from tests.contract.runners import in_order
 from tests.faults.flows import documents, index_flow

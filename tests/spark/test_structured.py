@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from emberflow.runners.live.driver.cluster import Place
+from emberflow.runners.live.driver.cluster import CoordinatorAddress
 from emberflow.runners.live.serving.addresses import Announcement
 from emberflow.runners.live.serving.bridge import Bridge, new_token
 from tests.adapters.structured import placed_front, placed_sink
@@ -31,7 +31,7 @@ class Offered:
         self.front = placed_front(folder, "word")
         self.sink = placed_sink(folder, Count)
         services: Any = {"front docs": self.front.service(), "sink counts": self.sink.service()}
-        place = Place("127.0.0.1", 0, "127.0.0.1")
+        place = CoordinatorAddress("127.0.0.1", 0, "127.0.0.1")
         self.bridge = Bridge(services, query=self.name, place=place, token=new_token())
         self.told = Announcement(self.name, self.bridge.address, self.name)
 

@@ -1,6 +1,6 @@
 """What outlives the workers: cuts of all state, and the times that fronts have given.
 
-It knows files, not machines. `store.CheckpointStore` holds cuts, `frontlog` the logs of the fronts,
+It knows files, not machines. `store.CheckpointStore` holds cuts, `front_log` the logs of the fronts,
 `docs/checkpoints.md` describes the format. What is imported here needs no pyarrow.
 """
 

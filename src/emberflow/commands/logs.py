@@ -21,8 +21,7 @@ from emberflow.errors import InputError
 from emberflow.fronts import Files, Front
 from emberflow.graph.nodes import Graph
 from emberflow.guarantees import LoggedElements
-from emberflow.runners.live.wire.plan import front_index
-from emberflow.values.item import GlobalTime
+from emberflow.values.item import GlobalTime, front_index
 
 
 def logged_elements(

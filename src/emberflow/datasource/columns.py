@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as sql
 
-from emberflow.checkpoint.cuts.scan import Page
+from emberflow.checkpoint.cuts.scan import ColumnPage
 from emberflow.errors import InputError, OutputError, shortened
 from emberflow.rows import outputs
 from emberflow.rows.codec import encode_all
@@ -40,7 +40,7 @@ def key_type(keys: Sequence[Any]) -> sql.DataType:
     return _without_empty(outputs.common_type(list(keys)))
 
 
-def found_schema(state: str, sample: Page, *, raw: bool) -> sql.StructType:
+def found_schema(state: str, sample: ColumnPage, *, raw: bool) -> sql.StructType:
     """The columns that the sampled rows, and others like them, fit in."""
     if raw:
         return _raw_schema(sample)
@@ -61,7 +61,7 @@ def found_schema(state: str, sample: Page, *, raw: bool) -> sql.StructType:
     return sql.StructType([sql.StructField(name, types[name]) for name in _TYPED])
 
 
-def _raw_schema(sample: Page) -> sql.StructType:
+def _raw_schema(sample: ColumnPage) -> sql.StructType:
     try:
         of_key = key_type(sample.keys) if sample.keys else sql.BinaryType()
     except ValueError:
@@ -127,13 +127,13 @@ class PageWriter:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._converters = [outputs.converter_to(field.dataType) for field in schema.fields]
 
-    def batch(self, page: Page) -> pa.RecordBatch:
+    def batch(self, page: ColumnPage) -> pa.RecordBatch:
         import pyarrow as pa
 
         arrays = [self._array(number, page) for number in range(len(self._fields))]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, number: int, page: Page) -> pa.Array:
+    def _array(self, number: int, page: ColumnPage) -> pa.Array:
         import pyarrow as pa
 
         name, kind = self._fields[number].name, self._schema.field(number).type
@@ -162,7 +162,7 @@ class PageWriter:
         self,
         number: int,
         values: list[Any],
-        page: Page,
+        page: ColumnPage,
         convert: Callable[[Any], Any] | None,
         kind: Any,
     ) -> OutputError | None:

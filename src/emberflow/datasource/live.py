@@ -1,6 +1,6 @@
 """The states of a live query, as they are now, or as of a time that it still keeps.
 
-A task asks the query through its bridge (`runners.live.statereads`). A read is one piece, and it is as
+A task asks the query through its bridge (`runners.live.serving.state_service`). A read is one piece, and it is as
 of the moment when its task begins: so a task that Spark runs again reads one consistent state again,
 only a later one. Several pieces have to be told which moment they have in common; that is ``asOf``.
 
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from emberflow.checkpoint.cuts.scan import Page, split
+from emberflow.checkpoint.cuts.scan import ColumnPage, split
 from emberflow.datasource.filters import KeyFilters
-from emberflow.datasource.options import Asked
+from emberflow.datasource.options import SourceOptions
 from emberflow.datasource.pages import Piece
 from emberflow.errors import InputError
 from emberflow.values.hashing import HASH_MAX, HASH_MIN, key_hash
@@ -31,13 +31,13 @@ class LiveView:
     """One state of a live query."""
 
     name: str
-    asked: Asked
+    asked: SourceOptions
     #: A time, or a time and a front; None for now.
     as_of: tuple[int, ...] | None
 
-    def sample(self) -> Page:
+    def sample(self) -> ColumnPage:
         pages = LivePiece(self.asked, self.as_of).pages(KeyFilters(), child_ids=False)
-        return Page.of_first(pages, _SAMPLE_ROWS)
+        return ColumnPage.of_first(pages, _SAMPLE_ROWS)
 
     def pieces(self, filters: KeyFilters, count: int | None) -> list[Piece]:
         if count is None or count == 1:
@@ -55,11 +55,11 @@ class LiveView:
 class LivePiece:
     """A state, or a range of hashes of it."""
 
-    asked: Asked
+    asked: SourceOptions
     as_of: tuple[int, ...] | None
     hashes: tuple[int, int] | None = None
 
-    def pages(self, filters: KeyFilters, *, child_ids: bool) -> Iterator[Page]:
+    def pages(self, filters: KeyFilters, *, child_ids: bool) -> Iterator[ColumnPage]:
         keys = filters.keys
         if keys is not None and self.hashes is not None:
             low, high = self.hashes
@@ -97,11 +97,11 @@ def passes(filters: KeyFilters, hashes: tuple[int, int] | None, key: Any, value:
     return all(test(key) for test in filters.tests)
 
 
-def _page(rows: list[tuple[Any, Any]], place: tuple[int, int] | None, given: int) -> Page:
+def _page(rows: list[tuple[Any, Any]], place: tuple[int, int] | None, given: int) -> ColumnPage:
     """Of a live state it is not told when a value was made; raw rows are placed as they come."""
     count = len(rows)
     keys, values = [key for key, _ in rows], [value for _, value in rows]
     if place is None:
-        return Page(keys, [None] * count, [None] * count, [], values)  # type: ignore[list-item]
+        return ColumnPage(keys, [None] * count, [None] * count, [], values)  # type: ignore[list-item]
     numbers = [(number,) for number in range(given, given + count)]
-    return Page(keys, [place[0]] * count, [place[1]] * count, list(numbers), values)
+    return ColumnPage(keys, [place[0]] * count, [place[1]] * count, list(numbers), values)

@@ -13,7 +13,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class SourceOptions:
     """Which live query is asked, about which of its fronts or sinks. It travels to executors."""
 
     query: str | None
@@ -22,7 +22,7 @@ class Asked:
     seconds: float
 
     @classmethod
-    def of(cls, options: Mapping[str, str], kind: str) -> Asked:
+    def of(cls, options: Mapping[str, str], kind: str) -> SourceOptions:
         """``kind`` is ``front``, ``sink`` or ``state``."""
         name = options.get(kind)
         if not name:
@@ -43,13 +43,13 @@ class Asked:
         address = Address(endpoint, checked_token(token)) if endpoint and token else None
         return cls(query, f"{kind} {name}", address, _seconds(options))
 
-    def resolved(self) -> Asked:
+    def resolved(self) -> SourceOptions:
         """The same with its address: only this machine can look it up, executors may be elsewhere."""
         if self.address is not None:
             return self
         assert self.query is not None
         found = address_of(self.query, seconds=self.seconds)
-        return Asked(self.query, self.service, found, self.seconds)
+        return SourceOptions(self.query, self.service, found, self.seconds)
 
     def client(self) -> BridgeClient:
         address = self.resolved().address

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from emberflow.checkpoint.cuts.scan import Page
+from emberflow.checkpoint.cuts.scan import ColumnPage
 from emberflow.datasource.filters import KeyFilters
 
 
 class Piece(Protocol):
     """A part of a state as of one moment, for one task. It is pickled, so it holds no open files."""
 
-    def pages(self, filters: KeyFilters, *, child_ids: bool) -> Iterator[Page]:
+    def pages(self, filters: KeyFilters, *, child_ids: bool) -> Iterator[ColumnPage]:
         """Its rows whose keys pass the filters; with their child ids, if asked for."""
 
 
@@ -27,7 +27,7 @@ class StateView(Protocol):
     def name(self) -> str:
         """What the user calls it."""
 
-    def sample(self) -> Page:
+    def sample(self) -> ColumnPage:
         """Some rows, to find types by; empty only if there are none."""
 
     def pieces(self, filters: KeyFilters, count: int | None) -> list[Piece]:

@@ -1,8 +1,8 @@
 """The data source ``emberflow``, as Spark sees it.
 
 ==============================================  ============================================
-``df.writeStream.format("emberflow")``          feeds ``.option("front", name)`` (`writing`)
-``spark.readStream.format("emberflow")``        reads ``.option("sink", name)`` (`reading`)
+``df.writeStream.format("emberflow")``          feeds ``.option("front", name)`` (`stream_writer`)
+``spark.readStream.format("emberflow")``        reads ``.option("sink", name)`` (`stream_reader`)
 ``spark.read.format("emberflow")``              reads ``.option("state", name)`` (`state`)
 ==============================================  ============================================
 
@@ -39,10 +39,10 @@ class EmberflowSource(DataSource):
     def schema(self) -> StructType:
         """What is read has these columns, unless ``.schema(...)`` says otherwise."""
         if "sink" in self.options:
-            from emberflow.datasource.options import Asked
+            from emberflow.datasource.options import SourceOptions
             from emberflow.datasource.stream_reader import sink_schema
 
-            return sink_schema(Asked.of(self.options, "sink"))
+            return sink_schema(SourceOptions.of(self.options, "sink"))
         from emberflow.datasource.state import state_schema
 
         return state_schema(self.options)
@@ -55,20 +55,20 @@ class EmberflowSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A streaming write: into a front."""
-        from emberflow.datasource.options import Asked
+        from emberflow.datasource.options import SourceOptions
         from emberflow.datasource.stream_writer import FrontWriter
 
         if overwrite:
             raise InputError(
                 "a front takes what is new: use .outputMode('append'), and not 'complete'."
             )
-        return FrontWriter(Asked.of(self.options, "front"), schema)
+        return FrontWriter(SourceOptions.of(self.options, "front"), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A streaming read: of a sink."""
-        from emberflow.datasource.options import Asked
+        from emberflow.datasource.options import SourceOptions
         from emberflow.datasource.stream_reader import SinkReader
 
         return SinkReader(
-            Asked.of(self.options, "sink"), schema, self.options.get("maxBytesPerTrigger")
+            SourceOptions.of(self.options, "sink"), schema, self.options.get("maxBytesPerTrigger")
         )

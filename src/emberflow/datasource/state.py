@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from emberflow.datasource.columns import KEY, PageWriter, check_given, found_schema
 from emberflow.datasource.filters import KeyFilters, only_key, taken
 from emberflow.datasource.live import LiveView
-from emberflow.datasource.options import Asked, as_of_numbers
+from emberflow.datasource.options import SourceOptions, as_of_numbers
 from emberflow.datasource.pages import Piece, StateView
 from emberflow.datasource.stored import StoredStates, listed_cuts, listed_states
 from emberflow.errors import InputError
@@ -65,7 +65,7 @@ class StateOptions:
 
     checkpoint: str | None
     #: Or the live query, and its state.
-    live: Asked | None
+    live: SourceOptions | None
     state: str | None
     as_of: str | None
     raw: bool
@@ -100,7 +100,7 @@ class StateOptions:
             raise InputError('option list goes with .option("checkpoint", path).')
         return cls(
             checkpoint=checkpoint,
-            live=Asked.of(given, "state") if is_live else None,
+            live=SourceOptions.of(given, "state") if is_live else None,
             state=given.get("state"),
             as_of=given.get("asof"),
             raw=_flag("raw", given.get("raw", "false")),

@@ -1,7 +1,7 @@
 """The states of a checkpoint: what the cuts of a query hold, as of any cut that is kept.
 
 A cut names the parts that it needs. They are merged by key hash, so a piece is a range of hashes of
-all of them, and reads little else (`checkpoint.scan`). Hashes are spread evenly, so ranges of the
+all of them, and reads little else (`checkpoint.cuts.scan`). Hashes are spread evenly, so ranges of the
 same size have about as many rows.
 
 **A cut that goes away.** A query removes its older cuts as it goes (``checkpointsKept``). A reader
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from emberflow.checkpoint import SCHEDULED, CheckpointError, DamagedCutError, Manifest, PartInfo
-from emberflow.checkpoint.cuts.scan import Counted, Page, Wanted, shared_out, split
+from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, Wanted, shared_out, split
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.datasource.filters import KeyFilters
 from emberflow.datasource.options import as_of_numbers
@@ -125,14 +125,14 @@ class StoredView:
     cut: Manifest
     hold_seconds: float
 
-    def sample(self) -> Page:
+    def sample(self) -> ColumnPage:
         # Every part that has any of a range is opened, so a small one comes first.
         sample = self._first_rows(_SAMPLE_HIGH)
         return sample if len(sample.keys) == _SAMPLE_ROWS else self._first_rows(HASH_MAX)
 
-    def _first_rows(self, high: int) -> Page:
+    def _first_rows(self, high: int) -> ColumnPage:
         piece = self._piece(Wanted(self.step, HASH_MIN, high))
-        return Page.of_first(piece.pages(KeyFilters(), child_ids=False), _SAMPLE_ROWS)
+        return ColumnPage.of_first(piece.pages(KeyFilters(), child_ids=False), _SAMPLE_ROWS)
 
     def pieces(self, filters: KeyFilters, count: int | None) -> list[Piece]:
         parts = [part for part in self.cut.parts if part.kind != SCHEDULED]
@@ -175,7 +175,7 @@ class StoredPiece:
 
     def pages(
         self, filters: KeyFilters, *, child_ids: bool, counted: Counted | None = None
-    ) -> Iterator[Page]:
+    ) -> Iterator[ColumnPage]:
         store = CheckpointStore(self.location)
         wanted = Wanted(
             self.wanted.operation,

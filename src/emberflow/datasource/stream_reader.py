@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from emberflow.datasource.options import Asked
+from emberflow.datasource.options import SourceOptions
 from emberflow.errors import InputError
 from emberflow.runners.live.serving.addresses import UnknownQueryError
 from emberflow.runners.live.serving.bridge import CHUNK_BYTES, BridgeAwayError, BridgeClient
@@ -43,13 +43,13 @@ _log = logging.getLogger("emberflow")
 class SinkPartition(InputPartition):
     """What one task reads."""
 
-    asked: Asked
+    asked: SourceOptions
     partition: int
     after: list[int] | None
     until: list[int]
 
 
-def sink_schema(asked: Asked) -> StructType:
+def sink_schema(asked: SourceOptions) -> StructType:
     """The columns that a sink has."""
     from pyspark.sql.types import StructType
 
@@ -60,7 +60,7 @@ def sink_schema(asked: Asked) -> StructType:
 class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives beside the driver for as long as the streaming query does; `read` is for executors."""
 
-    def __init__(self, asked: Asked, schema: StructType, bytes_max: str | None) -> None:
+    def __init__(self, asked: SourceOptions, schema: StructType, bytes_max: str | None) -> None:
         self._asked = asked
         self._schema = schema
         self._bytes_max = _bytes(bytes_max)

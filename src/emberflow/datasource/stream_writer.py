@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from xxhash import xxh64
 
-from emberflow.datasource.options import Asked
+from emberflow.datasource.options import SourceOptions
 from emberflow.errors import EmberflowError
 from emberflow.fronts.inbox import part_name
 from emberflow.runners.live.serving.bridge import CHUNK_BYTES, BridgeAwayError, BridgeClient
@@ -50,7 +50,7 @@ class Staged(WriterCommitMessage):
 class FrontWriter(DataSourceStreamArrowWriter):
     """Made where Spark plans, taken to executors, and made anew where Spark commits."""
 
-    def __init__(self, asked: Asked, schema: StructType) -> None:
+    def __init__(self, asked: SourceOptions, schema: StructType) -> None:
         self._asked = asked.resolved()
         self._schema = schema.json()
         with self._asked.client() as client:

@@ -1,7 +1,7 @@
 """The builder: a flow collects drafts of nodes, in the order in which they are written.
 
-A `Stream` (`streams.py`) is one output of a draft, and its methods add drafts. Nothing runs here.
-`Flow.graph` turns the drafts into a validated, frozen `emberflow.graph.nodes.Graph` (`assembly.py`).
+A `Stream` (`dsl/streams.py`) is one output of a draft, and its methods add drafts. Nothing runs here.
+`Flow.graph` turns the drafts into a validated, frozen `emberflow.graph.nodes.Graph` (`graph/assembly.py`).
 
 Names: an operation's name is given (``name=``) or made of its kind and a number, counted in the
 order of writing: ``map``, ``map-2``. A composed operator is a scope, and its parts are called

@@ -5,7 +5,7 @@
   triple is ever made, and what crosses the network is the payload.
 - **Units.** Nodes are run in topological order, each with all that has come for it, so that a
   grouping sees the items of a batch together and in order, whatever way they took. A cycle that is
-  not fused has no such order: its nodes form a *region* (`cycles`), run item by item, the least place first,
+  not fused has no such order: its nodes form a *region* (`regions`), run item by item, the least place first,
   until nothing is left in it. That is the order of the reference runner, so on one worker and with
   input in order nothing is replayed, but for what a batch had behind an item that it schedules.
 - **Routes.** An input with a key is a hop: its items go to the worker that owns the key's hash. A
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from emberflow.engine.cuts.pending import Pending
-from emberflow.engine.machines.closer import Closing
-from emberflow.engine.machines.group import Grouping
+from emberflow.engine.machines.closer import CloserMachine
+from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.map import (
     Process,
     broadcast_process,
@@ -29,15 +29,15 @@ from emberflow.engine.machines.map import (
     merge_process,
 )
 from emberflow.engine.machines.protocol import access_process, report_process
-from emberflow.engine.machines.reduce import Reducing
-from emberflow.engine.machines.state import Versions
+from emberflow.engine.machines.reduce import ReduceMachine
+from emberflow.engine.machines.state import AccessMachine
 from emberflow.errors import InternalError, OnError
 from emberflow.graph.calls import Balance, balance_of, pair_balance_of
 from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Node, Reduction, Sink
 from emberflow.graph.transactions import Access, Close, Open, Report, State
 
 #: A machine that keeps something between batches.
-Stateful: TypeAlias = Grouping | Reducing | Versions | Closing
+Stateful: TypeAlias = GroupMachine | ReduceMachine | AccessMachine | CloserMachine
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Fused:
 
     @classmethod
     def of(cls, graph: Graph, reduction: Reduction) -> Fused | None:
-        """None where the cycle is not just what `operators.reduce` built: something is between."""
+        """None where the cycle is not just what `dsl.operators.reduce` built: something is between."""
         readers = graph.readers
         whole = (
             readers[reduction.merge] == ((reduction.group, 0),)
@@ -201,7 +201,7 @@ class Machines:
             if node in layout.fused:
                 fused = layout.fused[node]
                 _, balance = fused.balance(layout.graph)
-                machine = Reducing(
+                machine = ReduceMachine(
                     layout.graph, fused.reduction, balance, fused.keyed, diverts=layout.diverts
                 )
                 self._add(node, machine)
@@ -215,7 +215,7 @@ class Machines:
     def _add_operation(self, layout: Layout, node: Node) -> None:
         graph = layout.graph
         if isinstance(node, Group):
-            self._add(node.id, Grouping(node))
+            self._add(node.id, GroupMachine(node))
         elif isinstance(node, Map):
             pending = Pending(node.name)
             self.process[node.id] = map_process(node, pending, diverts=layout.diverts)
@@ -232,8 +232,8 @@ class Machines:
         elif isinstance(node, Report):
             self.process[node.id] = report_process(graph, node)
         elif isinstance(node, State):
-            self._add(node.id, Versions(graph, node))
+            self._add(node.id, AccessMachine(graph, node))
         elif isinstance(node, Close):
-            self._add(node.id, Closing(graph, node))
+            self._add(node.id, CloserMachine(graph, node))
         else:
             raise InternalError(f"the engine does not know {node}")

@@ -71,7 +71,7 @@ class Bound(NamedTuple):
 class Progress(NamedTuple):
     """The minimal times: of all that may still go anywhere, and of what is bound for each worker.
 
-    ``kept`` is how far what can be read has to reach back (`asking`); None for no further than the
+    ``kept`` is how far what can be read has to reach back (`queries.coordinator`); None for no further than the
     minimal time itself. ``bound`` is what a worker may know better (`receipts`). ``within`` is the
     least turn of the minimal time, where that is known.
     """
@@ -134,36 +134,36 @@ class Scan(NamedTuple):
 
 
 #: What is asked of a state.
-Part: TypeAlias = Keys | Scan
+Selection: TypeAlias = Keys | Scan
 
 
-class Ask(NamedTuple):
+class WorkerRead(NamedTuple):
     """To a worker: what do you hold of this, as of a moment? Parts have their number in the question."""
 
     number: int
     moment: Moment
-    parts: Any  # tuple[tuple[int, Part], ...]; on the wire, the bytes of it
+    parts: Any  # tuple[tuple[int, Selection], ...]; on the wire, the bytes of it
 
 
-class Mark(NamedTuple):
+class FrontsRequest(NamedTuple):
     """To a worker: how far have your fronts come?"""
 
     number: int
 
 
-class More(NamedTuple):
+class NextPage(NamedTuple):
     """To a worker: the next page, please."""
 
     number: int
 
 
-class Close(NamedTuple):
+class CancelRead(NamedTuple):
     """To a worker: nobody waits for the rest."""
 
     number: int
 
 
-class Page(NamedTuple):
+class ReadPage(NamedTuple):
     """From a worker: rows ``(part, key, value)``, whether there are more, or why there are none."""
 
     worker: int
@@ -173,7 +173,7 @@ class Page(NamedTuple):
     problem: str | None = None
 
 
-class Marked(NamedTuple):
+class FrontsReply(NamedTuple):
     """From a worker: all that its fronts have let in is below this."""
 
     worker: int
@@ -181,7 +181,7 @@ class Marked(NamedTuple):
     moment: Moment
 
 
-class Began(NamedTuple):
+class ReadBegan(NamedTuple):
     """To who asked: it is read as of this moment, on so many workers."""
 
     number: int
@@ -189,7 +189,7 @@ class Began(NamedTuple):
     workers: int
 
 
-class Refused(NamedTuple):
+class ReadRefused(NamedTuple):
     """To who asked: it cannot be answered. ``kept`` is what could be asked for, at most that."""
 
     number: int

@@ -47,7 +47,7 @@ called before the next life of the query begins, to say how many partitions ther
 A front that keeps its elements itself, with the cuts of the query, has ``placed(node, checkpoint)``,
 which gives it as one of that query. ``passed(partition, position)`` tells it what the newest cut has,
 ``trim(partition, position)`` what no cut needs any more. ``service()`` is what it offers to other
-processes (see `runners.live.bridge`).
+processes (see `runners.live.serving.bridge`).
 """
 
 from __future__ import annotations

@@ -202,8 +202,8 @@ class Kafka:
         return offset if self.notes else (offset, time)
 
     def dataframe(self, spark: SparkSession, *, end: Mapping[int, int] | None = None) -> DataFrame:
-        """What this front gives, as a DataFrame: see `emberflow.kafka.dataframe`."""
-        from emberflow.kafka.dataframe import dataframe
+        """What this front gives, as a DataFrame: see `emberflow.fronts.kafka_dataframe`."""
+        from emberflow.fronts.kafka_dataframe import dataframe
 
         return dataframe(spark, self, end=end)
 

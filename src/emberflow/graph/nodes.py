@@ -2,7 +2,7 @@
 
 A graph is plain frozen data. It is what every runner executes, what drawings show and what is
 compared when a stored state meets a flow. There are four operations (map, broadcast, merge,
-grouping) between fronts and sinks, and those of transactions (`transactional`); whatever else the
+grouping) between fronts and sinks, and those of transactions (`graph.transactions`); whatever else the
 API offers has been composed of them before it gets here.
 
 Rules, checked by `Graph.__post_init__` (the builder checks what it can earlier, at the user's line):
@@ -101,7 +101,7 @@ class Map(Node):
 
     ``kept`` belongs to the combine map of a reduction. Where its function raises and the element is
     diverted, it says what goes round the cycle instead of the next accumulator: see
-    `operators.reduce`.
+    `dsl.operators.reduce`.
     """
 
     lets_end: ClassVar[bool] = True

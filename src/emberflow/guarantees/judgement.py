@@ -21,7 +21,7 @@ from emberflow.guarantees.verdict import (
     counted,
     listed,
 )
-from emberflow.runners.reference import Place
+from emberflow.runners.reference import NestedPlace
 from emberflow.runners.verify.functions.results import NotComparableError, fingerprint
 from emberflow.values.item import GlobalTime
 
@@ -31,7 +31,7 @@ EFFORT = 200_000
 #: How many, or the time of each: no element of that time or later had entered before it.
 Failures: TypeAlias = int | Sequence[int | GlobalTime]
 
-_Recorded: TypeAlias = list[list[tuple[Any, Place]]]
+_Recorded: TypeAlias = list[list[tuple[Any, NestedPlace]]]
 
 
 def judge(
@@ -128,19 +128,21 @@ class _Case(NamedTuple):
 
     def first_difference(self, recorded: _Recorded) -> Giveaway | None:
         """The difference that is first in the order of the reference, over all channels."""
-        found: list[tuple[bool, Place, int, int]] = []
+        found: list[tuple[bool, NestedPlace, int, int]] = []
         for number, expected in enumerate(recorded):
             position = self._differing(expected, self.observed.channels[number].held)
             if position is not None:
                 is_more = position == len(expected)
-                place: Place = (GlobalTime(0, 0), ()) if is_more else expected[position][1]
+                place: NestedPlace = (GlobalTime(0, 0), ()) if is_more else expected[position][1]
                 found.append((is_more, place, number, position))
         if not found:
             return None
         _, _, number, position = min(found)
         return self._giveaway(number, position, recorded[number])
 
-    def _differing(self, expected: list[tuple[Any, Place]], held: Sequence[Any]) -> int | None:
+    def _differing(
+        self, expected: list[tuple[Any, NestedPlace]], held: Sequence[Any]
+    ) -> int | None:
         for position, ((payload, _), found) in enumerate(zip(expected, held, strict=False)):
             if not alike(payload, found):
                 return position
@@ -148,7 +150,7 @@ class _Case(NamedTuple):
         return None if is_over else min(len(held), len(expected))
 
     def _giveaway(
-        self, number: int, position: int, expected: list[tuple[Any, Place]] | None
+        self, number: int, position: int, expected: list[tuple[Any, NestedPlace]] | None
     ) -> Giveaway:
         channel = self.observed.channels[number]
         held = channel.held[position] if position < len(channel.held) else NOTHING
@@ -158,7 +160,7 @@ class _Case(NamedTuple):
             cause = self._cause(place)
         return Giveaway(channel.sink, channel.partition, position, payload, held, cause)
 
-    def _cause(self, place: Place) -> Entered | None:
+    def _cause(self, place: NestedPlace) -> Entered | None:
         """The element that something was made of; what is scheduled has it in its child ids."""
         (time, front), child_ids = place
         origin = (time, front) if front >= 0 else tuple(child_ids[:2])

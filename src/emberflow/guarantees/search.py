@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from emberflow.errors import EmberflowError, InternalError
 from emberflow.graph.nodes import Front
-from emberflow.guarantees.trial import Differs, Mark, Trial
+from emberflow.guarantees.trial import Bookmark, Differs, Trial
 from emberflow.values.item import GlobalTime
 
 
@@ -29,10 +29,10 @@ class Exhausted(Exception):  # noqa: N818 - an answer, not an error
     """More elements would have to enter than the effort allows."""
 
 
-class _Moment(NamedTuple):
+class _Step(NamedTuple):
     """Before a step of the walk."""
 
-    mark: Mark
+    mark: Bookmark
     next: int  # the element that comes if there is no jump
     first: int  # the first element that has never been reached
 
@@ -57,14 +57,14 @@ class _Search(ABC):
         self._effort = effort
         self._walk: list[int] = []
         self._idle: list[bool] = []  # by step of the walk: whether it changed nothing
-        self._moments: list[_Moment] = []
+        self._moments: list[_Step] = []
         self._was_cut = False
         self._entries = [0] * len(elements)
         self._entries_max = None if copies_max is None else copies_max + 1
 
     def explanation(self) -> list[int] | None:
         """A walk that gives the output; None if there is none. Raises `Exhausted`."""
-        begin = _Moment(self._trial.mark(), 0, 0)
+        begin = _Step(self._trial.mark(), 0, 0)
         total, self._effort = self._effort, self._effort // 2
         try:
             found = self._searched(begin, jumps_max=None, near=True)
@@ -81,7 +81,7 @@ class _Search(ABC):
                 return found
             jumps_max *= 2
 
-    def _searched(self, begin: _Moment, *, jumps_max: int | None, near: bool) -> list[int] | None:
+    def _searched(self, begin: _Step, *, jumps_max: int | None, near: bool) -> list[int] | None:
         self._go_back(0, begin)
         if self._followed(begin.next, begin.first):
             return self._walk
@@ -104,7 +104,7 @@ class _Search(ABC):
                 self._was_cut = True
         return None
 
-    def _go_back(self, step: int, moment: _Moment) -> None:
+    def _go_back(self, step: int, moment: _Step) -> None:
         self._trial.rewind(moment.mark)
         for number in self._walk[step:]:
             self._entries[number] -= 1
@@ -141,7 +141,7 @@ class _Search(ABC):
             self._entries[next_] += 1
             next_ += 1
             first = max(first, next_)
-            self._moments.append(_Moment(trial.mark(), next_, first))
+            self._moments.append(_Step(trial.mark(), next_, first))
 
     def _ended(self, first: int) -> bool:
         """Whether all is explained, now that there is no next element."""
@@ -182,7 +182,7 @@ class _Search(ABC):
         """Whether the walk may end with the last element."""
 
     @abstractmethod
-    def _targets(self, moment: _Moment, *, is_idle: bool) -> Iterator[int]:
+    def _targets(self, moment: _Step, *, is_idle: bool) -> Iterator[int]:
         """Where a walk may jump to."""
 
 
@@ -195,7 +195,7 @@ class Losses(_Search):
     def _is_whole(self, first: int) -> bool:
         return True
 
-    def _targets(self, moment: _Moment, *, is_idle: bool) -> Iterator[int]:
+    def _targets(self, moment: _Step, *, is_idle: bool) -> Iterator[int]:
         if is_idle:  # to drop it changes nothing
             return iter(())
         return iter(range(moment.next + 1, len(self._elements) + 1))
@@ -210,7 +210,7 @@ class Repetitions(_Search):
     def _is_whole(self, first: int) -> bool:
         return first == len(self._elements)
 
-    def _targets(self, moment: _Moment, *, is_idle: bool) -> Iterator[int]:
+    def _targets(self, moment: _Step, *, is_idle: bool) -> Iterator[int]:
         if moment.next < moment.first:
             yield moment.first
         for number in range(moment.first - 1, -1, -1):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from emberflow.graph.calls import balance_of
 from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Node, Sink
 from emberflow.guarantees.outputs import Observed, alike
-from emberflow.runners.reference import Place, Reference, Waiting
+from emberflow.runners.reference import NestedPlace, Reference, Waiting
 from emberflow.values.item import GlobalTime
 
 _REWINDABLE = (Front, Map, Broadcast, Merge, Group, Sink)
@@ -39,13 +39,13 @@ class Recorded(Reference):
 
     def __init__(self, graph: Graph, observed: Observed) -> None:
         self._observed = observed
-        self.recorded: list[list[tuple[Any, Place]]] = [[] for _ in observed.channels]
+        self.recorded: list[list[tuple[Any, NestedPlace]]] = [[] for _ in observed.channels]
         super().__init__(graph)
 
-    def _sink(self, node: Sink) -> Callable[[Place, Any], Iterator[Waiting]]:
+    def _sink(self, node: Sink) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         channelled, placed = self._observed.channelled(node), self._placed(node)
 
-        def sink(place: Place, payload: Any) -> Iterator[Waiting]:
+        def sink(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             placed(payload, place[0])
             if channelled is not None:
                 number, kept = channelled(payload, place[0])
@@ -55,13 +55,13 @@ class Recorded(Reference):
         return sink
 
 
-class Mark(NamedTuple):
+class Bookmark(NamedTuple):
     """A moment to go back to."""
 
     journal: int
     at: tuple[int, ...]
     scheduled: tuple[Any, ...]
-    reached: Place | None
+    reached: NestedPlace | None
 
 
 class Trial(Reference):
@@ -74,19 +74,19 @@ class Trial(Reference):
         self._total = sum(map(len, self._held))
         self._at = [0] * len(self._held)
         self._journal: list[tuple[dict[Any, tuple[Any, ...]], Any, tuple[Any, ...]]] = []
-        self._reached: Place | None = None
+        self._reached: NestedPlace | None = None
         self._snapshot: tuple[Any, ...] = ()
         self._is_scheduling_new = False
         self.matched = (-1, 0, 0)
         super().__init__(graph)
 
-    def mark(self) -> Mark:
+    def mark(self) -> Bookmark:
         if self._is_scheduling_new:
             self._snapshot = tuple(self._scheduled)
             self._is_scheduling_new = False
-        return Mark(len(self._journal), tuple(self._at), self._snapshot, self._reached)
+        return Bookmark(len(self._journal), tuple(self._at), self._snapshot, self._reached)
 
-    def rewind(self, mark: Mark) -> None:
+    def rewind(self, mark: Bookmark) -> None:
         journal = self._journal
         while len(journal) > mark.journal:
             bucket, key, before = journal.pop()
@@ -98,7 +98,7 @@ class Trial(Reference):
             self._is_scheduling_new = False
         self._reached = mark.reached
 
-    def changed_since(self, mark: Mark) -> bool:
+    def changed_since(self, mark: Bookmark) -> bool:
         """Whether anything that could ever be seen is different."""
         if tuple(self._at) != mark.at or self._is_scheduling_new:
             return True
@@ -112,7 +112,7 @@ class Trial(Reference):
                     return True
         return False
 
-    def silent_since(self, mark: Mark) -> bool:
+    def silent_since(self, mark: Bookmark) -> bool:
         return tuple(self._at) == mark.at
 
     @property
@@ -121,7 +121,7 @@ class Trial(Reference):
         return sum(self._at) == self._total
 
     def enter(self, global_time: GlobalTime, front: Front, payload: Any) -> None:
-        place: Place = (global_time, ())
+        place: NestedPlace = (global_time, ())
         if self._reached is None or place > self._reached:
             self._reached = place
         self._follow_scheduled(self._reached)
@@ -133,16 +133,16 @@ class Trial(Reference):
             lacking = next(n for n, held in enumerate(self._held) if self._at[n] < len(held))
             self._differs(lacking)
 
-    def _follow_scheduled(self, until: Place | None) -> None:
+    def _follow_scheduled(self, until: NestedPlace | None) -> None:
         if self._scheduled and (until is None or self._scheduled[0][0] < until):
             self._is_scheduling_new = True
             super()._follow_scheduled(until)
 
-    def _schedule(self, place: Place, node: int, payload: Any) -> None:
+    def _schedule(self, place: NestedPlace, node: int, payload: Any) -> None:
         self._is_scheduling_new = True
         super()._schedule(place, node, payload)
 
-    def _in_order(self, place: Place, node: int) -> None:
+    def _in_order(self, place: NestedPlace, node: int) -> None:
         pass
 
     def _differs(self, number: int) -> None:
@@ -151,19 +151,19 @@ class Trial(Reference):
             self.matched = (matched, number, self._at[number])
         raise Differs
 
-    def _processor(self, node: Node) -> Callable[[Place, Any], Iterator[Waiting]]:
+    def _processor(self, node: Node) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         if not isinstance(node, _REWINDABLE):
             raise NotRewindable(str(node))
         return super()._processor(node)
 
-    def _group(self, node: Group) -> Callable[[Place, Any], Iterator[Waiting]]:
+    def _group(self, node: Group) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         reader, _ = self.graph.readers[node.id][0]
         balance = balance_of(node, node.key)
         kept = node.window - 1
         journal = self._journal
         buckets: dict[Any, tuple[Any, ...]] = {}
 
-        def group(place: Place, payload: Any) -> Iterator[Waiting]:
+        def group(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             key, _ = balance(payload, place[0])
             before = buckets.get(key, ())
             tuple_ = (*before, payload)
@@ -174,10 +174,10 @@ class Trial(Reference):
 
         return group
 
-    def _sink(self, node: Sink) -> Callable[[Place, Any], Iterator[Waiting]]:
+    def _sink(self, node: Sink) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         channelled, placed = self._observed.channelled(node), self._placed(node)
 
-        def sink(place: Place, payload: Any) -> Iterator[Waiting]:
+        def sink(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             placed(payload, place[0])
             if channelled is not None:
                 number, kept = channelled(payload, place[0])

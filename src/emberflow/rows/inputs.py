@@ -38,7 +38,7 @@ from emberflow.graph.nodes import Front
 from emberflow.rows.codec import decode_all
 from emberflow.rows.paths import encoded_int
 from emberflow.values.functions import UserFunction, blamed
-from emberflow.values.item import TIME_MAX, TIME_MIN
+from emberflow.values.item import TIME_MAX, TIME_MIN, front_index
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -280,9 +280,6 @@ class Checked:
         """The front index of each element."""
         if self.partition is None:
             return [self.front.index] * batch.num_rows
-        # Only who has partitions needs the live runner's modules.
-        from emberflow.runners.live.wire.plan import front_index
-
         partitions: list[Any] = batch.column(batch.num_columns - 1).to_pylist()
         for one in set(partitions):
             if one is None or one < 0:

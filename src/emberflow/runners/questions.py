@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Keys, Moment, Part
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Keys, Moment, Selection
 from emberflow.engine.messages import Scan as ScanPart
 from emberflow.engine.queries.worker import StateInfo, in_key_order
 from emberflow.errors import InputError, shortened
@@ -96,9 +96,9 @@ class Question:
         """Whether it is answered in pages, and its moment kept meanwhile."""
         return any(isinstance(part, ScanPart) for part in self.parts)
 
-    def asks(self, shares: Shares) -> dict[int, tuple[tuple[int, Part], ...]]:
+    def asks(self, shares: Shares) -> dict[int, tuple[tuple[int, Selection], ...]]:
         """What is asked of each worker; nothing of those that have none of the keys."""
-        asks: dict[int, list[tuple[int, Part]]] = {}
+        asks: dict[int, list[tuple[int, Selection]]] = {}
         for number, part in enumerate(self.parts):
             if isinstance(part, ScanPart):
                 for worker in range(max(shares) + 1):
@@ -141,7 +141,7 @@ def checked_state(flow: str, states: Mapping[str, StateInfo], name: object) -> S
     return states[name]
 
 
-def _part(name: Any, wanted: Wanted) -> Part:
+def _part(name: Any, wanted: Wanted) -> Selection:
     name = getattr(name, "name", name)
     if isinstance(wanted, Scan):
         if wanted.where is not None and not callable(wanted.where):
@@ -154,7 +154,7 @@ def _part(name: Any, wanted: Wanted) -> Part:
     return Keys(name, tuple(wanted))
 
 
-def _hashes_of(part: Part) -> list[int]:
+def _hashes_of(part: Selection) -> list[int]:
     hashes: list[int] = []
     for key in part.keys if isinstance(part, Keys) else ():
         try:

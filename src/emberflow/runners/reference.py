@@ -27,7 +27,7 @@ there, and an `emberflow.Diverted` goes to the output ``"errors"`` instead of an
 caller. It is all or nothing: of a function that raises after it scheduled something, nothing is
 scheduled. Everything else goes on, other branches of the same element too. Of the steps that keep
 something, a grouping holds what reached it; a reduction keeps the accumulator as it was (see
-`operators.reduce`). A loop of the user's own has no such rule: what failed in it does not come back.
+`dsl.operators.reduce`). A loop of the user's own has no such rule: what failed in it does not come back.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from emberflow.runners.sequential import Sequential
 from emberflow.values.item import CHILD_IDS_MAX, At, ChildIds, GlobalTime, scheduled_child_ids
 
 #: The order of an item: all of a meta that matters where there is no replay.
-Place: TypeAlias = tuple[GlobalTime, ChildIds]
+NestedPlace: TypeAlias = tuple[GlobalTime, ChildIds]
 
 #: An item before the node that is to process it: its place, the node's id and the payload.
-Waiting: TypeAlias = tuple[Place, int, Any]
+Waiting: TypeAlias = tuple[NestedPlace, int, Any]
 
 
 def run(
@@ -102,9 +102,9 @@ class Reference:
         self._diverts = on_error == "divert"
         if self._diverts:
             self.outputs[ERRORS_SINK] = []
-        self._scheduled: list[tuple[Place, int, int, Any]] = []
+        self._scheduled: list[tuple[NestedPlace, int, int, Any]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
-        self._processed_last: dict[int, Place] = {}
+        self._processed_last: dict[int, NestedPlace] = {}
         self._transactions = Sequential(graph)
         self._process = [self._processor(node) for node in graph.nodes]
 
@@ -115,7 +115,7 @@ class Reference:
 
     def enter(self, global_time: GlobalTime, front: Front, payload: Any) -> None:
         """Process an element, after all that was scheduled for a time before it."""
-        place: Place = (global_time, ())
+        place: NestedPlace = (global_time, ())
         self._follow_scheduled(place)
         self._follow((place, front.id, payload))
 
@@ -127,13 +127,13 @@ class Reference:
         """Process what is scheduled for times after the last element."""
         self._follow_scheduled(None)
 
-    def _follow_scheduled(self, until: Place | None) -> None:
+    def _follow_scheduled(self, until: NestedPlace | None) -> None:
         ahead = self._scheduled
         while ahead and (until is None or ahead[0][0] < until):
             place, _, node, payload = heapq.heappop(ahead)
             self._follow((place, node, payload))
 
-    def _schedule(self, place: Place, node: int, payload: Any) -> None:
+    def _schedule(self, place: NestedPlace, node: int, payload: Any) -> None:
         self._number += 1
         heapq.heappush(self._scheduled, (place, self._number, node, payload))
 
@@ -153,7 +153,7 @@ class Reference:
                 outputs = list(self._kept(self.graph.nodes[node], place, payload))
             stack.extend(reversed(outputs))
 
-    def _kept(self, node: Node, place: Place, payload: Any) -> Iterator[Waiting]:
+    def _kept(self, node: Node, place: NestedPlace, payload: Any) -> Iterator[Waiting]:
         """What goes round a reduction where its combine map raised: what was there before."""
         if isinstance(node, Map) and node.kept is not None:
             global_time, child_ids = place
@@ -161,7 +161,7 @@ class Reference:
                 # First image, port 0: the place of the accumulator that there is not.
                 yield (global_time, (*child_ids, 0, 0)), self.graph.kept_reader(node), accumulator
 
-    def _in_order(self, place: Place, node: int) -> None:
+    def _in_order(self, place: NestedPlace, node: int) -> None:
         before = self._processed_last.get(node)
         if before is not None and not before < place:
             raise InternalError(
@@ -169,7 +169,7 @@ class Reference:
             )
         self._processed_last[node] = place
 
-    def _processor(self, node: Node) -> Callable[[Place, Any], Iterator[Waiting]]:
+    def _processor(self, node: Node) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         if isinstance(node, Front | Merge):
             return self._pass_on(node)
         if isinstance(node, Map):
@@ -185,10 +185,10 @@ class Reference:
             return transactional
         raise InternalError(f"the reference runner does not know {node}")
 
-    def _pass_on(self, node: Node) -> Callable[[Place, Any], Iterator[Waiting]]:
+    def _pass_on(self, node: Node) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         reader, _ = self.graph.readers[node.id][0]
 
-        def pass_on(place: Place, payload: Any) -> Iterator[Waiting]:
+        def pass_on(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             yield place, reader, payload
 
         return pass_on
@@ -198,11 +198,11 @@ class Reference:
         key = node.inputs[0].key
         return (lambda payload, global_time: None) if key is None else balance_of(node, key)
 
-    def _map(self, node: Map) -> Callable[[Place, Any], Iterator[Waiting]]:
+    def _map(self, node: Map) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         reader, _ = self.graph.readers[node.id][0]
         images, placed = images_of(node), self._placed(node)
 
-        def map_(place: Place, payload: Any) -> Iterator[Waiting]:
+        def map_(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             global_time, child_ids = place
             placed(payload, global_time)
             now: list[Waiting] = []
@@ -222,11 +222,11 @@ class Reference:
 
         return map_
 
-    def _broadcast(self, node: Broadcast) -> Callable[[Place, Any], Iterator[Waiting]]:
+    def _broadcast(self, node: Broadcast) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         readers = [reader for reader, _ in self.graph.readers[node.id]]
         placed = self._placed(node)
 
-        def broadcast(place: Place, payload: Any) -> Iterator[Waiting]:
+        def broadcast(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             global_time, child_ids = place
             placed(payload, global_time)
             for port, reader in enumerate(readers):
@@ -234,12 +234,12 @@ class Reference:
 
         return broadcast
 
-    def _group(self, node: Group) -> Callable[[Place, Any], Iterator[Waiting]]:
+    def _group(self, node: Group) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         reader, _ = self.graph.readers[node.id][0]
         balance = balance_of(node, node.key)
         buckets: dict[Any, deque[Any]] = {}
 
-        def group(place: Place, payload: Any) -> Iterator[Waiting]:
+        def group(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             key, _ = balance(payload, place[0])
             bucket = buckets.setdefault(key, deque(maxlen=node.window))
             bucket.append(payload)
@@ -247,10 +247,10 @@ class Reference:
 
         return group
 
-    def _sink(self, node: Sink) -> Callable[[Place, Any], Iterator[Waiting]]:
+    def _sink(self, node: Sink) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         output, placed = self.outputs[node.name], self._placed(node)
 
-        def sink(place: Place, payload: Any) -> Iterator[Waiting]:
+        def sink(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             placed(payload, place[0])
             output.append(payload)
             return iter(())

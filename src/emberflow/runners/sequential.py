@@ -42,9 +42,9 @@ from emberflow.graph.transactions import (
 )
 from emberflow.values.item import ChildIds, GlobalTime
 
-Place: TypeAlias = tuple[GlobalTime, ChildIds]
-Waiting: TypeAlias = tuple[Place, int, Any]
-Processor: TypeAlias = Callable[[Place, Any], Iterator[Waiting]]
+NestedPlace: TypeAlias = tuple[GlobalTime, ChildIds]
+Waiting: TypeAlias = tuple[NestedPlace, int, Any]
+Processor: TypeAlias = Callable[[NestedPlace, Any], Iterator[Waiting]]
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Sequential:
         reader, _ = self.graph.readers[node.id][0]
         close = self._closes.get(node.transaction)
 
-        def open_(place: Place, payload: Any) -> Iterator[Waiting]:
+        def open_(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             global_time, child_ids = place
             self._running[node.transaction] = _Running(payload)
             yield place, reader, payload
@@ -100,7 +100,7 @@ class Sequential:
         reader, _ = self.graph.readers[node.id][0]
         balance = balance_of(node, node.by)
 
-        def access(place: Place, payload: Any) -> Iterator[Waiting]:
+        def access(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             own = payload[1] if node.carried else payload
             key, _ = balance(own, place[0])
             yield place, reader, (key, node.id, payload[0] if node.carried else payload, own)
@@ -110,7 +110,7 @@ class Sequential:
     def _report(self, node: Report) -> Processor:
         depth = depth_of(self.graph, node)
 
-        def report(place: Place, payload: Any) -> Iterator[Waiting]:
+        def report(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             if node.number >= 0:
                 suffix = place[1][len(place[1]) - depth :]
                 outputs = self._running[node.transaction].outputs
@@ -131,7 +131,7 @@ class Sequential:
         readers = self._readers_of(node)
 
         def alone(
-            access: Access, place: Place, key: Any, element: Any, payload: Any
+            access: Access, place: NestedPlace, key: Any, element: Any, payload: Any
         ) -> Iterator[Waiting]:
             global_time, child_ids = place
             identity = child_ids[: len(child_ids) - depths[access.id]]
@@ -150,7 +150,9 @@ class Sequential:
                 if what in found:
                     yield (global_time, (*identity, child)), found[what], result
 
-        def together(access: Access, place: Place, key: Any, payload: Any) -> Iterator[Waiting]:
+        def together(
+            access: Access, place: NestedPlace, key: Any, payload: Any
+        ) -> Iterator[Waiting]:
             running = self._running[access.transaction]
             touched = (node.name, key)
             before = (
@@ -171,7 +173,7 @@ class Sequential:
                 inner = (place[0], (*place[1], RESULT))
                 yield inner, readers[access.id]["result"], (payload, value)
 
-        def state(place: Place, item: tuple[Any, int, Any, Any]) -> Iterator[Waiting]:
+        def state(place: NestedPlace, item: tuple[Any, int, Any, Any]) -> Iterator[Waiting]:
             key, number, element, payload = item
             access = accesses[number]
             if access.alone:
@@ -193,7 +195,7 @@ class Sequential:
         verdict = verdict_of(node)
         readers = [reader for reader, _ in self.graph.readers[node.id]]
 
-        def close(place: Place, _: Any) -> Iterator[Waiting]:
+        def close(place: NestedPlace, _: Any) -> Iterator[Waiting]:
             global_time, child_ids = place
             if child_ids[-1] != CLOSED:
                 raise InternalError(f"{node} got an item of its transaction at {place}")

@@ -156,6 +156,17 @@ def is_time(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and TIME_MIN <= value <= TIME_MAX
 
 
+def front_index(ordinal: int, fronts: int, partition: int) -> int:
+    """The front index of a partition: given by the flow and the source, never by the workers.
+
+    ``ordinal`` is the front's number among the ``fronts`` of the flow.
+
+    >>> front_index(1, 2, 0), front_index(1, 2, 3)
+    (1, 7)
+    """
+    return ordinal + fronts * partition
+
+
 def scheduling_front(operation: str) -> int:
     """The front index reserved for the items that an operation schedules: negative, and stable.
 

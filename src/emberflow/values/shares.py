@@ -3,7 +3,7 @@
 The hashes are cut into slices of one size, and each worker owns some that are neighbours: its *share*.
 A worker that also feeds fronts has more to do for each element than one that does not: it reads,
 maps and deals out. So it gets half of what the others get, unless all or none feed fronts; a third,
-where it closes their transactions too (`engine.routing`).
+where it closes their transactions too (`engine.worker.routing`).
 
 Nothing depends on shares but who does what: a cut is restored by any number of workers, in any
 shares, because its rows are found by their hashes.

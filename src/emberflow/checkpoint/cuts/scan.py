@@ -62,7 +62,7 @@ class Wanted:
         return position < len(self.hashes) and self.hashes[position] <= high
 
 
-class Page(NamedTuple):
+class ColumnPage(NamedTuple):
     """Columns of the same length. Rows of one key follow each other, in the order of their places.
 
     ``child_ids`` are empty unless they were asked for.
@@ -75,11 +75,11 @@ class Page(NamedTuple):
     payloads: list[Any]
 
     @classmethod
-    def empty(cls) -> Page:
+    def empty(cls) -> ColumnPage:
         return cls([], [], [], [], [])
 
     @classmethod
-    def of_first(cls, pages: Iterable[Page], count: int) -> Page:
+    def of_first(cls, pages: Iterable[ColumnPage], count: int) -> ColumnPage:
         """The first so many rows of these pages, or all if there are no more."""
         found = cls.empty()
         columns: tuple[list[Any], ...] = found
@@ -112,7 +112,7 @@ def scan(
     *,
     test: KeyTest | None = None,
     counted: Counted | None = None,
-) -> Iterator[Page]:
+) -> Iterator[ColumnPage]:
     """The rows that are wanted, of keys that pass the test, from the parts of a chain.
 
     ``sources`` are the parts, oldest first.
@@ -228,7 +228,7 @@ def _next_slices(runs: list[_Run]) -> list[_Slice]:
 
 def _pages(
     sources: Sequence[Source], slices: list[_Slice], test: KeyTest | None, counted: Counted
-) -> Iterator[Page]:
+) -> Iterator[ColumnPage]:
     by_source: dict[int, set[int]] = {}
     for each in slices:
         by_source.setdefault(each.source, set()).update(each.hashes)
@@ -286,7 +286,7 @@ def _entangled(slices: list[_Slice], by_source: dict[int, set[int]]) -> set[int]
     return entangled
 
 
-def _decoded(rows: pa.Table, test: KeyTest | None, counted: Counted) -> Page:
+def _decoded(rows: pa.Table, test: KeyTest | None, counted: Counted) -> ColumnPage:
     keys = _unpickled(rows.column("key"))
     if test is not None:
         passed = list(map(test, keys))
@@ -294,7 +294,7 @@ def _decoded(rows: pa.Table, test: KeyTest | None, counted: Counted) -> Page:
             keys = list(itertools.compress(keys, passed))
             rows = rows.filter(pa.array(passed))
     counted.payloads += len(keys)
-    return Page(
+    return ColumnPage(
         keys,
         rows.column("time").to_pylist(),
         rows.column("front").to_pylist(),
@@ -320,7 +320,7 @@ def _disentangled(
     hashes: set[int],
     test: KeyTest | None,
     counted: Counted,
-) -> Page:
+) -> ColumnPage:
     """The buckets of these hashes: of each key the newest, with its lists whole."""
     by_hash: dict[int, list[tuple[Any, ...]]] = {value: [] for value in sorted(hashes)}
     value_set = pa.array(by_hash, pa.int64())
@@ -339,7 +339,7 @@ def _disentangled(
             rows.column("follows").to_pylist(),
         ):
             by_hash[row[1]].append(row)
-    page = Page.empty()
+    page = ColumnPage.empty()
     for stored in by_hash.values():
         for _, _, key, place, payload in newest_buckets(sources, stored, None):
             counted.payloads += 1

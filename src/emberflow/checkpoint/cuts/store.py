@@ -8,7 +8,7 @@
       parts/0000000042-000003-1-bucket-5a….parquet  cut, incarnation, worker, kind
       cuts/0000000042-000003.json                 the manifest, written last
       holds/0000000042-000003-1763204400000-9d.hold  somebody reads cut 42 until that time, in ms
-      fronts/…                                    see `frontlog`
+      fronts/…                                    see `front_log`
 
 **A cut** is whole when its manifest is, and every file that the manifest names is there and has the
 checksum that it should have. `latest` looks from the newest on, warns of each that is not whole, and
@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, checked_json, json_with_checksum
 from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Row
-from emberflow.checkpoint.cuts.scan import Counted, KeyTest, Page, Wanted, scan
+from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, KeyTest, Wanted, scan
 from emberflow.checkpoint.cuts.tables import PartWriter, Source, merged, united
 from emberflow.checkpoint.errors import (
     CheckpointError,
@@ -387,7 +387,7 @@ class CheckpointStore:
         *,
         test: KeyTest | None = None,
         counted: Counted | None = None,
-    ) -> Iterator[Page]:
+    ) -> Iterator[ColumnPage]:
         """One step's rows of the parts of a cut, a page at a time; see `scan`."""
         sources = [
             Source(part.cut, self._location.shown(part.path), self._opener(part.path))

@@ -8,7 +8,7 @@ has returned: durability overlaps with processing and delays nothing but the rep
 
     <location>/fronts/<front>-<partition>/<incarnation>-<sequence>.log
 
-**Segments.** An incarnation writes segments of its own and never touches another's. The first frame
+**Segments.** An incarnation writes segments of its own and never touches another's. The first block
 of a segment is its header, which lists the older segments and how long they were when it was begun.
 So the newest segment says what the log is: the older ones that it lists, exactly so far, and then
 itself. A worker of an older incarnation that is only slow may go on appending to its segment, or even
@@ -26,7 +26,7 @@ Entries are stored in batches as columns: of whole numbers, such as times and mo
 one and the differences, each in as few bytes as they need.
 
 **Group commit.** `append_columns` costs a tuple; `sync` writes all that was appended since the last
-one as a frame and waits for the disk once, while others append. A thread beside the worker does it
+one as a block and waits for the disk once, while others append. A thread beside the worker does it
 again and again; the longer the disk takes, the more it covers::
 
     def keep_durable(log, appended, ended, report):
@@ -38,7 +38,7 @@ again and again; the longer the disk takes, the more it covers::
                 log.mark()  # nothing comes that would witness to what is durable
         log.close()
 
-Elsewhere than on a local disk there is no append: a segment is a folder there, and each frame a file,
+Elsewhere than on a local disk there is no append: a segment is a folder there, and each block a file,
 durable when it is complete.
 """
 
@@ -60,8 +60,8 @@ from emberflow.checkpoint.logs.segments import (
     FORMAT_VERSION,
     HEADER,
     Columns,
-    Entry,
     Log,
+    LogEntry,
     Piece,
     Segment,
     batch_data,
@@ -72,9 +72,9 @@ from emberflow.checkpoint.logs.segments import (
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-#: More entries than this make a frame without waiting for a sync: what waits is bounded.
+#: More entries than this make a block without waiting for a sync: what waits is bounded.
 _WAITING_MAX = 32_768
-#: A segment that has come to this is followed by another: bytes, or files where a frame is one.
+#: A segment that has come to this is followed by another: bytes, or files where a block is one.
 _SEGMENT_BYTES = 64 << 20
 _SEGMENT_OBJECTS = 4096
 
@@ -161,7 +161,7 @@ class FrontLogWriter:
         """Whether no incarnation before this one had a log of this partition."""
         return not self._before
 
-    def entries(self, *, from_time: int | None = None) -> Iterator[Entry]:
+    def entries(self, *, from_time: int | None = None) -> Iterator[LogEntry]:
         """What the incarnations before this one have given, from a time on: to be given again
         unless it `is_dropped`.
 
@@ -192,7 +192,7 @@ class FrontLogWriter:
         """Whether the entry of this time is not to be given again."""
         return any(above < time <= last for above, last in self._dropped)
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[LogEntry]) -> None:
         """Add what was given. It becomes durable with the next `sync`."""
         for entry in entries:
             if len(entry) != self._width:
@@ -251,7 +251,7 @@ class FrontLogWriter:
             return reached
 
     def mark(self) -> None:
-        """Add a witness to what is durable, if there is none yet (see `frames`)."""
+        """Add a witness to what is durable, if there is none yet (see `blocks`)."""
         with self._sync_lock:
             self._check_usable()
             self._mark()
@@ -295,7 +295,7 @@ class FrontLogWriter:
             self._unmarked = False
 
     def _taken(self) -> tuple[bytes | None, Durable]:
-        """The frame of what waits, if anything does, and how far the log is durable with it."""
+        """The block of what waits, if anything does, and how far the log is durable with it."""
         with self._lock:
             self._check_usable()
             waiting, self._waiting = self._waiting, []
@@ -394,7 +394,7 @@ def read_log(
     after_position: Any = ...,
     incarnation: int | None = None,
     filesystem: FileSystem | None = None,
-) -> Iterator[Entry]:
+) -> Iterator[LogEntry]:
     """The entries of a log in their order, as the newest incarnation sees it, or the given one.
 
     ``from_time`` leaves out those with smaller times: a cut at ``(t, front)`` wants those from ``t``
@@ -406,7 +406,7 @@ def read_log(
     if after_position is ...:
         yield from entries
         return
-    skipped: list[Entry] = []
+    skipped: list[LogEntry] = []
     for entry in entries:
         skipped.append(entry)
         if entry[0] == after_position:

@@ -1,7 +1,7 @@
-"""Of what a front log is made: batches of entries, in the frames of segments.
+"""Of what a front log is made: batches of entries, in the blocks of segments.
 
 A `Log` knows which segments count and how far, which the newest one's header says; a `Segment` is one
-that is being written. `frontlog` says what all this is for.
+that is being written. `front_log` says what all this is for.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from urllib.parse import quote
 
 from emberflow.checkpoint.errors import CheckpointError, DamagedLogError, FencedError
 from emberflow.checkpoint.files import LocalLocation, Location, make_folder, sync_folder, write
-from emberflow.checkpoint.logs.frames import Frame, frame_at, framed, frames
+from emberflow.checkpoint.logs.blocks import Block, block_at, blocks, encoded_block
 
 #: ``(position, time)`` or ``(position, time, payload)``
-Entry: TypeAlias = tuple[Any, ...]
+LogEntry: TypeAlias = tuple[Any, ...]
 
 FORMAT_VERSION = 1
 _SEGMENT = re.compile(r"(\d+)-(\d+)\.log")
@@ -57,7 +57,7 @@ class Batch:
         positions, times, payloads, reservation = pickle.loads(data)
         return cls(_unpacked(positions), _unpacked(times), payloads, reservation)
 
-    def entries_from(self, time: int | None) -> Iterator[Entry]:
+    def entries_from(self, time: int | None) -> Iterator[LogEntry]:
         columns: list[list[Any]] = [self.positions, self.times]
         if self.payloads is not None:
             columns.append(self.payloads)
@@ -142,7 +142,7 @@ class Ends(NamedTuple):
 
 
 class Segment(Protocol):
-    """A segment that is being written. ``end`` is where the next frame goes."""
+    """A segment that is being written. ``end`` is where the next block goes."""
 
     name: str
     end: int
@@ -173,7 +173,7 @@ class _LocalSegment:
         self._add(body, 0)
 
     def add_durably(self, body: bytes) -> None:
-        """Add a frame and sync: in one call, if it is all that is to be synced.
+        """Add a block and sync: in one call, if it is all that is to be synced.
 
         A thread that calls the disk twice waits twice for the interpreter to come back to it.
         """
@@ -190,14 +190,14 @@ class _LocalSegment:
         self.sync()
 
     def _add(self, body: bytes, flags: int) -> None:
-        frame = memoryview(framed(body, self.end, self._durable))
-        end = self.end + len(frame)
-        while frame:
+        block = memoryview(encoded_block(body, self.end, self._durable))
+        end = self.end + len(block)
+        while block:
             if flags:
-                written = os.pwritev(self._descriptor, [frame], end - len(frame), flags)
+                written = os.pwritev(self._descriptor, [block], end - len(block), flags)
             else:
-                written = os.write(self._descriptor, frame)
-            frame = frame[written:]
+                written = os.write(self._descriptor, block)
+            block = block[written:]
         self.end = end
 
     def mark(self) -> None:
@@ -215,7 +215,7 @@ class _LocalSegment:
 
 
 class _ObjectSegment:
-    """A folder with a file for each frame, which are numbered: its end is their number."""
+    """A folder with a file for each block, which are numbered: its end is their number."""
 
     def __init__(self, location: Location, path: str) -> None:
         self.name = path.rpartition("/")[2]
@@ -225,7 +225,9 @@ class _ObjectSegment:
 
     def add(self, body: bytes) -> None:
         write(
-            self._location, f"{self._path}/{self.end:010d}.frame", framed(body, self.end, self.end)
+            self._location,
+            f"{self._path}/{self.end:010d}.frame",
+            encoded_block(body, self.end, self.end),
         )
         self.end += 1
 
@@ -297,13 +299,13 @@ class Log:
 
     def _end(self, name: str) -> int:
         end = 0
-        for frame in self._frames(Piece(name, None)):
-            end = frame.end
+        for block in self._blocks(Piece(name, None)):
+            end = block.end
         return end
 
     def _header(self, name: str) -> dict[str, Any] | None:
         """What a segment says of the older ones; None if a crash came before it was begun."""
-        first = next(self._frames(Piece(name, None)), None)
+        first = next(self._blocks(Piece(name, None)), None)
         if first is None:
             return None
         header: dict[str, Any] = json.loads(first.body[1:])
@@ -316,9 +318,9 @@ class Log:
 
     def batches(self, pieces: Sequence[Piece]) -> Iterator[Batch]:
         for piece in pieces:
-            for frame in self._frames(piece):
-                if frame.body[:1] == BATCH:
-                    yield Batch.read(frame.body[1:])
+            for block in self._blocks(piece):
+                if block.body[:1] == BATCH:
+                    yield Batch.read(block.body[1:])
 
     def ends(self, pieces: Sequence[Piece]) -> Ends:
         """How far a log has come, and what of it is dropped."""
@@ -326,8 +328,8 @@ class Log:
         reservation: int | None = None
         dropped: list[tuple[int, int]] = []
         for piece in pieces:
-            for frame in self._frames(piece):
-                kind, data = frame.body[:1], frame.body[1:]
+            for block in self._blocks(piece):
+                kind, data = block.body[:1], block.body[1:]
                 if kind == DROPPED:
                     above, last = json.loads(data)
                     dropped.append((above, last))
@@ -345,15 +347,15 @@ class Log:
             finally:
                 os.close(descriptor)
 
-    def _frames(self, piece: Piece) -> Iterator[Frame]:
+    def _blocks(self, piece: Piece) -> Iterator[Block]:
         path = f"{self.folder}/{piece.name}"
         shown = self.location.shown(path)
         if isinstance(self.location, LocalLocation):
-            return frames(self.location.read(path), shown, piece.limit)
-        return self._object_frames(path, shown, piece.limit)
+            return blocks(self.location.read(path), shown, piece.limit)
+        return self._object_blocks(path, shown, piece.limit)
 
-    def _object_frames(self, path: str, shown: str, limit: int | None) -> Iterator[Frame]:
-        """A file a frame. They were written one by one, so none may be missing or damaged."""
+    def _object_blocks(self, path: str, shown: str, limit: int | None) -> Iterator[Block]:
+        """A file a block. They were written one by one, so none may be missing or damaged."""
         names = filter(_OBJECT.fullmatch, self.location.names(path))
         numbers = sorted(int(name.partition(".")[0]) for name in names)
         end = limit if limit is not None else max(numbers, default=-1) + 1
@@ -362,13 +364,13 @@ class Log:
             data = b""
             with contextlib.suppress(FileNotFoundError):
                 data = self.location.read(name)
-            frame = frame_at(data, 0, number=number)
-            if frame is None or frame.end != len(data):
+            block = block_at(data, 0, number=number)
+            if block is None or block.end != len(data):
                 raise DamagedLogError(
                     f"{shown} is damaged at offset {number}: the file of that number is "
                     f"{'damaged' if data else 'missing'}, and was durable. Bring it back from a copy."
                 )
-            yield frame._replace(offset=number, end=number + 1)
+            yield block._replace(offset=number, end=number + 1)
 
 
 def segment_name(incarnation: int, sequence: int) -> str:

@@ -2,7 +2,7 @@
 
 One idea a file. An operator is a function of streams that returns a stream; it opens a scope, so
 that the steps it is made of carry its name. State never appears: whatever an operator remembers is
-an accumulator that drifts with the stream (`operators.reduce`), and whatever it waits for is a
+an accumulator that drifts with the stream (`dsl.operators.reduce`), and whatever it waits for is a
 scheduled item.
 """
 

@@ -1,6 +1,6 @@
 """Transactions, as they are written: states, and what is done with them between opening and closing.
 
-A `Transaction` collects drafts like a stream does; what they become is told in `transactional`. The
+A `Transaction` collects drafts like a stream does; what they become is told in `graph.transactions`. The
 streams inside are not `Stream`s: a step that would take an item out of the transaction, or another
 item in (a sink, a merge, a grouping), has no place there, and is told where it belongs instead.
 """

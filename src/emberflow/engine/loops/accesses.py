@@ -1,7 +1,7 @@
 """The hottest loops of a state, apart from the rest, so that they can be compiled.
 
-As in `loops`: each deals with what is as it mostly is, and leaves all else untouched to its caller,
-`versions`. In C they are ``_versions``, built with the package where there is a compiler. What takes
+As in `loops.items`: each deals with what is as it mostly is, and leaves all else untouched to its caller,
+`state`. In C they are ``_versions``, built with the package where there is a compiler. What takes
 the time there is memory that is not at hand, a bucket here and the next one far away, so the compiled
 loops look ahead and have some buckets fetched while they deal with others.
 """
@@ -20,20 +20,20 @@ from emberflow.values.hashing import key_hash
 from emberflow.values.item import At, FlatItem, Place
 
 #: Place, mark, access, length of the identity, payload, value before, value, what failed.
-Entry: TypeAlias = tuple[Place, int, int, int, Any, Any, Any, Any]
+AccessEntry: TypeAlias = tuple[Place, int, int, int, Any, Any, Any, Any]
 
 #: Most keys have none, ever: nothing is put into this one.
 NO_ABORTS: dict[Place, int] = {}
 
 
-class Bucket:
+class StateBucket:
     """The accesses of a key, and what the next one in order needs to know of the last group."""
 
     __slots__ = ("aborts", "base", "counts", "entries", "key", "noted", "value")
 
     def __init__(self, key: Any, default: Any) -> None:
         self.key = key
-        self.entries: list[Entry] = []
+        self.entries: list[AccessEntry] = []
         #: How many aborts there are at a place: one, or for a moment two, of two histories.
         self.aborts: dict[Place, int] = NO_ABORTS
         #: Of the last group: what it began with, what it left, and whether it counts.
@@ -77,9 +77,9 @@ def _access_in_order(
     items: list[FlatItem],
     start: int,
     outputs: list[list[FlatItem]],
-    buckets: dict[Any, Bucket],
+    buckets: dict[Any, StateBucket],
     uses: list[Use],
-    touched: list[Bucket],
+    touched: list[StateBucket],
     other_keys: set[Any],
     other_places: set[Place],
 ) -> int:
@@ -146,20 +146,20 @@ def tell(
 
 
 def _trim_accesses(
-    given: list[Bucket],
+    given: list[StateBucket],
     minimal: Moment,
     writes: tuple[bool, ...],
-    stays: list[Bucket],
+    stays: list[StateBucket],
     begun: Moment,
-) -> tuple[list[Bucket], list[Bucket]]:
+) -> tuple[list[StateBucket], list[StateBucket]]:
     """Drop what is superseded below the minimal time, where the last final version counts, and what
     that was made of: what is let go of soon is still at hand, and what stays is little.
 
     Buckets that still hold more than one version are appended to ``stays``. Returned are those that
     are not so simple, untouched, and all whose first version is older than ``begun``.
     """
-    others: list[Bucket] = []
-    unnoted: list[Bucket] = []
+    others: list[StateBucket] = []
+    unnoted: list[StateBucket] = []
     for bucket in given:
         entries = bucket.entries
         if entries and entries[0][0] < begun:
@@ -184,22 +184,22 @@ def _trim_accesses(
 
 
 def _last_versions(
-    given: list[Bucket],
+    given: list[StateBucket],
     moment: Moment,
     since: Moment,
     writes: tuple[bool, ...],
     operation: str,
     row: type[Row],
-) -> tuple[list[Bucket], list[Row], list[Bucket], list[Bucket]]:
+) -> tuple[list[StateBucket], list[Row], list[StateBucket], list[StateBucket]]:
     """Rows of the last versions below a moment, where these count and are not below ``since``.
 
     Returns the buckets that have one, and the rows; the buckets that go on beyond the moment; and
     those that are not so simple: also keys whose hash is.
     """
-    found: list[Bucket] = []
+    found: list[StateBucket] = []
     rows: list[Row] = []
-    going_on: list[Bucket] = []
-    others: list[Bucket] = []
+    going_on: list[StateBucket] = []
+    others: list[StateBucket] = []
     for bucket in given:
         entries = bucket.entries
         final = len(entries)
@@ -220,13 +220,13 @@ def _last_versions(
     return found, rows, going_on, others
 
 
-def settled(entry: Entry) -> Entry:
+def settled(entry: AccessEntry) -> AccessEntry:
     """A version that nothing can change any more, without what it was made of."""
     place, mark, access, length, _, _, value, _ = entry
     return place, mark, access, length, None, None, value, None
 
 
-def surely_counts(entries: list[Entry], final: int, writes: tuple[bool, ...]) -> bool:
+def surely_counts(entries: list[AccessEntry], final: int, writes: tuple[bool, ...]) -> bool:
     """Whether the last of so many entries, without aborts, surely counts, and is all of its group."""
     last = entries[final - 1]
     return (
@@ -242,6 +242,6 @@ except ImportError:
     access_in_order, trim_accesses = _access_in_order, _trim_accesses
     last_versions = _last_versions
 else:
-    _versions.prepare(Bucket, At, (RESULT,), (COMMITTED,), (OUTPUT,))
+    _versions.prepare(StateBucket, At, (RESULT,), (COMMITTED,), (OUTPUT,))
     access_in_order, trim_accesses = _versions.access_in_order, _versions.trim_accesses
     last_versions = _versions.last_versions

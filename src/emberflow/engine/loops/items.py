@@ -37,7 +37,7 @@ def _reduce_in_order(
     absent: type,
     refused: type,
 ) -> int:
-    """Reduce items that are in order, each behind all versions of its key. See `reduction`.
+    """Reduce items that are in order, each behind all versions of its key. See `reduce`.
 
     ``absent`` is the type of what stands for no accumulator, ``refused`` of one that is none.
     """

@@ -1,6 +1,6 @@
 """The machine of a closer: the votes of each transaction, and what follows from them.
 
-See `transaction` for the protocol. What a closer has of one transaction is a *record*: its element,
+See `protocol` for the protocol. What a closer has of one transaction is a *record*: its element,
 the votes, and what leaves by its outputs, each by place and mark, as they came. What it should have
 sent is a function of that:
 
@@ -13,7 +13,7 @@ sent is a function of that:
 
 After each batch the records that it changed are compared with what was sent for them, and the
 difference goes out, tombstones first. A constraint that raises may have been shown a part of the
-values, so that is an item too (see `mapping`), and as long as it does the transaction is neither
+values, so that is an item too (see `map`), and as long as it does the transaction is neither
 committed nor rejected.
 
 **In order** nothing comes but the element. Then the item that brought it is all the record there is,
@@ -64,7 +64,7 @@ Sent: TypeAlias = dict[tuple[int, Place, int], Any]
 _FAILURES = -1
 
 
-class Record:
+class Ballot:
     """What a closer has of one transaction, by place and mark, and what it has sent for it."""
 
     __slots__ = ("elements", "identity", "outputs", "sent", "votes")
@@ -79,14 +79,14 @@ class Record:
         self.sent: Sent = {}
 
 
-class Closing(Trimmed[Any]):
+class CloserMachine(Trimmed[Any]):
     """The machine of a closer."""
 
     def __init__(self, graph: Graph, node: Close) -> None:
         super().__init__(node.name, kept=0)
         self.node = node
         #: A record, or the item of an element that is alone.
-        self.buckets: dict[Place, Record | FlatItem] = {}
+        self.buckets: dict[Place, Ballot | FlatItem] = {}
         self.replays = 0
         self._participants = None if node.requires else Participants(graph, node)
         self._verdict = verdict_of(node)
@@ -134,10 +134,10 @@ class Closing(Trimmed[Any]):
                 sent[:0] = back
         return outputs
 
-    def _changed(self, items: list[FlatItem], begun: dict[Place, FlatItem]) -> dict[Place, Record]:
+    def _changed(self, items: list[FlatItem], begun: dict[Place, FlatItem]) -> dict[Place, Ballot]:
         """The records that these items change. Those that have begun with this batch, and are
         changed too, have sent nothing yet."""
-        changed: dict[Place, Record] = {}
+        changed: dict[Place, Ballot] = {}
         for place, mark, report in items:
             identity, number = report[0], report[1]
             record = changed.get(identity)
@@ -158,12 +158,12 @@ class Closing(Trimmed[Any]):
                 raise lost_tombstone(place, str(self.node))
         return changed
 
-    def _record(self, identity: Place, begun: dict[Place, FlatItem]) -> Record:
+    def _record(self, identity: Place, begun: dict[Place, FlatItem]) -> Ballot:
         """The record of a transaction, in full."""
         found = self.buckets.get(identity)
-        if isinstance(found, Record):
+        if isinstance(found, Ballot):
             return found
-        record = self.buckets[identity] = Record(identity)
+        record = self.buckets[identity] = Ballot(identity)
         if found is not None:
             place, mark, report = found
             record.elements[place, mark] = report[2]
@@ -172,7 +172,7 @@ class Closing(Trimmed[Any]):
         return record
 
     def _put_right(
-        self, record: Record, tombstones: list[list[FlatItem]], outputs: list[list[FlatItem]]
+        self, record: Ballot, tombstones: list[list[FlatItem]], outputs: list[list[FlatItem]]
     ) -> None:
         """Send the difference between what was sent and what should have been."""
         was, now = record.sent, self._due_now(record)
@@ -191,7 +191,7 @@ class Closing(Trimmed[Any]):
         if not (record.elements or record.votes or record.outputs):
             self.buckets.pop(record.identity, None)
 
-    def _due_now(self, record: Record) -> Sent:
+    def _due_now(self, record: Ballot) -> Sent:
         """What should have been sent, given what is there."""
         identity, length, sent = record.identity, len(record.identity), Sent()
         failed = self._failed(record)
@@ -224,7 +224,7 @@ class Closing(Trimmed[Any]):
                             sent[where] = (key, ABORT, length, None)
         return sent
 
-    def _failed(self, record: Record) -> tuple[str, Values] | StepError | None:
+    def _failed(self, record: Ballot) -> tuple[str, Values] | StepError | None:
         """The first check or constraint that does not hold, and what it saw."""
         first: Any = None
         votes = record.votes
@@ -261,7 +261,7 @@ class Closing(Trimmed[Any]):
     def sizes(self) -> list[int]:
         return [
             len(record.elements) + len(record.votes) + len(record.outputs)
-            if isinstance(record, Record)
+            if isinstance(record, Ballot)
             else 1
             for record in self.buckets.values()
         ]

@@ -45,7 +45,7 @@ _place_of = itemgetter(0)
 _row_place_of = attrgetter("place")
 
 
-class Bucket:
+class GroupBucket:
     """The items of a key, as three lists of one length, so that a tuple is one slice."""
 
     __slots__ = ("key", "marks", "note_at", "payloads", "places")
@@ -66,14 +66,14 @@ class Bucket:
         return position
 
 
-class Grouping(Trimmed[Bucket]):
+class GroupMachine(Trimmed[GroupBucket]):
     """The machine of a grouping."""
 
     def __init__(self, node: Group) -> None:
         super().__init__(node.name, kept=node.window - 1)
         self.node = node
         self.window = node.window
-        self.buckets: dict[Any, Bucket] = {}
+        self.buckets: dict[Any, GroupBucket] = {}
         self.replays = 0
         self._key: Callable[[Any], Any] = node.key.function
         self._balance = balance_of(node, node.key)
@@ -113,7 +113,7 @@ class Grouping(Trimmed[Bucket]):
             key_hash(key)  # a key that has no stable hash is refused, below
         except Exception:
             return False
-        bucket = self.buckets[key] = Bucket(key, self.window)
+        bucket = self.buckets[key] = GroupBucket(key, self.window)
         bucket.places.append(place)
         bucket.marks.append(mark)
         bucket.payloads.append(payload)
@@ -150,7 +150,7 @@ class Grouping(Trimmed[Bucket]):
                 self._note(bucket)
         return self._replayed(changed, output) if changed else output
 
-    def _note(self, bucket: Bucket) -> None:
+    def _note(self, bucket: GroupBucket) -> None:
         """A bucket that holds no more than a window has changed."""
         if len(bucket.places) == self.window:
             self.touched.append(bucket)
@@ -158,17 +158,17 @@ class Grouping(Trimmed[Bucket]):
             self.changes.note(bucket)
         bucket.note_at = self.window
 
-    def _bucket(self, payload: Any, moment: Moment) -> Bucket:
+    def _bucket(self, payload: Any, moment: Moment) -> GroupBucket:
         try:
             bucket = self.buckets.get(self._key(payload))
         except Exception:
             bucket = None
         if bucket is None:
             key, _ = self._balance(payload, moment)
-            bucket = self.buckets[key] = Bucket(key, self.window)
+            bucket = self.buckets[key] = GroupBucket(key, self.window)
         return bucket
 
-    def _change(self, bucket: Bucket, item: FlatItem, changed: dict[int, _Change]) -> None:
+    def _change(self, bucket: GroupBucket, item: FlatItem, changed: dict[int, _Change]) -> None:
         """Put an item into its bucket, or take it out, and remember how the bucket was."""
         place, mark, payload = item
         position = bucket.find(place, mark & ~1)
@@ -221,11 +221,11 @@ class Grouping(Trimmed[Bucket]):
             for number, identity in enumerate(zip(places, marks, strict=True))
         }
 
-    def _forget_if_empty(self, bucket: Bucket) -> None:
+    def _forget_if_empty(self, bucket: GroupBucket) -> None:
         if not bucket.places and self.buckets.get(bucket.key) is bucket:
             del self.buckets[bucket.key]
 
-    def trim_one(self, bucket: Bucket, minimal: Moment) -> bool:
+    def trim_one(self, bucket: GroupBucket, minimal: Moment) -> bool:
         """Drop what no tuple can need any more; whether there will be more to drop."""
         final = bisect_left(bucket.places, minimal)
         drop = final - self.kept
@@ -237,19 +237,19 @@ class Grouping(Trimmed[Bucket]):
     def sizes(self) -> list[int]:
         return [len(bucket.places) for bucket in self.buckets.values()]
 
-    def those_since(self, touched: list[Bucket], begun: Moment) -> list[Bucket]:
+    def those_since(self, touched: list[GroupBucket], begun: Moment) -> list[GroupBucket]:
         return [bucket for bucket in touched if bucket.places and bucket.places[0] < begun]
 
-    def all_buckets(self) -> list[Bucket]:
+    def all_buckets(self) -> list[GroupBucket]:
         return list(self.buckets.values())
 
-    def goes_on(self, bucket: Bucket, moment: Moment) -> bool:
+    def goes_on(self, bucket: GroupBucket, moment: Moment) -> bool:
         places = bucket.places
         if len(places) < self.window:
             bucket.note_at = len(places) + 1
         return bool(places) and places[-1] >= moment
 
-    def rows_of(self, bucket: Bucket, moment: Moment, since: Moment) -> list[Row]:
+    def rows_of(self, bucket: GroupBucket, moment: Moment, since: Moment) -> list[Row]:
         places = bucket.places
         end = bisect_left(places, moment)
         if end == 0 or places[end - 1] < since:
@@ -266,7 +266,7 @@ class Grouping(Trimmed[Bucket]):
         for row in sorted(rows, key=_row_place_of):
             bucket = self.buckets.get(row.key)
             if bucket is None:
-                bucket = self.buckets[row.key] = Bucket(row.key, self.window)
+                bucket = self.buckets[row.key] = GroupBucket(row.key, self.window)
             bucket.places.append(row.place)
             bucket.marks.append(0)
             bucket.payloads.append(row.payload)
@@ -285,7 +285,7 @@ class _Change:
 
     __slots__ = ("bucket", "last", "marks", "payloads", "places", "start")
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: GroupBucket) -> None:
         self.bucket = bucket
         self.start = len(bucket.places)
         self.last: Place = ()

@@ -4,7 +4,7 @@ Both are stateless: what they make of an item depends on the item alone, and a t
 So a map that gets a tombstone computes the images of its payload again and sends them on as
 tombstones; since functions are pure these are the very items it sent before.
 
-A batch goes through a user's function in one loop (`loops`). Only if something is unusual (the
+A batch goes through a user's function in one loop (`loops.items`). Only if something is unusual (the
 function raised, an image is scheduled) the batch is gone through again item by item, by the closure
 of `calls` that every runner uses; calling a pure function twice is not an event.
 
@@ -17,7 +17,7 @@ or, where errors are diverted, each of them is an output like any other.
 
 **What a reduction keeps.** Where errors are diverted, and a combine map that is not part of a fused
 reduction raises, the accumulator that was there goes round the cycle once more and not downstream
-(see `operators.reduce`). It takes the way that the new one would have taken, through the broadcast,
+(see `dsl.operators.reduce`). It takes the way that the new one would have taken, through the broadcast,
 and so stays behind the tombstone of one that it replaces; there it is told by its wrapping, and
 leaves by the port that leads back only.
 """

@@ -1,16 +1,16 @@
 """Transactions without locks: the protocol, why it ends, and the machines that keep nothing.
 
 The total order of places is the serial order, an abort is an item, and a tombstone takes it back.
-Everything below is items and tombstones between nodes of the graph (`transactional`), so links, acks,
+Everything below is items and tombstones between nodes of the graph (`graph.transactions`), so links, acks,
 barriers and bounded speculation treat it like all else: what is in flight is known to the acker, and
 a decision is final once the minimal time has passed it.
 
-- A **state** (`versions`) holds, for each key, its accesses sorted by place. An update computes its
+- A **state** (`state`) holds, for each key, its accesses sorted by place. An update computes its
   value from the version before it that counts: the last one of its own transaction, or else the last
   one of a transaction that is not known to have failed. It votes: whether its check holds, and the
   value where somebody asks for it. To say yes and nothing more, it need not say anything where the
   closer can tell from the element that there is such an access (`known_from_element`).
-- A **closer** (`closing`) holds a transaction's votes and presumes that it commits. While a vote or
+- A **closer** (`closer`) holds a transaction's votes and presumes that it commits. While a vote or
   a constraint says no, there is an *abort* at every version that voted yes, aloud or silently: an item
   at the place of that version, bound for its key. A vote that changes, or comes later, makes the closer put right
   what it has sent; that an abort is taken back is a tombstone like every other.

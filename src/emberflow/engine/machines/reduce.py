@@ -1,6 +1,6 @@
 """The cycle of drifting state, run in one step.
 
-`operators.reduce` composes a reduce of merge, grouping of window 2, combine map and broadcast. Run
+`dsl.operators.reduce` composes a reduce of merge, grouping of window 2, combine map and broadcast. Run
 as such, every element goes round the cycle: four operations and two tuples for one combine. This
 machine does the same in one: a bucket holds the *versions* of a key, one for each mapped item,
 
@@ -21,7 +21,7 @@ soon as an accumulator comes out as it was: then so do all behind it. What is se
 of the batch (`net`).
 
 **Failures.** Where ``first`` or ``combine`` raises, there is no accumulator. As in the cycle, what
-follows in the bucket then yields nothing; the failure itself is an item (see `mapping`). Where
+follows in the bucket then yields nothing; the failure itself is an item (see `map`). Where
 errors are diverted, the version without an accumulator knows the one before it, and the next element
 goes on from there: what the cycle does by sending that one round again.
 
@@ -55,7 +55,7 @@ from emberflow.values.item import At, FlatItem, Place
 #: ``(place, mark, mapped item, accumulator)``. The mapped item is ``(key, False, payload)``; its own
 #: key goes on with the accumulator, because equal keys need not look alike (``1`` and ``True``).
 Version: TypeAlias = tuple[Place, int, Any, Any]
-Versions: TypeAlias = list[Version]
+ReduceBucket: TypeAlias = list[Version]
 
 #: First image of the combine map, port 1 of the broadcast.
 _OUT = (0, 1)
@@ -95,7 +95,7 @@ _NOTHING = _Absent(None)  # behind a failure: the cycle yields nothing there
 _PLAIN = frozenset((int, str, bytes))
 
 
-class Reducing(Trimmed[Versions]):
+class ReduceMachine(Trimmed[ReduceBucket]):
     """The machine of a reduction. ``keyed`` ones take payloads and give values, others triples."""
 
     captured_at_once = 256
@@ -111,7 +111,7 @@ class Reducing(Trimmed[Versions]):
     ) -> None:
         super().__init__(graph.nodes[reduction.group].name, kept=1)
         self._diverts = diverts
-        self.buckets: dict[Any, Versions] = {}
+        self.buckets: dict[Any, ReduceBucket] = {}
         self.replays = 0
         self._node = graph.nodes[reduction.group]
         self._combine_node = _map_of(graph, reduction.combine)
@@ -373,7 +373,7 @@ class Reducing(Trimmed[Versions]):
             return old  # a pure function failed with what it failed with before
         return _Absent(failure, before)
 
-    def _refuse(self, versions: Versions, position: int, failures: list[FlatItem]) -> Any:
+    def _refuse(self, versions: ReduceBucket, position: int, failures: list[FlatItem]) -> Any:
         """A version without an accumulator, or with one that is an `At`, which only maps give."""
         place, mark, mapped, accumulator = versions[position]
         if accumulator.__class__ is self._refused and self._value_node is not None:
@@ -395,7 +395,7 @@ class Reducing(Trimmed[Versions]):
         elif accumulator.error is not None:
             failures_back.append((place, mark | 1, accumulator.error))
 
-    def trim_all(self, given: list[Versions], minimal: Moment) -> None:
+    def trim_all(self, given: list[ReduceBucket], minimal: Moment) -> None:
         changes = self.changes
         begun = BEFORE_ALL if changes is None else changes.begun
         rest, unnoted = loops.trim_to_last(given, minimal, begun)
@@ -403,7 +403,7 @@ class Reducing(Trimmed[Versions]):
             changes.note_all(unnoted)
         self.touched += [versions for versions in rest if self.trim_one(versions, minimal)]
 
-    def trim_one(self, versions: Versions, minimal: Moment) -> bool:
+    def trim_one(self, versions: ReduceBucket, minimal: Moment) -> bool:
         """Drop all versions below the minimal time but the last; whether more will follow."""
         drop = bisect_left(versions, (minimal,)) - 1
         if drop > 0:
@@ -413,10 +413,10 @@ class Reducing(Trimmed[Versions]):
     def sizes(self) -> list[int]:
         return [len(versions) for versions in self.buckets.values()]
 
-    def bucket_of(self, key: Any) -> Versions | None:
+    def bucket_of(self, key: Any) -> ReduceBucket | None:
         return self.buckets.get(key)
 
-    def row_at(self, versions: Versions, moment: Moment) -> tuple[Any, Any] | None:
+    def row_at(self, versions: ReduceBucket, moment: Moment) -> tuple[Any, Any] | None:
         """Key and accumulator as of a moment that is final and not trimmed; None if there is none."""
         last = bisect_left(versions, (moment,)) - 1
         if last < 0:
@@ -428,20 +428,22 @@ class Reducing(Trimmed[Versions]):
                 return None
         return (mapped.key if mapped.__class__ is _Restored else self._key_of(mapped)), accumulator
 
-    def all_buckets(self) -> list[Versions]:
+    def all_buckets(self) -> list[ReduceBucket]:
         return list(self.buckets.values())
 
-    def goes_on(self, versions: Versions, moment: Moment) -> bool:
+    def goes_on(self, versions: ReduceBucket, moment: Moment) -> bool:
         return bool(versions) and versions[-1][0] >= moment
 
-    def looked_at(self, given: list[Versions], moment: Moment, since: Moment) -> Looked[Versions]:
+    def looked_at(
+        self, given: list[ReduceBucket], moment: Moment, since: Moment
+    ) -> Looked[ReduceBucket]:
         return Looked(
             *loops.last_accumulators(
                 given, moment, since, self._key_of, self.operation, Row, _Absent, _Restored
             )
         )
 
-    def rows_of(self, versions: Versions, moment: Moment, since: Moment) -> list[Row]:
+    def rows_of(self, versions: ReduceBucket, moment: Moment, since: Moment) -> list[Row]:
         last = bisect_left(versions, (moment,)) - 1
         if last < 0 or versions[last][0] < since:
             return []
@@ -500,7 +502,7 @@ class _Change:
 
     __slots__ = ("gone", "key", "last", "start", "versions")
 
-    def __init__(self, key: Any, versions: Versions) -> None:
+    def __init__(self, key: Any, versions: ReduceBucket) -> None:
         self.key = key
         self.versions = versions
         self.start = len(versions)

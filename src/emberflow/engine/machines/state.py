@@ -1,6 +1,6 @@
 """The machine of a state: for each key its accesses in order, and the value after each.
 
-See `transaction` for the protocol. A bucket is a list of *entries*, sorted by place and mark,
+See `protocol` for the protocol. A bucket is a list of *entries*, sorted by place and mark,
 
 ::
 
@@ -29,7 +29,7 @@ the batch: all tombstones first, for the reasons told in `net`.
 
 **Trimming.** Below the minimal time all is decided: of what is there only the last version that
 counts is needed, and aborts are not. ``committed`` gives the last such version below any time that
-is not trimmed yet, which is what a cut saves and what a query reads (`reading`): a worker trims no
+is not trimmed yet, which is what a cut saves and what a query reads (`queries.worker`): a worker trims no
 further than both allow.
 """
 
@@ -44,8 +44,8 @@ from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops.accesses import (
     NO_ABORTS,
-    Bucket,
-    Entry,
+    AccessEntry,
+    StateBucket,
     Use,
     access_in_order,
     last_versions,
@@ -127,7 +127,7 @@ def use_of(graph: Graph, node: State, number: int) -> Use:
 _Sent: TypeAlias = dict[tuple[int, Place], Any]
 
 
-class Versions(Trimmed[Bucket]):
+class AccessMachine(Trimmed[StateBucket]):
     """The machine of a state."""
 
     items_each = 4
@@ -136,7 +136,7 @@ class Versions(Trimmed[Bucket]):
     def __init__(self, graph: Graph, node: State) -> None:
         super().__init__(node.name, kept=1)
         self.node = node
-        self.buckets: dict[Any, Bucket] = {}
+        self.buckets: dict[Any, StateBucket] = {}
         self.replays = 0
         self._default = node.default
         self._ports = node.ports
@@ -211,12 +211,12 @@ class Versions(Trimmed[Bucket]):
             outputs[use.rejected].append(((*place[:length], REJECTED), mark, rejected))
         return True
 
-    def _bucket(self, key: Any) -> Bucket:
+    def _bucket(self, key: Any) -> StateBucket:
         """The bucket of a key; one that is begun is noted for the next cut. So is one that has nothing
         but aborts, which a capture finds empty and does not look for again."""
         bucket = self.buckets.get(key)
         if bucket is None:
-            bucket = self.buckets[key] = Bucket(key, self._default)
+            bucket = self.buckets[key] = StateBucket(key, self._default)
         if not bucket.entries and self.changes is not None:
             self.changes.note(bucket)
         return bucket
@@ -329,8 +329,8 @@ class Versions(Trimmed[Bucket]):
 
     def _put_right(
         self,
-        old: Entry,
-        new: Entry,
+        old: AccessEntry,
+        new: AccessEntry,
         key: Any,
         net: _Net,
         failures_back: list[FlatItem],
@@ -359,13 +359,15 @@ class Versions(Trimmed[Bucket]):
             if port not in steady:
                 net.send(port, place, mark, payload)
 
-    def _take_back(self, entry: Entry, key: Any, net: _Net, failures_back: list[FlatItem]) -> None:
+    def _take_back(
+        self, entry: AccessEntry, key: Any, net: _Net, failures_back: list[FlatItem]
+    ) -> None:
         for where, payload in self._sent(entry, key).items():
             net.take_back(*where, entry[1], payload)
         if isinstance(entry[7], StepError):
             failures_back.append((entry[0], entry[1] | 1, entry[7]))
 
-    def _sent(self, entry: Entry, key: Any) -> _Sent:
+    def _sent(self, entry: AccessEntry, key: Any) -> _Sent:
         """What an entry has sent, given what is known of it."""
         place, _, access, length, payload, _, value, why = entry
         if why is _UNKNOWN:
@@ -388,7 +390,7 @@ class Versions(Trimmed[Bucket]):
                 sent[use.result, (*place, RESULT)] = (payload, value)
         return {where: payload for where, payload in sent.items() if where[0] >= 0}
 
-    def _left_ahead_of(self, bucket: Bucket, position: int) -> Any:
+    def _left_ahead_of(self, bucket: StateBucket, position: int) -> Any:
         """What the groups ahead of this position leave; it is the first of its group."""
         if position == 0:
             return self._default
@@ -399,7 +401,7 @@ class Versions(Trimmed[Bucket]):
         )
         return entries[position - 1][6] if counts else entries[start][5]
 
-    def _settle(self, bucket: Bucket) -> None:
+    def _settle(self, bucket: StateBucket) -> None:
         """Have at hand what the next access in order needs to know of the last group."""
         entries = bucket.entries
         if not entries:
@@ -416,7 +418,7 @@ class Versions(Trimmed[Bucket]):
 
     # What is final.
 
-    def trim_all(self, given: list[Bucket], minimal: Moment) -> None:
+    def trim_all(self, given: list[StateBucket], minimal: Moment) -> None:
         begun = BEFORE_ALL if self.changes is None else self.changes.begun
         others, unnoted = trim_accesses(given, minimal, self._writes, self.touched, begun)
         if self.changes is not None:
@@ -425,7 +427,7 @@ class Versions(Trimmed[Bucket]):
             if self.trim_one(bucket, minimal):
                 self.touched.append(bucket)
 
-    def trim_one(self, bucket: Bucket, minimal: Moment) -> bool:
+    def trim_one(self, bucket: StateBucket, minimal: Moment) -> bool:
         """Drop what is decided and superseded; whether there will be more to drop."""
         entries, aborts = bucket.entries, bucket.aborts
         final = bisect_left(entries, (minimal,))
@@ -444,7 +446,7 @@ class Versions(Trimmed[Bucket]):
         )
         return bucket.noted
 
-    def _last_counting(self, bucket: Bucket, final: int) -> Entry | None:
+    def _last_counting(self, bucket: StateBucket, final: int) -> AccessEntry | None:
         """The last version of a committed transaction among the first entries."""
         entries, aborts = bucket.entries, bucket.aborts
         if final and not aborts and surely_counts(entries, final, self._writes):
@@ -468,32 +470,34 @@ class Versions(Trimmed[Bucket]):
         for bucket in self.buckets.values():
             yield from self.rows_of(bucket, below, BEFORE_ALL)
 
-    # Reads: see `reading`.
+    # Reads: see `queries.worker`.
 
-    def bucket_of(self, key: Any) -> Bucket | None:
+    def bucket_of(self, key: Any) -> StateBucket | None:
         return self.buckets.get(key)
 
-    def row_at(self, bucket: Bucket, moment: Moment) -> tuple[Any, Any] | None:
+    def row_at(self, bucket: StateBucket, moment: Moment) -> tuple[Any, Any] | None:
         """Key and value as of a moment that is final and not trimmed; None if there is no value."""
         entry = self._last_counting(bucket, bisect_left(bucket.entries, (moment,)))
         return None if entry is None else (bucket.key, entry[6])
 
     # Cuts: see `cut`. The rows of a state are its committed versions, one a key.
 
-    def all_buckets(self) -> list[Bucket]:
+    def all_buckets(self) -> list[StateBucket]:
         return list(self.buckets.values())
 
-    def goes_on(self, bucket: Bucket, moment: Moment) -> bool:
+    def goes_on(self, bucket: StateBucket, moment: Moment) -> bool:
         return bool(bucket.entries) and bucket.entries[-1][0] >= moment
 
-    def rows_of(self, bucket: Bucket, moment: Moment, since: Moment) -> list[Row]:
+    def rows_of(self, bucket: StateBucket, moment: Moment, since: Moment) -> list[Row]:
         final = bisect_left(bucket.entries, (moment,))
         entry = self._last_counting(bucket, final)
         if entry is None or entry[0] < since:
             return []
         return [Row(self.operation, key_hash(bucket.key), bucket.key, entry[0], entry[6])]
 
-    def looked_at(self, given: list[Bucket], moment: Moment, since: Moment) -> Looked[Bucket]:
+    def looked_at(
+        self, given: list[StateBucket], moment: Moment, since: Moment
+    ) -> Looked[StateBucket]:
         return Looked(*last_versions(given, moment, since, self._writes, self.operation, Row))
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
@@ -502,7 +506,7 @@ class Versions(Trimmed[Bucket]):
             self.changes = Changes(moment)
         write = next((n for n, use in enumerate(self._uses) if use.writes), 0)
         for row in rows:
-            bucket = self.buckets[row.key] = Bucket(row.key, self._default)
+            bucket = self.buckets[row.key] = StateBucket(row.key, self._default)
             version = (row.place, 0, write, len(row.place), None, self._default, row.payload, None)
             bucket.entries.append(version)
             self._settle(bucket)
@@ -511,7 +515,7 @@ class Versions(Trimmed[Bucket]):
         return [len(bucket.entries) + len(bucket.aborts) for bucket in self.buckets.values()]
 
 
-def _group_start(entries: list[Entry], position: int) -> int:
+def _group_start(entries: list[AccessEntry], position: int) -> int:
     """The first entry of the group that this entry is in."""
     if position >= len(entries):
         return position
@@ -530,11 +534,11 @@ class _Change:
 
     __slots__ = ("bucket", "gone", "last", "start")
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: StateBucket) -> None:
         self.bucket = bucket
         self.start = len(bucket.entries)
         self.last: Place = ()
-        self.gone: list[Entry] = []
+        self.gone: list[AccessEntry] = []
 
 
 class _Net:

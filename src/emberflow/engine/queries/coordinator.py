@@ -1,7 +1,7 @@
 """Asking: the coordinator's part of reading state. It picks the moment, and sees that it is kept.
 
 What is guaranteed: **every worker is asked as of the same moment T, at or below the minimal time,
-and no worker trims below T before it has answered.** (See `reading` for why that is enough.)
+and no worker trims below T before it has answered.** (See `queries.worker` for why that is enough.)
 
 *Picking T.* Without a wish T is the minimal time that the workers were told last, or the moment of
 the cut that this life began with, if they were told nothing beyond it yet: below a cut all is final
@@ -36,15 +36,15 @@ from typing import Any, TypeAlias
 from emberflow.engine.messages import (
     AFTER_ALL,
     BEFORE_ALL,
-    Ask,
-    Began,
-    Close,
-    Mark,
-    Marked,
+    CancelRead,
+    FrontsReply,
+    FrontsRequest,
     Moment,
-    More,
-    Page,
-    Refused,
+    NextPage,
+    ReadBegan,
+    ReadPage,
+    ReadRefused,
+    WorkerRead,
 )
 
 #: Questions that wait or are not wholly answered, and how many of them may be scans.
@@ -52,7 +52,7 @@ QUESTIONS_MAX = 10_000
 SCANS_MAX = 16
 
 #: To a worker; to who asked, where that is None.
-Said: TypeAlias = tuple[int | None, Any]
+Outgoing: TypeAlias = tuple[int | None, Any]
 
 
 class _Question:
@@ -94,7 +94,7 @@ class _Question:
         return self.least if self.has_place else None
 
 
-class Asking:
+class ReadCoordinator:
     """The questions of one life."""
 
     def __init__(self, workers: int, *, since: Moment = BEFORE_ALL, history: int = 0) -> None:
@@ -137,11 +137,11 @@ class Asking:
                 kept = held
         return max(kept, self._kept)
 
-    def told(self, minimal: Moment, kept: Moment) -> list[Said]:
+    def told(self, minimal: Moment, kept: Moment) -> list[Outgoing]:
         """The workers were just told this; some that waited may be asked now."""
         self._kept = kept
         self._told = max(self._told, minimal)
-        said: list[Said] = []
+        said: list[Outgoing] = []
         for number in list(self._waiting):
             said += self._ask_if_there(number)
         return said
@@ -157,7 +157,7 @@ class Asking:
         floor: Moment = BEFORE_ALL,
         ordered: bool = False,
         holds: bool = False,
-    ) -> list[Said]:
+    ) -> list[Outgoing]:
         """Ask: ``asks`` is what is asked of each worker. One that ``holds`` comes in pages."""
         if len(self._questions) >= QUESTIONS_MAX:
             return self._refused(number, f"{QUESTIONS_MAX:,} questions are open already")
@@ -171,10 +171,10 @@ class Asking:
             self._holding[number] = question
         if ordered:
             question.unmarked = set(range(self._workers))
-            return [(worker, Mark(number)) for worker in range(self._workers)]
+            return [(worker, FrontsRequest(number)) for worker in range(self._workers)]
         return self._ask_if_there(number)
 
-    def marked(self, mark: Marked) -> list[Said]:
+    def marked(self, mark: FrontsReply) -> list[Outgoing]:
         """A worker says how far its fronts have come."""
         question = self._waiting.get(mark.number)
         if question is None:
@@ -183,7 +183,7 @@ class Asking:
         question.unmarked.discard(mark.worker)
         return self._ask_if_there(mark.number)
 
-    def _ask_if_there(self, number: int) -> list[Said]:
+    def _ask_if_there(self, number: int) -> list[Outgoing]:
         """Ask the workers, if the minimal time has come to the moment of the question."""
         question = self._waiting[number]
         if question.unmarked:
@@ -200,17 +200,20 @@ class Asking:
             self._holding.pop(number, None)  # answered before any later progress is heard
         if not question.asks:
             self._forget(number)
-        began: Said = (None, Began(number, moment, len(question.asks)))
+        began: Outgoing = (None, ReadBegan(number, moment, len(question.asks)))
         return [
             began,
-            *((worker, Ask(number, moment, parts)) for worker, parts in question.asks.items()),
+            *(
+                (worker, WorkerRead(number, moment, parts))
+                for worker, parts in question.asks.items()
+            ),
         ]
 
-    def more(self, number: int, worker: int) -> list[Said]:
+    def more(self, number: int, worker: int) -> list[Outgoing]:
         """Who asked has dealt with a page, and wants the next one of that worker."""
-        return [(worker, More(number))] if number in self._questions else []
+        return [(worker, NextPage(number))] if number in self._questions else []
 
-    def page(self, page: Page) -> list[Said]:
+    def page(self, page: ReadPage) -> list[Outgoing]:
         """A worker has answered."""
         question = self._questions.get(page.number)
         if question is None:
@@ -221,7 +224,7 @@ class Asking:
                 self._forget(page.number)
         return [(None, page)]
 
-    def close(self, number: int) -> list[Said]:
+    def close(self, number: int) -> list[Outgoing]:
         """Nobody waits for the answer any more."""
         question = self._questions.get(number)
         if question is None:
@@ -229,11 +232,11 @@ class Asking:
         self._forget(number)
         if question.moment is None or not question.holds:
             return []
-        return [(worker, Close(number)) for worker in sorted(question.unanswered)]
+        return [(worker, CancelRead(number)) for worker in sorted(question.unanswered)]
 
     def _forget(self, number: int) -> None:
         for questions in (self._questions, self._waiting, self._holding):
             questions.pop(number, None)
 
-    def _refused(self, number: int, problem: str) -> list[Said]:
-        return [(None, Refused(number, problem, self.range))]
+    def _refused(self, number: int, problem: str) -> list[Outgoing]:
+        return [(None, ReadRefused(number, problem, self.range))]

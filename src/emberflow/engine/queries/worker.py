@@ -2,7 +2,7 @@
 
 What is guaranteed: **an answer as of T holds of every key the value that the transactions below T
 left, and nothing of any other one.** It rests on two conditions that the coordinator keeps
-(`asking`), and on nothing that this worker would have to wait for:
+(`queries.coordinator`), and on nothing that this worker would have to wait for:
 
 1. *T is not above the minimal time of all.* So nothing below T is in flight, nothing below T will
    enter, and every decision on a transaction below T is final: the last version below T that counts
@@ -33,9 +33,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.engine.layout import Layout, Machines
-from emberflow.engine.machines.reduce import Reducing
-from emberflow.engine.machines.state import Versions
-from emberflow.engine.messages import BEFORE_ALL, Ask, Keys, Moment, Page, Scan
+from emberflow.engine.machines.reduce import ReduceMachine
+from emberflow.engine.machines.state import AccessMachine
+from emberflow.engine.messages import BEFORE_ALL, Keys, Moment, ReadPage, Scan, WorkerRead
 from emberflow.errors import InternalError, shortened
 from emberflow.graph.nodes import Map
 from emberflow.graph.transactions import State
@@ -44,9 +44,9 @@ from emberflow.values.hashing import encode_key
 ROWS_A_PAGE = 1_000
 
 #: A machine whose buckets have a value as of a moment.
-Readable: TypeAlias = Versions | Reducing
+Readable: TypeAlias = AccessMachine | ReduceMachine
 
-Row: TypeAlias = tuple[int, Any, Any]
+ReadRow: TypeAlias = tuple[int, Any, Any]
 
 
 class StateInfo(NamedTuple):
@@ -82,7 +82,7 @@ def readable_states(layout: Layout) -> dict[str, StateInfo]:
     return found
 
 
-class Reading:
+class StateReader:
     """The reads of one worker."""
 
     def __init__(self, worker: int, layout: Layout, machines: Machines) -> None:
@@ -90,7 +90,7 @@ class Reading:
         self._states: dict[str, tuple[Readable, StateInfo]] = {}
         for name, info in readable_states(layout).items():
             machine = machines.stateful[info.node]
-            assert isinstance(machine, Versions | Reducing)
+            assert isinstance(machine, AccessMachine | ReduceMachine)
             self._states[name] = machine, info
         #: Those machines: they are trimmed no further than what is kept.
         self.nodes = frozenset(info.node for _, info in self._states.values())
@@ -105,10 +105,10 @@ class Reading:
         """Whether `go_on` has something to do."""
         return bool(self._asked)
 
-    def ask(self, ask: Ask) -> Page | None:
+    def ask(self, ask: WorkerRead) -> ReadPage | None:
         """Answer what is about keys now; what is to be scanned, step by step in `go_on`."""
         number, moment = ask.number, ask.moment
-        rows: list[Row] = []
+        rows: list[ReadRow] = []
         scans: list[tuple[int, Scan]] = []
         try:
             self._check_kept(moment)
@@ -123,7 +123,7 @@ class Reading:
                 return None
         except Exception as error:
             return self._problem(number, error)
-        return Page(self._worker, number, rows, False)
+        return ReadPage(self._worker, number, rows, False)
 
     def more(self, number: int) -> None:
         """The next page of a scan. There is none of one that was closed meanwhile."""
@@ -133,7 +133,7 @@ class Reading:
     def close(self, number: int) -> None:
         self._cursors.pop(number, None)
 
-    def go_on(self, limit: int) -> Page | None:
+    def go_on(self, limit: int) -> ReadPage | None:
         """Look at so many keys of one scan; a page, if it is full or there are no more."""
         while self._asked:
             number = self._asked.popleft()
@@ -151,7 +151,7 @@ class Reading:
                 return None
             if is_over:
                 self.close(number)
-            return Page(self._worker, number, cursor.taken(), not is_over)
+            return ReadPage(self._worker, number, cursor.taken(), not is_over)
         return None
 
     def _check_kept(self, moment: Moment) -> None:
@@ -161,9 +161,9 @@ class Reading:
                 f"{self.trimmed_below}"
             )
 
-    def _looked_up(self, part: int, what: Keys, moment: Moment) -> list[Row]:
+    def _looked_up(self, part: int, what: Keys, moment: Moment) -> list[ReadRow]:
         machine, info = self._states[what.state]
-        rows: list[Row] = []
+        rows: list[ReadRow] = []
         for key in what.keys:
             bucket = machine.bucket_of(key)
             row = None if bucket is None else machine.row_at(bucket, moment)  # type: ignore[arg-type]
@@ -179,9 +179,9 @@ class Reading:
             scanned.append(_Scanned(part, scan, machine, info.shown, machine.all_buckets()))
         return scanned
 
-    def _problem(self, number: int, error: Exception) -> Page:
+    def _problem(self, number: int, error: Exception) -> ReadPage:
         told = f"{type(error).__qualname__}: {error}"
-        return Page(self._worker, number, [], False, shortened_text(told))
+        return ReadPage(self._worker, number, [], False, shortened_text(told))
 
 
 class _Scanned(NamedTuple):
@@ -198,7 +198,7 @@ class _Cursor:
 
     __slots__ = ("_ahead", "moment", "rows")
 
-    def __init__(self, moment: Moment, rows: list[Row], ahead: deque[_Scanned]) -> None:
+    def __init__(self, moment: Moment, rows: list[ReadRow], ahead: deque[_Scanned]) -> None:
         self.moment = moment
         self.rows = rows
         self._ahead = ahead
@@ -222,7 +222,7 @@ class _Cursor:
             self._ahead.popleft()
         return True
 
-    def taken(self) -> list[Row]:
+    def taken(self) -> list[ReadRow]:
         rows, self.rows = self.rows, []
         return rows
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from emberflow.engine.worker.worker import Worker
 
 #: Place, number, node, item.
-Entry: TypeAlias = tuple[Place, int, int, FlatItem]
+QueuedItem: TypeAlias = tuple[Place, int, int, FlatItem]
 
 #: Items in a slice, and in a chunk of what is held.
 _SLICE_MAX = 8192
@@ -81,7 +81,7 @@ class Cycle:
         if self._worker._replays_left <= 0:
             self._run_next(pending)
 
-    def _run_by_place(self) -> list[Entry]:
+    def _run_by_place(self) -> list[QueuedItem]:
         """Run what waits, as long as there is budget; what is left."""
         pending = self._arrived()
         if self._worker._replays_left > 0:
@@ -90,7 +90,7 @@ class Cycle:
             pending = self._run_in_order(pending, AFTER_ALL)
         return pending
 
-    def _run_slices(self) -> list[Entry]:
+    def _run_slices(self) -> list[QueuedItem]:
         """The same, a slice at a time."""
         pending = self._run_at_once()
         if pending is None:
@@ -113,11 +113,11 @@ class Cycle:
                 pending = sorted(pending + later, key=_order_of)
         return pending
 
-    def _run_next(self, pending: list[Entry]) -> None:
+    def _run_next(self, pending: list[QueuedItem]) -> None:
         """Run what is next, with all it causes that is, and hold the others."""
         worker = self._worker
         turns, minimal = worker._turns, worker._minimal_anywhere
-        later, heap = pending, list[Entry]()
+        later, heap = pending, list[QueuedItem]()
 
         def file(node: int, items: list[FlatItem]) -> None:
             turn_of = turns[node]
@@ -142,7 +142,7 @@ class Cycle:
             worker._go_by_turns_at(minimal)
             later += heap
 
-    def _with_chunks(self, due: list[_Chunk], pending: list[Entry]) -> list[Entry]:
+    def _with_chunks(self, due: list[_Chunk], pending: list[QueuedItem]) -> list[QueuedItem]:
         """Take up these chunks: what is in them and what waits, in order."""
         taken = set(due)
         self._held = [chunk for chunk in self._held if chunk not in taken]
@@ -150,7 +150,7 @@ class Cycle:
         held = [entry for chunk in due for entry in chunk.entries]
         return _cancelled(sorted(held + pending, key=_order_of))
 
-    def _run_at_once(self) -> list[Entry] | None:
+    def _run_at_once(self) -> list[QueuedItem] | None:
         """Run all that waits as one slice, and return what had to be left; None if it may not be."""
         worker = self._worker
         waiting = {
@@ -166,21 +166,21 @@ class Cycle:
             return None
         return sorted(self._run_active(active, AFTER_ALL, count), key=_order_of)
 
-    def _limit(self, pending: list[Entry]) -> Moment | None:
+    def _limit(self, pending: list[QueuedItem]) -> Moment | None:
         """How far the next slice goes; None if nothing waits."""
         if not pending:
             return None
         return _moment_of(pending[min(self._size, len(pending)) - 1])
 
-    def _arrived(self) -> list[Entry]:
+    def _arrived(self) -> list[QueuedItem]:
         """What waits for the nodes of the region, in order."""
-        found: list[Entry] = []
+        found: list[QueuedItem] = []
         for node in self._unit.nodes:
             found += self._numbered(node, self._worker._taken(node))
         found.sort(key=_order_of)
         return found
 
-    def _run_slice(self, entries: list[Entry], limit: Moment) -> list[Entry]:
+    def _run_slice(self, entries: list[QueuedItem], limit: Moment) -> list[QueuedItem]:
         """Run these items, and all they cause within the limit; what is beyond it is returned."""
         active: dict[int, list[FlatItem]] = {}
         for _, _, node, item in entries:
@@ -189,10 +189,10 @@ class Cycle:
 
     def _run_active(
         self, active: dict[int, list[FlatItem]], limit: Moment, count: int
-    ) -> list[Entry]:
+    ) -> list[QueuedItem]:
         worker, rank = self._worker, self._rank
         unsorted: set[int] = set()
-        later: list[Entry] = []
+        later: list[QueuedItem] = []
 
         def file(node: int, items: list[FlatItem]) -> None:
             if limit is not AFTER_ALL and max(map(_place_of, items)) >= _behind(limit):
@@ -225,11 +225,11 @@ class Cycle:
         self._adapt(replays - begun, count)
         return later
 
-    def _run_in_order(self, entries: list[Entry], limit: Moment) -> list[Entry]:
+    def _run_in_order(self, entries: list[QueuedItem], limit: Moment) -> list[QueuedItem]:
         """The same, the least place first, all of one place at once, as long as there is budget; what
         is beyond the limit or left is returned."""
         heap = list(entries)  # what is sorted is a heap
-        later: list[Entry] = []
+        later: list[QueuedItem] = []
         behind, numbers = _behind(limit), self._numbers
 
         def file(node: int, items: list[FlatItem]) -> None:
@@ -245,7 +245,7 @@ class Cycle:
 
     def _run_heap(
         self,
-        heap: list[Entry],
+        heap: list[QueuedItem],
         file: Callable[[int, list[FlatItem]], None],
         *,
         budget: int | None,
@@ -297,19 +297,19 @@ class Cycle:
             self._size = max(self._size // 2, 1)
 
     def _within(
-        self, node: int, items: list[FlatItem], limit: Moment, later: list[Entry]
+        self, node: int, items: list[FlatItem], limit: Moment, later: list[QueuedItem]
     ) -> list[FlatItem]:
         """The items up to the limit; the others are filed for later."""
         behind = _behind(limit)
         later += self._numbered(node, [item for item in items if item[0] >= behind])
         return [item for item in items if item[0] < behind]
 
-    def _numbered(self, node: int, items: list[FlatItem]) -> list[Entry]:
+    def _numbered(self, node: int, items: list[FlatItem]) -> list[QueuedItem]:
         """Entries of items that have just come, in their order."""
         numbers = self._numbers
         return [(item[0], next(numbers), node, item) for item in items]
 
-    def _hold(self, pending: list[Entry]) -> None:
+    def _hold(self, pending: list[QueuedItem]) -> None:
         """Hold items back, each in the chunk that its place belongs to."""
         chunks = self._held
         start = bisect_left(pending, (chunks[0].first,)) if chunks else len(pending)
@@ -325,7 +325,7 @@ class Cycle:
             start = end
         self._held = held
 
-    def _chunks(self, entries: list[Entry]) -> list[_Chunk]:
+    def _chunks(self, entries: list[QueuedItem]) -> list[_Chunk]:
         """Chunks of these entries, none of which ends amid a place."""
         found: list[_Chunk] = []
         entries = _cancelled(entries)
@@ -346,7 +346,7 @@ class _Chunk:
 
     __slots__ = ("entries", "first", "frame", "least")
 
-    def __init__(self, worker: Worker, entries: list[Entry]) -> None:
+    def __init__(self, worker: Worker, entries: list[QueuedItem]) -> None:
         self.entries = entries
         self.first = entries[0][0]
         by_node: dict[int, list[FlatItem]] = {}
@@ -374,21 +374,21 @@ def _is_of_one_time(batches: Iterable[list[FlatItem]]) -> bool:
     return len(firsts | lasts) <= 1
 
 
-def _order_of(entry: Entry) -> tuple[Place, int]:
+def _order_of(entry: QueuedItem) -> tuple[Place, int]:
     return entry[0], entry[1]
 
 
-def _moment_of(entry: Entry) -> Moment:
+def _moment_of(entry: QueuedItem) -> Moment:
     return entry[0][0], entry[0][1]
 
 
-def _cancelled(entries: list[Entry]) -> list[Entry]:
+def _cancelled(entries: list[QueuedItem]) -> list[QueuedItem]:
     """Without items that are taken back before anyone has seen them. The entries are in order.
 
     A state may correct what it sent many times while that is held back; so no more of it is held
     than one tombstone and one item of each.
     """
-    kept: list[Entry] = []
+    kept: list[QueuedItem] = []
     for entry in entries:
         place, _, node, (_, mark, _) = entry
         if mark & 1:

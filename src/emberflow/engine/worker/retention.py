@@ -19,14 +19,14 @@ from itertools import chain
 from emberflow.engine.cuts.cut import Capture, Row, Scheduled
 from emberflow.engine.layout import Machines
 from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
-from emberflow.engine.queries.worker import Reading
+from emberflow.engine.queries.worker import StateReader
 from emberflow.errors import InternalError
 
 
-class Keeping:
+class Retention:
     """The past of one worker."""
 
-    def __init__(self, worker: int, machines: Machines, reading: Reading) -> None:
+    def __init__(self, worker: int, machines: Machines, reading: StateReader) -> None:
         self._worker = worker
         self._machines = machines
         self._reading = reading

@@ -21,7 +21,7 @@ that meet it again on the next round, faster than the true items settle. So each
 so many replays on its cycles until the minimal time moves. When they are spent it holds back what
 is above the minimal time; what is at it goes on, so the minimal time does move. Items that are held
 are in flight: they are acked as a frame that the worker sends to itself. Where one element begets many
-transactions, the same is done by turns (`turns`, `cycles`); but a turn that moves is no reason to
+transactions, the same is done by turns (`turns`, `regions`); but a turn that moves is no reason to
 presume again, at the same global time, what came to nothing before.
 """
 
@@ -49,9 +49,9 @@ from emberflow.engine.messages import (
     Xors,
 )
 from emberflow.engine.progress.receipts import Receipts
-from emberflow.engine.queries.worker import Reading
+from emberflow.engine.queries.worker import StateReader
 from emberflow.engine.worker.regions import Cycle
-from emberflow.engine.worker.retention import Keeping
+from emberflow.engine.worker.retention import Retention
 from emberflow.engine.worker.routing import Route, barrier_host
 from emberflow.engine.worker.turns import turns_of
 from emberflow.errors import ERRORS_SINK, Diverted, StepError
@@ -115,8 +115,8 @@ class Worker:
         shares = equal_shares(workers) if shares is None else shares
         self.machines = Machines(layout)
         self._process = self.machines.process
-        self.reading = Reading(index, layout, self.machines)
-        self.keeping = Keeping(index, self.machines, self.reading)
+        self.reading = StateReader(index, layout, self.machines)
+        self.keeping = Retention(index, self.machines, self.reading)
         self._incarnation = incarnation
         self._frames_made = 0
         self._elements = 0

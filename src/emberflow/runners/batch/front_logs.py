@@ -1,6 +1,6 @@
 """`front_log`: what went into a live query by one of its fronts, as a DataFrame.
 
-A front that chose anything itself has noted it in its log (`checkpoint.frontlog`): the times that it
+A front that chose anything itself has noted it in its log (`checkpoint.logs.front_log`): the times that it
 gave, and the payloads where its source could not give them again. So the log, or the log and the
 source together, is exactly what went in, with the global times; and a batch over it has to give what
 the live query gave. The columns are those that `Flow.batch` takes as they are: ``time``,
@@ -23,7 +23,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING
 
 from emberflow.checkpoint.files import location_of
-from emberflow.checkpoint.logs.segments import Entry, Log, Piece
+from emberflow.checkpoint.logs.segments import Log, LogEntry, Piece
 from emberflow.errors import InputError
 from emberflow.rows.codec import encode_all
 from emberflow.rows.inputs import DEFAULT_TIME, RAW, RAW_PARTITION
@@ -137,12 +137,12 @@ def read_pieces(given: _Given, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
             yield from _rows(partition, elements)
 
 
-def _entries(log: Log, pieces: list[Piece]) -> Iterator[Entry]:
+def _entries(log: Log, pieces: list[Piece]) -> Iterator[LogEntry]:
     for batch in log.batches(pieces):
         yield from batch.entries_from(None)
 
 
-def _rows(partition: int, elements: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
+def _rows(partition: int, elements: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     from emberflow.fronts.protocol import Malformed
@@ -160,7 +160,7 @@ def _rows(partition: int, elements: Iterator[Entry]) -> Iterator[pa.RecordBatch]
         )
 
 
-def _with_source(given: _Given, log: Log, partition: int) -> Iterator[Entry]:
+def _with_source(given: _Given, log: Log, partition: int) -> Iterator[LogEntry]:
     """The entries of a log with what its source has at their positions."""
     source = copy(given.source)
     assert source is not None

@@ -122,7 +122,7 @@ def sink_frames(
     frames = {}
     for name in sinks:
         given = Pass(units.graph, columns[name].sink, until=until, spread=spread)
-        frames[name] = Frames(units, inputs, given, partitions).rows(columns[name], ordered)
+        frames[name] = PlanBuilder(units, inputs, given, partitions).rows(columns[name], ordered)
     return frames
 
 
@@ -205,7 +205,7 @@ def _sample(graph: Graph, inputs: Mapping[str, FrontRows]) -> dict[str, list[Any
     return reference.outputs
 
 
-class Frames:
+class PlanBuilder:
     """Builds the DataFrames of a plan: of one sink, or of all there is if the pass names none."""
 
     def __init__(

@@ -1,16 +1,17 @@
 """Live on Spark: long-running workers, the tasks of one barrier job, milliseconds to the sink.
 
-`builder`      ``flow.live(spark).read(...).write(...).start()``
-`cluster`      what Spark can run, asked first
-`launch`       the barrier job
-`coordinator`  the thread of the driver through which workers find each other; the acker
-`worker`       the worker's loop, with `feeding` (fronts), `malformed`, `diverting` and `storing` (sinks)
-`supervision`  one life of all this after another, with `heartbeat`
-`capturing`    a worker's part of a cut; `committing` is the driver's, `journal` a front's
-`arrival`      the loop by arrival, and `snapshotting` its cuts
-`asking`       questions about state on their way; `reads` is who asks, `endpoint` serves HTTP
-`wire`         authenticated sockets
-`query`        the handle, with `progress` (what it tells) and `listening` (whom)
+==============  ====================================================================
+`wire`          authenticated sockets, the kinds of messages, how they are encoded
+`worker`        a worker's process: the loop, its fronts, its sinks, its part of cuts
+`driver`        the coordinator, its part of cuts, progress, the cluster, listeners
+`arrival`       the loop and the coordinator of ``ordering="arrival"``
+`task`          what a Spark task does: one worker
+`launch`        the barrier job
+`supervisor`    one life of the workers after another
+`serving`       reads of state for users, over HTTP, and for processes beside the query
+`query`         the handle that `start()` returns
+`builder`       ``flow.live(spark).read(...).write(...).start()``
+==============  ====================================================================
 """
 
 from emberflow.runners.live.builder import LiveBuilder

@@ -11,7 +11,11 @@ from emberflow.errors import InputError
 from emberflow.fronts.protocol import Front
 from emberflow.graph.nodes import Graph
 from emberflow.runners.diversion import checked_on_error, known_sinks
-from emberflow.runners.live.driver.cluster import Place, check_cluster, coordinator_place
+from emberflow.runners.live.driver.cluster import (
+    CoordinatorAddress,
+    check_cluster,
+    coordinator_place,
+)
 from emberflow.runners.live.driver.listeners import check_listener
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.serving.bridge import checked_token
@@ -86,7 +90,7 @@ class LiveBuilder:
         self._listeners.append(listener)
         return self
 
-    def _bridge_place(self, place: Place) -> Place:
+    def _bridge_place(self, place: CoordinatorAddress) -> CoordinatorAddress:
         wanted = self._options["bridgeHost"]
         return place._replace(port=0) if wanted is None else coordinator_place(self._spark, wanted)
 

@@ -46,7 +46,7 @@ from emberflow.values.shares import Shares
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from emberflow.runners.live.driver.cluster import Place
+    from emberflow.runners.live.driver.cluster import CoordinatorAddress
 
 #: So many lives in a row may end without the minimal time having moved.
 LIVES_AT_ONE_PLACE_MAX = 4
@@ -87,7 +87,7 @@ class Settings(NamedTuple):
     credit: int
     batch: int
     on_error: OnError
-    place: Place
+    place: CoordinatorAddress
     guarantee: Guarantee
     checkpoint: str | None
     interval_ms: int
@@ -96,7 +96,7 @@ class Settings(NamedTuple):
     ordering: Ordering = "time"
     snapshots: Snapshots = "markers"
     #: Where processes beside the query reach it, and what lets them in; by default it is made up.
-    bridge_place: Place | None = None
+    bridge_place: CoordinatorAddress | None = None
     bridge_token: str | None = None
     #: What queries of state may look back, in the time of the elements.
     history: int = 0

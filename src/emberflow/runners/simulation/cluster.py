@@ -32,7 +32,7 @@ from emberflow.runners.simulation.checkers import (
 )
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
-from emberflow.runners.simulation.queries import Asked, Asker, ReadingHost
+from emberflow.runners.simulation.queries import Asker, ReadingHost, SimulatedRead
 from emberflow.runners.simulation.recovery import CrashSimulation
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.values.item import FlatItem
@@ -93,7 +93,7 @@ def simulate(
         raise InputError(f"simulate(crashes=) takes an int of at least 0, got {crashes!r}.")
     options = Options.drawn(seed, workers=workers)
     states = readable_states(Layout(graph))
-    asked = [Asked(Question(graph.flow, states, query), default=True) for query in queries]
+    asked = [SimulatedRead(Question(graph.flow, states, query), default=True) for query in queries]
     simulation: Simulation | CrashSimulation
     if crashes:
         faults = Faults.drawn(seed, crashes=crashes)
@@ -114,7 +114,7 @@ class Simulation:
         worker: type[Worker] = Worker,
         acker: type[Acker] = Acker,
         on_error: OnError = "fail",
-        asked: Sequence[Asked] = (),
+        asked: Sequence[SimulatedRead] = (),
         history: int = 0,
     ) -> None:
         self.graph = graph

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 from emberflow.engine.messages import (
     BEFORE_ALL,
-    Ask,
-    Began,
-    Close,
-    Mark,
-    Marked,
+    CancelRead,
+    FrontsReply,
+    FrontsRequest,
     Moment,
-    More,
-    Page,
+    NextPage,
     Progress,
-    Refused,
+    ReadBegan,
+    ReadPage,
+    ReadRefused,
+    WorkerRead,
 )
-from emberflow.engine.queries.coordinator import Asking, Said
+from emberflow.engine.queries.coordinator import Outgoing, ReadCoordinator
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.questions import Answer, Question
 from emberflow.runners.simulation.network import Network
@@ -35,7 +35,7 @@ _KEYS_MAX = 4
 _PAUSE_TICKS_MAX = 20
 
 
-class Asked(NamedTuple):
+class SimulatedRead(NamedTuple):
     """A question, and how it is asked."""
 
     question: Question
@@ -50,10 +50,10 @@ class Asked(NamedTuple):
 class Answered(NamedTuple):
     """What came of a question: an answer as of a moment, or why there is none."""
 
-    asked: Asked
+    asked: SimulatedRead
     moment: Moment
     answer: Answer | None
-    refused: Refused | None
+    refused: ReadRefused | None
     #: What it was asked as of, if that was wished for.
     at: Moment | None
     #: What was answered before it was asked; of an ordered one, also what any front had let in.
@@ -67,11 +67,11 @@ Send = Callable[[int, Any], None]
 class Asker:
     """Asks all questions of a run."""
 
-    def __init__(self, network: Network, asked: Sequence[Asked], history: int) -> None:
+    def __init__(self, network: Network, asked: Sequence[SimulatedRead], history: int) -> None:
         self._network = network
         self._asked = asked
         self._history = history
-        self._asking: Asking | None = None
+        self._asking: ReadCoordinator | None = None
         self._send: Send = lambda worker, message: None
         self._shares: Shares = ()
         self._number = 0
@@ -96,7 +96,7 @@ class Asker:
 
     def attach(self, shares: Shares, since: Moment, send: Send) -> None:
         """There is a coordinator, of workers that have restored the cut at this moment."""
-        self._asking = Asking(max(shares) + 1, since=since, history=self._history)
+        self._asking = ReadCoordinator(max(shares) + 1, since=since, history=self._history)
         self._shares, self._send = shares, send
         again, self._open = list(self._open.values()), {}
         for question in again:
@@ -116,12 +116,14 @@ class Asker:
         tell(progress._replace(kept=kept))
         self._say(self._asking.told(minimal, kept))
 
-    def hear(self, said: Page | Marked) -> None:
+    def hear(self, said: ReadPage | FrontsReply) -> None:
         if self._asking is None:
             return
-        self._say(self._asking.page(said) if isinstance(said, Page) else self._asking.marked(said))
+        self._say(
+            self._asking.page(said) if isinstance(said, ReadPage) else self._asking.marked(said)
+        )
 
-    def _say(self, said: list[Said]) -> None:
+    def _say(self, said: list[Outgoing]) -> None:
         for worker, message in said:
             if worker is None:
                 self._answer(message)
@@ -154,24 +156,24 @@ class Asker:
             )
         )
 
-    def _drawn(self, asking: Asking) -> Moment:
+    def _drawn(self, asking: ReadCoordinator) -> Moment:
         """Some moment that is kept or a bit before, or that is still to come."""
         (first, _), (last, _) = asking.range
         least = min(max(first, -3), 200) - 2
         most = max(least, min(last, 200)) + 3
         return least - 1 + self._network.count(most - least + 1), self._network.count(4) - 2
 
-    def _answer(self, message: Began | Refused | Page) -> None:
+    def _answer(self, message: ReadBegan | ReadRefused | ReadPage) -> None:
         question = self._open.get(message.number)
         if question is None:
             return
-        if isinstance(message, Refused):
+        if isinstance(message, ReadRefused):
             del self._open[message.number]
             self.answered[question.index] = Answered(
                 question.asked, BEFORE_ALL, None, message, question.at, question.least
             )
             return
-        if isinstance(message, Began):
+        if isinstance(message, ReadBegan):
             question.moment, question.unanswered = message.moment, message.workers
         else:
             if message.problem is not None:
@@ -184,7 +186,7 @@ class Asker:
         if not question.unanswered:
             self._end(message.number, question)
 
-    def _take_page(self, page: Page) -> None:
+    def _take_page(self, page: ReadPage) -> None:
         question, asking = self._open[page.number], self._asking
         assert asking is not None
         if question.asked.given_up:
@@ -215,7 +217,7 @@ class Asker:
 class _Open:
     """A question under way."""
 
-    def __init__(self, index: int, asked: Asked) -> None:
+    def __init__(self, index: int, asked: SimulatedRead) -> None:
         self.index = index
         self.asked = asked
         self.at: Moment | None = None
@@ -234,7 +236,7 @@ class ReadingHost:
         worker: Worker,
         *,
         reached: Callable[[], Moment],
-        tell: Callable[[Page | Marked], None],
+        tell: Callable[[ReadPage | FrontsReply], None],
         later: Callable[[int, Callable[[], None]], None],
     ) -> None:
         self._network = network
@@ -244,15 +246,15 @@ class ReadingHost:
         self._later = later
         self._going_on = False
 
-    def hear(self, message: Ask | Mark | More | Close) -> None:
+    def hear(self, message: WorkerRead | FrontsRequest | NextPage | CancelRead) -> None:
         reading = self._worker.reading
-        if isinstance(message, Mark):
-            self._tell(Marked(self._worker.index, message.number, self._reached()))
-        elif isinstance(message, Ask):
+        if isinstance(message, FrontsRequest):
+            self._tell(FrontsReply(self._worker.index, message.number, self._reached()))
+        elif isinstance(message, WorkerRead):
             page = reading.ask(message)
             if page is not None:
                 self._tell(page)
-        elif isinstance(message, More):
+        elif isinstance(message, NextPage):
             reading.more(message.number)
         else:
             reading.close(message.number)

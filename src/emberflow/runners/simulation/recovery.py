@@ -35,7 +35,7 @@ from emberflow.runners.simulation.processes import (
     is_of_another,
     sources_of,
 )
-from emberflow.runners.simulation.queries import Asked, Asker
+from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
 
@@ -52,7 +52,7 @@ class CrashSimulation:
         worker: type[Worker] = Worker,
         acker: type[Acker] = Acker,
         on_error: OnError = "fail",
-        asked: Sequence[Asked] = (),
+        asked: Sequence[SimulatedRead] = (),
         history: int = 0,
     ) -> None:
         self.graph = graph

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from emberflow.engine.machines.state import Versions
+from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.worker.worker import Statistics, Worker
 from emberflow.errors import EmberflowError
@@ -72,7 +72,7 @@ def states_of(workers: Iterable[Worker]) -> dict[str, dict[Any, Any]]:
     states: dict[str, dict[Any, Any]] = {}
     for worker in workers:
         for machine in worker.machines.stateful.values():
-            if isinstance(machine, Versions):
+            if isinstance(machine, AccessMachine):
                 state = states.setdefault(machine.node.name, {})
                 state.update((row.key, row.payload) for row in machine.committed(AFTER_ALL))
     return states

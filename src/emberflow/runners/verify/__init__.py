@@ -2,9 +2,9 @@
 
 From the bottom:
 
-`values`        copies, comparison, recognition of values
+`results`        copies, comparison, recognition of values
 `sites`         where a graph calls functions of the user; other callables in their place
-`places`        where a function could keep something
+`variables`        where a function could keep something
 `clues`         what it was seen to call
 `findings`      a function that is not pure, and the cause
 `probes`        recorded, checked and remembered calls
@@ -13,8 +13,8 @@ From the bottom:
 `processes`     children, started and waited for
 `nursery`       fresh processes by the dozen
 `trial`         the flow under trial, and a case of elements
-`differing`     calls that differ between processes
-`across`        the same calls and runs in other processes
+`differences`     calls that differ between processes
+`child_runs`        the same calls and runs in other processes
 `blame`         differences between runs that no single call explains
 `shrinking`     fewer elements that still fail
 `report`        the error, with code for a test

@@ -12,7 +12,7 @@ seed   tasks
 =====  ==================================================================
 
 A recorded call that gives another result is a finding by itself, because its arguments are fixed;
-`differing` asks why it differs. A run that gives another output while all calls agree is left to
+`differences` asks why it differs. A run that gives another output while all calls agree is left to
 `blame`.
 """
 

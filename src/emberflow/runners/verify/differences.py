@@ -21,7 +21,7 @@ from emberflow.runners.verify.functions.findings import (
     Finding,
     different_processes,
 )
-from emberflow.runners.verify.functions.probes import Record, agree
+from emberflow.runners.verify.functions.probes import RecordedCall, agree
 from emberflow.runners.verify.functions.results import NotComparableError, fingerprint, fresh, saved
 from emberflow.runners.verify.functions.variables import keeping
 from emberflow.runners.verify.processes.processes import HASH_SEEDS, Job, results_of
@@ -82,7 +82,7 @@ def _by_arguments(
         _identity(records[n]): pair for n, pair in pairs.items() if records[n].site == guilty.index
     }
 
-    def finding(record: Record) -> Finding:
+    def finding(record: RecordedCall) -> Finding:
         one, other = known[_identity(record)]
         results = ((words[0], fresh(one)), (words[1], fresh(other)))
         clues = case.checked.clues[guilty.index]
@@ -101,7 +101,7 @@ def _by_order(
     subject: Subject,
     case: Case,
     options: Sequence[Options],
-    record: Record,
+    record: RecordedCall,
     then: bytes | None,
 ) -> Failure:
     """What came before makes calls differ: elements fail if it matters what came before.
@@ -134,7 +134,7 @@ def _by_order(
     return Failure(finding(record.arguments, record.result, then), case.elements, fails)
 
 
-def _identity(record: Record) -> str:
+def _identity(record: RecordedCall) -> str:
     try:
         return fingerprint(fresh(record.arguments))
     except NotComparableError:

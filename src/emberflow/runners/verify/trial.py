@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from emberflow.graph.nodes import Graph
 from emberflow.runners.verify.functions.findings import Finding
-from emberflow.runners.verify.functions.probes import Record, recording
+from emberflow.runners.verify.functions.probes import RecordedCall, recording
 from emberflow.runners.verify.functions.results import saved
 from emberflow.runners.verify.functions.sites import Site, sites_of, watched
 from emberflow.runners.verify.processes.nursery import Nursery
@@ -46,9 +46,9 @@ class Subject:
         """The results of tasks in a process where no function was called before."""
         return self._nursery.perform(hash_seed, tasks)
 
-    def records(self, elements: Elements) -> list[Record]:
+    def records(self, elements: Elements) -> list[RecordedCall]:
         """The calls that the reference makes on these elements."""
-        records: list[Record] = []
+        records: list[RecordedCall] = []
         run(watched(self.graph, self.sites, recording(records)), saved(elements))
         return records
 

@@ -3,7 +3,7 @@
 In this order, and the first difference ends it:
 
 1. every call of every function, checked on its own (`probes`), in two runs of the reference;
-2. the same calls and runs in other processes, with other hash seeds, in other orders (`across`),
+2. the same calls and runs in other processes, with other hash seeds, in other orders (`child_runs`),
    and at the same time
 3. simulations under many seeds and several numbers of workers, against the reference.
 

@@ -3,11 +3,11 @@
 ::
 
     rows ──> passes of all steps ──> Exchange by end ──> Sort ──> last pass ──> sinks, parts of a cut
-             (`passes`, `ends`)                                   (`handing`)        then its manifest
+             (`passes`, `ends`)                                   (`handover`)        then its manifest
 
 The claim is that a backfill up to T and a live query from it on give together what one run gives.
 Below T: the batch runs the elements below T, and of what they cause all that is below T; nothing at
-or above T could change that. From T on: a live query restores a cut at T, and `engine.cut` says what
+or above T could change that. From T on: a live query restores a cut at T, and `engine.cuts.cut` says what
 such a cut holds and why that is enough; it does not say that a live query has to have made it. The
 cut is written in the same format, by key hash, so any number of workers restores it.
 
@@ -15,12 +15,12 @@ cut is written in the same format, by key hash, so any number of workers restore
 all they get and all parts are durable. Before that a repetition begins anew: the sinks pass over
 what they have, and parts of earlier attempts are files that no manifest names. After that it finds
 the cut, and does nothing. Whoever has claimed the checkpoint meanwhile, a live query say, fences the
-backfill off (`checkpoint.store`).
+backfill off (`checkpoint.cuts.store`).
 
 **Where fronts go on.** A DataFrame says nothing of the positions of the source that a live front
 will read. Positions that are given stand in the manifest. A front that the manifest does not name
 reads its source from the beginning and passes over what is below T, by the times that its elements
-have (`live.feeding`). Elements without times of their own are new by definition: they arrive.
+have (`live.worker.feed`). Elements without times of their own are new by definition: they arrive.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from emberflow.rows.inputs import FrontRows
 from emberflow.runners.batch.failures import failure_of
 from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.batch.runner import (
-    Frames,
+    PlanBuilder,
     checked_inputs,
     shuffle_partitions,
     sink_frames,
@@ -266,7 +266,7 @@ class _Backfill:
             parts=parts,
             spread=Spread(asked, ends_from=self._units.sink_target),
         )
-        rows = Frames(self._units, self._inputs, given, self._partitions).joined()
+        rows = PlanBuilder(self._units, self._inputs, given, self._partitions).joined()
         writers = sum(self._graph.sinks[name].partitions for name in self._write)
         slots = rows.select(self._slot().alias("bucket"), "time", "path", "payload")
         spread = slots.repartition(parts + writers, "bucket")

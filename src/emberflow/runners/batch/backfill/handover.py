@@ -47,8 +47,8 @@ from emberflow.runners.batch.shuffle.bus import (
     unchunked,
 )
 from emberflow.runners.batch.shuffle.sorting import Sorter, doubled_in
-from emberflow.runners.live.worker.sink_writer import WriterThread
 from emberflow.sinks.protocol import StoredBundle
+from emberflow.sinks.writer import WriterThread
 from emberflow.values.item import GlobalTime
 
 #: Items handed on at once, and what makes a bundle: payloads, or bytes of them on the bus.

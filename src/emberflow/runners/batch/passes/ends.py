@@ -4,7 +4,7 @@ A backfill ends at a time T, and what comes of it is three things: output below 
 state of every key as of T, and the items that were scheduled from below T for later. All three are
 items on the bus like any others, for *ends* instead of units. So they pass through the shuffles of
 later stages untouched, a task that Spark runs again makes the same rows again, and only the pass
-behind the last shuffle (`handing`) touches anything outside of Spark.
+behind the last shuffle (`handover`) touches anything outside of Spark.
 
 ==========  ==========================  ================================================  ==============
 end         lower half of bucket        payload                                           place

@@ -16,7 +16,7 @@ over paths instead of places.
 
 ``ended`` is told, if anybody wants to know, the last committed version of each key once no access of
 it will follow: the place of the access that made it, and the value, which is what a cut has of a
-state (`engine.versions`).
+state (`engine.machines.state`).
 """
 
 from __future__ import annotations

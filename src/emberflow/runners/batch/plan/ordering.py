@@ -50,7 +50,7 @@ class Drawn:
         """Whether each of its accesses takes effect whatever the others do."""
         if self.accesses[0].alone:
             return True
-        if self.close is None:  # nothing to be decided: see `transactional`
+        if self.close is None:  # nothing to be decided: see `graph.transactions`
             return True
         return not self.close.requires and not any(access.check for access in self.accesses)
 

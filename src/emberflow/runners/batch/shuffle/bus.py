@@ -7,7 +7,7 @@ one slice behind each other. The items of a slice are put in order behind the sh
 
     bucket    the unit that the items are for, and the number of the slice: what is hashed and sorted
     time      the time of the first item
-    path      the rest of its place (`places`)
+    path      the rest of its place (`paths`)
     payload   the items: their hashes and times as arrays, their paths and payloads as lists
 
 Guarantees: all items of a unit whose keys have one hash are in rows of one bucket; a row has items of

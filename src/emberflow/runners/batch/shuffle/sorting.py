@@ -10,7 +10,7 @@ but for an input that has a time twice, and it is an error.
 
 **Paths as numbers.** numpy sorts numbers. A path filled up with zeros to a whole number of words
 compares as it did before: were one path another one and zeros behind it, then a code of an int would
-begin with a zero, and none does (`places`).
+begin with a zero, and none does (`paths`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The coordinator's part of ``ordering="arrival"``: when a snapshot is taken, and when it counts.
 
-As cuts are (`committing`), with these differences:
+As cuts are (`driver.cuts`), with these differences:
 
 - A snapshot has a number and no global time: its moment is ``(number, 0)``, and the coordinator
   tells workers to inject the marker of that number. Nothing has to be settled first: what its epoch
-  gave is part of the snapshot, and goes to the sinks when it is committed (`engine.markers`).
+  gave is part of the snapshot, and goes to the sinks when it is committed (`engine.arrival.worker`).
 - What is *settled* is therefore told in numbers of snapshots too, where output is held.
 - Output and logs of older snapshots are no part of a newer one.
 - *Stop the world*: fronts are halted first, and the snapshot is asked for when nothing is in flight,
@@ -24,7 +24,7 @@ from emberflow.checkpoint.logs.front_log import trim as trim_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.driver.cuts import Committing
-from emberflow.runners.live.wire import plan as said
+from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.worker.cut_writer import CutOrder
 
 
@@ -75,7 +75,7 @@ class ArrivalCoordinator(Coordinator):
         super().__init__(*given, **named)
 
     def _hear(self, identity: bytes, kind: bytes, body: Any) -> None:
-        if kind == said.PAUSED:
+        if kind == protocol.PAUSED:
             self._paused.add(body)
         else:
             super()._hear(identity, kind, body)
@@ -85,20 +85,20 @@ class ArrivalCoordinator(Coordinator):
             return
         manifest = self.committing.committed(AFTER_ALL)
         if manifest is not None:
-            self._tell_all(said.COMMITTED, manifest.time)
+            self._tell_all(protocol.COMMITTED, manifest.time)
         order = self.committing.due(self._acker.progress.of_all(), now=now)
         if order is not None and self._stops:
             self._order = order
             self._paused = set()
-            self._tell_all(said.PAUSE, None)
+            self._tell_all(protocol.PAUSE, None)
         elif order is not None:
-            self._tell_all(said.CUT, order)
+            self._tell_all(protocol.CUT, order)
         if (
             self._order is not None
             and len(self._paused) == self._workers
             and self._acker.entries == 0
         ):
-            self._tell_all(said.CUT, self._order)
+            self._tell_all(protocol.CUT, self._order)
             self._order = None
 
     def _settled_now(self) -> Moment:

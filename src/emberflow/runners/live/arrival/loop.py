@@ -6,7 +6,7 @@ What differs:
   took in; the positions of the fronts are those of that moment. The part of the snapshot is captured
   when all tasks here are through with the marker.
 - That it is stored is told only when no output of an earlier epoch could be lost: all is released
-  and in the sinks (see invariant 4 of `engine.markers`). Where output is not held
+  and in the sinks (see invariant 4 of `engine.arrival.worker`). Where output is not held
   (``at-least-once``), when all that left ahead of the marker is in the sinks.
 - Committed means that the output of the epoch is handed to the stores. What is settled is told as
   the number of a snapshot, and each feed knows up to where its elements belong to it.
@@ -30,7 +30,7 @@ from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Moment
 from emberflow.engine.worker.worker import Worker
-from emberflow.runners.live.wire import plan as said
+from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.plan import Plan, WorkerNews
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder
 from emberflow.runners.live.worker.feed import Beginning
@@ -119,17 +119,17 @@ class ArrivalLoop(WorkerLoop):
         return super()._take_elements()
 
     def _hear(self, kind: bytes, body: Any) -> None:
-        if kind == said.COMMITTED:
+        if kind == protocol.COMMITTED:
             self._paused = False
             self._committed = body
             bundles = self._marked.committed(body[0])
             self._count(bundles)
             for bundle in bundles:
                 self._stores[bundle.sink, bundle.partition].add(bundle)
-        elif kind == said.PAUSE:
+        elif kind == protocol.PAUSE:
             self._paused = True
-            self._tell(said.PAUSED, self.index)
-        elif kind == said.SETTLED and self._holds_output:
+            self._tell(protocol.PAUSED, self.index)
+        elif kind == protocol.SETTLED and self._holds_output:
             self._settled_heard = body
             for number in [number for number in self._taken_at if number <= body[0]]:
                 taken_at = self._taken_at.pop(number)
@@ -152,7 +152,7 @@ class ArrivalLoop(WorkerLoop):
         # Never resting: output waits for the snapshot.
         self._captured = capturing.go_on(loop_is_busy=False) or self._captured
         if self._captured is not None and self._is_stored_ahead_of(self._captured.number):
-            self._tell(said.CAPTURED, self._captured)
+            self._tell(protocol.CAPTURED, self._captured)
             self._captured = None
 
     def _begin_snapshot(self, order: CutOrder) -> None:

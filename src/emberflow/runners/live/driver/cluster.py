@@ -37,7 +37,7 @@ class ClusterError(EmberflowError):
     """Spark, as it is set up, cannot run the workers of a live query."""
 
 
-class Place(NamedTuple):
+class CoordinatorAddress(NamedTuple):
     """Where the coordinator listens, and where workers find it. Port 0 is any that is free."""
 
     listens_on: str
@@ -117,7 +117,7 @@ def _partitions_of_a_range(spark: SparkSession) -> int | None:
     return int(found[1]) if found else None
 
 
-def coordinator_place(spark: SparkSession, wanted: str | None = None) -> Place:
+def coordinator_place(spark: SparkSession, wanted: str | None = None) -> CoordinatorAddress:
     """Where workers can reach this process: as the user says, or as the session suggests."""
     if wanted is None:
         host, port = driver_host(spark), 0
@@ -131,7 +131,7 @@ def coordinator_place(spark: SparkSession, wanted: str | None = None) -> Place:
             f"knows: {error}. Set spark.driver.host, or .option('coordinatorHost', ...), to an "
             f"address of this machine that executors can reach."
         ) from error
-    return Place(address if _is_own(address) else "0.0.0.0", port, host)
+    return CoordinatorAddress(address if _is_own(address) else "0.0.0.0", port, host)
 
 
 def driver_host(spark: SparkSession) -> str:

@@ -32,15 +32,15 @@ from emberflow.errors import EmberflowError, OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph.nodes import Graph
 from emberflow.runners.diversion import sink_partitions
-from emberflow.runners.live.driver.cluster import ClusterError, Place
+from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddress
 from emberflow.runners.live.driver.cuts import Committing
 from emberflow.runners.live.driver.progress import Latencies
-from emberflow.runners.live.wire import plan as said
+from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.codec import unpacked_bundle
 from emberflow.runners.live.wire.plan import WorkerNews, feeding_workers, front_indices
 from emberflow.runners.live.wire.questions import Questions
 from emberflow.runners.live.wire.sockets import RunKeys, Wire
-from emberflow.runners.live.worker.sink_writer import WriterThread
+from emberflow.sinks.writer import WriterThread
 
 _POLL_MS = 5
 _MEETING_SECONDS_MAX = 120.0
@@ -70,7 +70,7 @@ class Coordinator:
         workers: int,
         incarnation: int,
         keys: RunKeys,
-        place: Place,
+        place: CoordinatorAddress,
         fronts: Mapping[str, Front],
         sinks: Mapping[str, Any],
         on_error: OnError = "fail",
@@ -184,7 +184,7 @@ class Coordinator:
             self.fail(error)
         finally:
             self.questions.end()
-            self._tell_all(said.QUIT, None)
+            self._tell_all(protocol.QUIT, None)
             self._send_words()
             for writer in self._writers.values():
                 writer.close(_JOIN_SECONDS)
@@ -208,33 +208,33 @@ class Coordinator:
                 self._hear(identity, kind, body)
 
     def _hear(self, identity: bytes, kind: bytes, body: Any) -> None:
-        if kind == said.ACK:
+        if kind == protocol.ACK:
             self._acker.receive(body)
             self._heard_at[body.worker] = time.monotonic()
-        elif kind == said.ANSWERS:
+        elif kind == protocol.ANSWERS:
             self._ask(self.questions.heard(body))
-        elif kind == said.SETTLED:
+        elif kind == protocol.SETTLED:
             worker, settled = body
             self._settled_of[worker] = settled
-        elif kind == said.CAPTURED:
+        elif kind == protocol.CAPTURED:
             assert self.committing is not None
             self.committing.captured(body)
-        elif kind == said.NEWS:
+        elif kind == protocol.NEWS:
             self._keep(body)
-        elif kind == said.BUNDLE:
+        elif kind == protocol.BUNDLE:
             bundle = unpacked_bundle(body)
             self._writers[bundle.sink, bundle.partition].store(bundle)
             self._storing[bundle.sink, bundle.partition] = identity
-        elif kind == said.HELLO:
+        elif kind == protocol.HELLO:
             self._meet(identity, *body)
-        elif kind == said.READY:
+        elif kind == protocol.READY:
             self._hear_ready(*body)
-        elif kind == said.DONE:
+        elif kind == protocol.DONE:
             self._done.add(body[0])
             self._keep(body[1])
-        elif kind == said.BEAT:
+        elif kind == protocol.BEAT:
             self._heard_at[body] = time.monotonic()
-        elif kind == said.FAILED:
+        elif kind == protocol.FAILED:
             self.fail(body)
 
     def _keep(self, news: WorkerNews) -> None:
@@ -254,7 +254,7 @@ class Coordinator:
         if len(self._addresses) == self._workers:
             delivered = self._delivered()
             addresses = [self._addresses[index] for index in range(self._workers)]
-            self._tell_all(said.PEERS, (addresses, delivered))
+            self._tell_all(protocol.PEERS, (addresses, delivered))
             self.phase = "restoring"
             self.met = True
 
@@ -263,7 +263,9 @@ class Coordinator:
         self._ready[worker] = last
         if len(self._ready) == self._workers:
             lasts = [*self._ready.values(), *self._delivered().values()]
-            self._tell_all(said.START, max((at for at in lasts if at is not None), default=None))
+            self._tell_all(
+                protocol.START, max((at for at in lasts if at is not None), default=None)
+            )
             self.phase = "running"
 
     def _delivered(self) -> dict[tuple[str, int], Moment]:
@@ -274,7 +276,7 @@ class Coordinator:
     def _store(self) -> None:
         for partition, identity in list(self._storing.items()):
             if bundles := self._writers[partition].stored():
-                self._tell_sometime(identity, said.STORED, (partition, bundles))
+                self._tell_sometime(identity, protocol.STORED, (partition, bundles))
 
     def _advance(self, seconds: float) -> None:
         if self.phase == "meeting":
@@ -293,7 +295,7 @@ class Coordinator:
         self._tell_settled()
         self._cut()
         if self.phase == "running" and self._stop_asked.is_set():
-            self._tell_all(said.HALT, None)
+            self._tell_all(protocol.HALT, None)
             self.phase = "halting"
         if (
             self.phase in ("running", "halting")
@@ -301,7 +303,7 @@ class Coordinator:
             and self._last_cut_is_made()
         ):
             self._tell_progress(at_once=True)
-            self._tell_all(said.END, self._last_moment())
+            self._tell_all(protocol.END, self._last_moment())
             self.phase = "ending"
         if self.phase == "ending" and len(self._done) == self._workers:
             self.phase = "over"
@@ -311,11 +313,11 @@ class Coordinator:
             return
         manifest = self.committing.committed(self._settled)
         if manifest is not None:
-            self._tell_all(said.COMMITTED, manifest.time)
+            self._tell_all(protocol.COMMITTED, manifest.time)
         order = self.committing.due(self._acker.progress.of_all(), now=now)
         if order is not None:
             self._tell_progress(at_once=True)  # on the same link, just before
-            self._tell_all(said.CUT, order)
+            self._tell_all(protocol.CUT, order)
 
     def _last_cut_is_made(self) -> bool:
         """What is left when all is stored is one more cut: who starts again has nothing to repeat."""
@@ -346,7 +348,7 @@ class Coordinator:
         that the driver is alive.
 
         Where only what is bound for barriers has come further, those who hold them know it already
-        (`engine.receipts`), and it can wait for company.
+        (`engine.progress.receipts`), and it can wait for company.
         """
         progress, told, now = self._acker.progress, self._told, time.monotonic()
         if told is not None and progress.turn == told.turn:
@@ -357,7 +359,7 @@ class Coordinator:
                 return
         self._told, self._told_at = progress, now
         kept = self.questions.kept_at(progress)
-        self._tell_all(said.PROGRESS, progress._replace(kept=kept))
+        self._tell_all(protocol.PROGRESS, progress._replace(kept=kept))
         self._ask(self.questions.told(progress, kept))
 
     def _ask(self, messages: list[tuple[int, Any]]) -> None:
@@ -366,14 +368,14 @@ class Coordinator:
         for worker, message in messages:
             by_worker.setdefault(worker, []).append(message)
         for worker, own in by_worker.items():
-            self._tell(self._identities[worker], said.ASK, own)
+            self._tell(self._identities[worker], protocol.ASK, own)
 
     def _tell_settled(self) -> None:
         settled = self._settled_now()
         if settled > self._settled:
             self._settled = settled
             for worker in self._feeding:
-                self._tell_sometime(self._identities[worker], said.SETTLED, settled)
+                self._tell_sometime(self._identities[worker], protocol.SETTLED, settled)
 
     def _settled_now(self) -> Moment:
         """All output below this is stored."""

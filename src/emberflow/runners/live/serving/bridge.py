@@ -8,7 +8,7 @@ feeds is one, and so is a sink that it reads.
 What is guaranteed:
 
 1. *Nothing is deserialized that did not come from somebody who holds the token.* The keys of both
-   sides are made of it, and the sockets are CURVE's, as those of the workers are (`wire`): who has
+   sides are made of it, and the sockets are CURVE's, as those of the workers are (`sockets`): who has
    another token gets no further than the handshake, and is told apart from nobody listening.
 2. *Everything is bounded.* The size of a message, how many requests are under way, how many of a
    client's messages wait; a client waits so long and no longer, and notices a connection that is lost.
@@ -39,7 +39,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
 from emberflow.errors import EmberflowError, InputError
-from emberflow.runners.live.driver.cluster import ClusterError, Place
+from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddress
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.sockets import RunKeys
 
@@ -130,7 +130,7 @@ class Bridge:
     """Serves until it is closed. Services are named, such as ``front docs``."""
 
     def __init__(
-        self, services: Mapping[str, Service], *, query: str, place: Place, token: str
+        self, services: Mapping[str, Service], *, query: str, place: CoordinatorAddress, token: str
     ) -> None:
         self._services = dict(services)
         self._query = query

@@ -20,7 +20,7 @@ Bounds: so many requests at a time, and a request that comes while all are busy 
 so many bytes in and rows out; a time limit on every read from a socket and on every answer. A
 connection serves one request. The threads belong to the server, and end with it.
 
-`jsonable` has how JSON and Python's values are taken for each other.
+`json_values` has how JSON and Python's values are taken for each other.
 """
 
 from __future__ import annotations

@@ -21,17 +21,17 @@ from emberflow.engine.layout import Layout
 from emberflow.engine.messages import (
     AFTER_ALL,
     BEFORE_ALL,
-    Began,
     Keys,
     Moment,
-    Page,
-    Part,
-    Refused,
+    ReadBegan,
+    ReadPage,
+    ReadRefused,
+    Selection,
 )
 from emberflow.engine.queries.worker import StateInfo, in_key_order, readable_states
 from emberflow.errors import InputError, NotKeptError, ReadError, ReadTimeoutError
 from emberflow.runners.live.supervisor import Supervision
-from emberflow.runners.live.wire.questions import Asked, Lost, Questions, Ticket
+from emberflow.runners.live.wire.questions import Lost, Questions, ReadRequest, Ticket
 from emberflow.runners.questions import (
     Answer,
     Question,
@@ -122,7 +122,7 @@ class Reads:
 
     def _question(
         self, wanted: Mapping[str, Wanted], as_of: object, ordered: bool, timeout: float | None
-    ) -> tuple[Question, Asked]:
+    ) -> tuple[Question, ReadRequest]:
         self._check_ordering()
         if ordered and as_of is not None:
             raise InputError(
@@ -135,7 +135,7 @@ class Reads:
         if timeout is None:
             timeout = SCAN_SECONDS if question.holds else KEYS_SECONDS
         asks = question.asks(self._shares)
-        return question, Asked(
+        return question, ReadRequest(
             {worker: _packed(parts) for worker, parts in asks.items()},
             at,
             self._floor,
@@ -152,7 +152,7 @@ class Reads:
                 f".option('ordering', 'arrival') to read state."
             )
 
-    def _questions(self, asked: Asked) -> Questions:
+    def _questions(self, asked: ReadRequest) -> Questions:
         """Those of the present life."""
         if self._lives.wait(0):
             raise self._over()
@@ -163,7 +163,7 @@ class Reads:
         why = "" if failure is None else f" It failed: {failure}"
         return ReadError(f"the query of flow {self._flow!r} is over, and its state is gone.{why}")
 
-    def _await_next_life(self, before: Questions, asked: Asked) -> None:
+    def _await_next_life(self, before: Questions, asked: ReadRequest) -> None:
         while self._lives.coordinator.questions is before:
             if self._lives.wait(_LOOK_SECONDS):
                 raise self._over()
@@ -201,7 +201,7 @@ class _LostError(Exception):
 class _OpenRead:
     """A question that was asked of one life, and what comes of it."""
 
-    def __init__(self, questions: Questions, asked: Asked) -> None:
+    def __init__(self, questions: Questions, asked: ReadRequest) -> None:
         self.questions = questions
         self.moment: Moment = BEFORE_ALL
         self._asked = asked
@@ -219,7 +219,7 @@ class _OpenRead:
         self.began()
         while self._unanswered:
             page = self._next()
-            assert isinstance(page, Page)
+            assert isinstance(page, ReadPage)
             if page.problem is not None:
                 raise ReadError(f"worker {page.worker} could not answer: {page.problem}")
             yield pickle.loads(page.rows)
@@ -236,7 +236,7 @@ class _OpenRead:
             self.questions.done(self._ticket)
         self._unanswered = 0
 
-    def _next(self) -> Began | Page:
+    def _next(self) -> ReadBegan | ReadPage:
         left = self._asked.deadline - time.monotonic()
         try:
             event = self._ticket.events.get(timeout=max(0.0, left))
@@ -244,12 +244,12 @@ class _OpenRead:
             raise self._late() from None
         if isinstance(event, Lost):
             raise _LostError
-        if isinstance(event, Refused):
+        if isinstance(event, ReadRefused):
             raise self._refused(event)
         return event
 
-    def _hear(self, event: Began | Page) -> None:
-        assert isinstance(event, Began)
+    def _hear(self, event: ReadBegan | ReadPage) -> None:
+        assert isinstance(event, ReadBegan)
         self._began = True
         self.moment, self._unanswered = event.moment, event.workers
 
@@ -272,7 +272,7 @@ class _OpenRead:
             f"{shown_range(kept)}. Is a front silent? Give it more time with timeout=."
         )
 
-    def _refused(self, refused: Refused) -> ReadError:
+    def _refused(self, refused: ReadRefused) -> ReadError:
         if self._asked.at is None:
             return ReadError(f"the read was refused: {refused.problem}. Read again later.")
         if self._asked.at >= refused.kept[0]:
@@ -293,7 +293,7 @@ class Pages:
     its end, or closed, or its time limit is over.
     """
 
-    def __init__(self, reads: Reads, asked: Asked) -> None:
+    def __init__(self, reads: Reads, asked: ReadRequest) -> None:
         self._reads = reads
         while True:
             self._read = _OpenRead(reads._questions(asked), asked)
@@ -466,7 +466,7 @@ def shown_range(kept: tuple[Moment, Moment]) -> str:
 _PLAIN = frozenset((int, str, bytes, float, bool, type(None)))
 
 
-def _packed(parts: tuple[tuple[int, Part], ...]) -> bytes:
+def _packed(parts: tuple[tuple[int, Selection], ...]) -> bytes:
     """By value where it must be: a key, or a predicate, may be of the script that asks."""
     try:
         if all(

@@ -12,7 +12,7 @@ import threading
 
 import zmq
 
-from emberflow.runners.live.wire import plan as said
+from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.sockets import Wire
 
 BEAT_SECONDS = 0.5
@@ -41,4 +41,4 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
             with contextlib.suppress(zmq.Again):
-                self._socket.send(self._wire.encode(said.BEAT, self._worker))
+                self._socket.send(self._wire.encode(protocol.BEAT, self._worker))

@@ -1,10 +1,10 @@
 """Questions on their way: from the threads that ask, through the coordinator, to the workers and back.
 
 Who asks never touches a socket. A question is put into a list and the coordinator's thread is woken;
-what comes of it is put into the queue of the question's `Ticket`. `engine.asking` decides what is
+what comes of it is put into the queue of the question's `Ticket`. `engine.queries.coordinator` decides what is
 said to whom, and when; here is what it does not know: threads, clocks and bytes.
 
-Bounds: so many questions are open at a time (`engine.asking`), a ticket's queue holds a page a worker
+Bounds: so many questions are open at a time (`engine.queries.coordinator`), a ticket's queue holds a page a worker
 at most, since the next one is asked for when that was taken, and a question is closed when its time
 is over, whatever became of who asked.
 
@@ -26,19 +26,19 @@ import cloudpickle
 
 from emberflow.engine.messages import (
     BEFORE_ALL,
-    Ask,
-    Began,
-    Close,
-    Mark,
-    Marked,
+    CancelRead,
+    FrontsReply,
+    FrontsRequest,
     Moment,
-    More,
-    Page,
+    NextPage,
     Progress,
-    Refused,
+    ReadBegan,
+    ReadPage,
+    ReadRefused,
+    WorkerRead,
 )
-from emberflow.engine.queries.coordinator import QUESTIONS_MAX, Asking, Said
-from emberflow.engine.queries.worker import Reading, shortened_text
+from emberflow.engine.queries.coordinator import QUESTIONS_MAX, Outgoing, ReadCoordinator
+from emberflow.engine.queries.worker import StateReader, shortened_text
 from emberflow.runners.live.wire.bell import Bell
 
 #: How often it is looked for questions whose time is over.
@@ -51,7 +51,7 @@ class Lost(NamedTuple):
     """In place of an answer: the life of the workers that was asked is over."""
 
 
-class Asked(NamedTuple):
+class ReadRequest(NamedTuple):
     """A question as it is handed over: what is asked of each worker, in bytes."""
 
     asks: Mapping[int, bytes]
@@ -70,22 +70,24 @@ class Ticket:
     nothing with a part of it, and would be woken for each.
     """
 
-    def __init__(self, number: int, asked: Asked) -> None:
+    def __init__(self, number: int, asked: ReadRequest) -> None:
         self.number = number
         self.asked = asked
-        self.events: queue.SimpleQueue[Began | Refused | Page | Lost] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[ReadBegan | ReadRefused | ReadPage | Lost] = (
+            queue.SimpleQueue()
+        )
         #: Workers that have more to answer; None until they were asked.
         self.unanswered: int | None = None
-        self._waiting: list[Began | Page] = []
+        self._waiting: list[ReadBegan | ReadPage] = []
 
-    def hear(self, event: Began | Refused | Page | Lost) -> None:
+    def hear(self, event: ReadBegan | ReadRefused | ReadPage | Lost) -> None:
         """For the coordinator's thread."""
-        if isinstance(event, Began):
+        if isinstance(event, ReadBegan):
             self.unanswered = event.workers
-        elif isinstance(event, Page) and not event.more:
+        elif isinstance(event, ReadPage) and not event.more:
             assert self.unanswered is not None
             self.unanswered -= 1
-        if self.asked.holds or isinstance(event, Refused | Lost):
+        if self.asked.holds or isinstance(event, ReadRefused | Lost):
             self.events.put(event)
             return
         self._waiting.append(event)
@@ -98,11 +100,11 @@ class Questions:
     """The questions of one life: handed over by any thread, dealt with by the coordinator's."""
 
     def __init__(self, workers: int, *, since: Moment = BEFORE_ALL, history: int = 0) -> None:
-        self._asking = Asking(workers, since=since, history=history)
+        self._asking = ReadCoordinator(workers, since=since, history=history)
         self._lock = threading.Lock()
         self._closed = False
         self._number = 0
-        self._orders: list[Callable[[], list[Said]]] = []
+        self._orders: list[Callable[[], list[Outgoing]]] = []
         self._tickets: dict[int, Ticket] = {}
         self._looked_at = 0.0
         #: Rung when something was handed over.
@@ -114,7 +116,7 @@ class Questions:
     def range(self) -> tuple[Moment, Moment]:
         return self._asking.range
 
-    def ask(self, asked: Asked) -> Ticket:
+    def ask(self, asked: ReadRequest) -> Ticket:
         with self._lock:
             self._number += 1
             ticket = Ticket(self._number, asked)
@@ -123,7 +125,7 @@ class Questions:
                 return ticket
             if len(self._tickets) >= QUESTIONS_MAX:
                 problem = f"{QUESTIONS_MAX:,} questions are open already"
-                ticket.hear(Refused(ticket.number, problem, self.range))
+                ticket.hear(ReadRefused(ticket.number, problem, self.range))
                 return ticket
             self._tickets[ticket.number] = ticket
         self._order(lambda: self._begun(ticket))
@@ -141,7 +143,7 @@ class Questions:
         """Nobody waits for the rest."""
         self._order(lambda: self._closed_now(ticket.number))
 
-    def _order(self, order: Callable[[], list[Said]]) -> None:
+    def _order(self, order: Callable[[], list[Outgoing]]) -> None:
         with self._lock:
             if self._closed:
                 return
@@ -154,7 +156,7 @@ class Questions:
         """Deal with what was handed over, and with what has come to its time; what to tell whom."""
         with self._lock:
             orders, self._orders = self._orders, []
-        said: list[Said] = []
+        said: list[Outgoing] = []
         for order in orders:
             said += order()
         now = time.monotonic()
@@ -172,11 +174,11 @@ class Questions:
         """The workers were just told this progress."""
         return self._routed(self._asking.told(progress.of_all(), kept))
 
-    def heard(self, answers: list[Page | Marked]) -> list[tuple[int, Any]]:
+    def heard(self, answers: list[ReadPage | FrontsReply]) -> list[tuple[int, Any]]:
         """What a worker has answered."""
-        said: list[Said] = []
+        said: list[Outgoing] = []
         for answer in answers:
-            if isinstance(answer, Page):
+            if isinstance(answer, ReadPage):
                 said += self._asking.page(answer)
             else:
                 said += self._asking.marked(answer)
@@ -192,7 +194,7 @@ class Questions:
             ticket.hear(Lost())
         self.bell.close()
 
-    def _begun(self, ticket: Ticket) -> list[Said]:
+    def _begun(self, ticket: Ticket) -> list[Outgoing]:
         asked = ticket.asked
         return self._asking.begin(
             ticket.number,
@@ -203,7 +205,7 @@ class Questions:
             holds=asked.holds,
         )
 
-    def _closed_now(self, number: int) -> list[Said]:
+    def _closed_now(self, number: int) -> list[Outgoing]:
         self._forget(number)
         return self._asking.close(number)
 
@@ -211,7 +213,7 @@ class Questions:
         with self._lock:
             self._tickets.pop(number, None)
 
-    def _routed(self, said: list[Said]) -> list[tuple[int, Any]]:
+    def _routed(self, said: list[Outgoing]) -> list[tuple[int, Any]]:
         """What goes to workers; what is for who asked is in the queue of the ticket already."""
         to_workers: list[tuple[int, Any]] = []
         for worker, message in said:
@@ -221,7 +223,7 @@ class Questions:
             ticket = self._tickets.get(message.number)
             if ticket is not None:
                 ticket.hear(message)
-                if isinstance(message, Refused):
+                if isinstance(message, ReadRefused):
                     self._forget(message.number)
         return to_workers
 
@@ -229,43 +231,43 @@ class Questions:
 class Answering:
     """A worker's end: questions in bytes come in, pages in bytes go out."""
 
-    def __init__(self, worker: int, reading: Reading, reached: Callable[[], Moment]) -> None:
+    def __init__(self, worker: int, reading: StateReader, reached: Callable[[], Moment]) -> None:
         self._worker = worker
         self._reading = reading
         self._reached = reached
-        self._answers: list[Page | Marked] = []
+        self._answers: list[ReadPage | FrontsReply] = []
 
     @property
     def is_busy(self) -> bool:
         return self._reading.is_busy
 
-    def hear(self, messages: list[Ask | Mark | More | Close]) -> None:
+    def hear(self, messages: list[WorkerRead | FrontsRequest | NextPage | CancelRead]) -> None:
         """Keys are looked up now, before any progress that comes behind is heard of."""
         reading = self._reading
         for message in messages:
-            if isinstance(message, Ask):
+            if isinstance(message, WorkerRead):
                 try:
                     parts = pickle.loads(message.parts)
                 except Exception as error:
                     told = f"the question cannot be read: {type(error).__qualname__}: {error}"
-                    self._answer(Page(self._worker, message.number, [], False, told))
+                    self._answer(ReadPage(self._worker, message.number, [], False, told))
                     continue
                 self._answer(reading.ask(message._replace(parts=parts)))
-            elif isinstance(message, More):
+            elif isinstance(message, NextPage):
                 reading.more(message.number)
-            elif isinstance(message, Close):
+            elif isinstance(message, CancelRead):
                 reading.close(message.number)
             else:
-                self._answers.append(Marked(self._worker, message.number, self._reached()))
+                self._answers.append(FrontsReply(self._worker, message.number, self._reached()))
 
-    def answers(self) -> list[Page | Marked]:
+    def answers(self) -> list[ReadPage | FrontsReply]:
         """What there is to tell, after a bit more of the scans under way."""
         if self._reading.is_busy:
             self._answer(self._reading.go_on(_KEYS_A_ROUND))
         answers, self._answers = self._answers, []
         return answers
 
-    def _answer(self, page: Page | None) -> None:
+    def _answer(self, page: ReadPage | None) -> None:
         if page is None:
             return
         try:
@@ -273,7 +275,7 @@ class Answering:
         except Exception as error:
             self._reading.close(page.number)
             told = f"a value cannot be sent: {type(error).__qualname__}: {error}"
-            page = Page(self._worker, page.number, [], False, shortened_text(told))
+            page = ReadPage(self._worker, page.number, [], False, shortened_text(told))
             rows = packed([])
         self._answers.append(page._replace(rows=rows))
 

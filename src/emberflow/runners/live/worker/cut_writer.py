@@ -5,7 +5,7 @@ rows on in chunks through a queue with a bound; when the queue is full, the capt
 everything else goes on. The thread pickles, sorts, writes and syncs, and rests in between. Both take
 only a share of the time while there is anything else to do, and never more than some milliseconds in
 one go: a cut is in no hurry, and makes no queue in front of the loop. Where the loop is idle neither
-of them rests. See `engine.cut` for what is captured and why that is enough.
+of them rests. See `engine.cuts.cut` for what is captured and why that is enough.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from itertools import islice, repeat, takewhile
 from operator import lt
 from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.checkpoint.logs.segments import Entry
+from emberflow.checkpoint.logs.segments import LogEntry
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.engine.progress.gate import Gate, least_time
 from emberflow.errors import EmberflowError, InputError
@@ -253,7 +253,7 @@ class Feed:
     def _with_times_of(
         self,
         journal: Journal,
-        before: Iterator[Entry],
+        before: Iterator[LogEntry],
         reading: Iterator[Element | Batch | Behind | Idle | None],
     ) -> Iterator[Element | Batch | Replayed | Behind | None]:
         """The source's elements with the times that the journal has, as many as it has."""

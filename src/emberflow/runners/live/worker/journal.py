@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from emberflow.checkpoint.logs.front_log import Durable, FrontLogWriter
-from emberflow.checkpoint.logs.segments import Entry
+from emberflow.checkpoint.logs.segments import LogEntry
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.fronts.protocol import Front
 from emberflow.runners.live.wire.bell import no_bell
@@ -92,7 +92,7 @@ class Journal:
         """Whether what was given at a time is not to be given again."""
         return self._log.is_dropped(time)
 
-    def given_before(self, since: Moment) -> Iterator[Entry]:
+    def given_before(self, since: Moment) -> Iterator[LogEntry]:
         """What earlier lives gave at or above a global time: where it is in the source, and when."""
         for entry in self._log.entries():
             if (entry[1], self._index) >= since:

@@ -8,7 +8,7 @@ the next one waits for the sockets and for whatever its threads have (see `bell`
 
 A worker begins by restoring its range of the cut that its life begins from, and says that it is
 ready; fronts begin when all are. Cuts are captured at the end of a round, when what the progress to
-their moment let go has been handed to the stores (see `engine.cut`, `capturing`).
+their moment let go has been handed to the stores (see `engine.cuts.cut`, `cut_writer`).
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ from emberflow.engine.worker.routing import barrier_host, front_host
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK, EmberflowError, StepError, shortened
 from emberflow.runners.interpreter import serving
-from emberflow.runners.live.wire import plan as said
+from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.codec import packed, unpacked_frame
 from emberflow.runners.live.wire.heartbeat import Heartbeat
-from emberflow.runners.live.wire.plan import Plan, WorkerNews, front_index
+from emberflow.runners.live.wire.plan import Plan, WorkerNews
 from emberflow.runners.live.wire.questions import Answering
 from emberflow.runners.live.wire.sockets import Wire, WireError, own_address
 from emberflow.runners.live.worker.cut_writer import Capturing, CutOrder
 from emberflow.runners.live.worker.diverted import fit_to_travel
 from emberflow.runners.live.worker.feed import Beginning, Feed
 from emberflow.runners.live.worker.journal import Journal, chooses
-from emberflow.runners.live.worker.sink_writer import Store, WriterThread
+from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import StoredBundle
+from emberflow.sinks.writer import WriterThread
+from emberflow.values.item import front_index
 from emberflow.values.shares import range_in
 
 T = TypeVar("T")
@@ -159,9 +161,9 @@ class WorkerLoop:
                 self._writers[sink, partition] = WriterThread(
                     plan.sinks[sink], sink, partition, ring=self._bell.ring
                 )
-        self._tell(said.HELLO, (self.index, plan.graph.fingerprint, self._address))
+        self._tell(protocol.HELLO, (self.index, plan.graph.fingerprint, self._address))
         kind, body = self._expect()
-        if kind != said.PEERS:
+        if kind != protocol.PEERS:
             raise WireError(f"worker {self.index} expected its peers and heard {kind!r}")
         addresses, delivered = body
         delivered = {**delivered, **self._last_of_writers()}
@@ -252,7 +254,7 @@ class WorkerLoop:
             if plan.restored is not None:
                 self._restore_from(store, plan.restored, self._capturing.lists)
         lasts = self._last_of_writers().values()
-        self._tell(said.READY, (self.index, max(lasts, default=None)))
+        self._tell(protocol.READY, (self.index, max(lasts, default=None)))
         self._send_words()
 
     def _restore_from(self, store: CheckpointStore, cut: Manifest, lists: SavedLists) -> None:
@@ -362,13 +364,13 @@ class WorkerLoop:
             self._cut = None
         captured = capturing.go_on(loop_is_busy=loop_is_busy)
         if captured is not None:
-            self._tell(said.CAPTURED, captured)
+            self._tell(protocol.CAPTURED, captured)
 
     def _answer(self) -> None:
         if self._answering is not None:
             answers = self._answering.answers()
             if answers:
-                self._tell(said.ANSWERS, answers)
+                self._tell(protocol.ANSWERS, answers)
 
     def _take_frames(self) -> list[Effects]:
         frames: list[Frame] = []
@@ -399,9 +401,9 @@ class WorkerLoop:
                 told.extend(self._wire.decoded(message))
                 continue
             kind, body = told.popleft()
-            if kind == said.PROGRESS:
+            if kind == protocol.PROGRESS:
                 progress = body  # the last one says all
-            elif kind == said.CUT:
+            elif kind == protocol.CUT:
                 self._cut = body
                 break  # later progress would trim what it needs
             else:
@@ -417,28 +419,28 @@ class WorkerLoop:
         return [self._worker.progress(progress)]
 
     def _hear(self, kind: bytes, body: Any) -> None:
-        if kind == said.STORED:
+        if kind == protocol.STORED:
             partition, bundles = body
             self._stores[partition].stored(bundles)
-        elif kind == said.SETTLED:
+        elif kind == protocol.SETTLED:
             self._settled_heard = body
             for feed in self._feeds:
                 feed.settled_below(body, self._latencies.append)
-        elif kind == said.ASK:
+        elif kind == protocol.ASK:
             assert self._answering is not None
             self._answering.hear(body)
-        elif kind == said.COMMITTED:
+        elif kind == protocol.COMMITTED:
             self._worker.cut_committed(body)
-        elif kind == said.START:
+        elif kind == protocol.START:
             self._begin_fronts(body)
-        elif kind == said.HALT:
+        elif kind == protocol.HALT:
             for feed in self._feeds:
                 feed.halt()
             self._news_at = 0.0
-        elif kind == said.END:
+        elif kind == protocol.END:
             self._ending = True
             self._last_minimal = body
-        elif kind == said.QUIT:
+        elif kind == protocol.QUIT:
             self._quit = True
 
     def _take_elements(self) -> list[Effects]:
@@ -459,7 +461,7 @@ class WorkerLoop:
     def _send_frames(self, effects: Effects) -> None:
         for destination, frame in effects.frames:
             try:
-                self._peers[destination].send(self._encoded(said.FRAME, frame))
+                self._peers[destination].send(self._encoded(protocol.FRAME, frame))
             except zmq.Again:
                 raise WireError(
                     f"worker {destination} has taken no frame of worker {self.index} for too long"
@@ -476,14 +478,14 @@ class WorkerLoop:
                 if writer is not None:
                     writer.store(bundle)
                 else:
-                    self._say(self._encoded(said.BUNDLE, bundle))
+                    self._say(self._encoded(protocol.BUNDLE, bundle))
             unstored = unstored or store.unstored > 0
         self._tell_settled()
         # Once all that was taken in here has settled, so that the last latencies are told too.
         settled = not self._feeds or self._settled_heard >= self._last_minimal
         if self._ending and settled and not unstored and not self._done:
             self._done = True
-            self._tell(said.DONE, (self.index, self._news()))
+            self._tell(protocol.DONE, (self.index, self._news()))
 
     # Telling.
 
@@ -503,7 +505,7 @@ class WorkerLoop:
         acks, self._held_acks = self._held_acks, []
         ack = _one_ack(self.index, acks)
         if ack:
-            self._say(self._wire.encode(said.ACK, ack))
+            self._say(self._wire.encode(protocol.ACK, ack))
 
     def _say(self, message: bytes) -> None:
         """Whatever is told is told behind the acks that were held until then."""
@@ -522,14 +524,14 @@ class WorkerLoop:
 
     def _tell_error(self, error: Exception) -> None:
         try:
-            self._tell(said.FAILED, error)
+            self._tell(protocol.FAILED, error)
         except Exception:  # it does not travel: a payload in it does not, say
             if isinstance(error, StepError):
                 error.payload = shortened(error.payload)
                 error.__cause__ = None
-                self._tell(said.FAILED, error)
+                self._tell(protocol.FAILED, error)
             else:
-                self._tell(said.FAILED, EmberflowError(f"{type(error).__qualname__}: {error}"))
+                self._tell(protocol.FAILED, EmberflowError(f"{type(error).__qualname__}: {error}"))
 
     def _tell_settled(self) -> None:
         """Tell what is settled here, with all else that is told, or alone now and then."""
@@ -538,7 +540,7 @@ class WorkerLoop:
             now = time.monotonic()
             if self._telling or now - self._settled_told_at >= _COMPANY_SECONDS:
                 self._settled_told, self._settled_told_at = settled, now
-                self._tell(said.SETTLED, (self.index, settled))
+                self._tell(protocol.SETTLED, (self.index, settled))
 
     def _settled_here(self) -> Moment:
         """Up to where all output of the barriers here is stored; where there are none, all is."""
@@ -551,7 +553,7 @@ class WorkerLoop:
         now = time.monotonic()
         if now - self._news_at >= _NEWS_SECONDS:
             self._news_at = now
-            self._tell(said.NEWS, self._news())
+            self._tell(protocol.NEWS, self._news())
 
     def _news(self) -> WorkerNews:
         latencies, self._latencies = self._latencies, []

@@ -33,7 +33,7 @@ from emberflow.runners.verify.functions.results import (
 from emberflow.runners.verify.functions.sites import Raised, Site, Watch, attempt, raised
 
 
-class Record(NamedTuple):
+class RecordedCall(NamedTuple):
     """A call: its site, and copies of its arguments and of its result."""
 
     site: int
@@ -49,7 +49,7 @@ class FoundError(BaseException):
         self.finding = finding
 
 
-def recording(records: list[Record]) -> Watch:
+def recording(records: list[RecordedCall]) -> Watch:
     """Note every call that can be noted."""
 
     def watch(site: Site) -> Callable[..., Any]:
@@ -68,10 +68,10 @@ def recording(records: list[Record]) -> Watch:
     return watch
 
 
-def _note(records: list[Record], site: Site, arguments: bytes | None, result: Any) -> None:
+def _note(records: list[RecordedCall], site: Site, arguments: bytes | None, result: Any) -> None:
     data = _saved(result)
     if arguments is not None and data is not None:
-        records.append(Record(site.index, arguments, data))
+        records.append(RecordedCall(site.index, arguments, data))
 
 
 def memoised(memory: dict[tuple[int, str], Any], *, but: int | None = None) -> Watch:
@@ -106,11 +106,11 @@ class Checker:
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self.sites = sites
-        self.records: list[Record] = []
+        self.records: list[RecordedCall] = []
         self.unchecked = 0
         #: By site: what the function was seen to call.
         self.clues: dict[int, dict[Clue, None]] = {site.index: {} for site in sites}
-        self._returned: dict[int, tuple[Any, Record]] = {}
+        self._returned: dict[int, tuple[Any, RecordedCall]] = {}
 
     def watch(self, site: Site) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -149,7 +149,7 @@ class Checker:
             raise FoundError(
                 different_results(site, before, results, self.clues[site.index], original=arguments)
             )
-        record = Record(site.index, before, data)
+        record = RecordedCall(site.index, before, data)
         self.records.append(record)
         if not isinstance(result, Raised):
             self._returned[site.index] = (result, record)
@@ -184,11 +184,11 @@ class Checker:
 
 
 def conflict(
-    sites: Sequence[Site], some: Iterable[Record], others: Iterable[Record]
-) -> tuple[Site, Record, Record] | None:
+    sites: Sequence[Site], some: Iterable[RecordedCall], others: Iterable[RecordedCall]
+) -> tuple[Site, RecordedCall, RecordedCall] | None:
     """The first site, in the order of the graph, whose recorded calls are no function."""
-    known: dict[tuple[int, str], Record] = {}
-    found: tuple[Site, Record, Record] | None = None
+    known: dict[tuple[int, str], RecordedCall] = {}
+    found: tuple[Site, RecordedCall, RecordedCall] | None = None
     for record in (*some, *others):
         if found is not None and record.site >= found[0].index:
             continue

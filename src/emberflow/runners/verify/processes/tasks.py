@@ -21,7 +21,7 @@ from emberflow.runners.verify.functions.findings import Finding, different_resul
 from emberflow.runners.verify.functions.probes import (
     Checker,
     FoundError,
-    Record,
+    RecordedCall,
     conflict,
     recording,
 )
@@ -53,7 +53,7 @@ class Ran:
 
     outputs: bytes | None
     error: str = ""
-    records: list[Record] = field(default_factory=list)
+    records: list[RecordedCall] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Checked:
 
     finding: Finding | None
     outputs: bytes = b""
-    records: list[Record] = field(default_factory=list)
+    records: list[RecordedCall] = field(default_factory=list)
     unchecked: int = 0
     #: By site: what the function was seen to call.
     clues: dict[int, list[Clue]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ def _called(site: Site, arguments: bytes) -> bytes | None:
 
 def ran(graph: Graph, sites: Sequence[Site], task: Run) -> Ran:
     """Run once. Whatever goes wrong is part of what is given: the reference did not fail."""
-    records: list[Record] = []
+    records: list[RecordedCall] = []
     if task.recorded:
         graph = watched(graph, sites, recording(records))
     try:
@@ -125,7 +125,7 @@ def run(graph: Graph, elements: bytes, options: Options | None = None) -> Output
 
 def checked(graph: Graph, sites: Sequence[Site], elements: bytes) -> Checked:
     """Two runs of the reference: one as it is, which may well raise, and one with every check."""
-    records: list[Record] = []
+    records: list[RecordedCall] = []
     outputs = saved(run(watched(graph, sites, recording(records)), elements))
     checker = Checker(sites)
     try:

@@ -1,22 +1,22 @@
-"""Frames: how a log tells what is whole, what was torn by a crash, and what is damaged.
+"""Blocks: how a log tells what is whole, what was torn by a crash, and what is damaged.
 
 ::
 
     magic 4 | length 4 | durable 8 | checksum 8 | body
 
-The checksum covers length, ``durable``, body and the frame's own offset, so that a frame in the wrong
-place is no frame. ``durable`` is how far the log was known to be on the disk when the frame was
+The checksum covers length, ``durable``, body and the block's own offset, so that a block in the wrong
+place is no block. ``durable`` is how far the log was known to be on the disk when the block was
 written, and that is what tells two faults apart:
 
-- A crash may leave anything behind the last ``fsync``: half a frame, zeros, or a whole frame behind
+- A crash may leave anything behind the last ``fsync``: half a block, zeros, or a whole block behind
   a hole, since a disk writes pages in its own order. Nobody has relied on any of that. The log ends
-  at the first frame that is not whole, silently.
-- If a frame is not whole and one behind it says that it had been durable, it was damaged later:
+  at the first block that is not whole, silently.
+- If a block is not whole and one behind it says that it had been durable, it was damaged later:
   times that were given are lost, and that is an error.
 
-When nothing comes behind what was synced, the writer adds an empty frame, a *mark*, so that also the
-last frames have a witness. A log that was cut off together with its witnesses cannot be told from one that a crash cut
-off; the next segment records the length (`frontlog`), and from then on it can.
+When nothing comes behind what was synced, the writer adds an empty block, a *witness*, so that also the
+last blocks have a witness. A log that was cut off together with its witnesses cannot be told from one that a crash cut
+off; the next segment records the length (`front_log`), and from then on it can.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _CHECKED = struct.Struct("<IQ")
 HEAD_BYTES = _HEAD.size
 
 
-class Frame(NamedTuple):
+class Block(NamedTuple):
     offset: int
     end: int
     durable: int
     body: bytes
 
 
-def framed(body: bytes, offset: int, durable: int) -> bytes:
-    """A frame to be written at an offset.
+def encoded_block(body: bytes, offset: int, durable: int) -> bytes:
+    """A block to be written at an offset.
 
-    >>> frame_at(framed(b"times", 0, 0), 0)
-    Frame(offset=0, end=29, durable=0, body=b'times')
+    >>> block_at(encoded_block(b"times", 0, 0), 0)
+    Block(offset=0, end=29, durable=0, body=b'times')
     """
     checksum = _checksum(len(body), durable, body, offset)
     return _HEAD.pack(_MAGIC, len(body), durable, checksum) + body
 
 
-def frame_at(data: bytes, offset: int, *, number: int | None = None) -> Frame | None:
-    """The frame at an offset; None if there is none that is whole.
+def block_at(data: bytes, offset: int, *, number: int | None = None) -> Block | None:
+    """The block at an offset; None if there is none that is whole.
 
-    ``number`` is for a frame that is a file of its own, and was written with that for an offset.
+    ``number`` is for a block that is a file of its own, and was written with that for an offset.
     """
     if offset + HEAD_BYTES > len(data):
         return None
@@ -66,19 +66,19 @@ def frame_at(data: bytes, offset: int, *, number: int | None = None) -> Frame | 
     body = data[offset + HEAD_BYTES : end]
     if checksum != _checksum(length, durable, body, offset if number is None else number):
         return None
-    return Frame(offset, end, durable, body)
+    return Block(offset, end, durable, body)
 
 
-def frames(data: bytes, name: str, limit: int | None = None) -> Iterator[Frame]:
-    """The frames of a log, up to a limit that is known to have been durable, or as far as it goes."""
+def blocks(data: bytes, name: str, limit: int | None = None) -> Iterator[Block]:
+    """The blocks of a log, up to a limit that is known to have been durable, or as far as it goes."""
     if limit is not None and len(data) < limit:
         raise DamagedLogError(
             f"{name} is damaged at offset {len(data)}: it ends there, and it had {limit} bytes."
         )
     offset, end = 0, len(data) if limit is None else limit
     while offset < end:
-        frame = frame_at(data, offset)
-        if frame is None or frame.end > end:
+        block = block_at(data, offset)
+        if block is None or block.end > end:
             if limit is not None or _was_durable(data, offset):
                 raise DamagedLogError(
                     f"{name} is damaged at offset {offset}: what follows is not what was written "
@@ -86,16 +86,16 @@ def frames(data: bytes, name: str, limit: int | None = None) -> Iterator[Frame]:
                     f"the file back from a copy."
                 )
             return
-        yield frame
-        offset = frame.end
+        yield block
+        offset = block.end
 
 
 def _was_durable(data: bytes, offset: int) -> bool:
-    """Whether a whole frame further on says that the log was durable beyond this offset."""
+    """Whether a whole block further on says that the log was durable beyond this offset."""
     candidate = data.find(_MAGIC, offset + 1)
     while candidate >= 0:
-        frame = frame_at(data, candidate)
-        if frame is not None and frame.durable > offset:
+        block = block_at(data, candidate)
+        if block is not None and block.durable > offset:
             return True
         candidate = data.find(_MAGIC, candidate + 1)
     return False

@@ -1,9 +1,8 @@
-"""Storing: each partition of a sink stores one bundle after another, whoever is slow.
+"""The writer of a sink's partition: a thread that stores one bundle after another.
 
-What a barrier released is handed on at once, as a bundle, up to a few of them; a thread stores all
-that waits for it as one. So bundles are small while a sink is quick, and grow when it is slow, and
-nothing waits for word that the bundle before it is stored. When a few are under way, what is released
-waits in the `Store`, and fronts wait when that is much.
+Guarantees: bundles are stored in order; a bundle that cannot be stored is the last one; a writer that
+finds that somebody else has stored in its partition stops (`SinkMovedError`). Who hands bundles over
+never waits for the sink. Live queries and backfills both store through this thread.
 """
 
 from __future__ import annotations
@@ -13,22 +12,19 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from emberflow.engine.messages import AFTER_ALL, Bundle, Moment
 from emberflow.errors import EmberflowError
 from emberflow.rows.plain import PayloadError
-from emberflow.runners.live.wire.bell import no_bell
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer
-from emberflow.values.item import FlatItem, GlobalTime
+from emberflow.values.item import GlobalTime
 
 #: How long a sink that fails is tried again, unless it says otherwise.
 _RETRY_SECONDS = 30.0
 _PAUSE_SECONDS_MIN = 0.05
 _PAUSE_SECONDS_MAX = 2.0
-#: Bundles handed on and not known to be stored, for each partition.
+#: Bundles handed over and not known to be stored, for each partition.
 UNDER_WAY_MAX = 8
 
 _log = logging.getLogger("emberflow")
@@ -36,59 +32,6 @@ _log = logging.getLogger("emberflow")
 
 class SinkFailedError(EmberflowError):
     """A sink raised while it stored a bundle; the original exception is the ``__cause__``."""
-
-
-class Store:
-    """A partition of a sink: what is under way to it, and what waits."""
-
-    def __init__(self, sink: str, partition: int, *, places: bool = False) -> None:
-        """With ``places``, bundles say where each payload is in the order."""
-        self.sink = sink
-        self.partition = partition
-        self._places = places
-        self._waiting: list[FlatItem] = []
-        self._last: GlobalTime | None = None
-        #: Of each bundle under way the first global time, and how much it holds.
-        self._under_way: deque[tuple[Moment, int]] = deque()
-
-    @property
-    def is_under_way(self) -> bool:
-        return bool(self._under_way)
-
-    @property
-    def settled(self) -> Moment:
-        """Of what has come, all below this is stored."""
-        if self._under_way:
-            return self._under_way[0][0]
-        if self._waiting:
-            place = self._waiting[0][0]
-            return place[0], place[1]
-        return AFTER_ALL
-
-    @property
-    def unstored(self) -> int:
-        return len(self._waiting) + sum(count for _, count in self._under_way)
-
-    def add(self, bundle: Bundle) -> None:
-        self._waiting += bundle.items
-        self._last = bundle.last
-
-    def next(self) -> StoredBundle | None:
-        """The next bundle, if there is one and not too many are under way."""
-        if not self._waiting or len(self._under_way) >= UNDER_WAY_MAX:
-            return None
-        items, self._waiting = self._waiting, []
-        place = items[0][0]
-        self._under_way.append(((place[0], place[1]), len(items)))
-        assert self._last is not None
-        payloads = [payload for _, _, payload in items]
-        places = [place for place, _, _ in items] if self._places else None
-        return StoredBundle(self.sink, self.partition, self._last, payloads, places)
-
-    def stored(self, bundles: int = 1) -> None:
-        """So many more bundles are stored, in the order they came."""
-        for _ in range(bundles):
-            self._under_way.popleft()
 
 
 class WriterThread:
@@ -101,7 +44,7 @@ class WriterThread:
     """
 
     def __init__(
-        self, sink: Any, name: str, partition: int, *, ring: Callable[[], None] = no_bell
+        self, sink: Any, name: str, partition: int, *, ring: Callable[[], None] = lambda: None
     ) -> None:
         """``ring`` tells who asks what is `stored` that something is, or has failed."""
         self._sink = sink
