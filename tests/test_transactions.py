@@ -540,7 +540,7 @@ def test_a_loop_that_tries_again() -> None:
 
 
 def test_a_loop_that_goes_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("engine.cycles", "runners.reference"):
+    for module in ("engine.worker.regions", "runners.reference"):
         monkeypatch.setattr(f"emberflow.{module}.CHILD_IDS_MAX", 200)
     flow = ef.Flow("for ever")
     accounts = flow.state("accounts", default=10)
