@@ -187,7 +187,7 @@ class TestLoading:
 
     def test_a_module_that_raises(self, write: Write) -> None:
         write("shop.py", "\n1 / 0")
-        with pytest.raises(LoadingError, match=r"ZeroDivisionError: .* from shop\.py:2\. Mend it"):
+        with pytest.raises(LoadingError, match=r"ZeroDivisionError: .* from shop\.py:2\. Fix it"):
             load_flow("shop")
 
     def test_a_module_that_is_not_python(self, write: Write) -> None:

@@ -541,7 +541,7 @@ def sink(number: int, source: int, **rest: Any) -> Sink:
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ((FRONT, sink(2, 0)), "has id 2 at place 1"),
+        ((FRONT, sink(2, 0)), "has id 2 at index 1"),
         ((FRONT, sink(1, 0), sink(2, 0)), "read output 0 of front 'in'"),
         (
             (FRONT, Merge(id=1, name="m", inputs=(Input(0), Input(0)), where=HERE), sink(2, 1)),

@@ -247,7 +247,7 @@ def test_an_empty_list_and_a_copy_keep_nothing_of_newer_versions_alive() -> None
     assert len(empty) == 0
     assert len(short) == 1
     # What all empty lists have as their last chunk.
-    assert persistent._NOBODYS == [None]
+    assert persistent._NO_CHUNK == [None]
 
 
 def test_what_a_list_is_and_is_not() -> None:

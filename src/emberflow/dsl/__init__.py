@@ -1,1 +1,1 @@
-"""How users write a flow: the builder, its streams, the operators they are composed of."""
+"""The API by which users write a flow: the builder, its streams and the operators."""

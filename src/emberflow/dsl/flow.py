@@ -1,11 +1,11 @@
-"""The builder: a flow collects drafts of nodes, in the order in which they are written.
+"""The builder: a flow collects drafts of nodes, in the order in which the user writes them.
 
-A `Stream` (`dsl/streams.py`) is one output of a draft, and its methods add drafts. Nothing runs here.
-`Flow.graph` turns the drafts into a validated, frozen `emberflow.graph.nodes.Graph` (`graph/assembly.py`).
+A `Stream` (`dsl.streams`) is one output of a draft, and its methods add drafts. Nothing runs here.
+`Flow.graph` turns the drafts into a validated, frozen `graph.nodes.Graph` (by `graph.assembly`).
 
-Names: an operation's name is given (``name=``) or made of its kind and a number, counted in the
-order of writing: ``map``, ``map-2``. A composed operator is a scope, and its parts are called
-``reduce/group``. Names are the identity of state across versions of a flow, so name what you keep.
+Names: the user names an operation (``name=``), or its name is its kind and a number, counted in the
+order of writing: ``map``, ``map-2``. A composed operator is a scope, and its steps are called
+``reduce/group``. Names identify state across versions of a flow, so name the steps that have state.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Flow:
         return f"Flow({self.name!r}, {len(self._drafts)} steps)"
 
     def front(self, name: str) -> Stream[Any]:
-        """A stream of the elements that enter here. Runners take them by this name.
+        """A stream of the elements that enter here. The user passes them to a runner by this name.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("two fronts")
@@ -69,10 +69,11 @@ class Flow:
         return self._add(Front, name, index=index)
 
     def loop(self, *, name: str | None = None) -> Loop[Any]:
-        """A stream whose source is given later, with `Loop.close`: a cycle.
+        """A stream whose source you give later, with `Loop.close`: a cycle.
 
-        What reads a stream first comes first in the order, as everywhere: a sink on the cycle that
-        is to see a round before the next one begins is written before the step that goes on.
+        The first reader of a stream comes first in the order, as everywhere. So if a sink on the
+        cycle is to see a round before the next one begins, write it before the step that continues
+        the cycle.
 
         The sum of the digits, again and again until one is left (the grouping gives the cycle its
         order; a window of 1 passes every item on):
@@ -107,7 +108,7 @@ class Flow:
         return State(self, name, default)
 
     def graph(self) -> Graph:
-        """The validated graph of this flow. Raises `FlowError` where the flow cannot run."""
+        """The validated graph of this flow. Raises `FlowError` if the flow cannot run."""
         if self._graph is None:
             for transaction in self._transactions:
                 transaction._check_closed()
@@ -115,10 +116,10 @@ class Flow:
         return self._graph
 
     def explain(self) -> str:
-        """The flow as text: each step with its functions, and under it what it reads.
+        """The flow as text: each step with its functions, and under it the steps it reads.
 
-        ``by`` is the key of an input, ``<~`` an input that closes a cycle, and the steps that an
-        operator is made of stand under its name.
+        ``by`` is the key of an input, ``<~`` an input that closes a cycle. The steps of an operator
+        are listed under its name.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("shout")
@@ -137,13 +138,13 @@ class Flow:
         """
         return text(self.graph())
 
-    # What operators build with.
+    # The interface for operators.
 
     def _stream(self, node: int, port: int = 0, key: Key | None = None) -> Stream[Any]:
         return Stream(self, node, port, key)
 
     def _add(self, kind: type[Node], name: str | None, **rest: Any) -> Stream[Any]:
-        """A new step of one output."""
+        """Add a step with one output."""
         return self._stream(self._draft(kind, name, **rest).id)
 
     def _draft(
@@ -155,7 +156,7 @@ class Flow:
         inputs: tuple[Input, ...] = (),
         **rest: Any,
     ) -> Node:
-        """A new node. ``label`` is what a name is made of where none is given."""
+        """Add a node. ``label`` begins the generated name if there is no ``name``."""
         where = self._scopes[-1].where if self._scopes else caller()
         label = label or kind.__name__.lower().strip("_")
         at_the_edge = kind in (Front, Sink)
@@ -181,13 +182,13 @@ class Flow:
 
     @contextmanager
     def _scope(self, kind: str, name: str | None) -> Iterator[str]:
-        """Within it, steps belong to a composed operator: its name is their prefix."""
+        """Steps added within belong to a composed operator: its name is their prefix."""
         full = self._scope_name(kind, name)
         with self._within(full, self._names["operation", full].where):
             yield full
 
     def _scope_name(self, kind: str, name: str | None) -> str:
-        """A name for a scope, that no step and no other scope can take."""
+        """Reserve a name for a scope: no step and no other scope can have it."""
         where = self._scopes[-1].where if self._scopes else caller()
         full = self._qualified(kind, name)
         taken = self._names.get(("operation", full))
@@ -201,7 +202,7 @@ class Flow:
 
     @contextmanager
     def _within(self, full: str, where: Where) -> Iterator[None]:
-        """Steps written here have this prefix, and are of this line."""
+        """Steps added within have this prefix and this line."""
         self._scopes.append(_Scope(f"{full}/", where))
         try:
             yield

@@ -1,9 +1,9 @@
-"""Finding the flow that a command line names: ``module:attribute`` or ``path/to/file.py:attribute``.
+"""Load the flow that a command line names: ``module:attribute`` or ``path/to/file.py:attribute``.
 
-The attribute is a `Flow` or a function without arguments that returns one, ``flow`` where none is
-named. A file is imported as the module that it is, under its package if it is in one, with the
-folder of that package on the path: so the modules beside it can be imported, and what it defines can
-be pickled by name. Every failure is a `LoadingError` that says what to do.
+The attribute is a `Flow` or a function without arguments that returns one; the default is ``flow``.
+A file is imported under the name it has as a module, with its package if it is in one, and with that
+package's folder on the path. So it can import the modules beside it, and its definitions can be
+pickled by name. Every failure is a `LoadingError` that says what to do.
 """
 
 from __future__ import annotations
@@ -26,54 +26,54 @@ _FORMS = "Write module:attribute or path/to/file.py:attribute, as in shop.orders
 
 
 class LoadingError(EmberflowError):
-    """The flow that was asked for is not there, or making it failed."""
+    """The requested flow does not exist, or building it failed."""
 
 
 def load_attribute(target: str, *, default: str) -> Any:
-    """What a target names, whatever it is; ``default`` is the attribute where none is named."""
-    place, attribute = _parsed(target, default)
-    module = _module(place)
+    """The object that a target names. ``default`` is the attribute if the target names none."""
+    source, attribute = _parsed(target, default)
+    module = _module(source)
     if not hasattr(module, attribute):
-        raise LoadingError(f"{place} has no {attribute!r}. Check the name.")
+        raise LoadingError(f"{source} has no {attribute!r}. Check the name.")
     return getattr(module, attribute)
 
 
 def load_flow(target: str) -> Flow:
-    """The flow of a target. The current folder can be imported from."""
-    place, attribute = _parsed(target, _DEFAULT_ATTRIBUTE)
-    module = _module(place)
+    """The flow that a target names. Modules of the current folder can be imported."""
+    source, attribute = _parsed(target, _DEFAULT_ATTRIBUTE)
+    module = _module(source)
     if not hasattr(module, attribute):
         raise LoadingError(
-            f"{place} has no {attribute!r}. {_what_there_is(place, module, attribute)}"
+            f"{source} has no {attribute!r}. {_available_flows(source, module, attribute)}"
         )
     found = getattr(module, attribute)
     if isinstance(found, Flow):
         return found
     if isinstance(found, type) or not callable(found):
         raise LoadingError(
-            f"{attribute!r} of {place} is {_kind(found)}, not a Flow nor a function that returns "
-            f"one. {_what_there_is(place, module, attribute)}"
+            f"{attribute!r} of {source} is {_kind(found)}, not a Flow nor a function that returns "
+            f"one. {_available_flows(source, module, attribute)}"
         )
-    return _made_by(found, place, attribute)
+    return _made_by(found, source, attribute)
 
 
 def _parsed(target: str, default: str) -> tuple[str, str]:
-    # A drive letter has a colon too, so a path that ends like a file has no attribute.
-    place, colon, attribute = (target, "", "") if _is_file(target) else target.rpartition(":")
+    # A drive letter has a colon too, so a target that ends in .py has no attribute.
+    source, colon, attribute = (target, "", "") if _is_file(target) else target.rpartition(":")
     if not colon:
-        place, attribute = target, default
-    if not place or not attribute.isidentifier():
+        source, attribute = target, default
+    if not source or not attribute.isidentifier():
         wanted = "a flow" if default == _DEFAULT_ATTRIBUTE else default
         raise LoadingError(f"{target!r} does not name {wanted}. {_FORMS}.")
-    return place, attribute
+    return source, attribute
 
 
-def _is_file(place: str) -> bool:
-    return place.endswith(".py")
+def _is_file(source: str) -> bool:
+    return source.endswith(".py")
 
 
-def _module(place: str) -> ModuleType:
-    return _from_file(place) if _is_file(place) else _from_name(place)
+def _module(source: str) -> ModuleType:
+    return _from_file(source) if _is_file(source) else _from_name(source)
 
 
 def _from_name(name: str) -> ModuleType:
@@ -83,10 +83,10 @@ def _from_name(name: str) -> ModuleType:
     return _imported(name, name)
 
 
-def _from_file(place: str) -> ModuleType:
-    path = Path(place).resolve()
+def _from_file(source: str) -> ModuleType:
+    path = Path(source).resolve()
     if not path.is_file():
-        raise LoadingError(f"there is no file {place!r} in {Path.cwd()}. Check the path.")
+        raise LoadingError(f"there is no file {source!r} in {Path.cwd()}. Check the path.")
     _make_importable(Path.cwd())
     folder, names = path.parent, [path.stem]
     while (folder / "__init__.py").is_file():
@@ -97,15 +97,15 @@ def _from_file(place: str) -> ModuleType:
     name = ".".join(names)
     if not all(part.isidentifier() for part in names) or not names:
         raise LoadingError(
-            f"{place!r} cannot be imported: {name!r} is no name of a module. "
+            f"{source!r} cannot be imported: {name!r} is no name of a module. "
             f"Rename it, with letters, digits and underscores only."
         )
     _make_importable(folder)
-    module = _imported(name, place)
+    module = _imported(name, source)
     origin = getattr(module, "__file__", None)
     if origin is None or Path(origin).resolve() != path:
         raise LoadingError(
-            f"{place!r} cannot be imported, because Python has another module {name!r}, from "
+            f"{source!r} cannot be imported, because Python has another module {name!r}, from "
             f"{origin or 'within itself'}. Rename the file."
         )
     return module
@@ -114,11 +114,11 @@ def _from_file(place: str) -> ModuleType:
 def _make_importable(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-        # A file that was written since the last import would be missed otherwise.
+        # Otherwise Python would not see a file that was written since the last import.
         importlib.invalidate_caches()
 
 
-def _imported(name: str, place: str) -> ModuleType:
+def _imported(name: str, source: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -129,43 +129,43 @@ def _imported(name: str, place: str) -> ModuleType:
                 f"{name.replace('.', '/')}.py:{_DEFAULT_ATTRIBUTE}."
             ) from error
         raise LoadingError(
-            f"importing {place} failed: {_failure(error)}. Install {error.name!r} in this "
-            f"environment ({sys.executable}), or mend the import."
+            f"importing {source} failed: {_failure(error)}. Install {error.name!r} in this "
+            f"environment ({sys.executable}), or fix the import."
         ) from error
     except SystemExit as error:
         raise LoadingError(
-            f"importing {place} ended the program ({_failure(error)}). "
+            f"importing {source} ended the program ({_failure(error)}). "
             f"Put what it runs under: if __name__ == '__main__':"
         ) from error
     except Exception as error:
         raise LoadingError(
-            f"importing {place} failed: {_failure(error)}. Mend it and try again."
+            f"importing {source} failed: {_failure(error)}. Fix it and try again."
         ) from error
 
 
-def _made_by(function: Callable[..., Any], place: str, attribute: str) -> Flow:
-    asked = _arguments(function)
-    if asked:
+def _made_by(function: Callable[..., Any], source: str, attribute: str) -> Flow:
+    required = _arguments(function)
+    if required:
         raise LoadingError(
-            f"{attribute!r} of {place} is {described(function)}, which takes arguments: "
-            f"{', '.join(asked)}. Give them defaults, or name a function without arguments."
+            f"{attribute!r} of {source} is {described(function)}, which takes arguments: "
+            f"{', '.join(required)}. Give them defaults, or name a function without arguments."
         )
     try:
         made = function()
     except Exception as error:
         raise LoadingError(
-            f"{attribute!r} of {place} failed: {_failure(error)}. Mend it and try again."
+            f"{attribute!r} of {source} failed: {_failure(error)}. Fix it and try again."
         ) from error
     if not isinstance(made, Flow):
         raise LoadingError(
-            f"{attribute!r} of {place} is {described(function)}, and what it returned is "
+            f"{attribute!r} of {source} is {described(function)}, and what it returned is "
             f"{_kind(made)}, not a Flow. Let it return the flow that it builds."
         )
     return made
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
-    """The arguments that a call must give."""
+    """The names of the arguments without a default."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature
@@ -178,8 +178,8 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _what_there_is(place: str, module: ModuleType, missed: str) -> str:
-    """The flows of a module, and the functions that say that they return one."""
+def _available_flows(source: str, module: ModuleType, missed: str) -> str:
+    """The flows of a module, and its functions that are annotated to return one."""
     flows = [
         name
         for name, value in vars(module).items()
@@ -189,14 +189,14 @@ def _what_there_is(place: str, module: ModuleType, missed: str) -> str:
     ]
     if not flows:
         return f"It has no flows: build one there, as in {missed} = ef.Flow('name')."
-    return f"It has these flows: {', '.join(f'{place}:{name}' for name in flows)}."
+    return f"It has these flows: {', '.join(f'{source}:{name}' for name in flows)}."
 
 
 def _returns_a_flow(value: object) -> bool:
     if not inspect.isfunction(value) or _arguments(value):
         return False
     returns = value.__annotations__.get("return")
-    # A string where annotations are not evaluated: Flow, ef.Flow, emberflow.Flow.
+    # It is a string if annotations are not evaluated: Flow, ef.Flow, emberflow.Flow.
     return (isinstance(returns, type) and issubclass(returns, Flow)) or (
         isinstance(returns, str) and returns.split(".")[-1] == "Flow"
     )
@@ -207,7 +207,7 @@ def _kind(value: object) -> str:
 
 
 def _failure(error: BaseException) -> str:
-    """What was raised, and the last line outside of Emberflow and Python's importing."""
+    """The exception, and the last line outside of Emberflow and Python's import system."""
     words = f"{type(error).__qualname__}: {error}".rstrip(".")
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{type(error).__qualname__}: {error.msg} at {Where(error.filename, error.lineno)}"

@@ -1,8 +1,8 @@
-"""Streams: the fluent API's words for what can be done with the payloads that flow by.
+"""Streams: the methods of the fluent API.
 
-Nothing runs here, and nothing is remembered here: a stream is one output of a draft of its flow,
-and each method adds drafts. Methods that are more than one operation live in `operators/`, one idea
-a file; here they only have their names, types and examples.
+Nothing runs here, and a stream holds no payloads: it is one output of a draft of its flow, and each
+method adds drafts. Methods that take more than one operation are in `dsl.operators`, one idea a
+file; this module has only their names, types and examples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ A = TypeVar("A")
 class Stream(Generic[T]):
     """An ordered, unlimited sequence of payloads: the output of one step of a flow.
 
-    Streams may be read any number of times; every reader gets every payload.
+    Any number of steps may read a stream; every reader gets every payload.
     """
 
     def __init__(self, flow: Flow, node: int, port: int = 0, key: Key | None = None) -> None:
@@ -66,7 +66,7 @@ class Stream(Generic[T]):
     def flat_map(
         self, function: Callable[[T], Iterable[U | At[U]]], *, name: str | None = None
     ) -> Stream[U]:
-        """One payload to any number of payloads, also none, in the order they are given.
+        """One payload to any number of payloads, including none, in the order of the function.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("words")
@@ -74,7 +74,7 @@ class Stream(Generic[T]):
         >>> ef.run(flow, lines=["to be", "", "or not"])
         {'words': ['to', 'be', 'or', 'not']}
 
-        A payload wrapped in `At` is scheduled: it goes on at that later time.
+        A payload wrapped in `At` is scheduled: the next step gets it at that later time.
 
         >>> flow = ef.Flow("echo")
         >>> flow.front("calls").flat_map(lambda c: [c, ef.At(10, c + "!")]).sink("heard")
@@ -155,10 +155,10 @@ class Stream(Generic[T]):
         return operators.distinct(self.key_by(itself), name=name)
 
     def transaction(self, *, name: str | None = None) -> Transaction[T]:
-        """What each payload does to states, as a whole or not at all: ``with ... as tx:``.
+        """Open a transaction for each payload: ``with ... as tx:``.
 
-        Transactions take effect one after another, in the order of their payloads. See
-        docs/transactions.md.
+        Its updates of states are applied all together or not at all. Transactions take effect one
+        after another, in the order of their payloads. See docs/transactions.md.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("transfers")
@@ -177,7 +177,7 @@ class Stream(Generic[T]):
     def sink(self, name: str, *, partitions: int = 1) -> None:
         """Where the stream leaves the flow, in order.
 
-        With several partitions, after `key_by`: each key has its partition, and the order holds
+        Several partitions need a `key_by` before: each key has its partition, and the order holds
         within a partition. Their number belongs to the flow, never to the deployment.
         """
         _check_count(partitions, "sink", "partitions", 1)
@@ -206,10 +206,10 @@ class Stream(Generic[T]):
 
 
 class Loop(Stream[T]):
-    """A stream whose source is given later."""
+    """A stream whose source you give later, with `close`."""
 
     def close(self, feedback: Stream[T]) -> None:
-        """Give the loop its source: what flows there comes out here again."""
+        """Give the loop its source: the loop repeats every payload of ``feedback``."""
         loops = self.flow._feedback
         draft = self.flow._drafts[self._input.node]
         _check_same_flow(self.flow, feedback, f"{draft}")
@@ -226,7 +226,7 @@ class Loop(Stream[T]):
 
 
 class KeyedStream(Stream[T], Generic[K, T]):
-    """A stream with a key for its next step. All that keeps state by key starts here."""
+    """A stream with a key for its next step. Every operator with state by key starts here."""
 
     @property
     def _key(self) -> Key:
@@ -235,7 +235,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         return key
 
     def group(self, window: int, *, name: str | None = None) -> Stream[tuple[T, ...]]:
-        """For each payload the last ``window`` payloads of its key, in order, it being the last.
+        """For each payload, the last ``window`` payloads of its key, in order, ending with it.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("parity")
@@ -313,7 +313,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         with_key: bool = False,
         name: str | None = None,
     ) -> Stream[Any]:
-        """As `reduce`, beginning each key with the same initial accumulator.
+        """Like `reduce`, with the same initial accumulator for each key.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("histories")
@@ -339,7 +339,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
     def sum(
         self, of: Callable[[T], Any] | None = None, *, name: str | None = None
     ) -> Stream[tuple[K, Any]]:
-        """``(key, the sum so far)``, of the payloads or of what ``of`` takes from them.
+        """``(key, the sum so far)``, of the payloads or of ``of(payload)``.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("sums")
@@ -391,10 +391,10 @@ class KeyedStream(Stream[T], Generic[K, T]):
     def top(
         self, n: int, *, by: Callable[[T], Any] | None = None, name: str | None = None
     ) -> Stream[tuple[K, tuple[T, ...]]]:
-        """``(key, its n greatest payloads so far, the greatest first)``; of equals the earlier.
+        """``(key, its n greatest payloads so far, the greatest first)``; the earlier of equal ones.
 
-        It ranks payloads, not what became of them: the last total of each product, say, takes a
-        ``fold``.
+        It ranks payloads and never removes one that was superseded: to rank the latest total of each
+        product, for example, use `fold`.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("top")
@@ -419,10 +419,10 @@ class KeyedStream(Stream[T], Generic[K, T]):
     def window(
         self, windows: WindowSpec, *, emit: Literal["update", "close"] = "update"
     ) -> WindowedStream[K, T]:
-        """The payloads of each key in windows of time or of number; then count, sum, reduce ...
+        """Windows of time or of number over the payloads of each key; then count, sum, reduce ...
 
         ``emit="update"`` gives the window's value after each payload, ``emit="close"`` once, when
-        the window ends. A payload is in the window its time says, however late it came.
+        the window ends. The time of a payload determines its window, however late it arrives.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("per ten")
@@ -500,7 +500,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
     ) -> Stream[V]:
         """``combine(payload, the latest payload of table with this key)``, or with the default.
 
-        Changes of the table give no output of their own.
+        A change of the table gives no output of its own.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("enrich")
@@ -516,7 +516,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
 
 
 def merge(first: Stream[T], *others: Stream[T], name: str | None = None) -> Stream[T]:
-    """All payloads of several streams, in their one order.
+    """All payloads of several streams, in order.
 
     >>> import emberflow as ef
     >>> flow = ef.Flow("merged")

@@ -1,1 +1,1 @@
-"""The graph: what a flow is, once it is written. Nodes and edges, checked; not how they run."""
+"""The graph of a flow: its nodes and edges, checked. How they run is the runners' business."""

@@ -1,10 +1,10 @@
-"""From drafts to a graph: loops closed, readers counted, nodes numbered.
+"""Turn drafts into a graph: close loops, insert broadcasts, number nodes.
 
-A draft is a node whose inputs name other drafts. Two things keep it from being a graph yet: an input
-may name a loop, a placeholder whose source is given later; and an output may be read several times.
-Assembly replaces every loop by what it was closed with and puts a broadcast behind every output that
-has more than one reader, in the order in which the readers were written: that order becomes child
-ids, and so part of the order of the output.
+A draft is a node whose inputs name other drafts. Drafts differ from a graph in two ways: an input may
+name a loop, a placeholder whose source the user gives later; and several inputs may read one output.
+Assembly replaces every loop by the stream that closed it, and puts a broadcast behind every output
+with more than one reader. Its copies follow the order in which the user wrote the readers: that order
+becomes child ids, and so part of the order of the output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from emberflow.graph.transactions import with_transactions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopDraft(Node):
-    """The placeholder of a stream whose source is given later. No graph ever holds one."""
+    """The placeholder of a stream whose source the user gives later. A graph never holds one."""
 
     @property
     def kind(self) -> str:
@@ -35,9 +35,9 @@ def assembled(
     """The graph of a flow. Raises `FlowError` where the drafts do not make one."""
     for draft in drafts:
         if isinstance(draft, LoopDraft):
-            _through_loops(flow, drafts, feedback, Input(draft.id))  # also one that nothing reads
-    kept = [draft for draft in drafts if not isinstance(draft, LoopDraft)]
-    number = {draft.id: place for place, draft in enumerate(kept)}
+            _through_loops(flow, drafts, feedback, Input(draft.id))  # also if no step reads it
+    steps = [draft for draft in drafts if not isinstance(draft, LoopDraft)]
+    number = {draft.id: index for index, draft in enumerate(steps)}
 
     def renumbered(source: Input) -> Input:
         source = _through_loops(flow, drafts, feedback, source)
@@ -45,7 +45,7 @@ def assembled(
 
     nodes = [
         replace(draft, id=number[draft.id], inputs=tuple(map(renumbered, draft.inputs)))
-        for draft in kept
+        for draft in steps
     ]
     nodes, again = with_transactions(flow, nodes)
     return Graph(
@@ -58,7 +58,7 @@ def assembled(
 def _through_loops(
     flow: str, drafts: Sequence[Node], feedback: Mapping[int, Input], source: Input
 ) -> Input:
-    """The output that an input reads in the end. The reader's key wins over the feedback's."""
+    """The output that an input reads, with loops resolved. The reader's key overrides the loop's."""
     passed: set[int] = set()
     while isinstance(drafts[source.node], LoopDraft):
         loop = drafts[source.node]
@@ -81,8 +81,8 @@ def _through_loops(
 def _with_broadcasts(nodes: list[Node]) -> list[Node]:
     readers: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for node in nodes:
-        for place, source in enumerate(node.inputs):
-            readers.setdefault((source.node, source.port), []).append((node.id, place))
+        for index, source in enumerate(node.inputs):
+            readers.setdefault((source.node, source.port), []).append((node.id, index))
     inputs = [list(node.inputs) for node in nodes]
     added: list[Node] = []
     for (origin, port), reading in readers.items():
@@ -96,8 +96,8 @@ def _with_broadcasts(nodes: list[Node]) -> list[Node]:
             copies=len(reading),
         )
         added.append(fan_out)
-        for copy, (reader, place) in enumerate(reading):
-            inputs[reader][place] = replace(inputs[reader][place], node=fan_out.id, port=copy)
+        for copy, (reader, index) in enumerate(reading):
+            inputs[reader][index] = replace(inputs[reader][index], node=fan_out.id, port=copy)
     return [replace(node, inputs=tuple(inputs[node.id])) for node in nodes] + added
 
 

@@ -1,9 +1,9 @@
-"""How user functions are called, and how their mistakes are told.
+"""Call user functions, and report their errors.
 
-Runners do not call a user's function themselves. They take from here, once per node, a plain
-closure that calls it, gives back a list of payloads in order and turns whatever goes wrong into an
-error that names the step, the function, the element's global time and the payload. So every runner
-tells the same mistake in the same words, and the happy path costs one closure and one ``try``.
+Every runner reports the same mistake in the same words, with the step, the function, the element's
+global time and the payload. So runners do not call a user's function themselves: once per node they
+take a plain closure from here that calls it, returns a list of payloads in order and turns any
+exception into such an error. The happy path costs one closure and one ``try``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _timed_images(node: Map) -> Images:
 
 
 def scheduled_time(node: Map, at: At[Any], global_time: tuple[int, int]) -> int:
-    """The time that a scheduled item asks for, if it may: later than the item it comes from."""
+    """The time of a scheduled item. It must be later than that of the item it comes from."""
     if not node.schedules:
         raise OutputError(
             f"{shortened(at)} cannot be scheduled from here: only map and flat_map schedule, "
@@ -133,9 +133,9 @@ def balance_of(node: Node, key: Key) -> Balance:
 
 
 def pair_balance_of(pair: Map, group: Group, key: Callable[[Any], Any]) -> Balance:
-    """As `balance_of` a fused reduction: the key function is called in place of its pair map.
+    """`balance_of` for a fused reduction: calls the key function in place of the pair map.
 
-    The errors are those of the steps that the reference runner would have met them in.
+    Errors name the same steps as those of the reference runner, which does run the pair map.
     """
 
     def balance(payload: Any, global_time: tuple[int, int]) -> tuple[Any, int]:
@@ -171,9 +171,9 @@ def _hash(
 def function_error(
     node: Calling, error: Exception, payload: Any, global_time: tuple[int, int], *, where: str = ""
 ) -> FunctionError:
-    """What a function of a step raised, told in full. The payload is the user's own.
+    """The error that reports what a function of a step raised. ``payload`` is the user's own.
 
-    ``where`` tells more of what the function was shown than the payload does.
+    ``where`` describes the function's other arguments.
     """
     return FunctionError(
         f"a function of {node.name!r} raised {type(error).__qualname__}: {error}{where}",

@@ -8,11 +8,11 @@ All three show the same things with the same words:
 - the user's functions, the windows of groupings, the partitions of sinks;
 - the key of an input, because only keyed inputs cross the network;
 - the inputs that close a cycle, because state drifts there. They are `Graph.back_edges`, unless a
-  cycle leaves a scope and comes back into it: then they are those that lead back in the drawing.
+  cycle leaves a scope and comes back into it: then they are those that point back in the drawing.
 
-Names and functions come from the user and may hold any character: whatever goes into a form is
-escaped for it in one place, and ids are made of names, so that a step keeps its id, and a drawing in
-a repository its lines, when other steps come and go.
+Names and functions come from the user and may hold any character, so each format escapes its text in
+one place. Ids are made of names: a step keeps its id, and a drawing in a repository its lines, when
+other steps are added or removed.
 """
 
 from __future__ import annotations
@@ -164,13 +164,13 @@ def svg(graph: Graph, path: str | Path) -> None:
         ) from error
 
 
-# What there is to say of a step, whatever the form.
+# The description of a step, in every format.
 
 _MODES = {"one": "map", "many": "flat_map", "keep": "filter"}
 
 
 def _title(graph: Graph, node: Node) -> list[str]:
-    """Kind and name within the scope; a name made of the kind (``map-2``) says both."""
+    """Kind and name within the scope; just the name if it is made of the kind (``map-2``)."""
     kind = _MODES[node.mode] if isinstance(node, Map) else node.kind
     depth = len(_scope_path(graph, node))
     name = node.name if isinstance(node, Front | Sink) else "/".join(node.name.split("/")[depth:])
@@ -195,9 +195,9 @@ def _figures(node: Node, *, copies: bool) -> list[str]:
 def _functions(graph: Graph) -> list[list[UserFunction]]:
     """The user's functions for each node.
 
-    Those that an operator was given are named by several of its steps, so that errors can tell who
-    is to blame; they are shown in the first, which calls them. Keys and the functions of plain maps
-    are called wherever they are named.
+    Several steps of an operator name its functions, so that errors can blame the right one; a drawing
+    shows them in the first step, which calls them. Keys and the functions of plain maps are called
+    wherever they are named.
     """
     shown: list[list[UserFunction]] = []
     seen: set[tuple[str, str, int]] = set()
@@ -206,23 +206,23 @@ def _functions(graph: Graph) -> list[list[UserFunction]]:
         if isinstance(node, Access):
             given = (node.by.given, *given)
         scope = "/".join(_scope_path(graph, node)[:1]) or node.name
-        marks = [(scope, function.role, id(function.given)) for function in given]
+        uses = [(scope, function.role, id(function.given)) for function in given]
         shown.append(
             [
                 function
-                for function, mark in zip(given, marks, strict=True)
-                if function.role in ("", "key") or not isinstance(node, Map) or mark not in seen
+                for function, use in zip(given, uses, strict=True)
+                if function.role in ("", "key") or not isinstance(node, Map) or use not in seen
             ]
         )
-        seen.update(marks)
+        seen.update(uses)
     return shown
 
 
 def _lines(graph: Graph, node: Node, functions: Iterable[UserFunction]) -> list[str]:
-    """The label of a step in a picture: its title, then what it does, in short."""
+    """The label of a step in a picture: its title, figures and functions."""
     title = " ".join(_title(graph, node))
     if _is_fan_out(graph, node):
-        title = "fan-out"  # of what, the picture shows
+        title = "fan-out"  # the picture shows its origin
     names = [
         f"{function.role}={name_of(function.given)}" if function.role else name_of(function.given)
         for function in functions
@@ -242,20 +242,20 @@ def _edges(graph: Graph, outline: _Scope) -> Iterator[tuple[Node, Input, list[st
             yield node, source, label, back
 
 
-def _key_name(key: Key, told: Callable[[Callable[..., object]], str]) -> str:
-    """A key as the user knows it: their function, or what it stands for where it is ours."""
-    return key.given.role if key.given.role in OUR_KEYS else told(key.given.given)
+def _key_name(key: Key, description: Callable[[Callable[..., object]], str]) -> str:
+    """A key as the user knows it: their function, or the role of one of ours."""
+    return key.given.role if key.given.role in OUR_KEYS else description(key.given.given)
 
 
 def _printable(words: str) -> str:
-    """Without line breaks and other characters that no form could show."""
+    """Text with line breaks and other unprintable characters escaped."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in words
     )
 
 
-# Scopes: the tree of composed operators, in the order in which payloads pass.
+# Scopes: the tree of composed operators, in the order in which payloads pass them.
 
 _Path: TypeAlias = tuple[str, ...]
 _Child: TypeAlias = "int | _Path"
@@ -269,9 +269,9 @@ class _Scope:
 
 
 def _is_fan_out(graph: Graph, node: Node) -> bool:
-    """Whether a broadcast was put there because a stream is read several times.
+    """Whether `graph.assembly` added this broadcast because several steps read a stream.
 
-    It is named after its origin, which is a step and not a scope.
+    Its name begins with that of its origin, which is a step and not a scope.
     """
     if not isinstance(node, Broadcast):
         return False
@@ -289,15 +289,15 @@ def _scope_path(graph: Graph, node: Node) -> _Path:
 
 
 def _outline(graph: Graph) -> _Scope:
-    """The flow as a tree, in which a step comes after what it reads, and scopes stay whole.
+    """The flow as a tree, in which a step comes after the steps it reads, and scopes stay whole.
 
-    What leaves a scope and comes back into it cannot have both: there the scope stays whole.
+    A path that leaves a scope and comes back into it cannot have both: then the scope stays whole.
     """
     paths = [_scope_path(graph, node) for node in graph.nodes]
     ranks: dict[_Child, tuple[int, int]] = {}
     children: dict[_Path, set[_Child]] = {(): set()}
     for node, path in zip(graph.nodes, paths, strict=True):
-        # As written; a fan-out, which nobody wrote, behind its origin.
+        # In the order of the user's code; a fan-out behind its origin.
         rank = (node.inputs[0].node, 1) if _is_fan_out(graph, node) else (node.id, 0)
         ranks[node.id] = rank
         children.setdefault(path, set()).add(node.id)
@@ -324,7 +324,7 @@ def _outline(graph: Graph) -> _Scope:
 
 
 def _where_they_part(paths: list[_Path], one: int, other: int) -> tuple[_Child, _Child]:
-    """The ancestors of two nodes, or they themselves, that are children of one scope."""
+    """The ancestors of two nodes, or the nodes themselves, that are children of the same scope."""
     a, b = paths[one], paths[other]
     depth = 0
     while depth < min(len(a), len(b)) and a[depth] == b[depth]:
@@ -336,7 +336,7 @@ def _where_they_part(paths: list[_Path], one: int, other: int) -> tuple[_Child, 
 
 
 def _ordered(children: list[_Child], before: dict[_Child, set[_Child]]) -> Iterator[_Child]:
-    """Each after what is before it, otherwise as they are."""
+    """A topological order: each child after those in ``before``, otherwise in the given order."""
     waiting = list(children)
     done: set[_Child] = set()
     while waiting:
@@ -347,13 +347,13 @@ def _ordered(children: list[_Child], before: dict[_Child, set[_Child]]) -> Itera
 
 
 def _back_edges(graph: Graph, outline: _Scope) -> set[tuple[int, int]]:
-    """The inputs ``(node, input)`` that close a cycle, as the outline has it."""
-    place = {node: number for number, node in enumerate(_flattened(outline))}
+    """The inputs ``(node, input)`` that close a cycle in the order of the outline."""
+    rank = {node: number for number, node in enumerate(_flattened(outline))}
     return {
         (node.id, number)
         for node in graph.nodes
         for number, source in enumerate(node.inputs)
-        if place[source.node] > place[node.id] and _leads_to(graph, node.id, source.node)
+        if rank[source.node] > rank[node.id] and _leads_to(graph, node.id, source.node)
     }
 
 
@@ -396,7 +396,7 @@ def _nested(
 
 
 def _ids(graph: Graph) -> dict[int | _Path, str]:
-    """Names that both Mermaid and Graphviz take as they are, for nodes and for scopes.
+    """Ids of nodes and scopes that both Mermaid and Graphviz accept unquoted.
 
     They begin with a kind, so none is a reserved word.
     """
@@ -404,10 +404,10 @@ def _ids(graph: Graph) -> dict[int | _Path, str]:
 
     def add(key: int | _Path, kind: str, name: str) -> None:
         plain = f"{kind}_{re.sub(r'[^A-Za-z0-9]+', '_', name)}"
-        given, number = plain, 1
-        while taken.setdefault(given, key) != key:
+        unique, number = plain, 1
+        while taken.setdefault(unique, key) != key:
             number += 1
-            given = f"{plain}_{number}"
+            unique = f"{plain}_{number}"
 
     for node in graph.nodes:
         add(node.id, node.kind, node.name)
@@ -415,12 +415,12 @@ def _ids(graph: Graph) -> dict[int | _Path, str]:
         path = _scope_path(graph, node)
         for depth in range(1, len(path) + 1):
             add(path[:depth], "scope", "/".join(path[:depth]))
-    return {key: given for given, key in taken.items()}
+    return {key: unique for unique, key in taken.items()}
 
 
-# Looks. Colours say where payloads come from, where they go and where they are held.
+# Looks. Colours tell fronts, sinks and steps that hold state apart.
 
-#: Fill and line, dark text on all.
+#: Fill and line. The text is dark on all of them.
 _COLOURS = {
     "front": ("#e6f0fa", "#4f7fb0"),
     "map": ("#ffffff", "#8b929c"),
@@ -463,22 +463,21 @@ def _mermaid_style(colours: tuple[str, str]) -> str:
 
 def _mermaid_label(lines: Iterable[str]) -> str:
     first, *rest = (_mermaid_escaped(_printable(line)) for line in lines)
-    # A first character that is no letter could begin a Markdown list.
+    # A first character that is not a letter could begin a Markdown list.
     first = first if first[0].isalpha() or first[0] == "#" else f"#{ord(first[0])};{first[1:]}"
     return "<br/>".join([first, *rest])
 
 
 def _mermaid_escaped(words: str) -> str:
-    # Whatever Mermaid could take for its own syntax, for HTML or for Markdown is written as a
-    # number.
+    # Characters that Mermaid could take for its own syntax, HTML or Markdown become entities.
     return "".join(
         character if character.isalnum() or character in " _-./,=()" else f"#{ord(character)};"
         for character in words
     )
 
 
-# Downwards, because a page is higher than wide and labels are wider than high. Forward edges pull
-# their ends into one line, and those that go back do not, so that the way through a flow is straight.
+# Top to bottom, because a page is higher than wide and labels are wider than high. Forward edges have
+# a weight that aligns their ends and back edges have none, so that the path through a flow is straight.
 _DOT_GRAPH = (
     f'labelloc=t labeljust=l fontname="Helvetica" fontsize=14 fontcolor="{_TEXT}" rankdir=TB '
     f'nodesep=0.35 ranksep=0.35 pad=0.2 bgcolor=white style="rounded,filled" color="#c9ced6" '
@@ -509,7 +508,7 @@ _DOT_SHAPES = {
 
 
 def _dot_string(words: str) -> str:
-    # Graphviz reads \N, \G and others as its own, and a lone backslash before the closing quote.
+    # Graphviz gives \N, \G and others a meaning, and a lone backslash escapes the closing quote.
     lines = words.split("\n")
     return '"' + "\\n".join(map(_dot_escaped, lines)) + '"'
 
@@ -520,7 +519,7 @@ def _dot_escaped(words: str) -> str:
 
 
 def _dot_label(lines: list[str], *, small: bool) -> str:
-    """An HTML-like label: the title, and smaller what the step does."""
+    """An HTML-like label: the title, and below it the figures and functions in small type."""
     title, *rest = (html.escape(_printable(line)) for line in lines)
     more = "".join(f'<br/><font point-size="9" color="{_MUTED}">{line}</font>' for line in rest)
     return f"<{title}{more}>" if small else f"<<b>{title}</b>{more}>"

@@ -1,18 +1,18 @@
 """The graph of a flow: inert nodes, joined by their inputs, and the rules that make it runnable.
 
-A graph is plain frozen data. It is what every runner executes, what drawings show and what is
-compared when a stored state meets a flow. There are four operations (map, broadcast, merge,
-grouping) between fronts and sinks, and those of transactions (`graph.transactions`); whatever else the
-API offers has been composed of them before it gets here.
+A graph is plain frozen data. Every runner executes it, drawings show it, and a restored state is
+checked against its fingerprint. There are four operations (map, broadcast, merge, grouping) between
+fronts and sinks, and those of transactions (`graph.transactions`); the DSL composes everything else
+of them.
 
-Rules, checked by `Graph.__post_init__` (the builder checks what it can earlier, at the user's line):
+Rules, checked by `Graph.__post_init__` (the DSL checks what it can earlier, at the user's line):
 
-- every input names an output that exists, and every output is read by exactly one input: who wants
-  to read a stream twice puts a broadcast there, and the builder does it for them;
+- every input names an output that exists, and exactly one input reads each output: `graph.assembly`
+  puts a broadcast behind a stream that is read several times;
 - every node can be reached from a front and leads to a sink or a state;
-- every cycle has a grouping, which is what gives a cycle its order, and a map, which is the only
-  operation that can let a cycle end: grouping and merge make one item of one, broadcast makes more;
-- operations, fronts and sinks have names of their own.
+- every cycle has a grouping, which gives it an order, and a map, the only operation that can end a
+  cycle: grouping and merge make one item of one, broadcast makes more;
+- the names of operations are unique, and so are those of fronts and those of sinks.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from emberflow.values.functions import UserFunction, Where, itself, name_of
 from emberflow.values.hashing import stable_id
 from emberflow.values.item import scheduling_front
 
-#: How a map's function is called: it returns one payload, any number of them, or whether to keep
-#: the one it got.
+#: What a map's function returns: one payload, any number of payloads, or whether to keep its
+#: argument.
 MapMode: TypeAlias = Literal["one", "many", "keep"]
 
 
@@ -36,7 +36,8 @@ MapMode: TypeAlias = Literal["one", "many", "keep"]
 class Key:
     """A balancing function: the payload's key decides the worker, and the bucket of a grouping.
 
-    ``shown`` takes the user's payload out of one of ours, for errors.
+    ``given`` is the user's function. ``shown`` extracts the user's payload from one of ours, for
+    error messages.
     """
 
     function: Callable[[Any], Any]
@@ -46,7 +47,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Which output a node reads: node and port, and by which key its items are spread."""
+    """The output that a node reads: node and port, and the key that distributes its items."""
 
     node: int
     port: int = 0
@@ -55,9 +56,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What all nodes have: an id (its place in the graph), a name, inputs and a line of origin."""
+    """The common part of all nodes: an id (the index in the graph), a name, inputs and the user's
+    line that made it."""
 
-    #: Whether it puts the items of a cycle in order, can let a cycle end, and is an end of the flow.
+    #: Whether it orders the items of a cycle, can end a cycle, and is an end of the flow.
     orders: ClassVar[bool] = False
     lets_end: ClassVar[bool] = False
     ends: ClassVar[bool] = False
@@ -69,7 +71,7 @@ class Node:
 
     @property
     def distinguishing(self) -> tuple[str | int, ...]:
-        """What else must agree between workers, or a state and its flow."""
+        """Whatever else the fingerprint covers."""
         return ()
 
     @property
@@ -86,7 +88,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front(Node):
-    """Where elements enter. ``index`` is the second half of their global times."""
+    """Where elements enter. ``index`` is the second part of their global times."""
 
     index: int
 
@@ -95,12 +97,12 @@ class Front(Node):
 class Map(Node):
     """One payload to any number of payloads, by a pure function of the payload.
 
-    ``timed`` functions get the time of the item before the payload. Where it may not schedule, an
-    `At` among its images is a mistake. ``shown`` takes the user's
-    payload out of one of ours, for errors.
+    ``timed`` functions get the time of the item before the payload. A map with ``schedules=False``
+    may not return `At`. ``given`` are the user's functions. ``shown`` extracts the user's payload
+    from one of ours, for error messages.
 
-    ``kept`` belongs to the combine map of a reduction. Where its function raises and the element is
-    diverted, it says what goes round the cycle instead of the next accumulator: see
+    Only the combine map of a reduction has ``kept``. When its function raises and the element is
+    diverted, ``kept`` computes what goes round the cycle in place of the next accumulator: see
     `dsl.operators.reduce`.
     """
 
@@ -121,7 +123,7 @@ class Map(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broadcast(Node):
-    """One item to each of its ports."""
+    """A copy of each item for each of its ports."""
 
     copies: int
 
@@ -169,12 +171,12 @@ class Sink(Node):
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A cycle of drifting state that may be run in one step: merge, group, combine, broadcast.
+    """A cycle of drifting state that an engine may run in one step: merge, group, combine, broadcast.
 
     Payloads within are triples ``(key, is_accumulator, value)``. Items enter by input 0 of
-    ``merge`` and leave by port 1 of ``broadcast``; port 0 brings the accumulator back. Where the
-    map before it only makes triples of payloads (``pair``) and the one behind it only makes
-    payloads of triples (``value``), these may be part of the step too.
+    ``merge`` and leave by port 1 of ``broadcast``; port 0 brings the accumulator back. The step may
+    include the map before, if it only makes triples of payloads (``pair``), and the map behind, if
+    it only makes payloads of triples (``value``).
     """
 
     merge: int
@@ -185,9 +187,9 @@ class Reduction:
     combine_function: Callable[[Any, Any], Any]
     pair: int | None = None
     value: int | None = None
-    #: Takes the user's payload out of a mapped value, for errors.
+    #: Extracts the user's payload from a mapped value, for error messages.
     shown: Callable[[Any], Any] = itself
-    #: The user's key function, and whether ``(key, accumulator)`` leaves or the accumulator alone.
+    #: The user's key function, and whether the output is ``(key, accumulator)`` or the accumulator.
     key: Callable[[Any], Any] | None = None
     with_key: bool = False
 
@@ -238,7 +240,7 @@ class Graph:
 
     @cached_property
     def back_edges(self) -> frozenset[tuple[int, int]]:
-        """The inputs ``(node, input)`` that close a cycle, found from the fronts in order."""
+        """The inputs ``(node, input)`` that close a cycle, by a depth-first search from the fronts."""
         back: set[tuple[int, int]] = set()
         state: dict[int, Literal["open", "done"]] = {}
         for root in (node.id for node in self.nodes if isinstance(node, Front)):
@@ -263,10 +265,10 @@ class Graph:
 
     @cached_property
     def loop_entries(self) -> frozenset[int]:
-        """The merges where a loop of the user comes in: who goes round without end passes one.
+        """The merges where the user's loops come in: an item that goes round forever passes one.
 
-        A cycle is entered where two streams meet, so what a back edge leads to is a merge. That of a
-        reduction is none of these: its accumulator goes round once. Nor is that of a state: the
+        A cycle is entered where two streams meet, so a back edge leads to a merge. The merge of a
+        reduction does not count: its accumulator goes round once. Nor does that of a state: the
         decisions that come back to it end there.
         """
         sources = {
@@ -287,15 +289,16 @@ class Graph:
         return isinstance(maker, Map) and maker.kept is not None
 
     def kept_reader(self, node: Map) -> int:
-        """Where what a combine map keeps goes on: where the accumulator comes back."""
+        """The node that gets the payloads of ``kept``: the one that gets the accumulator back."""
         ((broadcast, _),) = self.readers[node.id]
         return self.readers[broadcast][0][0]
 
     @cached_property
     def fingerprint(self) -> int:
-        """A 64-bit digest of all that must agree between workers, or a state and its flow.
+        """A 64-bit digest of all that must agree between workers, and between a cut and its flow.
 
-        Functions count by name alone: their code may be mended without giving up the state.
+        It covers the names of functions and not their code, so that a user can fix a function and
+        keep the state.
         """
         parts: list[str | int] = [self.flow]
         for node in self.nodes:
@@ -347,7 +350,7 @@ def _check_inputs(graph: Graph) -> None:
     read: dict[tuple[int, int], Node] = {}
     for number, node in enumerate(graph.nodes):
         if node.id != number:
-            raise FlowError(f"flow {graph.flow!r}: {node} has id {node.id} at place {number}.")
+            raise FlowError(f"flow {graph.flow!r}: {node} has id {node.id} at index {number}.")
         _check_inputs_of(graph, node)
         for source in node.inputs:
             origin = graph.nodes[source.node]

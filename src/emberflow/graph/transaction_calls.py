@@ -1,6 +1,6 @@
-"""How the functions of transactions are called, and how their mistakes are told.
+"""Call the functions of transactions, and report their errors.
 
-As in `calls`, of which this is the part for transactions: every runner takes its closures from here.
+The part of `graph.calls` for transactions: every runner takes its closures from here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Verdict: TypeAlias = Callable[[Values, Any, tuple[int, int]], str | None]
 
 
 def outcome_of(access: Access) -> Outcome:
-    """What an access makes of a value, and whether its check holds."""
+    """The function of an access: from the value before to the value after, and the failed check."""
     function, check = access.function, access.check
 
     def outcome(before: Any, payload: Any, global_time: tuple[int, int]) -> tuple[Any, str | None]:
@@ -41,7 +41,7 @@ def outcome_of(access: Access) -> Outcome:
 
 
 def verdict_of(close: Close) -> Verdict:
-    """Which constraint over all values fails first."""
+    """The function of a closer: from all values to the first constraint that fails."""
     requires = close.requires
 
     def verdict(values: Values, element: Any, global_time: tuple[int, int]) -> str | None:

@@ -1,11 +1,11 @@
-"""Transactions in the graph: the nodes they are made of, and how drafts become those nodes.
+"""The nodes of transactions, and how drafts become those nodes.
 
-A transaction is what one item, the *opening item*, causes between its `Open` and its `Close`. Its
-identity is the opening item's place. (The design speaks of one global time; but an element may open
-several transactions, behind a `flat_map` or one after another, and these are told apart, and put in
-order, by place alone.) Within a transaction every operation adds child ids, so the identity is a
-prefix of the place of everything in it; how long a prefix follows from the graph (`depth_of`),
-because between opening and closing there is neither a merge nor a loop nor a scheduled item.
+A transaction is everything that one item, the *opening item*, causes between its `Open` and its
+`Close`. Its identity is the opening item's place. (A global time would not do: an element may open
+several transactions, behind a `flat_map` or one after another, and only their places tell them apart
+and order them.) Within a transaction every operation adds child ids, so the identity is a prefix of
+the place of everything in it. The graph determines the length of that prefix (`depth_of`), because
+between opening and closing there is neither a merge nor a loop nor a scheduled item.
 
 ::
 
@@ -17,26 +17,27 @@ because between opening and closing there is neither a merge nor a loop nor a sc
                  │        │               v
                  └─ element ─────────> close (by identity) ──> committed, rejected, outputs
 
-- `Access` is one ``update`` or ``read`` of the flow: it puts the key and the length of the identity
-  beside the payload. `State` is one node for all accesses of a state, from all transactions.
-- `Report` brings the element, and what leaves by ``tx.output``, to the closer.
-- `Close` decides, by the votes, and lets out what belongs to the decision.
+- `Access` is one ``update`` or ``read`` of the flow: it adds the key and the length of the identity
+  to the payload. `State` is one node for all accesses of a state, from all transactions.
+- `Report` sends the element, and the items of ``tx.output``, to the closer.
+- `Close` decides by the votes, and emits ``committed`` or ``rejected``, and the outputs.
 
-What leaves a transaction has the place ``identity + (CLOSED + port, ...)``. No child id is as great
-as `CLOSED`, so it comes after all that is within; and a transaction that is opened by what another
-one let out comes after that one, also at the states they share. So *the order of accesses at a state
-is the order of transactions*, whatever the flow is like.
+The output of a transaction has the place ``identity + (CLOSED + port, ...)``. All child ids within a
+transaction are less than `CLOSED`, so its output sorts after everything within. A transaction that is
+opened by the output of another one sorts after that one, also at the states they share. So *the order
+of accesses at a state is the order of transactions* in every flow.
 
 **Alone.** A transaction of exactly one access, reached by one-to-one maps only, with no constraint
 over several values, has exactly one participant, whose own check is the whole decision. It needs no
-votes and no closer: the state lets out what the closer would. The opening element travels beside the
-payload (`Carrying`) so that ``committed`` can give it back.
+votes and no closer: the state emits what the closer would. The opening element travels beside the
+payload (`Carrying`) so that the state can emit it as ``committed``.
 
-A transaction that has no check and no constraint cannot fail: nobody votes in it.
+A transaction that has no check and no constraint cannot fail, so its accesses do not vote.
 
-**Known from the element.** Whom an access concerns mostly follows from the element by maps alone, not
-from anything read. Then the closer, which has the element, can find that out for itself when it has
-to, which is when the transaction fails. So such an access votes only to say no.
+**Known from the element.** The key of an access mostly follows from the element by maps alone, not
+from values that the transaction read. Then the closer, which has the element, can compute the keys
+itself when it needs them, which is only when the transaction fails. So such an access votes only to
+say no.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ from emberflow.values.item import At
 
 T = TypeVar("T")
 
-#: Child ids of what leaves a transaction begin here: above every port and every number of an image.
+#: The first child id of a transaction's output: greater than every port and every index of an image.
 CLOSED = 2**32
 #: The ports of a closer, as child ids: committed, rejected, then the outputs.
 COMMITTED, REJECTED, OUTPUT = CLOSED, CLOSED + 1, CLOSED + 2
 
 
 class Values(dict[tuple[str, Any], Any]):
-    """What a transaction touched: ``(state, key)`` to the value after it, in the order of touching.
+    """The values that a transaction accessed: ``(state, key)`` to the value after, in access order.
 
     >>> values = Values({("accounts", "ada"): 5, ("accounts", "bob"): 7, ("limits", "ada"): 9})
     >>> values["accounts", "ada"], values.of("accounts")
@@ -70,13 +71,13 @@ class Values(dict[tuple[str, Any], Any]):
     __slots__ = ()
 
     def of(self, state: object) -> dict[Any, Any]:
-        """Key to value, of one state: by its name, or by the state itself."""
+        """The values of one state, by key. ``state`` is its name or the state itself."""
         name = getattr(state, "name", state)
         return {key: value for (own, key), value in self.items() if own == name}
 
 
 class Rejected(NamedTuple, Generic[T]):
-    """A transaction that was not applied: its element, the check that failed, what that saw."""
+    """A transaction that was not applied: its element, the failed check, the values it checked."""
 
     element: T
     check: str
@@ -85,7 +86,7 @@ class Rejected(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A constraint with the name that a rejection tells."""
+    """A constraint, and the name that `Rejected.check` reports."""
 
     name: str
     function: Callable[[Any], object]
@@ -93,7 +94,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open(Node):
-    """Where a transaction begins: each item that passes opens one."""
+    """Where transactions begin: each item that passes opens one."""
 
     transaction: str
 
@@ -110,7 +111,7 @@ class Access(Node):
     given: tuple[UserFunction, ...]
     #: Whether it decides alone; then its payloads are ``(element, payload)``.
     alone: bool = False
-    #: Whether such pairs arrive, or have to be made.
+    #: Whether the maps before it make these pairs. Otherwise it makes them itself.
     carried: bool = False
 
     @property
@@ -126,7 +127,7 @@ class Access(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Node):
-    """Brings an item of a transaction to its closer: the element, or one of its outputs."""
+    """Sends an item of a transaction to its closer: the element, or one of its outputs."""
 
     transaction: str
     #: Which output; -1 is the element.
@@ -141,8 +142,8 @@ class Report(Node):
 class State(Node):
     """Values by key, and every access to them.
 
-    ``outputs`` are its ports: the number of the access, and what of it goes there: ``vote``,
-    ``result``, or ``committed``, ``rejected`` and ``output`` of one that decides alone.
+    ``outputs`` are its ports: the number of the access, and the kind of item: ``vote``, ``result``,
+    or ``committed``, ``rejected`` and ``output`` of an access that decides alone.
     """
 
     orders: ClassVar[bool] = True
@@ -170,7 +171,7 @@ ClosePort: TypeAlias = tuple[str, int | str]
 class Close(Node):
     """Where a transaction is decided.
 
-    As a draft it has the ports that streams are taken from: committed, rejected, the outputs.
+    In a draft, streams read port 0 (committed), port 1 (rejected) and the outputs behind these.
     """
 
     orders: ClassVar[bool] = True
@@ -178,7 +179,7 @@ class Close(Node):
     transaction: str
     requires: tuple[Check, ...] = ()
     given: tuple[UserFunction, ...] = ()
-    #: The accesses that vote: a vote tells its number here.
+    #: The accesses that vote. A vote carries the index of its access in this tuple.
     voters: tuple[int, ...] = ()
     outputs: tuple[ClosePort, ...] = ()
 
@@ -197,13 +198,13 @@ class Close(Node):
         )
 
 
-# What travels between these nodes.
+# The payloads that travel between these nodes.
 #
-#   to a state    (key, access, length, payload)      access: its number there; ABORT: take it back
+#   to a state    (key, access, length, payload)      access: its number at the state, or ABORT
 #   to a closer   (identity, number, ...)             number: of the vote; ELEMENT; or OUTPUTS - port
 #       a vote    (identity, number, key, failed, value)   failed: a check's name, or None
 #
-# A result follows its version (child id 0), and so does an abort.
+# A result has the place of its version and child id RESULT, an abort child id ABORTED.
 #
 ABORT = -1
 RESULT, ABORTED = 0, 1
@@ -215,9 +216,9 @@ identity_of = itemgetter(0)
 
 
 def closer_key(report: tuple[Any, ...]) -> int:
-    """What picks the closer's worker: few values, well spread, from the time alone.
+    """The key that picks the closer's worker: few values, well spread, from time and front alone.
 
-    Identities never come twice, so a hash of the whole would only fill tables of keys met before.
+    Identities never repeat, so keying by the identity would only fill the caches of known keys.
     """
     time, front = report[0][:2]
     return int((time * 0x9E3779B97F4A7C15 >> 48) + front) & 0xFFF
@@ -229,14 +230,14 @@ def front_of(report: tuple[Any, ...]) -> int:
     return front
 
 
-#: What our own keys stand for, in drawings.
+#: The names of our own keys in drawings.
 OUR_KEYS = ("the key", "the transaction")
 _STATE_KEY = Key(state_key, UserFunction(OUR_KEYS[0], state_key), shown=itemgetter(3))
 _CLOSER_KEY = Key(closer_key, UserFunction(OUR_KEYS[1], closer_key), shown=itemgetter(2))
 
 
 class Carrying:
-    """A one-to-one map of a transaction that is decided alone: the element goes along."""
+    """A one-to-one map of a transaction that decides alone: it carries the element along."""
 
     __slots__ = ("begins", "function")
 
@@ -250,7 +251,7 @@ class Carrying:
 
 
 class CarryingTimed(Carrying):
-    """The same, of a function that takes the time too."""
+    """The same for a function that takes the time too."""
 
     __slots__ = ()
 
@@ -261,12 +262,12 @@ class CarryingTimed(Carrying):
 
 
 def _beside(element: Any, image: Any) -> Any:
-    # Hidden in a pair, a scheduled item would pass for a payload; so it is refused.
+    # An `At` inside of a pair would pass for a payload. Returned bare, it is refused as it should be.
     return image if image.__class__ is At else (element, image)
 
 
 def known_from_element(graph: Graph, access: Access) -> bool:
-    """Whether an access follows from the transaction's element alone, and from nothing read."""
+    """Whether an access follows from the transaction's element alone, and from no value read."""
     node: Node = access
     while not isinstance(node := graph.nodes[node.inputs[0].node], Open):
         if isinstance(node, State):
@@ -275,20 +276,20 @@ def known_from_element(graph: Graph, access: Access) -> bool:
 
 
 def votes_aloud(graph: Graph, close: Close, access: Access) -> bool:
-    """Whether an access tells the closer that it holds, too: its value is asked for, or the closer
-    cannot know of it otherwise."""
+    """Whether an access also votes yes: because a constraint needs its value, or because the closer
+    cannot compute its key."""
     return bool(close.requires) or not known_from_element(graph, access)
 
 
 def hears_elements_alone(graph: Graph, close: Close) -> bool:
-    """Whether a closer hears of a transaction that commits nothing but its element."""
+    """Whether a closer receives only the element of a transaction that commits."""
     voters = [graph.nodes[voter] for voter in close.voters]
     aloud = any(isinstance(each, Access) and votes_aloud(graph, close, each) for each in voters)
     return not aloud and all(what != "output" for what, _ in close.outputs)
 
 
 def depth_of(graph: Graph, node: Node) -> int:
-    """How many child ids a place has here beyond the identity of its transaction."""
+    """The number of child ids that a place has at this node beyond its transaction's identity."""
     depth, origin = way_in(graph, node)
     if not isinstance(origin, Open):
         raise FlowError(f"flow {graph.flow!r}: {node} is not in a transaction: {origin}.")
@@ -296,8 +297,8 @@ def depth_of(graph: Graph, node: Node) -> int:
 
 
 def way_in(graph: Graph, node: Node) -> tuple[int, Node]:
-    """From a node back to where its transaction was opened, or to what is outside of any: how many
-    child ids a place gets on the way, and what is there."""
+    """The number of child ids that a place gets between the origin of a node's items and the node,
+    and that origin: the `Open` of its transaction, or a node outside of any transaction."""
     depth, origin = 0, node
     while origin.inputs:
         source = origin.inputs[0]
@@ -324,9 +325,9 @@ class _Drafted:
 
 
 def with_transactions(flow: str, drafts: Sequence[Node]) -> tuple[list[Node], dict[int, int]]:
-    """The nodes of all drafts, with states and closers joined to what leads to them.
+    """The nodes of all drafts, with the inputs of states and closers connected.
 
-    The second result is the new number of each draft that is still there.
+    The second result is the new id of each draft that is still there.
     """
     if not any(isinstance(draft, Open | State) for draft in drafts):
         return list(drafts), {draft.id: draft.id for draft in drafts}
@@ -338,9 +339,9 @@ class _Expansion:
         self.flow = flow
         self.made: dict[int, Node] = {draft.id: draft for draft in drafts}
         self.read = {(source.node, source.port) for node in drafts for source in node.inputs}
-        #: Outputs of drafts that are outputs of other nodes now.
+        #: The outputs that replace outputs of drafts.
         self.moved: dict[tuple[int, int], Input] = {}
-        #: Nodes whose inputs were joined here.
+        #: Nodes whose inputs this expansion connected.
         self.joined: set[int] = set()
         self.next = len(drafts)
         self.states = {draft.name: draft for draft in drafts if isinstance(draft, State)}
@@ -411,14 +412,14 @@ class _Expansion:
         return all(self._passes(output, access) for output in drafted.outputs)
 
     def _ones_before(self, access: Access) -> list[Map] | None:
-        """The maps from the opening to the access; None where something else is between."""
+        """The maps from the opening to the access; None if something else is between."""
         found: list[Map] = []
         node: Node = access
         while not isinstance(node := self.made[node.inputs[0].node], Open):
             if not isinstance(node, Map) or node.mode != "one":
                 return None
             found.append(node)
-        # Who else reads the element, or a map's image, would get pairs, or need a closer.
+        # Another reader of the element, or of a map's image, would get pairs, or need a closer.
         return found[::-1] if all(map(self._is_read_once, [node, *found])) else None
 
     def _is_read_once(self, node: Node) -> bool:
@@ -426,7 +427,7 @@ class _Expansion:
         return sum(source.node == node.id for source in inputs) == 1
 
     def _passes(self, output: Report, access: Access) -> bool:
-        """Whether an output is something that comes out of the access."""
+        """Whether an output descends from the result of the access."""
         node: Node = output
         while not isinstance(node, Open | Access):
             node = self.made[node.inputs[0].node]
@@ -475,7 +476,7 @@ class _Expansion:
         close = drafted.close
         can_fail = bool(close.requires) or any(access.check for access in drafted.accesses)
         updated = {access.state: None for access in drafted.accesses if access.function}
-        # Of reads whose outcome nobody reads there is nothing to decide.
+        # If a transaction only reads, and no step reads its outcome, there is nothing to decide.
         votes = can_fail and bool(
             updated or drafted.outputs or {(close.id, 0), (close.id, 1)} & self.read
         )
@@ -485,7 +486,7 @@ class _Expansion:
             number = self.accesses[access.state].index(access.id)
             if (access.id, 0) in self.read:
                 self._put_out(access.state, number, "result", (access.id, 0))
-            # A read that cannot fail, and whose value nobody asks for, has nothing to say.
+            # A read that cannot fail, and whose value no constraint needs, does not vote.
             if votes and (access.function or access.check or close.requires):
                 into.append(Input(self.states[access.state].id, len(self.outputs[access.state])))
                 self.outputs[access.state].append((number, "vote"))
@@ -531,18 +532,18 @@ class _Expansion:
     def _renumbered(self) -> tuple[list[Node], dict[int, int]]:
         number = {old: new for new, old in enumerate(self.made)}
 
-        def source(given: Input, of: Node) -> Input:
-            # What was joined here is as it should be; what the user joined may have moved.
+        def source(old: Input, of: Node) -> Input:
+            # Inputs that this expansion connected are right; those of drafts may have moved.
             ours = of.id in self.joined
-            found = given if ours else self.moved.get((given.node, given.port), given)
-            return replace(given, node=number[found.node], port=found.port)
+            found = old if ours else self.moved.get((old.node, old.port), old)
+            return replace(old, node=number[found.node], port=found.port)
 
         nodes = [
             self._with_numbers(
                 replace(
                     node,
                     id=number[node.id],
-                    inputs=tuple(source(given, node) for given in node.inputs),
+                    inputs=tuple(source(old, node) for old in node.inputs),
                 ),
                 number,
             )

@@ -1,2 +1,2 @@
-"""Values: what every other room is made of. Items and their order, stable hashes, shares of them,
-persistent lists, and what can be said of a user's function. Nothing here knows of flows."""
+"""Values that every other room uses: items and their order, stable hashes, each worker's share of the
+hashes, persistent lists, and descriptions of user functions. Nothing here knows of flows."""

@@ -1,9 +1,9 @@
-"""What can be said of a user's function: its name, the file and line it comes from.
+"""Describe a user's function: its name, and the file and line that define it.
 
-Errors and drawings speak of functions in the user's words. A step may be made of several functions
-(``reduce`` of ``first`` and ``combine``), wrapped in callables of our own; ``UserFunction`` keeps
-the user's beside the one that runs, and ``blamed`` finds the culprit of a traceback. Nothing of
-this costs anything while all goes well.
+Errors and drawings name functions as the user wrote them. A step may consist of several functions
+(``reduce`` of ``first`` and ``combine``), wrapped in callables of our own. ``UserFunction`` keeps
+the user's function beside the callable that runs, and ``blamed`` finds which one a traceback points
+to. Nothing of this costs time unless an error is raised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-#: Frames of these are not the user's. A scope of an operator is entered through contextlib.
+#: Stack frames of these files are not the user's. Operators enter their scopes through contextlib.
 _OURS = (str(Path(__file__).parents[1]), contextlib.__file__)
 
 
@@ -35,7 +35,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class UserFunction:
-    """A function the user gave, and the part it plays in its step."""
+    """A function that the user passed, and its role in the step (``key``, ``combine`` ...)."""
 
     role: str
     given: Callable[..., Any]
@@ -45,7 +45,7 @@ class UserFunction:
 
 
 def itself(payload: Any) -> Any:
-    """The identity, where a function is asked for and nothing is to be done."""
+    """The identity function."""
     return payload
 
 
@@ -58,7 +58,7 @@ def caller() -> Where:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    # What dataclasses generate has a module and no file.
+    # Methods that dataclasses generate have a module but no file.
     module = frame.f_globals.get("__name__", "")
     return frame.f_code.co_filename.startswith(_OURS) or module.partition(".")[0] == "emberflow"
 
@@ -90,7 +90,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def described(function: Callable[..., Any]) -> str:
-    """A function's name with its file and line, where it has one.
+    """A function's name, with the file and line that define it if it is written in Python.
 
     >>> described(len)
     'len'
@@ -104,8 +104,8 @@ def described(function: Callable[..., Any]) -> str:
 def blamed(error: BaseException, functions: Sequence[UserFunction]) -> str:
     """Which of a step's functions an exception came from.
 
-    The outermost frame that is not ours is the function we called. A builtin leaves no frame: then
-    all functions of the step are named.
+    The outermost frame that is not ours belongs to the function that we called. A builtin leaves no
+    frame: then the answer names all functions of the step.
     """
     codes = {code_of(function.given): function for function in functions}
     for frame, line in traceback.walk_tb(error.__traceback__):

@@ -3,28 +3,30 @@
 Guarantees:
 
 - `encode_key(a) == encode_key(b)` exactly when `a` and `b` are one key of a Python dict. Buckets
-  are dicts, while workers, sink partitions and the batch runner go by the encoding: were the two
-  to disagree, `1` and `1.0` would share a bucket on one worker and part on two, and the output
-  would depend on the number of workers.
-- A key for which that cannot be promised is refused with `UnstableKey`, never guessed at.
-- `key_hash(key)` is xxh32 of the encoding as a signed 32-bit integer. It knows nothing of
+  are in dicts, while workers, sink partitions and the batch runner use the encoding. If the two
+  disagreed, `1` and `1.0` would share a bucket on one worker and have two on two workers, and the
+  output would depend on the number of workers.
+- A key for which that cannot be guaranteed raises `UnstableKey`.
+- `key_hash(key)` is xxh32 of the encoding as a signed 32-bit integer. It does not depend on
   PYTHONHASHSEED, memory addresses, module names or the Python version.
 - `hash_ranges(workers)` covers the signed 32-bit integers without gap or overlap, and
   `owner(hash, workers)` is the index of the range that holds the hash.
 
 Theory of operation. A str is encoded as its UTF-8 bytes and nothing else, so that any language can
-compute the hash of the commonest key. All else begins with a tag between 0x80 and 0xBF, with which
-no UTF-8 text can begin. Inside tuples and dataclasses each part is preceded by its length, so parts
-can't run into each other. Numbers follow Python: True, 1 and 1.0 are one key, hence one encoding.
+compute the hash of the commonest key. Every other encoding begins with a tag between 0x80 and 0xBF,
+with which no UTF-8 text can begin. Inside tuples and dataclasses each part is preceded by its
+length, so parts can't run into each other. Numbers follow Python: True, 1 and 1.0 are one key,
+hence one encoding.
 
-How a value is encoded depends on its class alone. Subclasses are judged once, by the `__eq__` they
-inherit, because equality is what the encoding has to reproduce: an IntEnum member equals its int
-and is encoded as one, a named tuple as a tuple, a class with an `__eq__` of its own is refused. A
+The class of a value determines its encoding. A subclass is classified once, by the `__eq__` it
+inherits, because the encoding has to reproduce equality: an IntEnum member equals its int and is
+encoded as one, a named tuple as a tuple, a class with an `__eq__` of its own is refused. A
 `__hash__` of its own is trusted to agree with `__eq__`, as Python requires.
 
-NEVER change an encoding or the hash: stored cuts and sink partitions are laid out by them, and a
-changed one sends a key to a worker that does not hold its state. The golden values in the tests are
-there to fail. If it has to change after all, raise `KEY_ENCODING_VERSION`, which cuts can record.
+NEVER change an encoding or the hash: they determine the layout of stored cuts and sink partitions,
+and a changed one sends a key to a worker that does not hold its state. The golden values in the
+tests fail on any change. If one is unavoidable, raise `KEY_ENCODING_VERSION`, which cuts can
+record.
 """
 
 import dataclasses
@@ -86,8 +88,8 @@ class UnstableKey(TypeError):  # noqa: N818 (UnstableKeyError adds step and func
     """A key, or a part of one, has no encoding that agrees with its equality.
 
     `path` leads to the part (`key[1].name`), `value_type` names its type and `advice` says what the
-    key function should return in its place. All three are text: the error has to survive the way
-    from a worker to a driver that may lack the class.
+    key function should return in its place. All three are text, because a worker sends the error to
+    a driver that may lack the class.
 
     >>> encode_key(("ada", [1, 2]))
     Traceback (most recent call last):
@@ -109,7 +111,7 @@ instead of such an x return tuple(x)
         )
 
     def inside(self, step: str) -> "UnstableKey":
-        """The same complaint, seen from the container that holds the key at `step`."""
+        """The same error, as seen from the container that holds the key at `step`."""
         path = f"key{step}{self.path.removeprefix('key')}"
         return UnstableKey(path, self.value_type, self.reason, self.advice)
 
@@ -128,15 +130,15 @@ def encode_key(key: object) -> bytes:
 
 
 def key_hash(key: Any) -> int:
-    """The place of a key among the signed 32-bit integers.
+    """The stable hash of a key: a signed 32-bit integer.
 
     >>> key_hash("ada"), key_hash(("ada", 7))
     (-18984734, -1971325118)
     """
     kind = type(key)
     try:
-        # The encoders of the commonest types, written out to save a call. What they can't encode
-        # (a lone surrogate, an int beyond 64 bits) is too rare to be asked about beforehand.
+        # The encoders of the commonest types, inlined to save a call. Values that they can't encode
+        # (a lone surrogate, an int beyond 64 bits) are too rare to test for beforehand.
         if kind is str:
             digest = xxh32_intdigest(key.encode())
         elif kind is int:
@@ -193,8 +195,8 @@ def hash_ranges(workers: int) -> tuple[HashRange, ...]:
 def owner(hash: int, workers: int) -> int:
     """The index of the range in `hash_ranges(workers)` that holds the hash.
 
-    Once for every item sent, so nothing is checked here: whoever fixes the number of workers calls
-    `hash_ranges`, which does.
+    Senders call it for every item, so it checks nothing: `hash_ranges` checks the number of
+    workers.
 
     >>> [owner(hash, 3) for hash in (-2147483648, -715827883, -715827882, 2147483647)]
     [0, 0, 1, 2]
@@ -203,9 +205,9 @@ def owner(hash: int, workers: int) -> int:
 
 
 def stable_id(*parts: str | int) -> int:
-    """An unsigned 64-bit id, never 0, of what the parts name together; their order counts.
+    """An unsigned 64-bit id, never 0, of the parts in this order.
 
-    For the ids of physical operations, where 0 would vanish in the xor of a trace, and for the
+    Used for the ids of physical operations, where 0 would vanish in the xor of a trace, and for the
     fingerprints of graphs.
 
     >>> stable_id("count", 0) != stable_id("count", 1)
@@ -227,7 +229,7 @@ _SHORT: Final = tuple(bytes((length,)) for length in range(255))
 
 
 def _length(encoded: bytes) -> bytes:
-    """What precedes a part: one byte below 255, nine from there on; none begins another.
+    """The length before a part: one byte below 255, else nine. No length is a prefix of another.
 
     >>> _length(b"ab"), _length(bytes(256))
     (b'\\x02', b'\\xff\\x00\\x00\\x00\\x00\\x00\\x00\\x01\\x00')
@@ -283,7 +285,7 @@ def _encode_parts(
     try:
         for part in parts:
             code = _ENCODERS[type(part)](part)
-            # `_length`, written out: this loop is what a composite key costs.
+            # `_length`, inlined: this loop is most of the cost of a composite key.
             encoded.append(_SHORT[len(code)] if len(code) < 255 else _length(code))
             encoded.append(code)
     except UnstableKey as problem:
@@ -300,42 +302,43 @@ _EPOCH: Final = datetime(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def _encode_datetime(moment: datetime) -> bytes:
-    zone = moment.tzinfo
-    wall_us = (moment.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
+def _encode_datetime(when: datetime) -> bytes:
+    zone = when.tzinfo
+    wall_us = (when.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
     if zone is None:
         return _DATETIME_NAIVE + _encode_int(wall_us)
-    offset = moment.utcoffset()
-    if type(zone) is not timezone and not _is_one_instant(moment):
+    offset = when.utcoffset()
+    if type(zone) is not timezone and not _is_one_instant(when):
         _refuse(
-            moment,
+            when,
             "which its zone does not map to one instant and back (a clock change?)",
             "x.astimezone(datetime.UTC)",
         )
     if offset is None:
-        # To Python this is a naive one, and equal to it.
+        # Python treats it as naive, and equal to the naive one.
         return _DATETIME_NAIVE + _encode_int(wall_us)
     # In integers, because the UTC instant of a sentinel like datetime.max may have no datetime.
     return _DATETIME_AWARE + _encode_int(wall_us - offset // _MICROSECOND)
 
 
-def _is_one_instant(moment: datetime) -> bool:
+def _is_one_instant(when: datetime) -> bool:
     """Whether equality of this aware datetime is equality of instants.
 
     Within one zone Python compares wall clocks and ignores `fold`; between zones it compares
     instants, except that a time whose offset depends on `fold` equals nothing (PEP 495). Both come
     to the same where wall clock and instant determine each other.
     """
-    if moment.utcoffset() != moment.replace(fold=1 - moment.fold).utcoffset():
+    if when.utcoffset() != when.replace(fold=1 - when.fold).utcoffset():
         return False
-    # ZoneInfo shows a skipped time by its fold as well. Other zones may not; there and back tells.
-    if type(moment.tzinfo) is ZoneInfo or moment.utcoffset() is None:
+    # ZoneInfo reveals a skipped time by its fold as well. Other zones may not, so
+    # convert there and back.
+    if type(when.tzinfo) is ZoneInfo or when.utcoffset() is None:
         return True
     try:
-        back = moment.astimezone(UTC).astimezone(moment.tzinfo)
+        back = when.astimezone(UTC).astimezone(when.tzinfo)
     except (ArithmeticError, ValueError, NotImplementedError):
         return False
-    return back.replace(tzinfo=None) == moment.replace(tzinfo=None)
+    return back.replace(tzinfo=None) == when.replace(tzinfo=None)
 
 
 def _encode_time(clock: time) -> bytes:
@@ -373,10 +376,10 @@ _EXACT: Final[dict[type, _Encoder]] = {
 
 # --- Encoders of classes that inherit from them ---------------------------------------------------
 
-# A subclass may override what reads it (`__int__`, `__iter__`, `encode`), and `__eq__` of the base
-# would not notice. So the base's own methods take the plain value out.
-# Only on Python before 3.13: a subclass of date that is no datetime calls itself equal to the
-# datetimes of its day, which deny it. A dict keeps them apart by hash, and so do we.
+# A subclass may override the methods that read it (`__int__`, `__iter__`, `encode`), which `__eq__`
+# of the base ignores. So the base's own methods extract the plain value.
+# Before Python 3.13 an instance of a subclass of date that is no datetime equals the datetimes of its
+# day, which do not equal it. A dict keeps them apart by hash, and so do we.
 _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
     int: int.__int__,
     float: float.__float__,
@@ -384,7 +387,7 @@ _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
     bytes: lambda data: bytes.__getitem__(data, slice(None)),
     tuple: lambda parts: tuple(tuple.__iter__(parts)),
     # Before date, of which it is a subclass.
-    datetime: lambda moment: datetime.combine(datetime.date(moment), datetime.timetz(moment)),
+    datetime: lambda when: datetime.combine(datetime.date(when), datetime.timetz(when)),
     date: lambda day: date.fromordinal(date.toordinal(day)),
     time: lambda clock: datetime.combine(_EPOCH, clock).timetz(),
     timedelta: timedelta.__pos__,
@@ -393,7 +396,7 @@ _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 class _Encoders(dict[type, _Encoder]):
-    """The encoder of each class met so far."""
+    """A cache: the encoder of each class seen so far."""
 
     # A program that makes classes in a loop must not fill the memory with them.
     CLASSES_MAX: Final = 4096
@@ -428,10 +431,10 @@ def _refuser(reason: str, advice: str) -> _Encoder:
 
 
 def _head(tag: bytes, cls: type) -> bytes:
-    # Without the module: a class of a script lives in `__main__` there and under the script's name
-    # where a worker imports it, and has to be the same class to both. In consequence two classes of
-    # one qualified name must not be mixed among the keys of one step: their instances would be
-    # encoded alike without being equal.
+    # Without the module: a class of a script is in `__main__` on the driver and in a module of the
+    # script's name where a worker imports it; both must encode it alike. Hence the keys of one step
+    # must not mix two classes of the same qualified name: their instances would be encoded alike
+    # without being equal.
     name = _encode_str(cls.__qualname__)
     return tag + _length(name) + name
 
@@ -492,8 +495,8 @@ def _dataclass_fault(cls: Any) -> tuple[str, str] | None:
 def _has_generated_eq(cls: Any) -> bool:
     """Whether `__eq__` does what @dataclass generates for the fields of this class.
 
-    Nothing marks a generated method, and @dataclass keeps a hand-written one without a word. So we
-    have it generate one for the same fields and compare the code.
+    Nothing marks a generated method, and @dataclass silently keeps a hand-written one. So we
+    generate one for the same fields and compare the code.
     """
     twin = dataclasses.make_dataclass("Twin", _compared(cls), frozen=True)
     code = attrgetter("co_code", "co_consts", "co_names", "co_varnames")

@@ -4,9 +4,9 @@ What is guaranteed:
 
 1. *Total.* Metas compare by global time, then child ids, then trace. Python's own comparison of
    tuples is that order, so no hot path ever calls a function to compare.
-2. *Local.* What an operation makes of an item follows it and precedes the next item: an output's
-   child ids extend its input's, and a tuple sorts after its prefix and before whatever sorts after
-   that prefix. This is the property that lets an accumulator find its place between two elements.
+2. *Local.* The outputs of an item follow it and precede the next item: an output's child ids extend
+   its input's, and a tuple sorts after its prefix and before whatever sorts after that prefix. This
+   property puts an accumulator between the element that made it and the next one.
 3. *Repeatable.* Nothing here comes from a clock or a random number. A path of child ids names one
    item among all that an element causes, so an item has the same global time and child ids on every
    run, every runner and every number of workers.
@@ -24,26 +24,27 @@ third of a nested one::
     mark          trace << 1 | tombstone
     item          (place, mark, payload)
 
-A place is all of the order but the last tie-break. Two items of one place are two histories of one
-item, told apart by their marks; an item and its tombstone have one place and one trace, and links
-are FIFO, so the later of the two is always the tombstone. A global time is a prefix of the places
-of its items, so comparing a place with a global time needs no conversion either.
+A place is the whole order except for the last tie-break. Two items with the same place are two
+histories of one item; their marks tell them apart. An item and its tombstone have the same place
+and trace, and links are FIFO, so the later of the two is always the tombstone. A global time is a
+prefix of the places of its items, so comparing a place with a global time needs no conversion
+either.
 
-**Trace.** The papers' trace is the xor of the ids of the physical operations passed. All operations
-without a key run where their input is, so what tells two histories apart is the sequence of workers
-that keyed inputs sent an item to. `hopped` mixes just that in, once a hop. It multiplies before it
+**Trace.** The papers' trace is the xor of the ids of the physical operations passed. Operations
+without a key run where their input is, so two histories differ only in the sequence of workers that
+keyed inputs sent the item to. `hopped` mixes in that worker, once a hop. It multiplies before it
 adds, so that the order of the hops counts: with a plain xor, an item that a loop sends to worker A
 and then B would have the trace of one sent to B and then A, and a tombstone could take back the
 wrong one. (Rotating by a bit instead would be no better after 64 hops.)
 
-**Scheduled items.** `At(time, payload)` returned by a map makes an item of its own global time
-``(time, scheduling front of the operation)``. Scheduling fronts are negative: at one time,
-scheduled items come before elements, so a window ``[0, 10)`` closes before the element of time 10
-is looked at, and as soon as all fronts have reached 10. Two items scheduled for one time by one
-operation are told apart by their child ids, which begin with the global time of the element they
-descend from and go on with the path from there. A scheduled item that schedules another puts a
-64-bit digest in the place of that path: a timer that renews itself for a year must not carry its
-history with it.
+**Scheduled items.** A map that returns `At(time, payload)` makes an item with a global time of its
+own, ``(time, scheduling front of the operation)``. Scheduling fronts are negative, so at equal
+times scheduled items come before elements: a window ``[0, 10)`` closes before the element of time
+10 is processed, and as soon as all fronts have reached 10. Two items that one operation schedules
+for the same time differ in their child ids, which begin with the global time of the element they
+descend from and continue with the path from there. A scheduled item that schedules another replaces
+that path by a 64-bit digest: a timer that renews itself for a year must not carry its history with
+it.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ from emberflow.values.hashing import stable_id
 
 T = TypeVar("T")
 
-#: Times are signed 64-bit, so that cuts and the wire can store them. The ends stay free for
-#: 'before everything' and 'after everything'.
+#: Times are signed 64-bit, so that cuts and the wire can store them. The least and the greatest
+#: value stay free for 'before everything' and 'after everything'.
 TIME_MIN = -(2**63) + 1
 TIME_MAX = 2**63 - 2
 
@@ -83,7 +84,7 @@ FlatItem: TypeAlias = tuple[Place, int, Any]
 
 
 class Meta(NamedTuple):
-    """Where an item stands in the order, which history it has, and whether it takes one back.
+    """An item's position in the order, its history, and whether it is a tombstone.
 
     >>> Meta(GlobalTime(3, 0), (0,), 0, False) < Meta(GlobalTime(3, 0), (0, 7), 0, False)
     True
@@ -103,7 +104,7 @@ class Item(NamedTuple):
 
     @classmethod
     def of(cls, item: FlatItem) -> Item:
-        """The named form of an item of the hot path.
+        """The named form of a flat item.
 
         >>> Item.of(((3, 0, 7), 5, "x")).meta
         Meta(global_time=GlobalTime(time=3, front=0), child_ids=(7,), trace=2, tombstone=True)
@@ -117,8 +118,8 @@ class Item(NamedTuple):
 class At(Generic[T]):
     """A payload with a time of its own.
 
-    Given to a runner it is an element with an explicit time; returned or yielded by a map it is an
-    item scheduled for that later time.
+    In a runner's input it is an element with an explicit time. Returned or yielded by a map it is
+    an item scheduled for that later time.
 
     >>> At(5, "late")
     At(time=5, payload='late')
@@ -157,7 +158,7 @@ def is_time(value: object) -> bool:
 
 
 def front_index(ordinal: int, fronts: int, partition: int) -> int:
-    """The front index of a partition: given by the flow and the source, never by the workers.
+    """The front index of a partition. It depends on the flow and the source, never on the workers.
 
     ``ordinal`` is the front's number among the ``fronts`` of the flow.
 
@@ -170,8 +171,8 @@ def front_index(ordinal: int, fronts: int, partition: int) -> int:
 def scheduling_front(operation: str) -> int:
     """The front index reserved for the items that an operation schedules: negative, and stable.
 
-    It follows from the operation's name, so that another version of the flow with more operations
-    orders the items that were scheduled before just as they were.
+    It depends on the operation's name alone, so a version of the flow with more operations keeps
+    the order of items that were scheduled before.
 
     >>> scheduling_front("window/ticks") < 0
     True
@@ -180,7 +181,7 @@ def scheduling_front(operation: str) -> int:
 
 
 def scheduled_child_ids(global_time: tuple[int, int], child_ids: ChildIds, child: int) -> ChildIds:
-    """The child ids of what an item schedules as its output number ``child``.
+    """The child ids of the item that an item schedules as its output number ``child``.
 
     >>> scheduled_child_ids((3, 0), (1,), 0)
     (3, 0, 1, 0)
@@ -190,6 +191,6 @@ def scheduled_child_ids(global_time: tuple[int, int], child_ids: ChildIds, child
     time, front = global_time
     if front >= 0:
         return (time, front, *child_ids, child)
-    # Far above every child id, so that it can be taken neither for one nor for the front of one.
+    # Far above every child id and every front index, so that it cannot be mistaken for either.
     origin = 2**62 | stable_id("origin", time, front, *child_ids) >> 2
     return (child_ids[0], child_ids[1], origin, child)

@@ -6,32 +6,31 @@ What this file guarantees:
   holds the elements that it was made with.
 - To append to the newest version takes constant time, amortised. To append to an older one copies
   at most one chunk or one spine, never the elements: `CHUNK` or `n / CHUNK` references.
-- What came after the first k elements can be saved without the first k: `PersistentList.tail`.
+- The elements after the first k can be saved without the first k: `PersistentList.tail`.
 
-Theory of operation. An accumulator such as a posting list grows by an element an update, and the
-engine holds on to its versions: it speculates on the newest, and when an earlier item comes late
-it replays from an older one. A tuple would be copied at each update. A list would change under the
+Theory of operation. An accumulator such as a posting list grows by one element per update, and the
+engine retains its versions: it speculates on the newest, and replays from an older one when an
+earlier item arrives late. A tuple would be copied at each update. A list would change under the
 versions that are still needed. So a version is a length and two buffers that it shares with other
-versions, and it looks at nothing beyond its length::
+versions, and it ignores everything beyond its length::
 
     spine    [chunk, chunk, chunk]   all chunks but the last, each of exactly CHUNK elements
     last     [a, b, c, x, y]         the last chunk
     length   3 * CHUNK + 3           this version ends at c; a newer one added x and y
 
 To append to a version that ends where its last chunk ends is to append to that very list: all
-other versions that share it end earlier, and don't see the difference. When the chunk goes on,
-another version has been there first; then the part up to the version's end is copied, and the copy
-is appended to. The spine is shared in the same way, one level up. Nothing that was written is ever
-overwritten or removed, which is why this is right for any tree of versions.
+other versions that share it end earlier, and don't see the difference. When the chunk extends
+beyond the version's end, another version has appended before; then `append` copies the part up to
+the version's end, and appends to the copy. Versions share the spine in the same way, one level up.
+Nothing is ever overwritten or removed, so this is correct for any tree of versions.
 
-The price: a version keeps alive what newer versions added to the buffers they share, even when
-those are gone. `PersistentList(version)` makes a copy that has let go of it, at the cost of an
-append to an older version. The empty list shares nothing: it may be the start of many others.
+The price: a version keeps alive the elements that newer versions added to shared buffers, even when
+those versions are gone. `PersistentList(version)` makes a copy without them, at the cost of an
+append to an older version. The empty list shares nothing: many lists may start from it.
 
-Threads must not append to versions of one list at the same time: one could come between the
-other's look at the end of the chunk and its append. There is no lock because there is nobody to
-wait for: a worker is a machine with a single thread, and between workers lists travel as copies.
-Reading is safe at any time.
+Threads must not append to versions of one list at the same time: one could append between the
+other's check of the chunk's end and its append. There is no lock, because a worker has a single
+thread and lists travel between workers as copies. Reading is safe at any time.
 """
 
 from __future__ import annotations
@@ -47,21 +46,21 @@ __all__ = ["PersistentList", "Tail"]
 T_co = TypeVar("T_co", covariant=True)
 S = TypeVar("S")
 
-# Replays copy half a chunk on average and want it small; the spine and iteration want it large.
-# `bench/persistent.py --chunks` shows the trade. Lists made with one size can't be used with
-# another: only the tests change it, to meet every boundary with few elements.
+# Replays copy half a chunk on average, so small chunks suit them; large ones suit the spine and
+# iteration. `bench/persistent.py --chunks` shows the trade-off. Lists made with one size can't be
+# used with another: only the tests change it, to reach every boundary with few elements.
 _CHUNK = 256
 
-# What the empty list has as its last chunk. It isn't empty, so the empty list never seems to end
-# where its chunk ends, and whoever appends to it gets a new chunk.
-_NOBODYS: list[Any] = [None]
+# The last chunk of the empty list. It isn't empty, so the empty list never seems to end where its
+# chunk ends, and an append to it makes a new chunk.
+_NO_CHUNK: list[Any] = [None]
 
 _REPR_WHOLE = 12
 _REPR_ENDS = 3
 
 
 class Tail(NamedTuple, Generic[T_co]):
-    """The elements of a list from position `start` on: what a cut saves when it has the rest."""
+    """The elements of a list from position `start` on. A cut saves these if it has the others."""
 
     start: int
     elements: tuple[T_co, ...]
@@ -83,7 +82,7 @@ class PersistentList(Sequence[T_co]):
     are, pickled as its elements. It equals no list or tuple, as a tuple equals no list.
     """
 
-    # Elements are `Any` in here: buffers also hold what other versions, of wider types, added.
+    # Elements are `Any` in here: other versions, of wider types, add to the same buffers.
     __slots__ = ("_last", "_length", "_spine")
     _spine: list[list[Any]]
     _last: list[Any]
@@ -91,16 +90,16 @@ class PersistentList(Sequence[T_co]):
 
     def __init__(self, elements: Iterable[T_co] = ()) -> None:
         if isinstance(elements, PersistentList):
-            # Chunks of the spine are full and won't change, so they can be shared. The buffers
-            # that other versions may add to are copied: see 'the price' above.
+            # Chunks of the spine are full and won't change, so the copy shares them. It has its own
+            # copies of the buffers that other versions may add to: see 'the price' above.
             length: int = elements._length
             full = elements._full()
             self._spine = elements._spine[:full]
-            self._last = elements._last[: length - full * _CHUNK] if length else _NOBODYS
+            self._last = elements._last[: length - full * _CHUNK] if length else _NO_CHUNK
             self._length = length
             return
         self._spine = []
-        self._last = _NOBODYS
+        self._last = _NO_CHUNK
         self._length = 0
         whole = self.extend(elements)
         self._spine = whole._spine
@@ -115,9 +114,9 @@ class PersistentList(Sequence[T_co]):
         >>> PersistentList([1, 2]).append(3)
         PersistentList([1, 2, 3])
         """
-        # The hot path of every growing accumulator. It is `_version` written out, and one
-        # comparison covers all that is not plain: a version that isn't the newest, and a full
-        # chunk, for which the remainder is 0 and the length is not.
+        # The hot path of every growing accumulator: `_version`, inlined. One comparison covers both
+        # special cases: a version that isn't the newest, and a full chunk, whose remainder is 0
+        # while its length is not.
         last = self._last
         length = self._length
         if len(last) != length % _CHUNK:
@@ -140,8 +139,7 @@ class PersistentList(Sequence[T_co]):
         >>> PersistentList([1, 2]).extend(n * n for n in (3, 4))
         PersistentList([1, 2, 9, 16])
         """
-        # First all of them, since to iterate may run code that appends to this very version, or
-        # that raises.
+        # Collect them all first: iterating may run code that appends to this version, or raises.
         added = list(elements)
         version: PersistentList[T_co | S] = self
         position = 0
@@ -154,7 +152,7 @@ class PersistentList(Sequence[T_co]):
         return version
 
     def _room(self) -> tuple[list[list[Any]], list[Any]]:
-        """A spine and a last chunk that hold this version, end where it ends and have room."""
+        """A spine and a last chunk of this version that can be appended to."""
         spine = self._spine
         last = self._last
         used = self._length % _CHUNK
@@ -164,8 +162,8 @@ class PersistentList(Sequence[T_co]):
             return spine, last[:used]
         if not self._length:
             return [], []
-        # The last chunk is full and goes to the spine: at its end when this version is the first
-        # to come there. Another version may have put the same chunk there before.
+        # The last chunk is full: add it to the spine, unless another version has added it before.
+        # If another version added a different chunk there, copy the spine.
         full = self._full()
         if len(spine) == full:
             spine.append(last)
@@ -177,7 +175,7 @@ class PersistentList(Sequence[T_co]):
     # Cuts
 
     def tail(self, start: int) -> Tail[T_co]:
-        """What came after the first `start` elements, to be saved without them.
+        """The elements after the first `start`, to be saved without those.
 
         >>> PersistentList("abcde").tail(3)
         Tail(start=3, elements=('d', 'e'))
@@ -295,7 +293,7 @@ class PersistentList(Sequence[T_co]):
         if length != other._length:
             return False
         full = self._full()
-        # `is` first, for versions that share: comparing a list to itself would still walk it.
+        # `is` first, for versions that share buffers: `==` of a list with itself still iterates.
         if self._spine is not other._spine and not all(
             map(_same, islice(self._spine, full), islice(other._spine, full))
         ):
@@ -341,6 +339,6 @@ def _same(one: list[Any], other: list[Any]) -> bool:
     return one is other or one == other
 
 
-# Cheaper than to call the class, which goes through `__init__`. It is `object.__new__`, taken from
-# the class so that the file could also be compiled with mypyc.
+# Cheaper than calling the class, which runs `__init__`. It is `object.__new__`, taken from the
+# class so that the file could also be compiled with mypyc.
 _new = PersistentList.__new__

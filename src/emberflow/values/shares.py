@@ -1,12 +1,12 @@
 """Which worker owns which hashes.
 
-The hashes are cut into slices of one size, and each worker owns some that are neighbours: its *share*.
-A worker that also feeds fronts has more to do for each element than one that does not: it reads,
-maps and deals out. So it gets half of what the others get, unless all or none feed fronts; a third,
-where it closes their transactions too (`engine.worker.routing`).
+The hash space is divided into slices of equal size. Each worker owns one or more adjacent slices:
+its *share*. A worker that feeds fronts has more work for each element (it reads, maps and
+distributes), so its share is half of the others'; a third where it also closes their transactions
+(`engine.worker.routing`). If all workers feed fronts, or none does, the shares are equal.
 
-Nothing depends on shares but who does what: a cut is restored by any number of workers, in any
-shares, because its rows are found by their hashes.
+Shares decide which worker does the work and nothing else: any number of workers, with any shares,
+can restore a cut, because they find its rows by hash.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from emberflow.values.hashing import HashRange, hash_ranges, owner
 
-#: The owner of each slice: every worker, once or several times in a row, in their order.
+#: The owner of each slice, in ascending order: each worker appears once or several times in a row.
 Shares: TypeAlias = tuple[int, ...]
 
 
@@ -27,7 +27,9 @@ def equal_shares(workers: int) -> Shares:
 def shares_beside_fronts(
     workers: int, feeding: Collection[int], *, closing: bool = False
 ) -> Shares:
-    """The shares of workers, some of which feed fronts, and close their transactions.
+    """The shares of workers where those in ``feeding`` feed fronts.
+
+    ``closing`` says that these also close the transactions of their fronts.
 
     >>> shares_beside_fronts(2, feeding=[0])
     (0, 1, 1)

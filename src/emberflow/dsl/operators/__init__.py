@@ -1,9 +1,9 @@
-"""Derived operators: each composed of map, broadcast, merge and grouping, and of nothing else.
+"""Derived operators: each is composed of map, broadcast, merge and grouping, and of nothing else.
 
 One idea a file. An operator is a function of streams that returns a stream; it opens a scope, so
-that the steps it is made of carry its name. State never appears: whatever an operator remembers is
-an accumulator that drifts with the stream (`dsl.operators.reduce`), and whatever it waits for is a
-scheduled item.
+that its steps carry its name. Operators have no state of their own: an operator that remembers
+something keeps it in an accumulator that drifts with the stream (`dsl.operators.reduce`), and one
+that waits schedules an item.
 """
 
 from emberflow.dsl.operators.aggregates import (

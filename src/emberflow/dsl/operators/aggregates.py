@@ -1,7 +1,7 @@
-"""Aggregations by key: what `count`, `sum`, `min`, `max`, `mean` and `top` accumulate.
+"""Aggregations by key: `count`, `sum`, `min`, `max`, `mean` and `top`.
 
-An `Aggregation` is three pure functions; `aggregate` runs one over all payloads of a key as a
-`reduce`, windows run the same one over the payloads of a window.
+An `Aggregation` is three pure functions. `aggregate` runs it over all payloads of a key as a
+`reduce`; windows run it over the payloads of a window.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _one(payload: Any) -> int:
 
 
 def one_more(count: int, payload: Any) -> int:
-    """Counts. A runner that knows it need not call it for each of many payloads."""
+    """Count. A runner that recognizes this function can add a number instead of calling it."""
     return count + 1
 
 
@@ -86,14 +86,13 @@ def averaging(of: Callable[[Any], Any] | None) -> Aggregation:
 
 
 def leading(n: int, by: Callable[[Any], Any] | None) -> Aggregation:
-    """The ``n`` greatest, greatest first; of equal ones the earlier stays ahead."""
+    """The ``n`` greatest, greatest first; the earlier of equal ones first."""
     rank, given = _selector(by, "by")
 
     def combine(held: tuple[Any, ...], payload: Any) -> tuple[Any, ...]:
         if len(held) == n and not rank(held[-1]) < rank(payload):
             return held
-        # Inserted behind its equals in ascending order, so that the earlier of them comes first
-        # once the order is turned round.
+        # Behind its equals, so that the earlier of them stays first.
         ordered = list(held)
         insort_right(ordered, payload, key=lambda value: _Descending(rank(value)))
         return tuple(ordered[:n])
@@ -102,7 +101,7 @@ def leading(n: int, by: Callable[[Any], Any] | None) -> Aggregation:
 
 
 class _Descending:
-    """Turns the order of a rank round, whatever type the rank has."""
+    """Reverses the order of a rank of any type."""
 
     __slots__ = ("rank",)
 

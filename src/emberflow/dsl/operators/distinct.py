@@ -1,7 +1,7 @@
 """`distinct`: a grouping of window 2 tells whether a payload is the first of its key.
 
-The tuple of the first item of a bucket has one element, every other one has two. No cycle is needed,
-and nothing but the last item of each key is kept.
+The first tuple of a bucket has one element, every other tuple has two. This needs no cycle, and the
+bucket of a key keeps only its last item.
 """
 
 from __future__ import annotations

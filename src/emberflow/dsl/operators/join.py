@@ -1,13 +1,14 @@
-"""`join` and `enrich`: two keyed streams that meet in one bucket, and the state they drift.
+"""`join` and `enrich`: two keyed streams that share buckets and accumulators.
 
-Both sides are marked, merged and reduced together: their total order says which payload came first,
-so there is no 'late' side and no buffer to tune. The accumulator holds what the next payload may
-need, and what the last one gave; a map behind the cycle sends the latter on.
+Payloads get a side, are merged and then reduced together. The total order tells which payload came
+first, so there is no 'late' side and no buffer to tune. The accumulator is ``(held, emitted)``: the
+payloads that later ones may pair with, and the output of the last payload, which a map behind the
+cycle emits. ``held`` is:
 
-- latest: the last payload of each side, as ``()`` or ``(payload,)``;
-- interval: the payloads of each side that a later one can still pair with. Payloads come in the
-  order of time, so all that is too old for the newest is dropped with every step;
-- enrich: the last payload of the table.
+- for a join without ``within``: the last payload of each side, as ``()`` or ``(payload,)``;
+- for an interval join: the payloads of each side that a later one can still pair with. Payloads come
+  in the order of time, so every step drops those that are too old for the newest;
+- for `enrich`: the last payload of the table.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class _Step:
         return self((self.nothing_held, ()), mapped)
 
     def __call__(self, accumulator: tuple[Any, Any], mapped: tuple[bool, int, Any]) -> Any:
-        raise AssertionError("every step says what it does")
+        raise AssertionError("every step defines __call__")
 
 
 class Latest(_Step):
@@ -124,8 +125,8 @@ class Interval(_Step):
         combine, low, high = self.combine, self.low, self.high
         left, right = accumulator[0]
         side, time, payload = mapped
-        # A right payload still to come has at least this time, and pairs with left ones of
-        # time - high and later; a left payload still to come, with right ones of time + low.
+        # A future right payload has at least this time, and pairs with left ones of time - high and
+        # later; a future left payload pairs with right ones of time + low and later.
         left = _since(left, time - high)
         right = _since(right, time + low)
         if side == _LEFT:

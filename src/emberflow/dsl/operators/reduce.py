@@ -1,6 +1,6 @@
 """Drifting state: `reduce` as a grouping of window 2, a combine map and a cycle.
 
-The state of a key is an item like any other. It goes round the cycle
+The state of a key is an item like any other, which goes round a cycle:
 
 ::
 
@@ -8,23 +8,23 @@ The state of a key is an item like any other. It goes round the cycle
                  ^                                                   │
                  └────────────────────── accumulator ────────────────┘
 
-and the order does the rest: an accumulator's child ids extend those of the mapped item it was made
-from, so in its bucket it stands right behind that item and before the next one. The grouping
-therefore sees, in order, ``m1 a1 m2 a2 m3 ...`` and sends the tuples
+An accumulator's child ids extend those of the mapped item it was made from, so in its bucket it
+follows that item and precedes the next one. The grouping therefore sees ``m1 a1 m2 a2 m3 ...`` and
+sends the tuples
 
-- ``(m1)``: starts an accumulator, by ``first``;
-- ``(m1, a1)``: was combined already, yields nothing;
-- ``(a1, m2)``: makes the next accumulator, by ``combine``; and so on.
+- ``(m1)``: `Combined` starts an accumulator, by ``first``;
+- ``(m1, a1)``: the two are combined already, so `Combined` yields nothing;
+- ``(a1, m2)``: `Combined` makes the next accumulator, by ``combine``; and so on.
 
-Items within are triples ``(key, is_accumulator, value)``, the key-value structure of the papers
-with a mark that tells the two kinds apart.
+Items within are triples ``(key, is_accumulator, value)``: the key-value structure of the papers with
+a flag that tells the two kinds apart.
 
-**An element that is diverted.** Where ``first`` or ``combine`` raises and errors are diverted, the
-element is skipped: nothing leaves, and the next one of its key finds the accumulator that this one
-found. In the bucket that accumulator is two places back, out of the window's sight. So it goes round
-once more, at the place where the new one would have come, and only round: port 1 never sees it.
-After a ``first`` that raised there is none; then a mark that says so goes round instead. In the
-bucket stands ``m1 a1 m2 a1 m3 ...`` then, or ``m1 none m2 a2 ...``, and the rules above hold.
+**Diverted elements.** If ``first`` or ``combine`` raises and errors are diverted, the element is
+skipped: it has no output, and the next element of its key needs the accumulator that this one met.
+In the bucket that accumulator is two items back, outside of the window. So it goes round once more,
+with the place that the new one would have had (`kept`), and it only goes round: port 1 never emits
+it. After a ``first`` that raised there is no accumulator; then `NoneYet` goes round instead. The
+bucket then holds ``m1 a1 m2 a1 m3 ...`` or ``m1 none m2 a2 ...``, and the rules above hold.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ _value_of = itemgetter(2)
 
 def _key_and_value_of(accumulator: tuple[Any, bool, Any]) -> Any:
     key, _, value = accumulator
-    # An accumulator cannot be scheduled. Hidden in a pair it would pass for one; so it is refused.
+    # An `At` cannot be an accumulator. Inside of a pair it would pass for one; returned bare, it is
+    # refused.
     return value if value.__class__ is At else (key, value)
 
 
 def _shown_of(shown: Callable[[Any], Any]) -> Callable[[tuple[Any, bool, Any]], Any]:
-    """From one of our triples to what the user knows of it: a payload, or an accumulator."""
+    """From one of our triples to the user's payload or accumulator in it."""
 
     def of_triple(triple: tuple[Any, bool, Any]) -> Any:
         _, is_accumulator, value = triple
@@ -74,7 +75,7 @@ class Paired:
 
 
 class NoneYet:
-    """In place of an accumulator: the elements so far were all diverted."""
+    """Stands for an accumulator as long as all elements of a key were diverted."""
 
     __slots__ = ()
 
@@ -86,7 +87,7 @@ _NONE_YET = NoneYet()
 
 
 def kept(window: tuple[tuple[Any, bool, Any], ...]) -> tuple[Any, ...]:
-    """What goes round where the combine map raised on this tuple: what the element found."""
+    """What goes round if the combine map raised on this tuple: the accumulator before the element."""
     key, is_accumulator, _ = window[-1]
     if is_accumulator:
         return ()
@@ -129,8 +130,8 @@ def drift(
 ) -> Stream[Any]:
     """The cycle: from mapped items ``(key, False, value)`` to accumulators ``(key, True, value)``.
 
-    ``key`` and ``given`` are the user's functions behind all this, for errors and drawings;
-    ``shown`` takes the user's payload out of a mapped value.
+    ``key`` and ``given`` are the user's functions, for errors and drawings; ``shown`` extracts the
+    user's payload from a mapped value.
     """
     flow = mapped.flow
     loop = flow.loop(name="accumulator")
@@ -199,7 +200,7 @@ def fold(
     with_key: bool,
     name: str | None,
 ) -> Stream[Any]:
-    """See `KeyedStream.fold`: a reduce whose first accumulator is combined from ``initial``."""
+    """See `KeyedStream.fold`: a reduce whose ``first`` combines the payload with ``initial``."""
 
     def first(payload: Any) -> Any:
         return combine(initial, payload)
@@ -215,10 +216,10 @@ def keyed_map(
     name: str,
     timed: bool = False,
 ) -> Stream[Any]:
-    """A step of our own that applies the stream's key itself, and so needs no shuffle before it."""
+    """Add a map that calls the stream's key function itself, and so needs no shuffle before it."""
     return _unkeyed(stream)._map(function, "one", stream._key.given, timed=timed, name=name)
 
 
 def _unkeyed(stream: KeyedStream[Any, Any]) -> Stream[Any]:
-    # The key is for the grouping; the map before it stays where its input is.
+    # Only the grouping needs the key; without one, the map before it runs where its input is.
     return stream.flow._stream(stream._input.node, stream._input.port)

@@ -1,8 +1,8 @@
-"""Transactions, as they are written: states, and what is done with them between opening and closing.
+"""Transactions as users write them: states, and the accesses between opening and closing.
 
-A `Transaction` collects drafts like a stream does; what they become is told in `graph.transactions`. The
-streams inside are not `Stream`s: a step that would take an item out of the transaction, or another
-item in (a sink, a merge, a grouping), has no place there, and is told where it belongs instead.
+A `Transaction` collects drafts like a stream does; `graph.transactions` turns them into nodes. The
+streams within are not `Stream`s: they lack the steps that would take an item out of the transaction,
+or another item in (a sink, a merge, a grouping). The error says where these belong instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ U = TypeVar("U")
 V = TypeVar("V")
 K = TypeVar("K")
 
-#: What people look for on a stream that is not in a transaction.
+#: Methods of streams outside of transactions, which people may look for inside.
 _OUTSIDE = ("sink", "merge", "broadcast", "group", "reduce", "fold", "count", "sum", "join")
 
 
@@ -47,7 +47,7 @@ class State(Generic[V]):
 
 
 class Transaction(Generic[T]):
-    """What an element does to states, as a whole or not at all. See `Stream.transaction`."""
+    """The accesses of an element to states, all applied or none. See `Stream.transaction`."""
 
     def __init__(self, stream: Stream[T], name: str | None) -> None:
         if stream._input.key is not None:
@@ -75,7 +75,7 @@ class Transaction(Generic[T]):
 
     def __enter__(self) -> Transaction[T]:
         if self._phase != "made":
-            raise FlowError(f"{self._told()} is opened again at {caller()}. Make another one.")
+            raise FlowError(f"{self._named()} is opened again at {caller()}. Make another one.")
         self._phase = "open"
         return self
 
@@ -89,35 +89,35 @@ class Transaction(Generic[T]):
         if kind is None and not self._accesses:
             self._phase = "broken"
             raise FlowError(
-                f"{self._told()} touches no state. Call tx.key_by(function).update(state, ...) or "
+                f"{self._named()} touches no state. Call tx.key_by(function).update(state, ...) or "
                 f".read(state) inside it, or leave it out."
             )
 
-    def _told(self) -> str:
+    def _named(self) -> str:
         return f"flow {self.flow.name!r}: transaction {self.name!r} ({self._where})"
 
     def _check_open(self, step: str) -> None:
         if self._phase == "made":
             raise FlowError(
-                f"{self._told()} is not open at {caller()}, where {step} is called. "
+                f"{self._named()} is not open at {caller()}, where {step} is called. "
                 f"Write: with stream.transaction() as tx: ..."
             )
         if self._phase != "open":
             raise FlowError(
-                f"{self._told()} is closed, and {step} is called on it at {caller()}. "
+                f"{self._named()} is closed, and {step} is called on it at {caller()}. "
                 f"Its steps belong inside the with block; behind it are tx.committed, tx.rejected "
                 f"and what tx.output() gave."
             )
 
     def _check_closed(self) -> None:
-        """Called when the graph is taken."""
+        """`Flow.graph` calls this."""
         if self._phase in ("made", "open"):
             raise FlowError(
-                f"{self._told()} is never closed. Write: with stream.transaction() as tx: ..."
+                f"{self._named()} is never closed. Write: with stream.transaction() as tx: ..."
             )
         if self._phase == "broken":
             raise FlowError(
-                f"{self._told()} was left by an exception, so it is not known what belongs to it. "
+                f"{self._named()} was left by an exception, so it is not known what belongs to it. "
                 f"Build the flow anew."
             )
 
@@ -131,7 +131,7 @@ class Transaction(Generic[T]):
                 )
             raise _no_attribute(self, attribute, "tx")
 
-    # What the element does.
+    # Steps of the element.
 
     def map(self, function: Callable[[T], U], *, name: str | None = None) -> TransactionStream[U]:
         """One payload to one payload."""
@@ -140,7 +140,7 @@ class Transaction(Generic[T]):
     def flat_map(
         self, function: Callable[[T], Iterable[U]], *, name: str | None = None
     ) -> TransactionStream[U]:
-        """One payload to any number of payloads: all that they do is one transaction."""
+        """One payload to any number of payloads: their accesses are one transaction."""
         return self._element.flat_map(function, name=name)
 
     def filter(
@@ -157,13 +157,13 @@ class Transaction(Generic[T]):
         """The key for the next access."""
         return self._element.key_by(function)
 
-    # What has to hold, and what leaves.
+    # Constraints and outputs.
 
     def require(self, function: Callable[[Values], object], *, name: str | None = None) -> None:
-        """A constraint over all values that the transaction touched, in all states.
+        """A constraint over all values that the transaction accessed, in all states.
 
-        It is called with `Values`, a mapping from ``(state name, key)`` to the value after the
-        transaction. Where it does not hold nothing is applied.
+        ``function`` gets `Values`, a mapping from ``(state name, key)`` to the value after the
+        transaction. If it returns something false, no update is applied.
         """
         self._check_open("require()")
         if not callable(function):
@@ -171,23 +171,23 @@ class Transaction(Generic[T]):
         close = self.flow._drafts[self._close]
         assert isinstance(close, Close)
         given = UserFunction("require", function)
-        told = name or _told_name(function, f"{self.name}/require")
+        label = name or _check_name(function, f"{self.name}/require")
         self.flow._drafts[self._close] = replace(
-            close, requires=(*close.requires, Check(told, function)), given=(*close.given, given)
+            close, requires=(*close.requires, Check(label, function)), given=(*close.given, given)
         )
         self.flow._graph = None
 
     def output(self, stream: TransactionStream[U], *, name: str | None = None) -> Stream[U]:
-        """The payloads of a stream of this transaction, where it commits. Any number of these."""
+        """The payloads of a stream of this transaction if it commits. Call it any number of times."""
         self._check_open("output()")
         if not isinstance(stream, TransactionStream) or stream._transaction is not self:
             raise FlowError(
-                f"{self._told()}: output() takes a stream of this transaction, got {stream!r} at "
+                f"{self._named()}: output() takes a stream of this transaction, got {stream!r} at "
                 f"{caller()}."
             )
         if isinstance(stream, KeyedTransactionStream):
             raise FlowError(
-                f"{self._told()}: output() at {caller()} takes a stream without a key. "
+                f"{self._named()}: output() at {caller()} takes a stream without a key. "
                 f"Call .key_by(function) behind it."
             )
         with self._scope():
@@ -209,7 +209,7 @@ class Transaction(Generic[T]):
 
     @property
     def rejected(self) -> Stream[Rejected[T]]:
-        """`Rejected(element, check, values)` for each transaction that was not."""
+        """`Rejected(element, check, values)` for each transaction that was not applied."""
         return self.flow._stream(self._close, 1)
 
 
@@ -255,7 +255,7 @@ class TransactionStream(Generic[T]):
         return self._step("with_time", name=name)
 
     def key_by(self, function: Callable[[T], K]) -> KeyedTransactionStream[K, T]:
-        """The key for the next access: it may depend on what was read before."""
+        """The key for the next access. It may depend on values that were read before."""
         self._transaction._check_open("key_by()")
         if not callable(function):
             raise FlowError(f"key_by() takes a function, got {function!r} at {caller()}.")
@@ -282,10 +282,10 @@ class KeyedTransactionStream(TransactionStream[T], Generic[K, T]):
         check: Callable[[V], object] | None = None,
         name: str | None = None,
     ) -> TransactionStream[tuple[T, V]]:
-        """Give the key another value: ``function(value, payload)``.
+        """Set the key's value to ``function(value, payload)``.
 
-        Where ``check(new value)`` does not hold the transaction is not applied, and nothing goes on
-        from here. Otherwise ``(payload, new value)`` goes on.
+        If ``check(new value)`` is false, the transaction is not applied, and the next step gets
+        nothing. Otherwise it gets ``(payload, new value)``.
         """
         if not callable(function):
             raise FlowError(f"update() takes a function, got {function!r} at {caller()}.")
@@ -298,7 +298,7 @@ class KeyedTransactionStream(TransactionStream[T], Generic[K, T]):
         check: Callable[[V], object] | None = None,
         name: str | None = None,
     ) -> TransactionStream[tuple[T, V]]:
-        """``(payload, the key's value)`` goes on. Later keys may depend on it."""
+        """``(payload, the key's value)`` for the next step. Later keys may depend on it."""
         return self._access("read", state, None, check, name)
 
     def _access(
@@ -344,14 +344,14 @@ class KeyedTransactionStream(TransactionStream[T], Generic[K, T]):
                 given=tuple(given),
             )
         if check is not None:
-            named = Check(_told_name(check, node.name), check)
+            named = Check(_check_name(check, node.name), check)
             flow._drafts[node.id] = replace(node, check=named)  # type: ignore[call-arg]
         transaction._accesses += 1
         return TransactionStream(transaction, Input(node.id))
 
 
 def _no_attribute(of: object, attribute: str, written: str) -> AttributeError:
-    """What somebody looks for where it is not, with where it is."""
+    """The error for a method that is not here; it says where the method is."""
     if attribute in ("update", "read"):
         return AttributeError(
             f"{attribute}() works on a keyed stream: call {written}.key_by(function) before it, "
@@ -365,7 +365,7 @@ def _no_attribute(of: object, attribute: str, written: str) -> AttributeError:
     return AttributeError(f"{type(of).__name__} has no attribute {attribute!r}")
 
 
-def _told_name(function: Callable[..., Any], otherwise: str) -> str:
-    """What a rejection calls a check: its name, or where it has none that of its step."""
+def _check_name(function: Callable[..., Any], otherwise: str) -> str:
+    """The name of a check in rejections: the function's, or that of its step for a lambda."""
     name = name_of(function)
     return otherwise if "lambda" in name else name

@@ -1,13 +1,14 @@
 """Windows of time and of number, over the payloads of a key.
 
-Time here is the time of the item, and items are in order: when a payload is looked at, nothing
-earlier can follow. So a window needs no watermark and no allowed lateness. The accumulator of a key
-holds its open windows; a payload first drops those that ended at or before its time, then joins
-those that its time is in. A payload that came late in the sense of the clock is put where it
-belongs by the order itself, and lands in its window like any other.
+Time is the time of the item, and a reduce sees items in order: nothing earlier follows a payload. So
+a window needs no watermark and no allowed lateness. The accumulator of a key holds its open windows;
+a payload first drops those that ended at or before its time, then joins those that contain its time.
+A payload that arrives late by the clock is sorted to its place, and so gets into its window like any
+other.
 
 Windows that emit when they close have a *tick*: when a window opens, a map behind the cycle
-schedules an item for its end, which comes back through a loop into the same bucket and closes it.
+schedules an item for its end, which a loop brings back into the same bucket, where it closes the
+window.
 
 ::
 
@@ -15,11 +16,11 @@ schedules an item for its end, which comes back through a loop into the same buc
                         ^                                    │
                         └────── At(end, tick) <── ticks ─────┘
 
-At one time, scheduled items come before elements: a window ``[start, end)`` closes before the
+At equal times, scheduled items come before elements: a window ``[start, end)`` closes before the
 element of time ``end``.
 
-A session has one tick under way, however many payloads extend it: a tick that finds the session
-still open schedules itself again for the session's new end.
+A session has one tick in flight, however many payloads extend it: a tick that finds the session
+still open schedules another for the session's new end.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ A = TypeVar("A")
 
 
 class Window(NamedTuple):
-    """From ``start`` up to, and not with, ``end``: times, or numbers for a `CountWindow`."""
+    """From ``start`` up to ``end``, which is not included: times, or counts for a `CountWindow`."""
 
     start: int
     end: int
@@ -84,7 +85,7 @@ class Tumbling:
 
 @dataclass(frozen=True)
 class Sliding:
-    """Windows of one size, a new one each ``slide``; a payload is in all that its time is in.
+    """Windows of one size, a new one each ``slide``; a payload is in all that contain its time.
 
     >>> Sliding(10, slide=5).containing(12)
     (Window(start=5, end=15), Window(start=10, end=20))
@@ -107,7 +108,7 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Session:
-    """A window that goes on while the next payload comes less than ``gap`` after the last.
+    """A window that continues while the next payload comes less than ``gap`` after the last.
 
     It ends ``gap`` after its last payload.
     """
@@ -136,7 +137,7 @@ Emit: TypeAlias = Literal["update", "close"]
 
 
 class WindowedStream(Generic[K, T]):
-    """Windows over a keyed stream; a method says what to make of the payloads of each."""
+    """Windows over a keyed stream. Its methods aggregate the payloads of each window."""
 
     def __init__(self, stream: KeyedStream[K, T], windows: WindowSpec, emit: Emit) -> None:
         self._stream = stream
@@ -167,7 +168,7 @@ class WindowedStream(Generic[K, T]):
     def fold(
         self, *, initial: A, combine: Callable[[A, T], A], name: str | None = None
     ) -> Stream[WindowResult]:
-        """As `reduce`, beginning each window with the same initial accumulator."""
+        """Like `reduce`, with the same initial accumulator for each window."""
         given = (UserFunction("combine", combine),)
         return self._aggregate(
             Aggregation(lambda payload: combine(initial, payload), combine, None, given), name
@@ -180,7 +181,7 @@ class WindowedStream(Generic[K, T]):
     def sum(
         self, of: Callable[[T], Any] | None = None, *, name: str | None = None
     ) -> Stream[WindowResult]:
-        """The sum of the payloads, or of what ``of`` takes from them."""
+        """The sum of the payloads, or of ``of(payload)``."""
         return self._aggregate(summing(of), name)
 
     def min(
@@ -259,8 +260,8 @@ def window(stream: KeyedStream[Any, Any], windows: WindowSpec, emit: str) -> Any
     return WindowedStream(stream, windows, emit)  # type: ignore[arg-type]
 
 
-# Inside: the mapped value is (time, is_tick, payload); the accumulator is (open, emitted, ends)
-# where open and emitted are tuples of (window, accumulator) and ends are times to schedule ticks at.
+# The mapped value is (time, is_tick, payload). The accumulator is (open, emitted, ends): open and
+# emitted are tuples of (window, accumulator), ends are the times to schedule ticks at.
 
 _Open: TypeAlias = tuple[tuple[Window, Any], ...]
 _Accumulator: TypeAlias = tuple[Any, _Open, tuple[int, ...]]
@@ -283,12 +284,12 @@ def _ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
     return [At(end, (key, False, (end, True, None))) for end in ends]
 
 
-#: Maps that bring items back into the bucket they come from: such a cycle stays within one key.
+#: Maps that send items back into the bucket they come from: such a cycle stays within one key.
 KEEPS_KEY = frozenset({_ticks})
 
 
 class _Results:
-    """Accumulator to the results that the last payload or tick gave."""
+    """Accumulator to the results of the last payload or tick."""
 
     __slots__ = ("result",)
 
@@ -327,7 +328,7 @@ class _Step:
         return self((self.nothing, (), ()), mapped)
 
     def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
-        raise AssertionError("every step says what it does")
+        raise AssertionError("every step defines __call__")
 
 
 class _TimeStep(_Step):
@@ -349,10 +350,10 @@ class _TimeStep(_Step):
                 held[window] = self.begin(payload)
                 opened.append(window.end)
             touched.append((window, held[window]))
-        # Windows that this payload opens end after all that were open before: order is kept.
+        # Windows that this payload opens end after all that were open before: the order holds.
         open_windows = tuple(held.items())
         if self.closing:
-            # A scheduled payload of the time that a window ends at may come before the tick.
+            # A payload scheduled for the end of a window may come before the tick, and closes it too.
             return open_windows, ended, tuple(opened)
         return open_windows, tuple(touched), ()
 
@@ -368,7 +369,7 @@ class _SessionStep(_Step):
             if not still_open:
                 return (), open_windows, ()
             window, _ = open_windows[0]
-            # A session that began at this very time has a tick of its own.
+            # A session that began at this time has a tick of its own.
             return open_windows, (), (window.end,) if window.start < time else ()
         end = time + self.windows.gap
         if still_open:
