@@ -171,7 +171,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("failures", [-1, True, "1", 1.5])
     def test_are_a_number_or_times(self, failures: Any) -> None:
-        with pytest.raises(InputError, match=r"judge\(failures=\) takes how many"):
+        with pytest.raises(InputError, match=r"judge\(failures=\) takes the number"):
             judged("a", failures=failures)
 
 

@@ -188,7 +188,7 @@ def follows(flow: ef.Flow, elements: Any, outputs: Any) -> bool:
 
     graph = flow.graph()
     trial = Trial(graph, Observed(graph, outputs, {}), finished=True)
-    begin = trial.mark()
+    begin = trial.bookmark()
     for _ in range(2):  # what it rewinds is as if it had never been
         trial.rewind(begin)
         for element in timed_elements(graph, elements):

@@ -200,7 +200,7 @@ def test_it_is_found_and_told(name: str) -> None:
     assert found, find_anomalies(history)
     assert set(found[0].transactions) == transactions
     assert set(found[0].keys) == keys
-    assert all(repr(name) in found[0].told for name in transactions | keys)
+    assert all(repr(name) in found[0].evidence for name in transactions | keys)
     # And it is no invention: no order explains it either.
     names = {transaction.name for transaction in history}
     if len(names) == len(history):

@@ -1,7 +1,7 @@
-"""Cycles in directed graphs: where they are, and a shortest one.
+"""Cycles in directed graphs: strong components and shortest paths.
 
-A graph is a mapping from a node to the nodes that its edges lead to; whatever these map to in turn is
-not looked at. Nothing here is recursive: a chain may be as long as a history is.
+A graph is a mapping from a node to a collection of its successors; the values of a nested mapping are
+ignored. Nothing here is recursive, because a path may be as long as a history.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TypeAlias
 Graph: TypeAlias = Mapping[int, Iterable[int]]
 
 
-def knots(graph: Graph) -> Iterator[list[int]]:
-    """The sets of two or more nodes that all reach each other (Tarjan's strong components).
+def strong_components(graph: Graph) -> Iterator[list[int]]:
+    """The strong components of two or more nodes: sets of nodes that all reach each other (Tarjan).
 
-    Every cycle, but for an edge from a node to itself, is within one of them.
+    Every cycle, except for an edge from a node to itself, is within one of them.
 
-    >>> sorted(map(sorted, knots({1: [2], 2: [3], 3: [1, 4], 4: [5], 5: []})))
+    >>> sorted(map(sorted, strong_components({1: [2], 2: [3], 3: [1, 4], 4: [5], 5: []})))
     [[1, 2, 3]]
     """
     index: dict[int, int] = {}
@@ -50,16 +50,16 @@ def knots(graph: Graph) -> Iterator[list[int]]:
                     ahead = walk[-1][0]
                     low[ahead] = min(low[ahead], low[node])
                 if low[node] == index[node]:
-                    knot = [stack.pop()]
-                    while knot[-1] != node:
-                        knot.append(stack.pop())
-                    stacked.difference_update(knot)
-                    if len(knot) > 1:
-                        yield knot
+                    component = [stack.pop()]
+                    while component[-1] != node:
+                        component.append(stack.pop())
+                    stacked.difference_update(component)
+                    if len(component) > 1:
+                        yield component
 
 
 def shortest_path(graph: Graph, start: int, end: int, inside: Collection[int]) -> list[int]:
-    """The nodes of a shortest way, both ends included; none if there is no way inside.
+    """The nodes of a shortest path within ``inside``, both ends included; empty if there is none.
 
     >>> shortest_path({1: [2, 3], 2: [3], 3: [4]}, 1, 4, {1, 2, 3, 4})
     [1, 3, 4]

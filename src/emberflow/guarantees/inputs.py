@@ -1,4 +1,4 @@
-"""What went in: elements with their global times, from memory or from a log."""
+"""The input of a run: elements with their global times, from memory or from a log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.values.item import GlobalTime
 
-#: What a log tells: the global time of each element, the name of its front, and its payload.
+#: The elements of a log: the global time of each, the name of its front, and its payload.
 LoggedElements: TypeAlias = Iterable[tuple[GlobalTime, str, Any]]
 
-#: Elements by front, as `emberflow.run` takes them, or as a log tells them.
+#: Elements by front, as `emberflow.run` takes them, or from a log.
 Inputs: TypeAlias = Mapping[str, Iterable[Any]] | LoggedElements
 
 

@@ -1,15 +1,15 @@
-"""Is a history of transactions serializable? Decided from what was seen, by nobody who took part.
+"""Whether a history of transactions is serializable, decided from what the transactions saw alone.
 
 After Adya, Liskov and O'Neil, "Generalized isolation level definitions". Nothing here knows how
-transactions are executed; of the package nothing is imported but an algorithm on graphs.
+transactions are executed; the module imports nothing of the package but an algorithm on graphs.
 
-**Histories.** Values are lists, and all that transactions do is to `Append` values, each of which is
-appended to a key only once, and to `Read` whole lists. So a list that was read tells which version it
-is and the order of all versions before it: the *version order* need not be known, it is found. (The
-trick is that of Elle, by Kingsbury and Alvaro.)
+**Histories.** Values are lists. Transactions only `Append` values, each of them to a key at most
+once, and `Read` whole lists. So a list that a transaction read identifies its version and the order
+of all versions before: the *version order* is derived, not given. (The trick is that of Elle, by
+Kingsbury and Alvaro.)
 
 **The graph.** Its nodes are the committed transactions; an edge says that one has to be before
-another in every serial order that explains what was seen:
+another in every serial order that explains the reads:
 
 ====  =========================================================================================
 ww    the one appended a value, the other the next value of that key
@@ -17,33 +17,33 @@ wr    the other read a list that ends with what the one appended
 rw    the one read a list, and the other appended the value that comes next (an anti-dependency)
 ====  =========================================================================================
 
-What was committed and never read comes, in an order that nobody saw, after all that was read.
+Committed values that no transaction read come after all that were read, in an unknown order.
 
 ==============  ===============================================================================
 kind            what was found
 ==============  ===============================================================================
 G0              a cycle of ww: writes of two transactions are interleaved
-G1a             a committed transaction read what a rejected one appended
-G1b             ... or what another one appended and then appended more to: an intermediate value
+G1a             a committed transaction read a value that a rejected one appended
+G1b             ... or an intermediate value: its writer appended another behind it
 G1c             a cycle of ww and wr: information flows in a circle
 lost update     two transactions read one version of a key, and both appended to it
 G-single        a cycle with exactly one rw, but for lost updates
 G2              a cycle with several rw, as write skew is
-internal        a transaction does not see its own appends, or one list now and another later
+internal        a transaction does not see its own appends, or reads two different lists
 duplicate       a list has a value twice, or a transaction was recorded twice
-unknown value   a list has a value that nobody appended
-version order   of two lists of a key none is the beginning of the other, or what one transaction
-                appended is there in another order
-lost append     a committed value is not in the list that is there at the end
+unknown value   a list has a value that no transaction appended
+version order   neither of two lists of a key is a prefix of the other, or the values of one
+                transaction are in another order than it appended them
+lost append     a committed value is not in the final list
 ==============  ===============================================================================
 
-If there is none of these, any order of the nodes along the edges is a serial order that explains all
-that committed transactions read, and what is there at the end. If there is one, no order does. (Both
-are held against trying all orders, for small histories, by the tests.)
+If there is none of these, any topological order of the nodes is a serial order that explains all
+reads of committed transactions, and the final lists. If there is one, no order does. (For small
+histories the tests compare both with an exhaustive search over all orders.)
 
-**A given order.** Serializable means: some order explains it. `find_disorder` asks for more: that of
-``Transaction.at``. It simply executes one transaction after another. What rejected transactions read
-has to fit too, though none of it lasts.
+**A given order.** Serializable means that some order explains the history. `find_disorder` demands
+the order of ``Transaction.at``: it executes one transaction after another in that order. The reads of
+rejected transactions must match too, though their appends do not last.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.guarantees.cycles import knots, shortest_path
+from emberflow.guarantees.cycles import shortest_path, strong_components
 
 Key: TypeAlias = Hashable
 Value: TypeAlias = Hashable
 
-#: Through how many edges of a knot a cycle is looked for, to tell a short one.
+#: The number of edges of a component that the search for a short cycle tries.
 _TRIED_MAX = 50
 
 
 class Append(NamedTuple):
-    """A value was put at the end of a key's list."""
+    """The transaction appended a value to a key's list."""
 
     key: Key
     value: Value
 
 
 class Read(NamedTuple):
-    """The whole list of a key was seen."""
+    """The transaction saw the whole list of a key."""
 
     key: Key
     seen: Sequence[Value]
@@ -78,12 +78,12 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What one transaction did, in the order in which it did it."""
+    """The operations of a transaction, in its order."""
 
     name: Hashable
     operations: Sequence[Append | Read]
     committed: bool = True
-    #: Where it stands in the order that is claimed, if one is.
+    #: Its position in the claimed order, if there is one.
     at: Any = None
 
     def appended(self, key: Key) -> list[Value]:
@@ -91,23 +91,23 @@ class Transaction:
 
 
 class Anomaly(NamedTuple):
-    """Something that no serial execution shows."""
+    """An observation that no serial execution can produce."""
 
     kind: str
-    told: str
+    evidence: str
     transactions: tuple[Hashable, ...]
     keys: tuple[Key, ...]
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.told}"
+        return f"{self.kind}: {self.evidence}"
 
 
 def find_anomalies(
     history: Iterable[Transaction], *, final: Mapping[Any, Sequence[Value]] | None = None
 ) -> list[Anomaly]:
-    """What keeps a history from being serializable; nothing if it is.
+    """The anomalies of a history; none if it is serializable.
 
-    ``final`` is what all keys hold at the end, if that is known.
+    ``final`` has the lists of all keys at the end, if known.
 
     >>> history = [
     ...     Transaction("ada", [Read("x", ()), Append("y", 1)]),
@@ -124,9 +124,9 @@ def find_anomalies(
 def find_disorder(
     history: Iterable[Transaction], *, final: Mapping[Any, Sequence[Value]] | None = None
 ) -> list[Anomaly]:
-    """What is not as if transactions had been executed one after another, in the order of ``at``.
+    """The differences from an execution of one transaction after another, in the order of ``at``.
 
-    Those that were rejected have to have seen what was there, too.
+    The reads of rejected transactions have to match, too.
 
     >>> late = [
     ...     Transaction("ada", [Append("x", 1)], at=1),
@@ -142,8 +142,8 @@ def find_disorder(
     ahead: Transaction | None = None
     for transaction in sorted(history, key=lambda one: one.at):
         if ahead is not None and ahead.at == transaction.at:
-            told = f"{ahead.name!r} and {transaction.name!r} are both at {transaction.at!r}"
-            found.append(_anomaly("out of order", told, transaction))
+            evidence = f"{ahead.name!r} and {transaction.name!r} are both at {transaction.at!r}"
+            found.append(_anomaly("out of order", evidence, transaction))
         ahead = transaction
         own: dict[Key, list[Value]] = {}
         for one in transaction.operations:
@@ -151,26 +151,28 @@ def find_disorder(
             if isinstance(one, Append):
                 own[one.key] = [*there, one.value]
             elif list(one.seen) != there:
-                told = f"read {_list(one.seen)} in {one.key!r}, which was {_list(there)} then"
-                found.append(_anomaly("out of order", f"{transaction.name!r} {told}", transaction))
+                evidence = f"read {_list(one.seen)} in {one.key!r}, which was {_list(there)} then"
+                found.append(
+                    _anomaly("out of order", f"{transaction.name!r} {evidence}", transaction)
+                )
         if transaction.committed:
             lists.update(own)
     for key in [] if final is None else dict.fromkeys([*lists, *final]):
         should, holds = lists.get(key, []), list((final or {}).get(key, ()))
         if holds != should:
-            told = f"{key!r} holds {_list(holds)} at the end, and should {_list(should)}"
-            found.append(Anomaly("out of order", told, (), (key,)))
+            evidence = f"{key!r} holds {_list(holds)} at the end, and should {_list(should)}"
+            found.append(Anomaly("out of order", evidence, (), (key,)))
     return found
 
 
 class _Edge(NamedTuple):
     kind: str
     key: Key
-    #: The value behind which the next was appended, or that was read; None where there was none.
+    #: The value before ``next``, or the last value of the list that was read; None if it was empty.
     value: Value | None
     next: Value | None
 
-    def told(self, one: str, other: str) -> str:
+    def described(self, one: str, other: str) -> str:
         key = repr(self.key)
         if self.kind == "wr":
             return f"{one} appended {self.value!r} to {key}, and {other} read that"
@@ -180,25 +182,25 @@ class _Edge(NamedTuple):
         return f"{one} appended {self.value!r} to {key}, and then {other} {self.next!r}"
 
 
-#: From one node to others, with what says so: most severe first.
+#: From one node to others: the most severe edge between the two.
 _Graph: TypeAlias = dict[int, dict[int, _Edge]]
 _SEVERITY = {"ww": 0, "wr": 1, "rw": 2}
 
 
 @dataclass(slots=True)
 class _Judgement:
-    given: Iterable[Transaction]
+    history: Iterable[Transaction]
     final: Mapping[Any, Sequence[Value]] | None
     anomalies: list[Anomaly] = field(default_factory=list)
     nodes: list[Transaction] = field(default_factory=list)
-    #: By key and value: who appended it.
+    #: By key and value, the number of the transaction that appended it.
     appended: dict[Key, dict[Value, int]] = field(default_factory=dict)
-    #: Of the committed transactions: which one read which list, without what it appended itself.
+    #: By key, each committed reader and the list it read, without its own appends.
     reads: dict[Key, list[tuple[int, Sequence[Value]]]] = field(default_factory=dict)
     graph: _Graph = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._take_in()
+        self._index()
         for number, transaction in enumerate(self.nodes):
             if transaction.committed:
                 self._look_inside(number, transaction)
@@ -206,16 +208,16 @@ class _Judgement:
             self._connect(key)
         self._look_for_cycles()
 
-    def _found(self, kind: str, told: str, *transactions: Transaction, key: Key) -> None:
+    def _found(self, kind: str, evidence: str, *transactions: Transaction, key: Key) -> None:
         names = tuple(transaction.name for transaction in transactions)
-        self.anomalies.append(Anomaly(kind, told, names, (key,)))
+        self.anomalies.append(Anomaly(kind, evidence, names, (key,)))
 
-    def _take_in(self) -> None:
+    def _index(self) -> None:
         names: set[Hashable] = set()
-        for transaction in self.given:
+        for transaction in self.history:
             if transaction.name in names:
-                told = f"{transaction.name!r} was recorded more than once"
-                self.anomalies.append(Anomaly("duplicate", told, (transaction.name,), ()))
+                evidence = f"{transaction.name!r} was recorded more than once"
+                self.anomalies.append(Anomaly("duplicate", evidence, (transaction.name,), ()))
                 continue
             names.add(transaction.name)
             number = len(self.nodes)
@@ -238,7 +240,7 @@ class _Judgement:
         return None if number is None else self.nodes[number]
 
     def _look_inside(self, number: int, transaction: Transaction) -> None:
-        """What is wrong with a transaction by itself, and what it read of others."""
+        """Find anomalies within one transaction, and record its reads of other transactions' values."""
         own: dict[Key, list[Value]] = {}
         known: dict[Key, list[Value]] = {}
         for one in transaction.operations:
@@ -251,11 +253,11 @@ class _Judgement:
             others = seen[: max(split, 0)]
             if split < 0 or seen[split:] != mine or known.setdefault(key, others) != others:
                 should = [*known[key], *mine] if key in known else mine
-                told = (
+                evidence = (
                     f"{transaction.name!r} read {_list(seen)} in {key!r}, where by what it did "
                     f"before it should see {'' if key in known else '... '}{_list(should)}"
                 )
-                self._found("internal", told, transaction, key=key)
+                self._found("internal", evidence, transaction, key=key)
                 continue
             if self._is_sound(transaction, key, seen, others):
                 self.reads.setdefault(key, []).append((number, others))
@@ -263,76 +265,78 @@ class _Judgement:
     def _is_sound(
         self, reader: Transaction, key: Key, seen: list[Value], others: list[Value]
     ) -> bool:
-        """Whether all values that were read are there once, by transactions that committed."""
-        who, shown = repr(reader.name), _list(seen)
+        """Whether each value of a read occurs once and is of a committed transaction."""
+        name, shown = repr(reader.name), _list(seen)
         if len(set(seen)) < len(seen):
             twice = next(value for value in seen if seen.count(value) > 1)
-            told = f"{who} read {shown} in {key!r}, with {twice!r} twice"
-            self._found("duplicate", told, reader, key=key)
+            evidence = f"{name} read {shown} in {key!r}, with {twice!r} twice"
+            self._found("duplicate", evidence, reader, key=key)
             return False
         for value in others:
             writer = self._writer(key, value)
             if writer is None:
-                told = f"{who} read {shown} in {key!r}, and nobody appended {value!r}"
-                self._found("unknown value", told, reader, key=key)
+                evidence = f"{name} read {shown} in {key!r}, and no transaction appended {value!r}"
+                self._found("unknown value", evidence, reader, key=key)
             elif writer is reader:
-                told = f"{who} read {shown} in {key!r} before it appended {value!r} itself"
-                self._found("internal", told, reader, key=key)
+                evidence = f"{name} read {shown} in {key!r} before it appended {value!r} itself"
+                self._found("internal", evidence, reader, key=key)
             elif not writer.committed:
-                told = f"{who} read {shown} in {key!r}; {value!r} is of {writer.name!r}: rejected"
-                self._found("G1a", told, reader, writer, key=key)
+                evidence = (
+                    f"{name} read {shown} in {key!r}; {value!r} is of {writer.name!r}: rejected"
+                )
+                self._found("G1a", evidence, reader, writer, key=key)
             else:
                 continue
             return False
         if others:
             last = self.nodes[self.appended[key][others[-1]]]
             if last.appended(key)[-1] != others[-1]:
-                told = (
-                    f"{who} read {shown} in {key!r}; behind {others[-1]!r}, {last.name!r} appended "
+                evidence = (
+                    f"{name} read {shown} in {key!r}; behind {others[-1]!r}, {last.name!r} appended "
                     f"{last.appended(key)[-1]!r} too"
                 )
-                self._found("G1b", told, reader, last, key=key)
+                self._found("G1b", evidence, reader, last, key=key)
         return True
 
     def _versions(self, key: Key) -> list[Value] | None:
-        """The order of a key's values, as far as it was seen; None if there is none."""
+        """The order of a key's values, as far as it was read; None if reads contradict it."""
         lists = dict.fromkeys(tuple(seen) for _, seen in self.reads.get(key, ()))
         if self.final is not None:
             lists[tuple(self._final(key))] = None
         ordered = sorted(lists, key=len)
         for one, other in pairwise(ordered):
             if other[: len(one)] != one:
-                told = f"of {key!r} both {_list(one)} and {_list(other)} were seen"
-                self.anomalies.append(Anomaly("version order", told, (), (key,)))
+                evidence = f"of {key!r} both {_list(one)} and {_list(other)} were seen"
+                self.anomalies.append(Anomaly("version order", evidence, (), (key,)))
                 return None
         return list(ordered[-1]) if ordered else []
 
     def _final(self, key: Key) -> list[Value]:
-        """What is there at the end, of what should be."""
+        """The final list of a key without values that should not be there."""
         assert self.final is not None
         there = list(self.final.get(key, ()))
-        kept: dict[Value, None] = {}
+        sound: dict[Value, None] = {}
         for value in there:
             writer = self._writer(key, value)
-            told = f"at the end {key!r} holds {_list(there)}"
-            if value in kept:
-                self._found("duplicate", f"{told}, with {value!r} twice", key=key)
+            evidence = f"at the end {key!r} holds {_list(there)}"
+            if value in sound:
+                self._found("duplicate", f"{evidence}, with {value!r} twice", key=key)
             elif writer is None:
-                told = f"{told}, and nobody appended {value!r}"
-                self._found("unknown value", told, key=key)
+                evidence = f"{evidence}, and no transaction appended {value!r}"
+                self._found("unknown value", evidence, key=key)
             elif not writer.committed:
-                told = f"{told}; {value!r} is of {writer.name!r}: rejected"
-                self._found("G1a", told, writer, key=key)
+                evidence = f"{evidence}; {value!r} is of {writer.name!r}: rejected"
+                self._found("G1a", evidence, writer, key=key)
             else:
-                kept[value] = None
+                sound[value] = None
         for value, number in self.appended.get(key, {}).items():
             writer = self.nodes[number]
-            if writer.committed and value not in kept:
-                told = (
+            if writer.committed and value not in sound:
+                evidence = (
                     f"{writer.name!r} appended {value!r} to {key!r}, which is not there at the end"
                 )
-                self._found("lost append", told, writer, key=key)
-        return list(kept)
+                self._found("lost append", evidence, writer, key=key)
+        return list(sound)
 
     def _connect(self, key: Key) -> None:
         versions = self._versions(key)
@@ -342,7 +346,7 @@ class _Judgement:
         seen = set(versions)
         writers = [appended[value] for value in versions]
         self._look_at_order(key, versions, writers)
-        # Where nobody looked: the first value that each one appended, in no order.
+        # The first unread value of each writer. Their order is unknown.
         unseen: dict[int, Value] = {}
         if self.final is None:
             for value, number in appended.items():
@@ -368,7 +372,7 @@ class _Judgement:
                     self._edge(reader, other, _Edge("rw", key, value, next_))
 
     def _look_at_order(self, key: Key, versions: list[Value], writers: list[int]) -> None:
-        """What a transaction appended first comes first."""
+        """Check that each transaction's values are in the order in which it appended them."""
         by_writer: dict[int, list[Value]] = {}
         for value, writer in zip(versions, writers, strict=True):
             by_writer.setdefault(writer, []).append(value)
@@ -376,11 +380,11 @@ class _Judgement:
             transaction = self.nodes[writer]
             did = transaction.appended(key)
             if did[: len(values)] != values:
-                told = (
+                evidence = (
                     f"{transaction.name!r} appended {_list(did)} to {key!r}, and {_list(values)} "
                     f"was seen of that"
                 )
-                self._found("version order", told, transaction, key=key)
+                self._found("version order", evidence, transaction, key=key)
 
     def _edge(self, one: int, other: int, edge: _Edge) -> None:
         if one == other:
@@ -390,24 +394,24 @@ class _Judgement:
         if there is None or _SEVERITY[edge.kind] < _SEVERITY[there.kind]:
             edges[other] = edge
 
-    # Cycles. Between two nodes only the most severe edge is kept: a cycle that has a less severe
-    # one beside it is a cycle of the more severe kind.
+    # Cycles. The graph keeps only the most severe edge between two nodes: a cycle through a less
+    # severe one is also a cycle of the more severe kind.
 
     def _look_for_cycles(self) -> None:
         for kinds in ({"ww"}, {"ww", "wr"}, {"ww", "wr", "rw"}):
             graph = _only(self.graph, kinds)
             worst = max(kinds, key=lambda kind: _SEVERITY[kind])
-            for knot in knots(graph):
-                cycle = self._shortest(graph, knot, worst)
+            for component in strong_components(graph):
+                cycle = self._shortest(graph, component, worst)
                 if cycle:
-                    self.anomalies.append(self._told(cycle))
+                    self.anomalies.append(self._cycle_anomaly(cycle))
 
-    def _shortest(self, graph: _Graph, knot: list[int], kind: str) -> list[int]:
-        """The shortest cycle of a knot through an edge of a kind, with as few rw as can be."""
-        inside = set(knot)
+    def _shortest(self, graph: _Graph, component: list[int], kind: str) -> list[int]:
+        """The shortest cycle of a component through an edge of a kind, with as few rw as possible."""
+        inside = set(component)
         edges = [
             (one, other)
-            for one in knot
+            for one in component
             for other, edge in graph.get(one, {}).items()
             if edge.kind == kind and other in inside
         ][:_TRIED_MAX]
@@ -419,7 +423,7 @@ class _Judgement:
                 return min(found, key=len)
         return []
 
-    def _told(self, cycle: list[int]) -> Anomaly:
+    def _cycle_anomaly(self, cycle: list[int]) -> Anomaly:
         first = cycle.index(min(cycle))
         cycle = cycle[first:] + cycle[:first]
         steps = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
@@ -432,13 +436,13 @@ class _Judgement:
         else:
             kind = "G1c" if "wr" in kinds else "G0"
         names = [repr(self.nodes[number].name) for number in cycle]
-        told = ";\n    ".join(
-            f"{one} -> {other}: {edge.told(one, other)}"
+        evidence = ";\n    ".join(
+            f"{one} -> {other}: {edge.described(one, other)}"
             for edge, one, other in zip(edges, names, [*names[1:], names[0]], strict=True)
         )
         return Anomaly(
             kind,
-            told,
+            evidence,
             tuple(self.nodes[number].name for number in cycle),
             tuple(dict.fromkeys(edge.key for edge in edges)),
         )
@@ -455,13 +459,13 @@ class _Judgement:
         return bool(lists[0] & lists[1]) and all(self.nodes[one].appended(key) for one, _ in steps)
 
 
-def _anomaly(kind: str, told: str, transaction: Transaction) -> Anomaly:
+def _anomaly(kind: str, evidence: str, transaction: Transaction) -> Anomaly:
     keys = tuple(dict.fromkeys(one.key for one in transaction.operations))
-    return Anomaly(kind, told, (transaction.name,), keys)
+    return Anomaly(kind, evidence, (transaction.name,), keys)
 
 
 def _list(values: Sequence[Value]) -> str:
-    """Short enough to be read: the end is what matters."""
+    """The end of a list, short enough to be read."""
     shown = tuple(values[-6:])
     return repr(shown) if len(values) <= 6 else f"(... {repr(shown)[1:]}"
 

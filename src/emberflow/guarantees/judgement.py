@@ -1,4 +1,4 @@
-"""`judge`: first the reference, then the search, then the words."""
+"""`judge`: compare with the reference, search for an explanation, word the verdict."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from emberflow.runners.reference import NestedPlace
 from emberflow.runners.verify.functions.results import NotComparableError, fingerprint
 from emberflow.values.item import GlobalTime
 
-#: Elements that may enter the search for each question: some seconds, for an ordinary flow.
+#: The number of elements that each search may enter: some seconds for an ordinary flow.
 EFFORT = 200_000
 
-#: How many, or the time of each: no element of that time or later had entered before it.
+#: The number of failures, or the time of each: elements of that time or later entered after it.
 Failures: TypeAlias = int | Sequence[int | GlobalTime]
 
 _Recorded: TypeAlias = list[list[tuple[Any, NestedPlace]]]
@@ -44,12 +44,13 @@ def judge(
     forms: Forms | None = None,
     effort: int = EFFORT,
 ) -> Verdict:
-    """Which guarantee a run kept, from what went in and what came out.
+    """Which guarantee a run kept, from its inputs and outputs.
 
     ``inputs`` are elements by front, as `emberflow.run` takes them, or (global time, front, payload)
-    each. ``outputs`` are, for each sink to be judged, its payloads in order, or a dict from its
-    partitions to theirs. ``failures`` are how many there were, or when, or None if nobody knows. With
-    ``finished=False`` more output may still come. ``forms`` says how a sink keeps a payload.
+    each. ``outputs`` has the payloads of each sink to be judged, in order, or a dict from its
+    partitions to their payloads. ``failures`` is the number of failures, or a list of their times, or
+    None if unknown. With ``finished=False`` more output may still come. ``forms`` converts payloads
+    to the form in which a sink stores them.
 
     >>> import emberflow as ef
     >>> flow = ef.Flow("concatenation")
@@ -90,8 +91,8 @@ def _check(failures: object, effort: int) -> None:
     is_list = isinstance(failures, Sequence) and not isinstance(failures, str | bytes)
     if failures is not None and not is_count and not is_list:
         raise InputError(
-            f"judge(failures=) takes how many there were, a list of their times, or None if nobody "
-            f"knows; got {failures!r}."
+            f"judge(failures=) takes the number of failures, a list of their times, or None if "
+            f"unknown; got {failures!r}."
         )
     if effort < 1:
         raise InputError(f"judge(effort=) takes a number of elements, got {effort!r}.")
@@ -102,7 +103,7 @@ def _count(failures: Failures) -> int:
 
 
 class _Answer(NamedTuple):
-    """What a search says: a walk, if there is one, and None if it was given up."""
+    """The result of a search: a walk, if there is one. ``holds`` is None if it was given up."""
 
     walk: list[int] | None
     holds: bool | None
@@ -127,7 +128,7 @@ class _Case(NamedTuple):
         return reference.recorded
 
     def first_difference(self, recorded: _Recorded) -> Giveaway | None:
-        """The difference that is first in the order of the reference, over all channels."""
+        """The first difference, over all channels, in the order of the reference."""
         found: list[tuple[bool, NestedPlace, int, int]] = []
         for number, expected in enumerate(recorded):
             position = self._differing(expected, self.observed.channels[number].held)
@@ -161,7 +162,7 @@ class _Case(NamedTuple):
         return Giveaway(channel.sink, channel.partition, position, payload, held, cause)
 
     def _cause(self, place: NestedPlace) -> Entered | None:
-        """The element that something was made of; what is scheduled has it in its child ids."""
+        """The element that caused an output. A scheduled item has its time in the child ids."""
         (time, front), child_ids = place
         origin = (time, front) if front >= 0 else tuple(child_ids[:2])
         for element in self.elements:
@@ -190,7 +191,7 @@ class _Case(NamedTuple):
             return _Answer(None, None, trial.matched)
         return _Answer(walk, walk is not None, trial.matched)
 
-    # --- The words --------------------------------------------------------------------------------
+    # --- The verdicts -----------------------------------------------------------------------------
 
     def exactly_once(self, recorded: _Recorded) -> Verdict:
         held = sum(len(channel.held) for channel in self.observed.channels)
@@ -281,10 +282,10 @@ class _Case(NamedTuple):
         return tuple(repeated)
 
     def _lost(self, walk: list[int]) -> tuple[Entered, ...]:
-        """What the walk left out; after its end, a run that is not over has lost nothing yet."""
+        """The elements that the walk left out. An unfinished run lost none behind the walk's end."""
         end = len(self.elements) if self.finished else max(walk, default=-1) + 1
-        kept = set(walk)
-        return tuple(_entered(self.elements[n]) for n in range(end) if n not in kept)
+        entered = set(walk)
+        return tuple(_entered(self.elements[n]) for n in range(end) if n not in entered)
 
     def _failures_before(self, failures: Failures | None) -> str:
         if failures is None or isinstance(failures, int) or not failures:
@@ -292,13 +293,13 @@ class _Case(NamedTuple):
         if self.first is None or self.first.cause is None:
             return ""
         time = self.first.cause.global_time
-        times = sorted(_moment(each) for each in failures)
+        times = sorted(_failure_time(each) for each in failures)
         before = [each for each in times if each <= time]
         if before:
-            return f" The last failure before it was at {_said(before[-1])}."
+            return f" The last failure before it was at time {before[-1][0]}."
         return (
-            f" The first failure was later, at {_said(times[0])}: it is what was in flight then, or "
-            "not the recovery that is to blame."
+            f" The first failure was later, at time {times[0][0]}: either the element was still in "
+            "flight then, or the recovery is not to blame."
         )
 
 
@@ -307,24 +308,20 @@ def _entered(element: tuple[GlobalTime, Front, Any]) -> Entered:
     return Entered(global_time, front.name, payload)
 
 
-def _moment(failure: int | GlobalTime) -> tuple[float, ...]:
+def _failure_time(failure: int | GlobalTime) -> tuple[float, ...]:
     return (failure, float("-inf")) if isinstance(failure, int) else tuple(failure)
-
-
-def _said(moment: tuple[float, ...]) -> str:
-    return f"time {moment[0]}"
 
 
 def _in_deliveries(kind: str) -> str:
     if kind == "repeated":
         return (
-            " What was delivered is the reference's output with parts of it again: a recovery that "
-            "restored its state and did not ask the sink what it had."
+            " The delivered output is the reference's with parts of it again: a recovery restored "
+            "its state and did not ask the sink what it had."
         )
     if kind == "missing":
         return (
-            " What was delivered is the reference's output with parts missing, while later outputs "
-            "show the elements that they were made of."
+            " The delivered output is the reference's with parts missing, while later outputs show "
+            "the effects of their elements."
         )
     return ""
 
@@ -332,7 +329,7 @@ def _in_deliveries(kind: str) -> str:
 def _delivery(
     expected: Sequence[Any], channel: Channel, finished: bool
 ) -> Literal["complete", "repeated", "missing", "other"]:
-    """What became of the reference's outputs, one by one."""
+    """How a channel delivered the outputs of the reference."""
     try:
         wanted = [fingerprint(payload) for payload in expected]
         held = [fingerprint(payload) for payload in channel.held]

@@ -1,9 +1,9 @@
-"""What came out: one channel for each sequence of outputs whose order is known.
+"""The output of a run: one channel for each sequence of outputs whose order is known.
 
 A sink of one partition is one channel; a sink of several is one for each partition, or a single one
-where a runner in memory gave its output in total order. A payload of the reference is brought into
-the form in which the sink keeps it (JSON has no tuples) before it is compared, and then it has to
-hold the same, type by type.
+if a runner in memory gave its output in total order. Before a payload of the reference is compared,
+it is converted to the form in which the sink stores it (JSON has no tuples). Then it must be equal,
+type by type.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from emberflow.values.item import GlobalTime
 #: By sink, either all of its output in order, or the output of each partition.
 Outputs: TypeAlias = Mapping[str, "Sequence[Any] | Mapping[int, Sequence[Any]]"]
 
-#: How a sink keeps a payload, by sink; as it is where nothing is said.
+#: By sink, the conversion of a payload to the form in which the sink stores it. Default: unchanged.
 Forms: TypeAlias = Mapping[str, Callable[[Any], Any]]
 
-#: ``(payload, global time) -> (number of the channel, the payload as it is kept there)``
+#: ``(payload, global time) -> (number of the channel, the payload as the sink stores it)``
 Channelled: TypeAlias = Callable[[Any, GlobalTime], tuple[int, Any]]
 
 
@@ -44,7 +44,7 @@ class Channel:
 
 
 class Observed:
-    """All channels, and which of them an output belongs to."""
+    """All channels, and the channel of each output."""
 
     def __init__(self, graph: Graph, outputs: Outputs, forms: Forms) -> None:
         if not outputs:
@@ -86,7 +86,7 @@ class Observed:
         self.channels.append(Channel(sink.name, partition, held))
 
     def channelled(self, sink: Sink) -> Channelled | None:
-        """Where the outputs of a sink belong; None for a sink that is not judged."""
+        """The function that finds the channel of an output; None for a sink that is not judged."""
         form = self._forms.get(sink.name, _as_it_is)
         whole = self._numbers.get((sink.name, None))
         if whole is not None:
@@ -108,7 +108,7 @@ class Observed:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two payloads hold the same."""
+    """Whether two payloads are equal, type by type where they can be compared so."""
     try:
         return same(one, other)
     except NotComparableError:

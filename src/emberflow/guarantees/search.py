@@ -1,16 +1,16 @@
 """The search for an input that explains an output: walks over the elements, with jumps.
 
-A walk is a sequence of numbers of elements. It goes from one element to the next by itself; a *jump*
-is whatever else it does. `Losses` may jump forward over elements, `Repetitions` back to elements that
-have entered and forward to any up to the first that has not.
+A walk is a sequence of element numbers. A step to any element but the next one is a *jump*. `Losses`
+may jump forward over elements, `Repetitions` back to elements that have entered and forward to any up
+to the first that has not.
 
-The search is depth first, over one `Trial` that is rewound. A straight stretch is followed until an
-output differs or all elements are in; then jumps are tried from its moments, the last one first,
-each with the stretch that follows it, and so on. `jumps_max` bounds how deep; if nothing was cut off
-by that bound and nothing was found, nothing is there.
+The search is depth first, over one `Trial` that it rewinds. It follows a straight stretch until an
+output differs or all elements have entered. Then it tries jumps from the positions of the stretch,
+the last one first, each with the stretch that follows it, and so on. `jumps_max` bounds the depth: if
+that bound cut off no walk and the search found nothing, there is no explanation.
 
-The stack is a list of iterators, not Python's: an output in which everything is doubled has as many
-jumps as elements.
+The stack is a list of iterators rather than recursion: an output in which everything is doubled has
+as many jumps as elements.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from emberflow.values.item import GlobalTime
 
 
 class Exhausted(Exception):  # noqa: N818 - an answer, not an error
-    """More elements would have to enter than the effort allows."""
+    """The search would have to enter more elements than the effort allows."""
 
 
-class _Step(NamedTuple):
-    """Before a step of the walk."""
+class _Position(NamedTuple):
+    """The state before a step of the walk."""
 
-    mark: Bookmark
-    next: int  # the element that comes if there is no jump
-    first: int  # the first element that has never been reached
+    bookmark: Bookmark
+    next: int  # the element that enters next if there is no jump
+    first: int  # the first element that has never entered
 
 
 class _Search(ABC):
-    """One question, asked of a trial. ``effort`` is how many elements may enter in all,
-    ``copies_max`` how often one may enter again.
+    """A search over one trial. ``effort`` bounds the number of elements that enter in all,
+    ``copies_max`` how often one element may enter again.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class _Search(ABC):
         self._effort = effort
         self._walk: list[int] = []
         self._idle: list[bool] = []  # by step of the walk: whether it changed nothing
-        self._moments: list[_Step] = []
+        self._positions: list[_Position] = []
         self._was_cut = False
         self._entries = [0] * len(elements)
         self._entries_max = None if copies_max is None else copies_max + 1
 
     def explanation(self) -> list[int] | None:
         """A walk that gives the output; None if there is none. Raises `Exhausted`."""
-        begin = _Step(self._trial.mark(), 0, 0)
+        begin = _Position(self._trial.bookmark(), 0, 0)
         total, self._effort = self._effort, self._effort // 2
         try:
             found = self._searched(begin, jumps_max=None, near=True)
@@ -81,7 +81,7 @@ class _Search(ABC):
                 return found
             jumps_max *= 2
 
-    def _searched(self, begin: _Step, *, jumps_max: int | None, near: bool) -> list[int] | None:
+    def _searched(self, begin: _Position, *, jumps_max: int | None, near: bool) -> list[int] | None:
         self._go_back(0, begin)
         if self._followed(begin.next, begin.first):
             return self._walk
@@ -92,9 +92,9 @@ class _Search(ABC):
                 open_.pop()
                 continue
             step, to = jump
-            moment = self._moments[step]
-            self._go_back(step, moment)
-            if self._followed(to, moment.first, is_jump=True):
+            position = self._positions[step]
+            self._go_back(step, position)
+            if self._followed(to, position.first, is_jump=True):
                 return self._walk
             if len(self._walk) == step:
                 continue  # the very first element after the jump was the wrong one
@@ -104,15 +104,15 @@ class _Search(ABC):
                 self._was_cut = True
         return None
 
-    def _go_back(self, step: int, moment: _Step) -> None:
-        self._trial.rewind(moment.mark)
+    def _go_back(self, step: int, position: _Position) -> None:
+        self._trial.rewind(position.bookmark)
         for number in self._walk[step:]:
             self._entries[number] -= 1
-        del self._walk[step:], self._idle[step:], self._moments[step:]
-        self._moments.append(moment)
+        del self._walk[step:], self._idle[step:], self._positions[step:]
+        self._positions.append(position)
 
     def _followed(self, to: int, first: int, *, is_jump: bool = False) -> bool:
-        """Whether the straight walk from an element on explains everything. It ends where it fails."""
+        """Walk straight on until an output differs. True if that explains everything."""
         trial, elements = self._trial, self._elements
         next_ = to
         while True:
@@ -123,17 +123,17 @@ class _Search(ABC):
             if self._entries_max is not None and self._entries[next_] == self._entries_max:
                 return False
             self._pay()
-            mark = self._moments[-1].mark
+            bookmark = self._positions[-1].bookmark
             try:
                 trial.enter(*elements[next_])
             except InternalError:
                 raise
-            except (Differs, EmberflowError):  # a function may well refuse what never came
-                trial.rewind(mark)
+            except (Differs, EmberflowError):  # functions may fail on inputs that never happened
+                trial.rewind(bookmark)
                 return False
-            is_idle = not trial.changed_since(mark)
+            is_idle = not trial.changed_since(bookmark)
             if is_jump and is_idle and self._may_omit(next_, first):
-                trial.rewind(mark)
+                trial.rewind(bookmark)
                 return False  # the same as a jump behind it
             is_jump = False
             self._walk.append(next_)
@@ -141,18 +141,18 @@ class _Search(ABC):
             self._entries[next_] += 1
             next_ += 1
             first = max(first, next_)
-            self._moments.append(_Step(trial.mark(), next_, first))
+            self._positions.append(_Position(trial.bookmark(), next_, first))
 
     def _ended(self, first: int) -> bool:
-        """Whether all is explained, now that there is no next element."""
+        """Whether the walk explains everything, now that there is no next element."""
         if not self._is_whole(first):
             return False
         self._pay()
-        mark = self._moments[-1].mark
+        bookmark = self._positions[-1].bookmark
         try:
             self._trial.finish()
         except (Differs, EmberflowError):
-            self._trial.rewind(mark)
+            self._trial.rewind(bookmark)
             return False
         return True
 
@@ -162,32 +162,36 @@ class _Search(ABC):
         self._effort -= 1
 
     def _jumps(self, base: int, *, near: bool, is_first: bool) -> Iterator[tuple[int, int]]:
-        """Steps to jump at, the last one first, and where to. Two jumps without a step between are
-        one. With ``near``, only where nothing was output since.
+        """The steps to jump at, the last one first, and the targets. Two jumps without a step between
+        are one. With ``near``, only steps since the last output.
         """
         last = len(self._walk)
         for step in range(last, base if not is_first else base - 1, -1):
-            moment = self._moments[step]
-            if near and step < last and moment.mark.at != self._moments[step + 1].mark.at:
+            position = self._positions[step]
+            if (
+                near
+                and step < last
+                and position.bookmark.at != self._positions[step + 1].bookmark.at
+            ):
                 return
-            for to in self._targets(moment, is_idle=step < last and self._idle[step]):
+            for to in self._targets(position, is_idle=step < last and self._idle[step]):
                 yield step, to
 
     @abstractmethod
     def _may_omit(self, number: int, first: int) -> bool:
-        """Whether a walk without this element is one of those that are tried."""
+        """Whether the search also tries a walk without this element."""
 
     @abstractmethod
     def _is_whole(self, first: int) -> bool:
         """Whether the walk may end with the last element."""
 
     @abstractmethod
-    def _targets(self, moment: _Step, *, is_idle: bool) -> Iterator[int]:
-        """Where a walk may jump to."""
+    def _targets(self, position: _Position, *, is_idle: bool) -> Iterator[int]:
+        """The elements that a walk may jump to."""
 
 
 class Losses(_Search):
-    """Is it the output of a part of the elements?"""
+    """Whether the output is that of a part of the elements."""
 
     def _may_omit(self, number: int, first: int) -> bool:
         return True
@@ -195,14 +199,14 @@ class Losses(_Search):
     def _is_whole(self, first: int) -> bool:
         return True
 
-    def _targets(self, moment: _Step, *, is_idle: bool) -> Iterator[int]:
-        if is_idle:  # to drop it changes nothing
+    def _targets(self, position: _Position, *, is_idle: bool) -> Iterator[int]:
+        if is_idle:  # dropping it changes nothing
             return iter(())
-        return iter(range(moment.next + 1, len(self._elements) + 1))
+        return iter(range(position.next + 1, len(self._elements) + 1))
 
 
 class Repetitions(_Search):
-    """Is it the output of the elements, some of them entered again?"""
+    """Whether the output is that of all elements, some of which entered again."""
 
     def _may_omit(self, number: int, first: int) -> bool:
         return number < first
@@ -210,9 +214,9 @@ class Repetitions(_Search):
     def _is_whole(self, first: int) -> bool:
         return first == len(self._elements)
 
-    def _targets(self, moment: _Step, *, is_idle: bool) -> Iterator[int]:
-        if moment.next < moment.first:
-            yield moment.first
-        for number in range(moment.first - 1, -1, -1):
-            if number != moment.next:
+    def _targets(self, position: _Position, *, is_idle: bool) -> Iterator[int]:
+        if position.next < position.first:
+            yield position.first
+        for number in range(position.first - 1, -1, -1):
+            if number != position.next:
                 yield number

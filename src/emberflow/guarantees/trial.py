@@ -1,15 +1,15 @@
-"""The reference, on elements that never came in this order: held against the output, and rewindable.
+"""The reference on hypothetical inputs: it compares its output with the observed one, and can rewind.
 
-`Recorded` is the reference with every output kept by channel, together with its global time.
+`Recorded` is the reference with every output recorded by channel, together with its place.
 
 `Trial` is the reference under an assumption about the input. It differs in three ways:
 
-1. *Elements come in any order.* What is scheduled happens once any element has reached its time; the
-   order of places is not checked, as copies of elements break it.
-2. *Outputs are compared, not kept.* The first that is not what the channel holds raises `Differs`.
-3. *It goes back.* Whatever a bucket held before is in a journal; a `mark` is a length of the journal
-   and a few numbers, and `rewind` undoes all that happened since. Of a bucket only the last
-   ``window - 1`` items are kept: no more of it can ever be seen.
+1. *Elements enter in any order.* A scheduled item is processed once any element has reached its time;
+   the order of places is not checked, as copies of elements break it.
+2. *Outputs are compared, not recorded.* The first that differs from the channel's raises `Differs`.
+3. *It can rewind.* An undo log has the previous content of each changed bucket; a `Bookmark` is a
+   length of that log and a few numbers, and `rewind` undoes everything since. A bucket keeps only its
+   last ``window - 1`` items: no tuple can need more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REWINDABLE = (Front, Map, Broadcast, Merge, Group, Sink)
 
 
 class Differs(Exception):  # noqa: N818 - an answer, not an error
-    """An output is not the one that the sink holds there."""
+    """An output differs from the one that the sink holds there."""
 
 
 class NotRewindable(Exception):  # noqa: N818 - an answer, not an error
@@ -35,7 +35,7 @@ class NotRewindable(Exception):  # noqa: N818 - an answer, not an error
 
 
 class Recorded(Reference):
-    """The reference's outputs by channel, each with its place."""
+    """The reference, recording its outputs by channel, each with its place."""
 
     def __init__(self, graph: Graph, observed: Observed) -> None:
         self._observed = observed
@@ -48,24 +48,25 @@ class Recorded(Reference):
         def sink(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             placed(payload, place[0])
             if channelled is not None:
-                number, kept = channelled(payload, place[0])
-                self.recorded[number].append((kept, place))
+                number, stored = channelled(payload, place[0])
+                self.recorded[number].append((stored, place))
             return iter(())
 
         return sink
 
 
 class Bookmark(NamedTuple):
-    """A moment to go back to."""
+    """A state to rewind to."""
 
-    journal: int
+    undo_length: int
     at: tuple[int, ...]
     scheduled: tuple[Any, ...]
     reached: NestedPlace | None
 
 
 class Trial(Reference):
-    """See above. ``matched`` is the most outputs that any walk has explained, with what came next."""
+    """See above. ``matched`` is the greatest number of outputs that a walk has explained, and the
+    channel and position of the next one."""
 
     def __init__(self, graph: Graph, observed: Observed, *, finished: bool) -> None:
         self._observed = observed
@@ -73,51 +74,51 @@ class Trial(Reference):
         self._held = [channel.held for channel in observed.channels]
         self._total = sum(map(len, self._held))
         self._at = [0] * len(self._held)
-        self._journal: list[tuple[dict[Any, tuple[Any, ...]], Any, tuple[Any, ...]]] = []
+        self._undo_log: list[tuple[dict[Any, tuple[Any, ...]], Any, tuple[Any, ...]]] = []
         self._reached: NestedPlace | None = None
         self._snapshot: tuple[Any, ...] = ()
         self._is_scheduling_new = False
         self.matched = (-1, 0, 0)
         super().__init__(graph)
 
-    def mark(self) -> Bookmark:
+    def bookmark(self) -> Bookmark:
         if self._is_scheduling_new:
             self._snapshot = tuple(self._scheduled)
             self._is_scheduling_new = False
-        return Bookmark(len(self._journal), tuple(self._at), self._snapshot, self._reached)
+        return Bookmark(len(self._undo_log), tuple(self._at), self._snapshot, self._reached)
 
-    def rewind(self, mark: Bookmark) -> None:
-        journal = self._journal
-        while len(journal) > mark.journal:
-            bucket, key, before = journal.pop()
+    def rewind(self, bookmark: Bookmark) -> None:
+        undo_log = self._undo_log
+        while len(undo_log) > bookmark.undo_length:
+            bucket, key, before = undo_log.pop()
             bucket[key] = before
-        self._at = list(mark.at)
-        if self._is_scheduling_new or self._snapshot is not mark.scheduled:
-            self._scheduled = list(mark.scheduled)
-            self._snapshot = mark.scheduled
+        self._at = list(bookmark.at)
+        if self._is_scheduling_new or self._snapshot is not bookmark.scheduled:
+            self._scheduled = list(bookmark.scheduled)
+            self._snapshot = bookmark.scheduled
             self._is_scheduling_new = False
-        self._reached = mark.reached
+        self._reached = bookmark.reached
 
-    def changed_since(self, mark: Bookmark) -> bool:
-        """Whether anything that could ever be seen is different."""
-        if tuple(self._at) != mark.at or self._is_scheduling_new:
+    def changed_since(self, bookmark: Bookmark) -> bool:
+        """Whether there is any difference that an output could ever show."""
+        if tuple(self._at) != bookmark.at or self._is_scheduling_new:
             return True
-        if self._snapshot is not mark.scheduled:
+        if self._snapshot is not bookmark.scheduled:
             return True
         seen: set[tuple[int, Any]] = set()
-        for bucket, key, before in self._journal[mark.journal :]:
+        for bucket, key, before in self._undo_log[bookmark.undo_length :]:
             if (id(bucket), key) not in seen:
                 seen.add((id(bucket), key))
                 if not alike(before, bucket[key]):
                     return True
         return False
 
-    def silent_since(self, mark: Bookmark) -> bool:
-        return tuple(self._at) == mark.at
+    def silent_since(self, bookmark: Bookmark) -> bool:
+        return tuple(self._at) == bookmark.at
 
     @property
     def explains_all(self) -> bool:
-        """Whether every output that the channels hold was made."""
+        """Whether the trial has made every output that the channels hold."""
         return sum(self._at) == self._total
 
     def enter(self, global_time: GlobalTime, front: Front, payload: Any) -> None:
@@ -159,17 +160,17 @@ class Trial(Reference):
     def _group(self, node: Group) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         reader, _ = self.graph.readers[node.id][0]
         balance = balance_of(node, node.key)
-        kept = node.window - 1
-        journal = self._journal
+        retained = node.window - 1
+        undo_log = self._undo_log
         buckets: dict[Any, tuple[Any, ...]] = {}
 
         def group(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             key, _ = balance(payload, place[0])
             before = buckets.get(key, ())
             tuple_ = (*before, payload)
-            if kept:
-                journal.append((buckets, key, before))
-                buckets[key] = tuple_[-kept:]
+            if retained:
+                undo_log.append((buckets, key, before))
+                buckets[key] = tuple_[-retained:]
             yield place, reader, tuple_
 
         return group
@@ -180,18 +181,18 @@ class Trial(Reference):
         def sink(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             placed(payload, place[0])
             if channelled is not None:
-                number, kept = channelled(payload, place[0])
-                self._compare(number, kept)
+                number, stored = channelled(payload, place[0])
+                self._compare(number, stored)
             return iter(())
 
         return sink
 
-    def _compare(self, number: int, kept: Any) -> None:
+    def _compare(self, number: int, stored: Any) -> None:
         held, at = self._held[number], self._at[number]
         if at < len(held):
-            if not alike(kept, held[at]):
+            if not alike(stored, held[at]):
                 self._differs(number)
             self._at[number] = at + 1
         elif self._finished:
             self._differs(number)
-        # Else the run is not over, and this output may still come.
+        # Else the run is not finished, and this output may still come.

@@ -1,4 +1,4 @@
-"""The verdict, in fields for programs and in words for people."""
+"""The verdict of `judge`: fields for programs, and a sentence for people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Guarantee(StrEnum):
 
 
 class Nothing:
-    """There is no output here; ``None`` is one."""
+    """The absence of an output; ``None`` would be an output."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -32,7 +32,7 @@ NOTHING = Nothing()
 
 
 class Entered(NamedTuple):
-    """An element."""
+    """An element that entered."""
 
     global_time: GlobalTime
     front: str
@@ -45,11 +45,11 @@ class Entered(NamedTuple):
 
 @dataclass(frozen=True)
 class Giveaway:
-    """The first output element that is not what it would be in a system without failures.
+    """The first output that differs from that of a system without failures.
 
-    ``position`` counts from 0 within the sink, or within the partition where there is one.
-    ``expected`` and ``held`` are `NOTHING` where there is no more. ``cause`` is the element that the
-    expected output is made of.
+    ``position`` counts from 0 within the sink, or within ``partition`` if it is not None.
+    ``expected`` or ``held`` is `NOTHING` if there is no further output. ``cause`` is the element that
+    causes the expected output.
     """
 
     sink: str
@@ -78,18 +78,18 @@ class Giveaway:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `judge` found.
+    """The result of `judge`.
 
-    ``first`` is where the output leaves the reference's; where no guarantee is kept, ``unexplained``
-    is the first output element that no loss and no repetition of elements explains. ``lost`` and
-    ``repeated`` are an explanation of the guarantee that is kept, not the only possible one.
+    ``first`` is the first difference from the reference. If the run kept no guarantee,
+    ``unexplained`` is the first output that no loss and no repetition of elements explains. ``lost``
+    and ``repeated`` are one explanation of the guarantee that it kept; there may be others.
 
-    ``at_least_once`` and ``at_most_once`` are None where the search was given up. Exactly-once is
-    both, and an output that is not can still be both.
+    ``at_least_once`` and ``at_most_once`` are None if the search was given up. Exactly-once is both,
+    and an output that is not exactly-once can still be both.
 
-    ``delivery`` is about the deliveries alone, whatever happened to the state: ``"repeated"`` if each
-    output of the reference was delivered, for the first time in order, and some again; ``"missing"``
-    if some were not delivered and the others in order.
+    ``delivery`` ignores the state: ``"repeated"`` if the run delivered each output of the reference,
+    first deliveries in order, and some again; ``"missing"`` if it did not deliver some, and the
+    others in order.
     """
 
     guarantee: Guarantee
@@ -111,7 +111,7 @@ class Verdict:
 
 
 def listed(elements: tuple[Entered, ...]) -> str:
-    """The first of them."""
+    """The first few elements, and the number of the others."""
     shown = ", ".join(map(str, elements[:_SHOWN_MAX]))
     more = len(elements) - _SHOWN_MAX
     return f"{shown} and {more} more" if more > 0 else shown
