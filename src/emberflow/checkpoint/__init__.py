@@ -1,7 +1,7 @@
-"""What outlives the workers: cuts of all state, and the times that fronts have given.
+"""Durable storage: cuts of all state, and the times that fronts have assigned.
 
-It knows files, not machines. `store.CheckpointStore` holds cuts, `front_log` the logs of the fronts,
-`docs/checkpoints.md` describes the format. What is imported here needs no pyarrow.
+This room knows files, not machines. `cuts.store.CheckpointStore` stores cuts, `logs.front_log` the
+logs of the fronts; `docs/checkpoints.md` describes the format. This module imports no pyarrow.
 """
 
 from emberflow.checkpoint.cuts.manifest import (

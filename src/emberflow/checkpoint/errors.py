@@ -1,4 +1,4 @@
-"""What can go wrong with stored cuts and front logs, named after what to do about it."""
+"""The errors of stored cuts and front logs: one class for each remedy."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from emberflow.errors import EmberflowError
 
 
 class CheckpointError(EmberflowError):
-    """The base of the errors of stored cuts and front logs."""
+    """The base class of the errors of stored cuts and front logs."""
 
 
 class DamagedCutError(CheckpointError):
-    """A file of a cut is missing, or is not what was written. Another cut may be whole."""
+    """A file of a cut is missing or corrupt. Another cut may be whole."""
 
 
 class DamagedLogError(CheckpointError):
-    """A front log is damaged where it had been durable: times that were given are lost."""
+    """A front log is damaged where it had been durable: times that the front assigned are lost."""
 
 
 class FencedError(CheckpointError):
-    """A newer incarnation has taken over the location: whoever gets this must end."""
+    """A newer incarnation has taken over the location: the process that gets this must stop."""
 
 
 class UnfitCutError(CheckpointError):
@@ -26,4 +26,4 @@ class UnfitCutError(CheckpointError):
 
 
 class DamagedCutWarning(UserWarning):
-    """A cut is not whole and an earlier one is used. The message names the file and the fault."""
+    """A cut is not whole, so an earlier one is used. The message names the file and the fault."""

@@ -1,12 +1,12 @@
-"""A location of files: written whole or not at all, and durable once a call has returned.
+"""A location of files: each is written whole or not at all, and durable when the call returns.
 
 On a local disk that takes a temporary name, ``fsync`` of the file, ``rename``, and ``fsync`` of the
-folder; a folder that is new is itself an entry that has to be synced. Other file systems are
-reached through ``pyarrow.fs``. An object store shows an object when its upload is complete and not
-before, so there the own name is written at once; on others (HDFS) a temporary name is moved.
+folder; the entry of a new folder has to be synced too. Other file systems are reached through
+``pyarrow.fs``. An object store shows an object only when its upload is complete, so there the file
+gets its final name at once; other file systems (HDFS) move a temporary file.
 
-`lock` keeps two processes of *one* local disk apart. Elsewhere there is no lock, and nothing here
-needs one to be right: see `store` for what a fence does without.
+`lock` excludes other processes on *one* local disk. Elsewhere there is no lock, and correctness does
+not depend on one: `checkpoint.cuts.store` explains how fencing works without.
 
 Paths are relative to the location and have ``/`` between their parts. A name that begins with a
 dot is temporary, and readers, Spark among them, do not see it.
@@ -30,7 +30,7 @@ from emberflow.checkpoint.errors import CheckpointError
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-#: Object stores, where an object appears when it is complete.
+#: Object stores, where an object appears only when it is complete.
 _APPEARS_WHOLE = frozenset(("s3", "gcs", "abfs"))
 _LOCK = ".lock"
 _LOCK_WAIT_S_MAX = 60.0
@@ -40,7 +40,7 @@ TEMPORARY_PREFIX = "."
 
 
 class Written:
-    """What a new file holds so far: its length and checksum go along with the writing."""
+    """A new file that counts its length and computes its checksum while it is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -66,7 +66,7 @@ class Written:
         self._file.flush()
 
     def close(self) -> None:
-        """Nothing: whoever opened the file closes it, when it knows that all is well."""
+        """Nothing: `Location.new` closes the file, after the block has ended without an error."""
 
     def readable(self) -> bool:
         return False
@@ -87,17 +87,17 @@ class Location(Protocol):
         """The full name of a file, for messages."""
 
     def new(self, path: str) -> contextlib.AbstractContextManager[Written]:
-        """A new file. It is there, durably, when the block ends without an error."""
+        """A new file. It exists, durably, when the block ends without an error."""
 
     def open(self, path: str) -> Any:
-        """A file to read at random: something that pyarrow takes, and that closes."""
+        """A file for random access that pyarrow accepts. The caller closes it."""
 
     def read(self, path: str) -> bytes: ...
     def names(self, folder: str, *, temporary: bool = False) -> list[str]:
-        """The names in a folder, sorted: proper ones, or temporary ones. None if it is not there."""
+        """The names in a folder, sorted: proper ones, or temporary ones. Empty if it does not exist."""
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder with all that is in it, if it is there."""
+        """Remove a file, or a folder with its content, if it exists."""
 
     def lock(self) -> contextlib.AbstractContextManager[None]: ...
 
@@ -171,7 +171,7 @@ class LocalLocation:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        import fcntl  # not everywhere, and needed only by who writes
+        import fcntl  # not on all systems, and only writers need it
 
         make_folder(self.root)
         descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -190,7 +190,7 @@ class LocalLocation:
                     time.sleep(_LOCK_PAUSE_S)
             yield
         finally:
-            os.close(descriptor)  # and so unlocked
+            os.close(descriptor)  # which unlocks it
 
 
 class ArrowLocation:
@@ -220,7 +220,7 @@ class ArrowLocation:
         try:
             yield Written(cast(BinaryIO, file))
         except BaseException:
-            # To let go of an upload is to complete it, in Arrow: so what is half is removed.
+            # Arrow completes an upload when its file is closed, so remove the incomplete object.
             with contextlib.suppress(Exception):
                 file.close()
                 filesystem.delete_file(written_to)
@@ -259,13 +259,14 @@ class ArrowLocation:
         yield
 
 
-def location_of(place: str | os.PathLike[str], filesystem: FileSystem | None = None) -> Location:
-    """A path, or a URI (``file:///``, ``hdfs://``, ``s3://`` ...), or a path of a file system.
+def location_of(path: str | os.PathLike[str], filesystem: FileSystem | None = None) -> Location:
+    """The location of a path, a URI (``file:///``, ``hdfs://``, ``s3://`` ...), or a path of
+    ``filesystem``.
 
     >>> location_of("file:///tmp/cuts").shown("parts")
     '/tmp/cuts/parts'
     """
-    text = os.fspath(place)
+    text = os.fspath(path)
     if filesystem is None and "://" not in text:
         return LocalLocation(Path(text).absolute())
     if filesystem is None:
@@ -278,7 +279,7 @@ def location_of(place: str | os.PathLike[str], filesystem: FileSystem | None = N
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, with those above it, so that it survives a loss of power."""
+    """Make a folder, and those above it, so that it survives a loss of power."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)

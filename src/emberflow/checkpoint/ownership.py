@@ -1,8 +1,9 @@
-"""A folder that belongs to whoever opened it last.
+"""A folder that belongs to the process that opened it last.
 
-Who takes a folder over shuts out the one before, perhaps a process that is dying slowly or was only
-stopped: it may finish nothing more, not even what it is in the middle of. Without this, both could
-put what follows the same last file. It needs locks (`flock`) that work on the folder's file system.
+A process that takes over a folder fences the previous owner, which may be dying slowly or only
+suspended: that owner can complete nothing more, not even a write that it has begun. Without the fence
+both could write a successor of the same last file. It needs locks (`flock`) that work on the folder's
+file system.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pathlib import Path
 
 from emberflow.checkpoint.files import sync_folder
 
-#: Holds the token of the owner, and carries the lock.
+#: The file that holds the token of the owner. Processes lock it.
 _OWNER = ".writer"
 
 
 class OwnedFolder:
-    """Makes the folder if it is missing. Nothing is taken over before `taking`."""
+    """Makes the folder if it is missing. `taking` takes it over, the constructor does not."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,14 +34,14 @@ class OwnedFolder:
 
     @contextlib.contextmanager
     def taking(self) -> Iterator[None]:
-        """Take the folder over; what is done inside is done before anybody else may do anything."""
+        """Take the folder over. Other processes wait until the block ends."""
         with self._locked():
             os.pwrite(self._owner_descriptor, self._token, 0)
             yield
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[bool]:
-        """Whether the folder is still this owner's; nobody can take it over inside."""
+        """Whether this process still owns the folder. No other can take it over within the block."""
         with self._locked():
             yield os.pread(self._owner_descriptor, len(self._token), 0) == self._token
 
@@ -56,7 +57,7 @@ class OwnedFolder:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        import fcntl  # not everywhere, and needed only by who writes
+        import fcntl  # not on all systems, and only writers need it
 
         fcntl.flock(self._owner_descriptor, fcntl.LOCK_EX)
         try:

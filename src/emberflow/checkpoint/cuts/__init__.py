@@ -1,1 +1,1 @@
-"""Stored cuts: rows, Parquet tables, manifests, and the store that keeps them."""
+"""Stored cuts: rows, Parquet tables, manifests, and the store of them."""

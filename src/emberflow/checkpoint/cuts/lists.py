@@ -1,22 +1,21 @@
-"""Pickling in which a `PersistentList` is stored as what is new since it was stored before.
+"""Pickling that stores of a `PersistentList` only the elements that no earlier cut has.
 
-A posting list of a million entries that grew by ten must cost a cut ten entries. So a payload is
-pickled by a pickler that knows which lists the parts before this one hold for the bucket. Wherever
-it meets a list, however deep in tuples, dataclasses or other lists, that begins with one of those,
-it writes ``continued(number, base, start, elements)``: take list ``base`` of the earlier bucket, as
-far as ``start``, and go on with these elements; the result is list ``number`` of this one. Lists
-that it does not know are written as ``whole(number, elements)``.
+A posting list of a million entries that grew by ten must cost a cut ten entries. So the pickler knows
+the lists that earlier parts hold for the bucket. If it finds a list, however deep in tuples,
+dataclasses or other lists, that begins with one of those, it writes
+``continued(number, base, start, elements)``: take list ``base`` of the earlier bucket up to ``start``,
+and continue with these elements; the result is list ``number`` of this bucket. It writes other lists
+as ``whole(number, elements)``.
 
-*Begins with* is meant literally, as identity of the elements: that two elements call themselves
-equal does not make their bytes the same. Versions of a list share their chunks, so this costs one
-comparison where nothing was replayed, and one a chunk where the spine was copied.
+*Begins with* means that the elements are identical, not only equal: equal elements may have different
+bytes. Versions of a list share their chunks, so this costs one comparison if nothing was replayed, and
+one per chunk if the spine was copied.
 
-`SavedLists` is the writer's memory. It must speak of what the *chain* holds, and not of what was
-last written: a cut may be given up half way. So what a cut writes is pending until a later cut says
-that it builds on it.
+`SavedLists` remembers the lists of the *chain* of cuts, and not those that were written last: a cut
+may be abandoned. So the lists of a cut are pending until a later cut names it as its base.
 
-The cost for payloads without such lists is nothing: C code asks ``reducer_override`` only for
-objects of types that pickle does not know by itself.
+Payloads without such lists cost nothing: pickle's C code calls ``reducer_override`` only for objects
+of types that it does not know itself.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from emberflow.checkpoint.errors import DamagedCutError
 from emberflow.values.persistent import PersistentList, Tail
 
 List: TypeAlias = PersistentList[Any]
-#: Which cut has the bucket, and its lists by their numbers.
+#: The number of the cut that has the bucket, and the bucket's lists by their numbers.
 Stored: TypeAlias = tuple[int, tuple[List, ...]]
 
 PROTOCOL = 5
-#: Of a bucket with more lists, the rest is stored whole: each new list is compared with each.
+#: A bucket stores lists beyond this number whole, because each new list is compared with each old one.
 LISTS_MAX = 16
 
 
 def whole(number: int, elements: list[Any]) -> List:
-    """A list that is stored in full; ``pickle.loads`` alone can read it."""
+    """A list that is stored whole; ``pickle.loads`` alone can read it."""
     return PersistentList(elements)
 
 
 def continued(number: int, base: int, start: int, elements: tuple[Any, ...]) -> List:
     """A list of which only the end is stored here."""
     raise DamagedCutError(
-        f"this payload goes on with list {base} of an earlier part of its cut, from element "
+        f"this payload continues list {base} of an earlier part of its cut, from element "
         f"{start} on, and cannot be read alone. Read it with CheckpointStore.rows()."
     )
 
@@ -63,8 +62,8 @@ def begins_with(new: List, old: List) -> bool:
         return False
     if not length:
         return True
-    # The usual case in constant time: both are versions of one list. What is in a shared buffer up
-    # to the shorter's length is the same for both, for buffers are only ever appended to.
+    # The usual case in constant time: both are versions of one list. Up to the shorter's length a
+    # shared buffer is the same for both, because buffers only grow.
     if new._spine is old._spine and (
         new._last is old._last
         or (new._full() > old._full() and new._spine[old._full()] is old._last)
@@ -81,7 +80,7 @@ def _is(one: object, other: object) -> bool:
 
 
 class PayloadPickler(pickle.Pickler):
-    """Pickles the payloads of a bucket, one by one; numbers the lists that it meets."""
+    """Pickles the payloads of a bucket, one by one, and numbers the lists in them."""
 
     def __init__(self) -> None:
         self._buffer = io.BytesIO()
@@ -100,7 +99,7 @@ class PayloadPickler(pickle.Pickler):
         return self._found
 
     def pickled(self, payload: Any) -> tuple[bytes, bool]:
-        """The payload, and whether it goes on with lists of the earlier bucket."""
+        """The bytes of a payload, and whether it continues lists of the earlier bucket."""
         self._continues = False
         buffer = self._buffer
         buffer.seek(0)
@@ -126,7 +125,7 @@ class PayloadPickler(pickle.Pickler):
 
 
 class PayloadUnpickler(pickle.Unpickler):
-    """Reads what `PayloadPickler` wrote, given the lists of the earlier bucket."""
+    """Reads the bytes of a `PayloadPickler`. ``base`` has the lists of the earlier bucket."""
 
     def __init__(self, data: bytes, base: Sequence[List], lists: dict[int, List]) -> None:
         super().__init__(io.BytesIO(data))
@@ -148,7 +147,7 @@ class PayloadUnpickler(pickle.Unpickler):
     def _continued(self, number: int, base: int, start: int, elements: tuple[Any, ...]) -> List:
         if base >= len(self._base) or start > len(self._base[base]):
             raise DamagedCutError(
-                f"a list goes on with element {start} of list {base} of its bucket in an earlier "
+                f"a list continues with element {start} of list {base} of its bucket in an earlier "
                 f"part, which has the lengths {[len(one) for one in self._base]}."
             )
         made = self._lists[number] = self._base[base].with_tail(Tail(start, elements))
@@ -159,7 +158,7 @@ _NAMED = __name__.encode()
 
 
 def has_lists(data: bytes) -> bool:
-    """Whether a payload holds lists: their pickle names this module. (A text may name it too.)"""
+    """Whether a payload may hold lists: their pickle names this module. (A text may name it too.)"""
     return _NAMED in data
 
 
@@ -174,10 +173,10 @@ def unpickled(payloads: Iterable[bytes], base: Sequence[List]) -> tuple[list[Any
 
 
 class SavedLists:
-    """Which lists the chain holds for each bucket of a worker: for its next part to go on with.
+    """The lists that the chain holds for each bucket of a worker. The next part continues them.
 
-    One a worker and kind of rows, used by one thread at a time. It holds versions of the lists,
-    which share their elements with the newest ones.
+    There is one for each worker and kind of rows, used by one thread at a time. It holds versions of
+    the lists, which share their elements with the newest ones.
     """
 
     def __init__(self) -> None:
@@ -187,7 +186,7 @@ class SavedLists:
         self._pending: dict[tuple[str, Any], tuple[List, ...]] = {}
 
     def begin(self, cut: int, base: int | None) -> None:
-        """A part of this cut is about to be written; its chain goes on from the cut ``base``."""
+        """A part of this cut is about to be written; its chain continues the cut ``base``."""
         if base is not None and base == self._pending_cut:
             for bucket, lists in self._pending.items():
                 if lists:
@@ -195,7 +194,7 @@ class SavedLists:
                 else:
                     self._stored.pop(bucket, None)
         elif base is None or base != self._cut:
-            self._stored = {}  # a full cut, or one that this worker knows nothing of
+            self._stored = {}  # a full cut, or a base that this worker did not write
         self._cut = base
         self._pending_cut = cut
         self._pending = {}

@@ -1,12 +1,12 @@
-"""The manifest of a cut: all that has to be known of it before its rows are read.
+"""The manifest of a cut: everything that a reader needs to know before it reads the rows.
 
-It is JSON, written last. A cut is there when its manifest is, and the manifest names every file that
-the cut needs, of earlier cuts too, with length and checksum: so whether a cut is whole can be told
-without knowing anything else. The manifest carries a checksum of itself, of its canonical form.
+It is JSON, written last. A cut exists when its manifest does. The manifest names every file that the
+cut needs, of earlier cuts too, with length and checksum: so it alone tells whether a cut is whole. It
+also carries a checksum of its own canonical form.
 
-Positions of fronts and what sinks had are of whatever type an adapter uses. What JSON can say
-exactly is said in JSON, for people; the rest is pickled, and nothing is unpickled before the
-checksum was found right.
+The positions of fronts and the last states of sinks have types that the adapters choose. Values that
+JSON can represent exactly are stored as JSON, for people; others are pickled, and nothing is unpickled
+before the checksum was verified.
 
 **Does a cut fit a flow?** The graph's fingerprint decides. That alone would be a poor message, so
 the manifest also describes each step, and `check_fits` compares the descriptions and says what was
@@ -33,9 +33,9 @@ from emberflow.values.hashing import KEY_ENCODING_VERSION
 
 FORMAT_VERSION = 1
 
-#: A chain with more links than this is worth a full cut: each link is a file a worker to open.
+#: A chain with more links than this is worth a full cut: each link is one more file per worker to open.
 LINKS_MAX = 16
-#: So many rows stored for each that is still needed.
+#: A chain with more stored rows than this per row that is still needed is worth a full cut, too.
 ROWS_PER_LIVE_ROW_MAX = 2
 
 
@@ -56,7 +56,7 @@ class PartInfo:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a manifest says of a step: what matters for whether its state can be used."""
+    """The description of a step: everything that determines whether its state can be used."""
 
     kind: str
     name: str
@@ -70,8 +70,8 @@ class Step:
 class Manifest:
     """A cut. ``parts`` are all files that it needs, oldest first.
 
-    ``positions[front][partition]`` is where the front goes on reading; ``sinks`` is what each sink
-    had, as its adapter says it.
+    ``positions[front][partition]`` is where the front continues to read; ``sinks`` has the last state
+    of each sink, as its adapter reports it.
     """
 
     number: int
@@ -99,7 +99,7 @@ class Manifest:
         positions: Mapping[str, Mapping[int, Any]] | None = None,
         sinks: Mapping[str, Any] | None = None,
     ) -> Manifest:
-        """The manifest of a cut that has these new parts, and those of the cut it builds on."""
+        """The manifest of a cut with these new parts, and the parts of its base."""
         return cls(
             number=number,
             incarnation=incarnation,
@@ -140,7 +140,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, name: str) -> Manifest:
-        """Raises `DamagedCutError` unless it is what `to_json` made. ``name`` is for the message."""
+        """Raises `DamagedCutError` if the data is not intact. ``name`` is for the message."""
         body = checked_json(data, name)
         for what, ours in (("format", FORMAT_VERSION), ("key_encoding", KEY_ENCODING_VERSION)):
             if body[what] != ours:
@@ -170,7 +170,7 @@ def json_with_checksum(body: dict[str, Any]) -> bytes:
 
 
 def checked_json(data: bytes, name: str) -> dict[str, Any]:
-    """What `json_with_checksum` was given. Raises `DamagedCutError`; ``name`` is for the message."""
+    """The inverse of `json_with_checksum`. Raises `DamagedCutError`; ``name`` is for the message."""
     try:
         body: dict[str, Any] = json.loads(data)
         checksum = body.pop("checksum")
@@ -188,7 +188,7 @@ def _checksum(body: dict[str, Any]) -> str:
 
 
 def encoded(value: Any) -> Any:
-    """A value as JSON: itself where JSON has it, tuples and dicts named, all else pickled.
+    """A value as JSON: unchanged if JSON has its type, tuples and dicts tagged, all else pickled.
 
     >>> encoded(("a", 1)), decoded(encoded(("a", 1)))
     ({'tuple': ['a', 1]}, ('a', 1))
@@ -221,8 +221,8 @@ def decoded(value: Any) -> Any:
 def compaction_due(manifest: Manifest, *, live_rows: int | None = None) -> bool:
     """Whether the next cut should be a full one: ``base=None``, with the rows of all buckets.
 
-    ``live_rows`` is how many rows a full one would have. Whoever does not know gets the chain's
-    first link taken for it.
+    ``live_rows`` is the number of rows that a full cut would have. The default is the number of rows
+    of the chain's first link.
     """
     links = sorted({part.cut for part in manifest.parts})
     replaced = [part for part in manifest.parts if part.kind != SCHEDULED]
@@ -235,7 +235,7 @@ def compaction_due(manifest: Manifest, *, live_rows: int | None = None) -> bool:
 
 
 def steps_of(graph: Graph) -> tuple[Step, ...]:
-    """All steps of a flow, described by what its fingerprint looks at."""
+    """All steps of a flow, described by the fields that its fingerprint covers."""
     return tuple(_step(graph, node) for node in graph.nodes)
 
 
@@ -311,4 +311,4 @@ def _differences(manifest: Manifest, graph: Graph) -> Iterator[str]:
     if not found and [*before] != [*now]:
         yield "the same steps are written in another order"
     elif not found and manifest.flow == graph.flow:
-        yield "the fingerprints differ, and no step does: the cut is of another Emberflow"
+        yield "the fingerprints differ, and no step does: the cut is of another version of Emberflow"

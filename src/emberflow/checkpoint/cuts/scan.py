@@ -1,20 +1,21 @@
-"""One step's rows of a cut, a page of columns at a time, and of the files only what is asked for.
+"""Read one step's rows of a cut, a page of columns at a time, and little else of the files.
 
-`tables.merged` gives all rows of a range to who restores it. Who *asks* wants one step, often a few
-keys, and the payloads only of those that fit. So here
+`cuts.tables.merged` reads all rows of a range, for a restore. A query needs one step, often a few
+keys, and only the payloads of those. So a scan
 
-- row groups are skipped by their statistics: of another step, of other hashes;
-- a key is unpickled before its payload, and the payload not at all where the key is not wanted;
-- rows go from columns to columns, without a tuple or a heap for each.
+- skips row groups of other steps and other hashes by their statistics;
+- unpickles a key before its payload, and the payload only if the key passes;
+- moves rows from columns to columns, without a tuple or a heap entry for each.
 
-**The merge.** Every run is sorted by hash. Of each the next row group is read, and all runs are
-taken as far as the least of their ends: whatever has one hash is then together, with one exception.
-The last hash of a row group may go on in the next one; so it stays behind until that one is read, or
-the run is over. Memory is a row group a run.
+**The merge.** Every run is sorted by hash. The scan reads the next row group of each run, and takes
+from all runs the rows up to the least of their ends. So all rows of a hash come together, with one
+exception: the last hash of a row group may continue in the next one. These rows wait until that one is
+read, or the run ends. The scan holds one row group per run in memory.
 
-Within such a slice, of a hash that belongs to one key the newest part's rows count, and that is told
-for all rows at once. What is left is looked at hash by hash, as `tables` does it: a bucket that goes
-on with the lists of an older one, and two keys of one hash, or one key that was pickled in two ways.
+Within such a slice, if a hash belongs to one key, the rows of the newest part are the valid ones; the
+scan decides that for all rows at once. It handles the others hash by hash, as `cuts.tables` does:
+buckets that continue the lists of an older one, two keys of one hash, and one key that was pickled in
+two ways.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ from emberflow.values.hashing import HASH_MAX, HASH_MIN
 
 _OPERATION, _HASH = SCHEMA.get_field_index("operation"), SCHEMA.get_field_index("key_hash")
 _CHILD_IDS = "child_ids"
-#: A run that has been read to its end no longer holds the others back.
+#: The end of a run that is over, which no longer limits the others.
 _NEVER = HASH_MAX + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which rows: those of one step, in a range of hashes, and if ``hashes`` are given of these."""
+    """The rows to read: of one step, in a range of hashes, and only of ``hashes`` if not None."""
 
     operation: str
     low: int = HASH_MIN
     high: int = HASH_MAX
-    #: Sorted, each once.
+    #: Sorted, without duplicates.
     hashes: tuple[int, ...] | None = None
-    #: Whether to read the child ids too: all of a place but for its global time.
+    #: Whether to read the child ids too: the rest of a place behind its global time.
     child_ids: bool = False
 
     def may_be_in(self, low: int, high: int) -> bool:
-        """Whether any of them can be among rows with hashes from ``low`` to ``high``."""
+        """Whether any can be among rows with hashes from ``low`` to ``high``."""
         low, high = max(low, self.low), min(high, self.high)
         if self.hashes is None:
             return low <= high
@@ -63,9 +64,9 @@ class Wanted:
 
 
 class ColumnPage(NamedTuple):
-    """Columns of the same length. Rows of one key follow each other, in the order of their places.
+    """Columns of the same length. Rows of one key are adjacent, in the order of their places.
 
-    ``child_ids`` are empty unless they were asked for.
+    ``child_ids`` is empty unless `Wanted.child_ids` is set.
     """
 
     keys: list[Any]
@@ -80,12 +81,12 @@ class ColumnPage(NamedTuple):
 
     @classmethod
     def of_first(cls, pages: Iterable[ColumnPage], count: int) -> ColumnPage:
-        """The first so many rows of these pages, or all if there are no more."""
+        """The first ``count`` rows of these pages, or all if there are fewer."""
         found = cls.empty()
         columns: tuple[list[Any], ...] = found
         for page in pages:
-            given: tuple[list[Any], ...] = page
-            for own, more in zip(columns, given, strict=True):
+            added: tuple[list[Any], ...] = page
+            for own, more in zip(columns, added, strict=True):
                 own.extend(more[: count - len(own)])
             if len(found.keys) == count:
                 break
@@ -94,7 +95,7 @@ class ColumnPage(NamedTuple):
 
 @dataclass(slots=True)
 class Counted:
-    """What a scan has read: for tests, and for who wants to know what a filter saves."""
+    """Counts what a scan has read: for tests, and to show what a filter saves."""
 
     groups: int = 0
     groups_skipped: int = 0
@@ -113,7 +114,7 @@ def scan(
     test: KeyTest | None = None,
     counted: Counted | None = None,
 ) -> Iterator[ColumnPage]:
-    """The rows that are wanted, of keys that pass the test, from the parts of a chain.
+    """The wanted rows, of keys that pass the test, from the parts of a chain.
 
     ``sources`` are the parts, oldest first.
     """
@@ -137,7 +138,7 @@ def _runs_of(
     def may_have(group: Any) -> bool:
         operations = group.column(_OPERATION).statistics
         hashes = group.column(_HASH).statistics
-        # The hashes of a group that has several steps are those of all of them.
+        # If a group has several steps, its hashes are those of all of them.
         may = operations.min <= wanted.operation <= operations.max
         may = may and wanted.may_be_in(hashes.min, hashes.max)
         counted.groups_skipped += not may
@@ -154,7 +155,7 @@ class _Slice(NamedTuple):
 
 
 class _Run:
-    """A run that is being read: the rows of it that are wanted, in order, a row group at a time."""
+    """A run that is being read: its wanted rows, in order, a row group at a time."""
 
     def __init__(
         self,
@@ -178,7 +179,7 @@ class _Run:
         return not self._groups and not self._hashes
 
     def end(self) -> int:
-        """All rows with a smaller hash are here. Reads on until that says something."""
+        """All rows with a smaller hash have been read. Reads row groups until it has such rows."""
         hashes = self._hashes
         while self._groups and (not hashes or hashes[0] == hashes[-1]):
             self._read_group(self._groups.pop(0))
@@ -234,7 +235,7 @@ def _pages(
         by_source.setdefault(each.source, set()).update(each.hashes)
     entangled = _entangled(slices, by_source)
     newer: set[int] = set()
-    # They are in the order of their sources, the newest first.
+    # Slices are in the order of their sources, the newest first.
     for number, own in itertools.groupby(slices, key=itemgetter(0)):
         passed_over = entangled | (newer & by_source[number])
         newer |= by_source[number]
@@ -261,8 +262,8 @@ def _pages(
 def _entangled(slices: list[_Slice], by_source: dict[int, set[int]]) -> set[int]:
     """The hashes for which it is not enough to take the rows of the newest part that has any.
 
-    They are of several keys, which may be equal though their bytes differ; or rows go on with
-    lists of an older part.
+    They have several keys, which may be equal though their bytes differ; or rows that continue lists
+    of an older part.
     """
     entangled: set[int] = set()
     for each in slices:
@@ -321,12 +322,13 @@ def _disentangled(
     test: KeyTest | None,
     counted: Counted,
 ) -> ColumnPage:
-    """The buckets of these hashes: of each key the newest, with its lists whole."""
+    """The buckets of these hashes: the newest of each key, with complete lists."""
     by_hash: dict[int, list[tuple[Any, ...]]] = {value: [] for value in sorted(hashes)}
     value_set = pa.array(by_hash, pa.int64())
     for each in slices:
         rows = each.rows.filter(pc.is_in(each.rows.column("key_hash"), value_set=value_set))
-        # As `tables` has them: (operation, hash, source, key, time, front, child ids, payload, follows)
+        # The order of `tables`: (operation, hash, source, key, time, front, child ids, payload,
+        # follows)
         for row in zip(
             rows.column("operation").to_pylist(),
             rows.column("key_hash").to_pylist(),
@@ -353,7 +355,7 @@ def _disentangled(
 
 
 def split(low: int, high: int, count: int) -> list[tuple[int, int]]:
-    """A range of hashes in so many ranges, as equal as they can be.
+    """Split a range of hashes into ``count`` ranges of about equal size.
 
     >>> split(0, 9, 3)
     [(0, 2), (3, 5), (6, 9)]
@@ -365,7 +367,7 @@ def split(low: int, high: int, count: int) -> list[tuple[int, int]]:
 
 
 def shared_out(hashes: Sequence[int], low: int, high: int) -> tuple[int, ...]:
-    """Those of some sorted hashes that are in a range.
+    """The hashes that are in a range. ``hashes`` are sorted.
 
     >>> shared_out((-5, 0, 7, 9), 0, 8)
     (0, 7)

@@ -1,4 +1,4 @@
-"""Where cuts are stored: any number of workers write parts, one driver makes cuts of them.
+"""The store of cuts: any number of workers write parts, one driver makes cuts of them.
 
 ::
 
@@ -7,30 +7,30 @@
       incarnations/000003-8f0c2d11.base.json      ... from this cut
       parts/0000000042-000003-1-bucket-5a….parquet  cut, incarnation, worker, kind
       cuts/0000000042-000003.json                 the manifest, written last
-      holds/0000000042-000003-1763204400000-9d.hold  somebody reads cut 42 until that time, in ms
-      fronts/…                                    see `front_log`
+      holds/0000000042-000003-1763204400000-9d.hold  a reader holds cut 42 until that time, in ms
+      fronts/…                                    see `logs.front_log`
 
-**A cut** is whole when its manifest is, and every file that the manifest names is there and has the
-checksum that it should have. `latest` looks from the newest on, warns of each that is not whole, and
-returns the first that is.
+**A cut** is whole when its manifest is whole, and every file that the manifest names exists and has
+the right checksum. `latest` looks from the newest on, warns of each that is not whole, and returns the
+first that is.
 
-**Two drivers.** The newest incarnation wins. `begin` claims the next number; from then on whoever has
-an older one can neither commit nor prune: `FencedError`. On a local disk a lock makes 'am I still
-the newest?' and the rename of the manifest one step. Elsewhere a slow driver can slip in between.
-So what counts is decided by readers: an incarnation records which cut it began from (its *base*),
-numbers go on from there, and a cut of an older incarnation with a greater number than that is no cut,
-whenever it appears. For the same reason `begin` claims first and chooses the cut to restore after.
-Two drivers that claim one number at the same time see each other's claim and take the next; at most
-one sees itself alone.
+**Two drivers.** The newest incarnation wins. `begin` claims the next number; from then on a driver
+with an older one can neither commit nor prune: `FencedError`. On a local disk a lock makes the check
+of the incarnation and the rename of the manifest one step. Elsewhere a slow driver can commit after
+its check. So readers decide which cuts are valid: an incarnation records the cut it began from (its
+*base*), its cuts continue from that number, and a cut of an older incarnation with a greater number is
+void, whenever it appears. For the same reason `begin` claims first and then chooses the cut to
+restore. Two drivers that claim the same number at the same time see each other's claim and take the
+next; at most one finds itself alone.
 
-**Readers** who are not part of the run (SQL over state) *hold* the cut that they read: a file says
-which cut, and until when. `prune` keeps it so long. Nobody has to come back to let go of it, and who
-reads longer renews. Where a reader may not write, or there is no lock and pruning was quicker, the
-files of its cut may be gone before it is done, and it is told so.
+**Readers** outside of the run (SQL over state) *hold* the cut that they read. A hold is a lease: a
+file that names the cut and the time until which `prune` keeps it. It expires by itself, and a reader
+that needs longer renews it. If a reader may not write, or there is no lock and pruning was faster, the
+files of its cut may be gone before it is done, and it gets an error.
 
-**Files that nobody needs** are those of cuts that were given up or superseded. `prune` removes what
-no kept manifest names, but for the parts of a cut under way: of the newest incarnation, with a number
-above that of its newest manifest.
+**Unneeded files** are those of cuts that were abandoned or superseded. `prune` removes the files that
+no kept manifest names, except for the parts of a cut in progress: those of the newest incarnation with
+a number above that of its newest manifest.
 
 A store is only a location, so it can be pickled and sent to workers.
 """
@@ -76,14 +76,14 @@ _CLAIM_PAUSE_S_MAX = 0.2
 
 
 class Life(NamedTuple):
-    """An incarnation that has begun, and the cut it begins from; None if from nothing."""
+    """An incarnation that has begun, and the cut it begins from; None if it begins empty."""
 
     incarnation: int
     restored: Manifest | None
 
     @property
     def next_cut(self) -> int:
-        """The number of its first cut. The following ones go on from there."""
+        """The number of its first cut. The following ones continue from there."""
         return 1 if self.restored is None else self.restored.number + 1
 
 
@@ -94,9 +94,9 @@ class _Named(NamedTuple):
 
 
 class NewPart:
-    """A part that is being written. It is there, durably, when the block ends without an error.
+    """A part that is being written. It exists, durably, when the block ends without an error.
 
-    Then ``info`` says what it is; None if nothing was added, for then there is no file either.
+    Then ``info`` describes it; None if no rows were added, because then there is no file either.
     """
 
     def __init__(
@@ -183,11 +183,11 @@ class CheckpointStore:
     def __init__(
         self, location: str | os.PathLike[str], *, filesystem: FileSystem | None = None
     ) -> None:
-        self._given = (os.fspath(location), filesystem)
+        self._arguments = (os.fspath(location), filesystem)
         self._location = location_of(location, filesystem)
 
     def __reduce__(self) -> Any:
-        return _reopened, self._given
+        return _reopened, self._arguments
 
     def __str__(self) -> str:
         return self._location.shown("")
@@ -238,7 +238,7 @@ class CheckpointStore:
         return [(int(match[1]), match[2]) for match in names if match]
 
     def _bases(self, only: int | None = None) -> dict[int, int]:
-        """For each incarnation the number of the cut it began from; 0 if from nothing."""
+        """For each incarnation the number of the cut it began from; 0 if it began empty."""
         bases: dict[int, int] = {}
         for name in self._location.names("incarnations"):
             match = _BASE.fullmatch(name)
@@ -267,12 +267,12 @@ class CheckpointStore:
     ) -> PartInfo | None:
         """Store rows of one worker, durably; None if there are none.
 
-        ``chunks`` are lists of some hundred rows, the rows of a bucket one behind the other; they
-        are asked for one by one, by the thread that calls. In a full cut they are all rows, and
-        ``base`` is None; else those of the buckets that changed since the cut ``base``, whose
-        manifest will be given to `Manifest.of`. Give the same ``lists`` at each cut and growing
-        `PersistentList`s are stored by what is new in them. ``pause`` is called between pieces of
-        some milliseconds of work, when all chunks have been given.
+        ``chunks`` are lists of some hundred rows, with the rows of a bucket next to each other; the
+        calling thread iterates over them. In a full cut they are all rows, and ``base`` is None;
+        otherwise they are those of the buckets that changed since the cut ``base``, whose manifest
+        goes to `Manifest.of`. With the same ``lists`` at each cut, only the new elements of growing
+        `PersistentList`s are stored. After the last chunk, ``pause`` is called between pieces of some
+        milliseconds of work.
         """
         memory = lists if lists is not None else SavedLists()
         memory.begin(cut, base)
@@ -284,13 +284,13 @@ class CheckpointStore:
     def new_part(
         self, cut: int, worker: int | str, *, incarnation: int, kind: str = BUCKET
     ) -> NewPart:
-        """The same of a full cut, for who hands its chunks over one by one."""
+        """The same for a full cut, for a caller that adds its chunks one by one."""
         lists = SavedLists()
         lists.begin(cut, None)
         return NewPart(self._location, cut, worker, incarnation, kind, lists)
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a cut of its parts. Raises `FencedError` if a newer incarnation has begun."""
+        """Make a cut by storing its manifest. Raises `FencedError` if a newer incarnation has begun."""
         data = manifest.to_json()
         with self._location.lock():
             self.check_incarnation(manifest.incarnation)
@@ -314,7 +314,7 @@ class CheckpointStore:
     # Reading
 
     def cuts(self) -> list[Manifest]:
-        """The cuts that count and whose manifest can be read, oldest first. No file is checked."""
+        """The valid cuts whose manifests are readable, oldest first. It checks no other file."""
         found = []
         for named in self._counting():
             try:
@@ -326,17 +326,17 @@ class CheckpointStore:
     def latest(self) -> Manifest | None:
         """The newest cut that is whole; None if there has never been one.
 
-        Where there were cuts and none is whole it raises: to begin from nothing would be to forget
-        what sinks and front logs hold.
+        If there were cuts and none is whole it raises: beginning empty would contradict the sinks and
+        front logs.
         """
         return self._newest(lambda manifest: True, self.check_whole)
 
     def as_of(self, time: tuple[int, int]) -> Manifest | None:
-        """The newest whole cut that is not above a global time."""
+        """The newest whole cut at or below a global time."""
         return self._newest(lambda manifest: manifest.time <= time, self.check_whole)
 
     def check_whole(self, manifest: Manifest) -> None:
-        """Raises `DamagedCutError` unless every file is there and has its checksum."""
+        """Raises `DamagedCutError` unless every file exists and has its checksum."""
         for part in manifest.parts:
             shown = self._location.shown(part.path)
             try:
@@ -366,8 +366,8 @@ class CheckpointStore:
     ) -> Iterator[Row]:
         """The rows of a cut whose key hashes are from ``low`` to ``high``, a bucket at a time.
 
-        They come by operation and key hash. ``lists`` remembers what the cut holds, so that the
-        first cut of the next incarnation can already go on with it: ``base=manifest.number``.
+        They are ordered by operation and key hash. ``lists`` remembers the lists of the cut, so that
+        the first cut of the next incarnation can already continue them: ``base=manifest.number``.
         """
         if lists is not None:
             lists.begin_restore(manifest.number)
@@ -388,7 +388,7 @@ class CheckpointStore:
         test: KeyTest | None = None,
         counted: Counted | None = None,
     ) -> Iterator[ColumnPage]:
-        """One step's rows of the parts of a cut, a page at a time; see `scan`."""
+        """One step's rows of the parts of a cut, a page at a time; see `cuts.scan`."""
         sources = [
             Source(part.cut, self._location.shown(part.path), self._opener(part.path))
             for part in parts
@@ -401,19 +401,19 @@ class CheckpointStore:
     def hold(
         self, seconds: float, choose: Callable[[Manifest], bool] = lambda manifest: True
     ) -> Manifest | None:
-        """The newest cut of those that ``choose`` takes, and keep it for so long; None if there is none.
+        """Hold the newest cut that ``choose`` accepts, for so long; None if there is none.
 
-        It only looks whether the files are there: a page that is damaged shows when it is read.
+        It checks only that the files exist: a scan finds damaged pages when it reads them.
         """
         if not self._location.names("cuts"):
-            return None  # and no lock either, where there is no checkpoint
+            return None  # without a lock, which would make the folder of a checkpoint
         try:
             with self._location.lock():
                 manifest = self._newest(choose, self._check_there)
                 if manifest is not None and seconds > 0:
                     self._keep(manifest.number, manifest.incarnation, seconds)
                 return manifest
-        except OSError:  # a reader may be one who may not write
+        except OSError:  # the reader may lack permission to write
             return self._newest(choose, self._check_there)
 
     def renew(self, cut: int, incarnation: int, seconds: float) -> bool:
@@ -430,7 +430,7 @@ class CheckpointStore:
 
     def _keep(self, cut: int, incarnation: int, seconds: float) -> None:
         now = time.time()
-        # Not a file a query: what is held for at least half as long is held.
+        # Avoid one file per query: a hold that lasts at least half as long is enough.
         if any(of == (cut, incarnation) and now + seconds / 2 < till for of, till in self._holds()):
             return
         name = (
@@ -461,8 +461,8 @@ class CheckpointStore:
         return sorted(_Named(int(m[1]), int(m[2]), f"cuts/{m[0]}") for m in matches if m)
 
     def _counting(self) -> list[_Named]:
-        """The manifests that no later incarnation has left behind, oldest first."""
-        # Manifests first: what is committed after a base is read may be above that base.
+        """The manifests that no later incarnation has voided, oldest first."""
+        # Read manifests before bases: a cut that is committed after a base is read may be above it.
         named = self._named()
         limits: dict[int, int] = {}
         limit: int | None = None
@@ -473,7 +473,8 @@ class CheckpointStore:
             if one.incarnation not in limits:
                 raise DamagedCutError(
                     f"{self}: incarnations/{one.incarnation:06d}-….base.json is missing. It says "
-                    f"which cut that incarnation began from, and there is {one.path} of it."
+                    f"which cut that incarnation began from, and {one.path} needs it. Restore it "
+                    f"from a backup."
                 )
         return [one for one in named if one.number <= limits[one.incarnation]]
 
@@ -509,7 +510,7 @@ class CheckpointStore:
             raise DamagedCutError(
                 f"{self}: of the cuts there, none that could be used is whole:\n"
                 + "\n".join(f"  - {fault}" for fault in faults)
-                + "\nBring the files back, or begin from nothing at another location."
+                + "\nRestore the files from a backup, or begin empty at another location."
             )
         return None
 
@@ -519,16 +520,16 @@ class CheckpointStore:
     # Removing
 
     def prune(self, keep: int, *, incarnation: int) -> list[str]:
-        """Remove all but the newest ``keep`` cuts and those that are held, and what no other needs.
+        """Remove all cuts but the newest ``keep`` and those that are held, and their unneeded files.
 
-        Only the newest incarnation may. Returns what was removed.
+        Only the newest incarnation may prune. Returns the removed paths.
         """
         if keep < 1:
             raise ValueError(f"prune(keep=) takes 1 or more, got {keep!r}")
         location = self._location
         with location.lock():
-            # Listed before the fence is looked at: a driver that begins after that sees at least
-            # these cuts, and chooses none that is removed here.
+            # List the cuts before the fence is checked: a driver that begins after that sees at
+            # least these cuts, and chooses none that is removed here.
             named = self._named()
             kept = self._counting()[-keep:]
             newest = max((one.number for one in kept), default=0)
@@ -545,7 +546,7 @@ class CheckpointStore:
                 try:
                     needed |= {part.path for part in self._manifest(one).parts}
                 except DamagedCutError as error:
-                    # It cannot say what it needs, so nothing is removed that it could need.
+                    # Its files are unknown, so remove none that it could need.
                     self._warn(error)
                     return []
             removed = [one.path for one in named if one not in kept]
@@ -565,7 +566,7 @@ class CheckpointStore:
                 match = _HOLD.fullmatch(name)
                 if match is not None and int(match[3]) / 1000 <= now:
                     removed.append(f"holds/{name}")
-            for path in removed:  # manifests first: none is ever left without its files
+            for path in removed:  # manifests first, so that none is left without its files
                 location.remove(path)
             return removed
 

@@ -1,1 +1,1 @@
-"""Front logs: the times that fronts have given, in blocks and segments."""
+"""Front logs: the times that fronts have assigned, in blocks and segments."""

@@ -1,22 +1,22 @@
-"""Blocks: how a log tells what is whole, what was torn by a crash, and what is damaged.
+"""Blocks: how the reader of a log tells whole blocks, blocks torn by a crash and damaged blocks apart.
 
 ::
 
     magic 4 | length 4 | durable 8 | checksum 8 | body
 
-The checksum covers length, ``durable``, body and the block's own offset, so that a block in the wrong
-place is no block. ``durable`` is how far the log was known to be on the disk when the block was
-written, and that is what tells two faults apart:
+The checksum covers length, ``durable``, body and the block's own offset, so that a block at the wrong
+offset is invalid. ``durable`` is how much of the log was known to be on the disk when the block was
+written. It tells two faults apart:
 
 - A crash may leave anything behind the last ``fsync``: half a block, zeros, or a whole block behind
-  a hole, since a disk writes pages in its own order. Nobody has relied on any of that. The log ends
-  at the first block that is not whole, silently.
-- If a block is not whole and one behind it says that it had been durable, it was damaged later:
-  times that were given are lost, and that is an error.
+  a hole, since a disk writes pages in its own order. No process has relied on any of that. The log
+  ends at the first block that is not whole, silently.
+- If a block is not whole and a later one says that it had been durable, it was damaged later: times
+  that the front assigned are lost, and the reader raises an error.
 
-When nothing comes behind what was synced, the writer adds an empty block, a *witness*, so that also the
-last blocks have a witness. A log that was cut off together with its witnesses cannot be told from one that a crash cut
-off; the next segment records the length (`front_log`), and from then on it can.
+If no block follows the synced ones, the writer adds an empty block, a *witness* to their durability.
+The reader cannot tell a log that lost its end together with its witnesses from one that a crash cut
+off. The next segment records the length of the log (`logs.front_log`), and from then on it can.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def encoded_block(body: bytes, offset: int, durable: int) -> bytes:
 
 
 def block_at(data: bytes, offset: int, *, number: int | None = None) -> Block | None:
-    """The block at an offset; None if there is none that is whole.
+    """The block at an offset; None if it is not whole.
 
-    ``number`` is for a block that is a file of its own, and was written with that for an offset.
+    ``number`` is for a block in a file of its own, which was written with the number as its offset.
     """
     if offset + HEAD_BYTES > len(data):
         return None
@@ -70,7 +70,7 @@ def block_at(data: bytes, offset: int, *, number: int | None = None) -> Block | 
 
 
 def blocks(data: bytes, name: str, limit: int | None = None) -> Iterator[Block]:
-    """The blocks of a log, up to a limit that is known to have been durable, or as far as it goes."""
+    """The blocks of a log, up to a limit that is known to have been durable, or up to its end."""
     if limit is not None and len(data) < limit:
         raise DamagedLogError(
             f"{name} is damaged at offset {len(data)}: it ends there, and it had {limit} bytes."
@@ -82,8 +82,8 @@ def blocks(data: bytes, name: str, limit: int | None = None) -> Iterator[Block]:
             if limit is not None or _was_durable(data, offset):
                 raise DamagedLogError(
                     f"{name} is damaged at offset {offset}: what follows is not what was written "
-                    f"there, and it had been durable. Times that this front gave are lost. Bring "
-                    f"the file back from a copy."
+                    f"there, and it had been durable. Times that this front assigned are lost. "
+                    f"Restore the file from a backup."
                 )
             return
         yield block
@@ -91,7 +91,7 @@ def blocks(data: bytes, name: str, limit: int | None = None) -> Iterator[Block]:
 
 
 def _was_durable(data: bytes, offset: int) -> bool:
-    """Whether a whole block further on says that the log was durable beyond this offset."""
+    """Whether a later whole block says that the log was durable beyond this offset."""
     candidate = data.find(_MAGIC, offset + 1)
     while candidate >= 0:
         block = block_at(data, candidate)

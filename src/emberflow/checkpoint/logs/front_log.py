@@ -1,33 +1,33 @@
-"""Front logs: a global time once given is given again on replay.
+"""Front logs: on replay a front assigns the same global times again.
 
-A front that takes arrival time, or that promised something while idle, has chosen what the source
-does not know. It appends its choices here, and the report that covers them is sent only when `sync`
-has returned: durability overlaps with processing and delays nothing but the report.
+A front that assigns arrival times, or that promises something while idle, makes choices that the
+source does not know. It appends its choices here, and the worker sends the report that covers them
+only when `sync` has returned: durability overlaps with processing and delays nothing but the report.
 
 ::
 
     <location>/fronts/<front>-<partition>/<incarnation>-<sequence>.log
 
 **Segments.** An incarnation writes segments of its own and never touches another's. The first block
-of a segment is its header, which lists the older segments and how long they were when it was begun.
-So the newest segment says what the log is: the older ones that it lists, exactly so far, and then
-itself. A worker of an older incarnation that is only slow may go on appending to its segment, or even
-begin another: no reader of the newer one sees it. For this the writer is opened *before* the
-log is replayed, and replays what `FrontLogWriter.entries` gives. What the older segments hold is
-synced before the header lists it, since it may be the first that relies on it.
+of a segment is its header, which lists the older segments and their lengths when it was begun. So the
+newest segment defines the log: the older ones that it lists, up to those lengths, and then itself. A
+slow worker of an older incarnation may still append to its segment, or even begin another: readers of
+the newer one ignore that. For this the worker opens the writer *before* it replays the log, and
+replays `FrontLogWriter.entries`. The writer syncs older segments before its header lists them, since
+it may be the first that relies on them.
 
 **Entries** are ``(position, time)``, or ``(position, time, payload)`` for a source that cannot
-replay. Times go up. A *reservation* is how far promises may have gone without an element: new ones of
-the next incarnation get no time below it. What one incarnation *drops* (at most once) stays dropped
-for all that follow, also for one that begins from the same cut: there is output by then that does
-without it. It stays in the log, which tells what came in.
+replay. Times increase. A *reservation* is an upper bound of promises that were made without an
+element: the next incarnation assigns no new element a time below it. Entries that an incarnation
+*drops* (at most once) stay dropped for all later ones, also for one that begins from the same cut: by
+then there is output without them. They stay in the log, as a record of the input.
 
-Entries are stored in batches as columns: of whole numbers, such as times and most positions, the first
-one and the differences, each in as few bytes as they need.
+Entries are stored in batches, by column. Integers, such as times and most positions, are stored as the
+first one and the differences, in as few bytes as the differences need.
 
-**Group commit.** `append_columns` costs a tuple; `sync` writes all that was appended since the last
-one as a block and waits for the disk once, while others append. A thread beside the worker does it
-again and again; the longer the disk takes, the more it covers::
+**Group commit.** `append_columns` costs a tuple. `sync` writes all that was appended since the last
+one as a block and waits for the disk once, while other threads append. A thread beside the worker
+calls it in a loop; the longer the disk takes, the more the next sync covers::
 
     def keep_durable(log, appended, ended, report):
         while not ended.is_set():
@@ -35,11 +35,11 @@ again and again; the longer the disk takes, the more it covers::
                 appended.clear()
                 report(log.sync(mark=False))  # 'I shall not emit below ...' up to here
             else:
-                log.mark()  # nothing comes that would witness to what is durable
+                log.mark()  # no batch follows that would be a witness of durability
         log.close()
 
-Elsewhere than on a local disk there is no append: a segment is a folder there, and each block a file,
-durable when it is complete.
+Other file systems than local disks have no append: there a segment is a folder, and each block a file,
+which is durable when it is complete.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ from emberflow.checkpoint.logs.segments import (
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-#: More entries than this make a block without waiting for a sync: what waits is bounded.
+#: With so many entries in the buffer, the writer writes a block without waiting for a sync.
 _WAITING_MAX = 32_768
-#: A segment that has come to this is followed by another: bytes, or files where a block is one.
+#: A segment of this size is followed by another: in bytes, or in files if each block is a file.
 _SEGMENT_BYTES = 64 << 20
 _SEGMENT_OBJECTS = 4096
 
@@ -91,8 +91,8 @@ class Durable(NamedTuple):
 class FrontLogWriter:
     """Appends to the log of one partition of a front, for one incarnation.
 
-    `append` and `reserve` are for one thread and `sync` may be another's. After an error of the
-    disk it takes nothing more: what an ``fsync`` that failed has left is unknown.
+    One thread calls `append` and `reserve`; another may call `sync`. After an error of the disk the
+    writer accepts nothing more: what a failed ``fsync`` has left on the disk is unknown.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -123,8 +123,8 @@ class FrontLogWriter:
         self._segment_size = default if segment_size is None else segment_size
         self._incarnation = incarnation
         self._width = 3 if payloads else 2
-        self._lock = threading.Lock()  # what waits
-        self._sync_lock = threading.Lock()  # the segment; taken before the other
+        self._lock = threading.Lock()  # guards the buffer
+        self._sync_lock = threading.Lock()  # guards the segment; acquired before the other
         self._waiting: list[Columns] = []
         self._waiting_count = 0
         self._waiting_reservation: int | None = None
@@ -148,32 +148,32 @@ class FrontLogWriter:
 
     @property
     def time(self) -> int | None:
-        """The last time given so far, also by incarnations before; the next one is greater."""
+        """The last assigned time, also of earlier incarnations; the next one is greater."""
         return self._time
 
     @property
     def reservation(self) -> int | None:
-        """What this incarnation, or one before, may have promised."""
+        """The upper bound of what this incarnation, or an earlier one, may have promised."""
         return self._reservation
 
     @property
     def is_first(self) -> bool:
-        """Whether no incarnation before this one had a log of this partition."""
+        """Whether no earlier incarnation had a log of this partition."""
         return not self._before
 
     def entries(self, *, from_time: int | None = None) -> Iterator[LogEntry]:
-        """What the incarnations before this one have given, from a time on: to be given again
-        unless it `is_dropped`.
+        """The entries of earlier incarnations, from a time on. The front assigns these times again,
+        unless `is_dropped`.
 
-        To be read before old segments are trimmed.
+        Read them before old segments are trimmed.
         """
         for batch in self._log.batches(self._before):
             yield from batch.entries_from(from_time)
 
     def drop_above(self, time: int) -> None:
-        """Let nobody give again what the incarnations before this one gave above a time.
+        """Drop the entries of earlier incarnations above a time: no front assigns them again.
 
-        Durable when it returns, so that whatever is given after it comes without what was dropped.
+        This is durable when it returns, so every later entry follows a log without the dropped ones.
         """
         with self._sync_lock:
             with self._lock:
@@ -182,21 +182,21 @@ class FrontLogWriter:
                 if last is None or last <= time:
                     return
                 self._dropped.append((time, last))
-            with self._noting_failure():
+            with self._recording_failure():
                 self._segment.add(DROPPED + json.dumps((time, last)).encode())
             self._unsynced = True
             self._sync()
             self._mark()
 
     def is_dropped(self, time: int) -> bool:
-        """Whether the entry of this time is not to be given again."""
+        """Whether the entry of this time was dropped."""
         return any(above < time <= last for above, last in self._dropped)
 
     def append(self, entries: Sequence[LogEntry]) -> None:
-        """Add what was given. It becomes durable with the next `sync`."""
+        """Add entries. They become durable with the next `sync`."""
         for entry in entries:
             if len(entry) != self._width:
-                raise self._not_so(self._time, entry[:2], len(entry))
+                raise self._entry_error(self._time, entry[:2], len(entry))
         if entries:
             self.append_columns(*zip(*entries, strict=True))
 
@@ -212,8 +212,8 @@ class FrontLogWriter:
         with self._lock:
             self._check_usable()
             self._check(positions, times, payloads)
-            kept = None if payloads is None else _kept(payloads)
-            self._waiting.append((_kept(positions), _kept(times), kept))
+            values = None if payloads is None else _frozen(payloads)
+            self._waiting.append((_frozen(positions), _frozen(times), values))
             self._waiting_count += len(times)
             self._time = times[-1]
             self._count += len(times)
@@ -221,18 +221,18 @@ class FrontLogWriter:
             is_too_much = self._waiting_count >= _WAITING_MAX
         if is_too_much:
             with self._sync_lock:
-                data, _ = self._taken()
+                data, _ = self._drained()
                 if data is not None:
                     self._unsynced = True
-                    with self._noting_failure():
+                    with self._recording_failure():
                         self._segment.add(data)
 
     def reserve(self, time: int) -> None:
-        """Let promises up to this time be made. Durable with the next `sync`.
+        """Allow promises up to this time. Durable with the next `sync`.
 
-        Reserved ahead, so that an idle front may promise again and again without another sync. The
-        incarnation that reserved knows what it really promised and goes on from there; the next one
-        does not, and gives no new element a time below this.
+        A front reserves ahead, so that it can promise again and again while idle without another
+        sync. This incarnation knows what it really promised and continues from there. The next one
+        does not, and assigns no new element a time below the reservation.
         """
         with self._lock:
             self._check_usable()
@@ -240,9 +240,9 @@ class FrontLogWriter:
                 self._reservation = self._waiting_reservation = time
 
     def sync(self, *, mark: bool = True) -> Durable:
-        """Make all that was appended durable, and say how far that is.
+        """Make all appended entries durable. Returns how far the log is durable.
 
-        Who syncs again and again need not `mark` each time: the next batch is a witness as well.
+        A thread that syncs in a loop need not `mark` each time: the next batch is a witness as well.
         """
         with self._sync_lock:
             reached = self._sync()
@@ -251,13 +251,13 @@ class FrontLogWriter:
             return reached
 
     def mark(self) -> None:
-        """Add a witness to what is durable, if there is none yet (see `blocks`)."""
+        """Add a witness of the last sync, if there is none yet (see `logs.blocks`)."""
         with self._sync_lock:
             self._check_usable()
             self._mark()
 
     def close(self) -> None:
-        """Sync and end. Closing again does nothing."""
+        """Sync and close. Closing again does nothing."""
         with self._sync_lock:
             if self._closed:
                 return
@@ -271,10 +271,10 @@ class FrontLogWriter:
                     self._segment.close()
 
     def _sync(self) -> Durable:
-        """What waits is taken at once, and written while others append."""
-        data, reached = self._taken()
+        """Take the buffer, and write it while other threads append."""
+        data, reached = self._drained()
         segment = self._segment
-        with self._noting_failure():
+        with self._recording_failure():
             if data is not None:
                 segment.add_durably(data)
             elif self._unsynced:
@@ -290,12 +290,12 @@ class FrontLogWriter:
 
     def _mark(self) -> None:
         if self._unmarked:
-            with self._noting_failure():
+            with self._recording_failure():
                 self._segment.mark()
             self._unmarked = False
 
-    def _taken(self) -> tuple[bytes | None, Durable]:
-        """The block of what waits, if anything does, and how far the log is durable with it."""
+    def _drained(self) -> tuple[bytes | None, Durable]:
+        """Empty the buffer: its block, if it had anything, and how far that makes the log durable."""
         with self._lock:
             self._check_usable()
             waiting, self._waiting = self._waiting, []
@@ -304,11 +304,11 @@ class FrontLogWriter:
             reached = Durable(self._count, self._position, self._time, self._reservation)
         if not waiting and reservation is None:
             return None, reached
-        with self._noting_failure():
+        with self._recording_failure():
             return BATCH + batch_data(waiting, reservation, payloads=self._width == 3), reached
 
     @contextmanager
-    def _noting_failure(self) -> Iterator[None]:
+    def _recording_failure(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -318,8 +318,8 @@ class FrontLogWriter:
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise CheckpointError(
-                f"{self._log}: a write failed before ({self._failure!r}), and what came of it is "
-                f"unknown. Begin the next incarnation."
+                f"{self._log}: a write failed before ({self._failure!r}), so it is unknown how much "
+                f"was written. Begin the next incarnation."
             ) from self._failure
         if self._closed:
             raise CheckpointError(f"{self._log}: this writer is closed.")
@@ -342,17 +342,17 @@ class FrontLogWriter:
             return
         for position, time, _ in zip(positions, times, others, strict=True):
             if width != self._width or not (before is None or time > before):
-                raise self._not_so(before, (position, time), width)
+                raise self._entry_error(before, (position, time), width)
             before = time
 
-    def _not_so(self, before: int | None, got: Any, parts: int) -> CheckpointError:
+    def _entry_error(self, before: int | None, got: Any, parts: int) -> CheckpointError:
         return CheckpointError(
             f"{self._log}: expected an entry of {self._width} parts with a time above "
             f"{before}, got {got!r} with {parts} parts."
         )
 
     def _roll(self) -> None:
-        """Go on in a new segment, so that old ones can be dropped."""
+        """Continue in a new segment, so that old ones can be trimmed."""
         old = self._segment
         old.sync()
         self._pieces.append(Piece(old.name, old.end))
@@ -380,8 +380,8 @@ class FrontLogWriter:
         return segment
 
 
-def _kept(column: Sequence[Any]) -> Sequence[Any]:
-    """A column that nobody changes until it is written."""
+def _frozen(column: Sequence[Any]) -> Sequence[Any]:
+    """A column that the caller cannot change before it is written."""
     return column if isinstance(column, range | tuple) else tuple(column)
 
 
@@ -395,9 +395,9 @@ def read_log(
     incarnation: int | None = None,
     filesystem: FileSystem | None = None,
 ) -> Iterator[LogEntry]:
-    """The entries of a log in their order, as the newest incarnation sees it, or the given one.
+    """The entries of a log in order, as the newest incarnation sees it, or ``incarnation``.
 
-    ``from_time`` leaves out those with smaller times: a cut at ``(t, front)`` wants those from ``t``
+    ``from_time`` leaves out those with smaller times: a cut at ``(t, front)`` needs those from ``t``
     on. ``after_position`` leaves out all up to the entry with this position, if there is one.
     """
     log = Log(location_of(location, filesystem), front, partition)
@@ -424,7 +424,7 @@ def last_reservation(
     incarnation: int | None = None,
     filesystem: FileSystem | None = None,
 ) -> int | None:
-    """The greatest promise that was durable; None if there was none."""
+    """The greatest durable reservation; None if there is none."""
     log = Log(location_of(location, filesystem), front, partition)
     return log.ends(log.pieces(incarnation)).reservation
 
@@ -437,9 +437,9 @@ def trim(
     *,
     filesystem: FileSystem | None = None,
 ) -> list[str]:
-    """Remove the segments that have nothing from time ``before`` on: that of the oldest kept cut.
+    """Remove the segments without entries from time ``before`` on, the time of the oldest kept cut.
 
-    The newest segment stays, whatever it holds. Returns the names of those that were removed.
+    The newest segment always stays. Returns the names of the removed ones.
     """
     log = Log(location_of(location, filesystem), front, partition)
     removed = []

@@ -1,7 +1,7 @@
-"""Of what a front log is made: batches of entries, in the blocks of segments.
+"""The parts of a front log: batches of entries, in the blocks of segments.
 
-A `Log` knows which segments count and how far, which the newest one's header says; a `Segment` is one
-that is being written. `front_log` says what all this is for.
+A `Log` reads from the newest segment's header which segments belong to it, and up to which length. A
+`Segment` is one that is being written. `logs.front_log` explains the purpose.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ LogEntry: TypeAlias = tuple[Any, ...]
 FORMAT_VERSION = 1
 _SEGMENT = re.compile(r"(\d+)-(\d+)\.log")
 _OBJECT = re.compile(r"(\d+)\.frame")
-#: Of a write: that it returns when what it wrote is durable. 0 where there is no such thing.
+#: The flag of a write that returns when its data is durable. 0 if the system has no such flag.
 _DURABLY = getattr(os, "RWF_DSYNC", 0)
-#: What file systems say that have no such thing.
+#: The errors of file systems that do not support it.
 _NO_SUCH_WRITE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 HEADER, BATCH, MARK, DROPPED = b"H", b"B", b"M", b"D"
 
@@ -41,7 +41,7 @@ HEADER, BATCH, MARK, DROPPED = b"H", b"B", b"M", b"D"
 # --- Batches --------------------------------------------------------------------------------------
 
 
-#: Entries by column, as they were appended: positions, times and, if they are kept, payloads.
+#: Entries by column, as they were appended: positions, times and, if the log has them, payloads.
 Columns: TypeAlias = tuple[Sequence[Any], Sequence[int], Sequence[Any] | None]
 
 
@@ -67,20 +67,20 @@ class Batch:
 
 
 def batch_data(parts: Sequence[Columns], reservation: int | None, *, payloads: bool) -> bytes:
-    """What was appended, part by part, as one batch that `Batch.read` reads.
+    """All appended columns as one batch that `Batch.read` reads.
 
     >>> Batch.read(batch_data([(range(3), range(7, 10), None)], None, payloads=False))
     Batch(positions=[0, 1, 2], times=[7, 8, 9], payloads=None, reservation=None)
     """
-    kept = [payload for _, _, own in parts for payload in own or ()] if payloads else None
+    values = [payload for _, _, own in parts for payload in own or ()] if payloads else None
     positions, times = _packed([part[0] for part in parts]), _packed([part[1] for part in parts])
-    return pickle.dumps((positions, times, kept, reservation), 5)
+    return pickle.dumps((positions, times, values, reservation), 5)
 
 
 def _packed(parts: Sequence[Sequence[Any]]) -> Any:
-    """Whole numbers as the first one and the differences; other values as they are.
+    """Integers as the first one and the differences; other values unchanged.
 
-    A range stays one: a worker takes in elements faster than numbers could be looked at one by one.
+    Ranges are not expanded: a worker reads elements faster than a loop could visit their positions.
 
     >>> _packed([[1000, 1001, 1003]])
     (1000, 'b', b'\\x01\\x02')
@@ -92,7 +92,7 @@ def _packed(parts: Sequence[Sequence[Any]]) -> Any:
         part.__class__ is range or set(map(type, part)) == {int} for part in parts
     ):
         return [value for part in parts for value in part]
-    #: Differences, each so many times in a row or a list of its own.
+    #: Lists of differences, and how often each list is repeated.
     found: list[tuple[Sequence[int], int]] = []
     for before, part in pairwise((parts[0][:1], *parts)):
         found.append(([part[0] - before[-1]], 1))
@@ -126,15 +126,15 @@ def _unpacked(packed: Any) -> list[Any]:
 
 
 class Piece(NamedTuple):
-    """A segment of a log, and how much of it counts: None for as much as there is."""
+    """A segment of a log, and how much of it belongs to the log: None for all of it."""
 
     name: str
     limit: int | None
 
 
 class Ends(NamedTuple):
-    """The greatest time and the greatest reservation of a log. Between which times entries are not to
-    be given again: the second one is dropped, too."""
+    """The greatest time and the greatest reservation of a log, and the times of its dropped entries:
+    above the first of each pair, up to and including the second."""
 
     time: int | None
     reservation: int | None
@@ -142,7 +142,7 @@ class Ends(NamedTuple):
 
 
 class Segment(Protocol):
-    """A segment that is being written. ``end`` is where the next block goes."""
+    """A segment that is being written. ``end`` is the offset of the next block."""
 
     name: str
     end: int
@@ -165,7 +165,7 @@ class _LocalSegment:
         self.end = 0
         self._durable = 0
         self._durably = _DURABLY
-        #: Whether all that was added is durable.
+        #: Whether all added blocks are durable.
         self._is_synced = True
 
     def add(self, body: bytes) -> None:
@@ -173,9 +173,9 @@ class _LocalSegment:
         self._add(body, 0)
 
     def add_durably(self, body: bytes) -> None:
-        """Add a block and sync: in one call, if it is all that is to be synced.
+        """Add a block and sync: in one system call, if no other block has to be synced.
 
-        A thread that calls the disk twice waits twice for the interpreter to come back to it.
+        A thread that makes two system calls waits for the interpreter lock twice.
         """
         if self._durably and self._is_synced:
             try:
@@ -215,7 +215,7 @@ class _LocalSegment:
 
 
 class _ObjectSegment:
-    """A folder with a file for each block, which are numbered: its end is their number."""
+    """A folder with a numbered file for each block: its end is the number of blocks."""
 
     def __init__(self, location: Location, path: str) -> None:
         self.name = path.rpartition("/")[2]
@@ -234,10 +234,10 @@ class _ObjectSegment:
     add_durably = add
 
     def mark(self) -> None:
-        """Nothing: a file that is there is durable, and a missing one is missed."""
+        """Nothing: every file is durable, and the numbers reveal a missing one."""
 
     def sync(self) -> None:
-        """Nothing: `add` has returned."""
+        """Nothing: a block is durable when `add` returns."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -255,7 +255,7 @@ class Log:
         return self.location.shown(self.folder)
 
     def names(self) -> list[tuple[int, int, str]]:
-        """Incarnation, sequence and name of each segment, begun or not, in order."""
+        """Incarnation, sequence and name of each segment, with a header or without, in order."""
         matches = map(_SEGMENT.fullmatch, self.location.names(self.folder))
         return sorted((int(match[1]), int(match[2]), match[0]) for match in matches if match)
 
@@ -268,11 +268,11 @@ class Log:
         except FileExistsError:
             raise FencedError(
                 f"{self.location.shown(path)} exists: another writer has begun it. Does each "
-                f"incarnation have one writer a partition?"
+                f"incarnation have only one writer per partition?"
             ) from None
 
     def pieces(self, incarnation: int | None = None) -> list[Piece]:
-        """What the log is made of, as the newest segment says, or that of the incarnation."""
+        """The pieces of the log by the newest segment's header, or by that of an incarnation."""
         names = [name for of, _, name in self.names() if incarnation is None or of <= incarnation]
         for newest in reversed(names):
             header = self._header(newest)
@@ -287,13 +287,13 @@ class Log:
             elif found:
                 raise DamagedLogError(
                     f"{self.location.shown(f'{self.folder}/{name}')} is missing, and an older "
-                    f"segment is there. Bring the file back from a copy."
+                    f"segment is there. Restore the file from a backup."
                 )
-        # The length now: what is appended while we read is for the next reader.
+        # The length now: blocks that are added while this reader reads are for the next one.
         return [*found, Piece(newest, self._end(newest))]
 
     def older_than(self, piece: Piece) -> list[str]:
-        """What came before a segment, by its own account, whether or not it is still there."""
+        """The older segments that a segment lists, whether or not they still exist."""
         header = self._header(piece.name)
         return [] if header is None else list(header["older"])
 
@@ -304,7 +304,7 @@ class Log:
         return end
 
     def _header(self, name: str) -> dict[str, Any] | None:
-        """What a segment says of the older ones; None if a crash came before it was begun."""
+        """The header of a segment; None if a crash came before it was written."""
         first = next(self._blocks(Piece(name, None)), None)
         if first is None:
             return None
@@ -323,7 +323,7 @@ class Log:
                     yield Batch.read(block.body[1:])
 
     def ends(self, pieces: Sequence[Piece]) -> Ends:
-        """How far a log has come, and what of it is dropped."""
+        """The last time and reservation of a log, and its dropped entries."""
         time: int | None = None
         reservation: int | None = None
         dropped: list[tuple[int, int]] = []
@@ -355,7 +355,7 @@ class Log:
         return self._object_blocks(path, shown, piece.limit)
 
     def _object_blocks(self, path: str, shown: str, limit: int | None) -> Iterator[Block]:
-        """A file a block. They were written one by one, so none may be missing or damaged."""
+        """One file per block, completed one by one, so none may be missing or damaged."""
         names = filter(_OBJECT.fullmatch, self.location.names(path))
         numbers = sorted(int(name.partition(".")[0]) for name in names)
         end = limit if limit is not None else max(numbers, default=-1) + 1
@@ -368,7 +368,7 @@ class Log:
             if block is None or block.end != len(data):
                 raise DamagedLogError(
                     f"{shown} is damaged at offset {number}: the file of that number is "
-                    f"{'damaged' if data else 'missing'}, and was durable. Bring it back from a copy."
+                    f"{'damaged' if data else 'missing'}, and was durable. Restore it from a backup."
                 )
             yield block._replace(offset=number, end=number + 1)
 
