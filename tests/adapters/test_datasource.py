@@ -131,7 +131,7 @@ def test_a_query_that_was_begun_anew_does_not_pass_for_the_old_one(
     query.bridge.close()
     new = Query(tmp_path / "another checkpoint")
     try:
-        with pytest.raises(BridgeAwayError, match="has it no more"):
+        with pytest.raises(BridgeAwayError, match="has lost it"):
             new.writer().commit(told_that_it_is_here, 0)
         assert words(new.front) == []
     finally:

@@ -7,9 +7,10 @@
 ``front``
 ============  =========================================================================
 
-The types are found by a sample of what is stored, in the way of a batch's outputs, or given by
-``.schema(...)``, which may also leave columns out. What has no type in Spark can be had ``raw``: then
-there is ``_payload`` with the bytes of ``(key, value)``, for `emberflow.payloads`.
+The types are inferred from a sample of the stored rows, like those of a batch's outputs, or the user
+gives them by ``.schema(...)``, which may also leave columns out. Keys and values that have no type in
+Spark can be read ``raw``: the column ``_payload`` has the bytes of ``(key, value)``, for
+`emberflow.payloads`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def key_type(keys: Sequence[Any]) -> sql.DataType:
 
 
 def found_schema(state: str, sample: ColumnPage, *, raw: bool) -> sql.StructType:
-    """The columns that the sampled rows, and others like them, fit in."""
+    """The columns whose types fit the sampled rows."""
     if raw:
         return _raw_schema(sample)
     if not sample.keys:
@@ -78,7 +79,7 @@ def _raw_schema(sample: ColumnPage) -> sql.StructType:
 
 
 def _without_empty(kind: sql.DataType) -> sql.DataType:
-    """Tuples without elements tell no type: they are sequences, of what is not known."""
+    """Empty tuples have no element type: they become sequences of an unknown type."""
     if isinstance(kind, sql.StructType):
         if not kind.fields:
             return sql.ArrayType(sql.NullType())
@@ -92,8 +93,8 @@ def _without_empty(kind: sql.DataType) -> sql.DataType:
     return kind
 
 
-def check_given(state: str, schema: sql.StructType, *, raw: bool) -> None:
-    """Raises `InputError` unless a schema has only columns that there are."""
+def check_schema(state: str, schema: sql.StructType, *, raw: bool) -> None:
+    """Raises `InputError` if a schema has a column that the state does not have."""
     names = _RAW if raw else _TYPED
     for field in schema.fields:
         if field.name not in names:
@@ -116,7 +117,7 @@ def check_given(state: str, schema: sql.StructType, *, raw: bool) -> None:
 
 
 class PageWriter:
-    """Makes Arrow batches of pages, in a task."""
+    """Converts pages to Arrow batches, in a task."""
 
     def __init__(self, state: str, schema: sql.StructType, *, raw: bool) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema

@@ -1,19 +1,19 @@
-"""Filters on the key, which Spark hands over before it reads.
+"""Filters on the key, which Spark pushes down to the reader before it reads.
 
-Two uses. Every filter that is taken is a *test* of a key, and a row whose key does not pass is not
-read further. Where they leave only certain keys (``=`` and ``in``), the *hashes* of these say in
-which row groups, and on which worker, they can be at all.
+An accepted filter has two uses. It is a *test* of a key: if the key fails it, the reader skips the
+rest of the row. And if the filters allow only certain keys (``=`` and ``in``), the *hashes* of these
+keys tell which row groups, and which workers, can have them.
 
-**The rule: what is taken is answered exactly as Spark would.** Spark does not look again. So a
-filter is taken only where Python compares as Spark does: the type of the column has to be the one
-that the stored keys have by themselves (a schema that says otherwise is followed, but nothing is
-taken), and be one of a few types whose order and equality are the same on both sides. Strings are:
-Spark orders them by their UTF-8 bytes, which is the order of code points. Everything else is left
-to Spark, which is never wrong, only slower.
+**The rule: an accepted filter gives exactly the answer that Spark would give**, because Spark does not
+check it again. So the reader accepts a filter only if Python compares as Spark does. The type of the
+column must be the one that the stored keys have by themselves (a schema with another type is followed,
+but no filter is accepted). And it must be one of a few types whose order and equality are the same on
+both sides. Strings are: Spark orders them by their UTF-8 bytes, which is the order of code points. The
+reader leaves every other filter to Spark, which is slower but never wrong.
 
-A key that is a tuple, a named tuple or a dataclass is a struct. Its fields can be tested one by one;
-once each of them has values to choose from, the keys are known and so are their hashes. Keys of a
-state are taken to be of one class, as the sample shows them.
+A key that is a tuple, a named tuple or a dataclass is a struct. Filters test its fields one by one; if
+they limit each field to certain values, the keys are known and so are their hashes. All keys of a
+state are assumed to be of one class, that of the sample.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from emberflow.datasource.columns import KEY, key_type
 from emberflow.errors import InputError
 from emberflow.values.hashing import UnstableKey, key_hash
 
-#: With more keys than this a scan of everything is not much slower.
+#: With more keys than this a full scan is not much slower.
 _KEYS_MAX = 10_000
 
 
@@ -69,7 +69,7 @@ _OF_TEXT: dict[type, Callable[[str, str], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One filter. ``field`` is the name and the number of the part of the key that it is about."""
+    """One filter. ``field`` is the name and the index of the field of the key that it tests."""
 
     compare: Callable[[Any, Any], bool]
     value: Any
@@ -80,22 +80,22 @@ class Condition:
         if self.field is not None and key is not None:
             name, number = self.field
             key = key[number] if isinstance(key, tuple) else getattr(key, name)
-        # In SQL nothing is known of null, and what is not known does not pass.
+        # In SQL a comparison with null is unknown, and a filter passes only what is true.
         return (key is not None or self.nulls) and self.compare(key, self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFilters:
-    """All filters that were taken: a key has to pass each."""
+    """All accepted filters: a key has to pass each."""
 
     tests: tuple[Condition, ...] = ()
     #: The hashes of the only keys that can pass; None if they are not known.
     hashes: tuple[int, ...] | None = None
-    #: These keys, if they have no parts; they still have to pass.
+    #: These keys, if they have no fields. They still have to pass the tests.
     keys: tuple[Any, ...] | None = None
 
     def test(self) -> Callable[[Any], bool] | None:
-        """What to ask of a key; None if all are wanted."""
+        """The test of a key; None if every key passes."""
         if not self.tests:
             return None
         if len(self.tests) == 1:
@@ -104,7 +104,7 @@ class KeyFilters:
         return lambda key: all(test(key) for test in tests)
 
     def and_also(self, other: KeyFilters) -> KeyFilters:
-        """What passes both."""
+        """The filters that pass what both pass."""
         tests = (*self.tests, *other.tests)
         if self.hashes is None or other.hashes is None:
             hashes = other.hashes if self.hashes is None else self.hashes
@@ -114,7 +114,7 @@ class KeyFilters:
 
 
 def only_key(text: str, state: str, keys: Sequence[Any]) -> KeyFilters:
-    """The filter of ``.option("key", text)``; ``keys`` are some that are stored.
+    """The filter of ``.option("key", text)``; ``keys`` is a sample of the stored keys.
 
     >>> only_key("7", "counts", [1, 2]).tests[0].value
     7
@@ -133,7 +133,8 @@ def only_key(text: str, state: str, keys: Sequence[Any]) -> KeyFilters:
         value = parse(text)
     except ValueError:
         raise InputError(
-            f"state {state!r}: .option('key', {text!r}) is no {kind.simpleString()}, and the keys are."
+            f"state {state!r}: .option('key', ...) takes a {kind.simpleString()}, the type of the "
+            f"keys; got {text!r}."
         ) from None
     return KeyFilters((Condition(_same, value),), (key_hash(value),), (value,))
 
@@ -145,23 +146,23 @@ _FROM_TEXT: dict[type[sql.DataType], Callable[[str], Any]] = {
 }
 
 
-def taken(
+def accepted(
     filters: Iterable[spark.Filter], declared: sql.DataType | None, keys: Sequence[Any]
 ) -> tuple[KeyFilters, list[spark.Filter]]:
-    """What is taken, and what is left to Spark.
+    """The filters that the reader applies, and those that it leaves to Spark.
 
-    ``declared`` is the type of the column ``key``, ``keys`` some that are stored.
+    ``declared`` is the type of the column ``key``, ``keys`` a sample of the stored keys.
     """
     tests: list[Condition] = []
-    left: list[spark.Filter] = []
+    refused: list[spark.Filter] = []
     usable = declared is not None and _is_as_found(declared, keys)
     for each in filters:
         test = _test_of(each, declared) if usable and declared is not None else None
         if test is None:
-            left.append(each)
+            refused.append(each)
         else:
             tests.append(test)
-    return KeyFilters(tuple(tests), _hashes(tests, keys), _keys(tests)), left
+    return KeyFilters(tuple(tests), _hashes(tests, keys), _keys(tests)), refused
 
 
 def _is_as_found(declared: sql.DataType, keys: Sequence[Any]) -> bool:
@@ -172,14 +173,14 @@ def _is_as_found(declared: sql.DataType, keys: Sequence[Any]) -> bool:
 
 
 def _nameless(kind: sql.DataType) -> Any:
-    """A type without the names of its fields: of a tuple they may be given."""
+    """A type without the names of its fields: a schema may name the fields of a tuple."""
     if isinstance(kind, sql.StructType):
         return tuple(_nameless(field.dataType) for field in kind.fields)
     return kind
 
 
-def _test_of(given: spark.Filter, declared: sql.DataType) -> Condition | None:
-    path: tuple[str, ...] = getattr(given, "attribute", ())
+def _test_of(pushed: spark.Filter, declared: sql.DataType) -> Condition | None:
+    path: tuple[str, ...] = getattr(pushed, "attribute", ())
     field: tuple[str, int] | None = None
     kind = declared
     if len(path) == 2 and isinstance(declared, sql.StructType) and path[1] in declared.names:
@@ -189,26 +190,26 @@ def _test_of(given: spark.Filter, declared: sql.DataType) -> Condition | None:
         return None
     if path[0] != KEY:
         return None
-    if isinstance(given, spark.IsNotNull):
+    if isinstance(pushed, spark.IsNotNull):
         return Condition(_is_not_null, None, field)
-    if isinstance(given, spark.IsNull):
+    if isinstance(pushed, spark.IsNull):
         return Condition(_is_null, None, field, nulls=True)
-    if isinstance(given, spark.In):
-        values = [value for value in given.value if value is not None]
+    if isinstance(pushed, spark.In):
+        values = [value for value in pushed.value if value is not None]
         if all(_is_of(value, kind) for value in values):
             return Condition(_within, frozenset(values), field)
         return None
-    value = getattr(given, "value", None)
-    compare = _COMPARED.get(type(given))
+    value = getattr(pushed, "value", None)
+    compare = _COMPARED.get(type(pushed))
     if compare is not None and _is_of(value, kind):
         return Condition(compare, value, field)
-    of_text = _OF_TEXT.get(type(given))
+    of_text = _OF_TEXT.get(type(pushed))
     if of_text is not None and kind == sql.StringType() and isinstance(value, str):
         return Condition(of_text, value, field)
     return None
 
 
-#: Of these types Python and Spark have the same equality and the same order.
+#: The types whose equality and order are the same in Python and in Spark.
 _PYTHON_TYPES: dict[type[sql.DataType], type] = {
     sql.LongType: int,
     sql.BooleanType: bool,
@@ -218,11 +219,11 @@ _PYTHON_TYPES: dict[type[sql.DataType], type] = {
 
 
 def _is_of(value: Any, kind: sql.DataType) -> bool:
-    """Whether a value of a filter is one that can be compared with keys of this type."""
+    """Whether the value of a filter can be compared with keys of this type."""
     if isinstance(kind, sql.StringType):
         return kind == sql.StringType() and type(value) is str  # else it has a collation
     if isinstance(kind, sql.DoubleType):
-        # NaN is greater than everything to Spark, and nothing to Python.
+        # In Spark NaN is greater than everything, in Python all comparisons with it are false.
         return type(value) in (int, float) and value == value
     if isinstance(kind, sql.TimestampType | sql.TimestampNTZType):
         zoned = isinstance(kind, sql.TimestampType)
@@ -231,7 +232,7 @@ def _is_of(value: Any, kind: sql.DataType) -> bool:
 
 
 def _choices(tests: list[Condition]) -> dict[tuple[str, int] | None, frozenset[Any]]:
-    """By part of the key, or None for all of it: the values that it can have at all."""
+    """By field of the key, or None for the whole key: the only values that the filters allow."""
     choices: dict[tuple[str, int] | None, frozenset[Any]] = {}
     for test in tests:
         if test.compare is _same or test.compare is _within:
@@ -263,7 +264,7 @@ def _hashes(tests: list[Condition], keys: Sequence[Any]) -> tuple[int, ...] | No
 def _struct_hashes(
     choices: dict[tuple[str, int], frozenset[Any]], keys: Sequence[Any]
 ) -> tuple[int, ...] | None:
-    """Of keys with parts: the hashes of all that can be made of what the parts may be."""
+    """The hashes of all keys that can be made of the allowed values of the fields."""
     by_name = {name: own for (name, _), own in choices.items()}
     by_number = {number: own for (_, number), own in choices.items()}
     hashes: set[int] = set()
@@ -295,7 +296,8 @@ def _limited(choices: list[frozenset[Any]]) -> list[tuple[Any, ...]] | None:
 
 
 def _made(kind: type, names: list[str], values: tuple[Any, ...]) -> Any:
-    """An instance that has what its hash is made of. Nobody else sees it, so nothing is called."""
+    """An instance with the fields that its hash needs. Only `key_hash` sees it, so its `__init__` does
+    not run."""
     made: Any = object.__new__(kind)
     for name, value in zip(names, values, strict=True):
         object.__setattr__(made, name, value)

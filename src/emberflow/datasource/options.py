@@ -14,7 +14,7 @@ _TIMEOUT_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Which live query is asked, about which of its fronts or sinks. It travels to executors."""
+    """A live query, and one of its fronts, sinks or states. It travels to executors."""
 
     query: str | None
     service: str
@@ -44,7 +44,7 @@ class SourceOptions:
         return cls(query, f"{kind} {name}", address, _seconds(options))
 
     def resolved(self) -> SourceOptions:
-        """The same with its address: only this machine can look it up, executors may be elsewhere."""
+        """The same with its address. Executors may be on other machines and cannot look it up."""
         if self.address is not None:
             return self
         assert self.query is not None
@@ -77,11 +77,11 @@ got '17 and a half'.
 
 
 def _seconds(options: Mapping[str, str]) -> float:
-    given = options.get("timeout", str(_TIMEOUT_SECONDS))
+    text = options.get("timeout", str(_TIMEOUT_SECONDS))
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise InputError(f"option 'timeout' takes seconds above 0, got {given!r}.")
+        raise InputError(f"option 'timeout' takes seconds above 0, got {text!r}.")
     return seconds

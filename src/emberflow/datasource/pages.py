@@ -1,7 +1,7 @@
-"""Where the rows of a state come from: the protocol between the reader and who has the state.
+"""The protocol between the reader of a state and the source of its rows.
 
-`stored` has it over the cuts of a checkpoint, `live` over a query that runs. Whoever has states
-otherwise implements these two, and everything else (types, columns, filters, Spark) stays as it is.
+`stored` implements it for the cuts of a checkpoint, `live` for a running query. Another source of
+states implements these two classes; types, columns, filters and Spark need no change.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from emberflow.datasource.filters import KeyFilters
 
 
 class Piece(Protocol):
-    """A part of a state as of one moment, for one task. It is pickled, so it holds no open files."""
+    """A part of a state as of one time, for one task. It is pickled, so it holds no open files."""
 
     def pages(self, filters: KeyFilters, *, child_ids: bool) -> Iterator[ColumnPage]:
-        """Its rows whose keys pass the filters; with their child ids, if asked for."""
+        """The rows whose keys pass the filters; ``child_ids`` asks for their child ids too."""
 
 
 class StateView(Protocol):
-    """One state as of one moment: everything that is asked of it is answered as of that."""
+    """One state as of one time: every answer is as of that time."""
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """The name that the user knows."""
 
     def sample(self) -> ColumnPage:
-        """Some rows, to find types by; empty only if there are none."""
+        """Some rows, to infer types from; empty only if the state has none."""
 
     def pieces(self, filters: KeyFilters, count: int | None) -> list[Piece]:
-        """All rows that may pass the filters, in so many pieces, or as many as it finds right."""
+        """All rows that may pass the filters, in ``count`` pieces, or in as many as suit the source."""

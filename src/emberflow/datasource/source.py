@@ -6,7 +6,7 @@
 ``spark.read.format("emberflow")``              reads ``.option("state", name)`` (`state`)
 ==============================================  ============================================
 
-of the live query that ``.option("query", name)`` names; a state also of a checkpoint.
+``.option("query", name)`` names the live query. A state can also come from a checkpoint.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from emberflow.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# What does the work is imported where it is asked for: Spark imports this module in processes that
-# only want to know what it is called.
+# The methods import the modules that do the work: Spark imports this module in processes that need
+# only the name of the source.
 
 
 class EmberflowSource(DataSource):
@@ -37,7 +37,7 @@ class EmberflowSource(DataSource):
         return "emberflow"
 
     def schema(self) -> StructType:
-        """What is read has these columns, unless ``.schema(...)`` says otherwise."""
+        """The columns of a read without ``.schema(...)``."""
         if "sink" in self.options:
             from emberflow.datasource.options import SourceOptions
             from emberflow.datasource.stream_reader import sink_schema

@@ -1,19 +1,19 @@
 """SQL over state: what ``spark.read.format("emberflow")`` does.
 
-When Spark plans a query it asks for a reader, hands it the filters, and asks for partitions; all in
-one process, which is gone afterwards. What the tasks need travels in the partitions.
+When Spark plans a query it makes a reader, pushes the filters down to it, and asks it for partitions,
+all in one process, which then ends. The partitions carry everything that the tasks need.
 
-**Spark plans once for each ``load()``** and keeps the partitions for whatever reads that DataFrame
-later. So the cut is chosen by the first query of a ``load()``, and later ones see the same. Two loads
-(a join of two states) choose for themselves; who needs them as of one moment says ``asOf``.
+**Spark plans once for each ``load()``** and keeps the partitions for all later queries of that
+DataFrame. So the first query of a ``load()`` chooses the cut, and later ones see the same. Two loads
+(a join of two states) choose independently; for a common time the user gives ``asOf``.
 
-**And so Spark's pushdown is only on demand.** The partitions that Spark keeps are those of the filters
-that were pushed last, in whichever query (Spark 4.3): ``df.where("key = 'a'").count()`` and then
-``df.count()`` would count one row, and a join of ``df`` with itself would filter both sides alike.
-With ``.option("pushdown", True)`` the user says that this ``load()`` is for one scan in one query.
+**So Spark's pushdown is off by default.** Spark keeps the partitions of the filters that it pushed
+last, in any query (Spark 4.3): ``df.where("key = 'a'").count()`` and then ``df.count()`` would count
+one row, and a join of ``df`` with itself would filter both sides alike. With
+``.option("pushdown", True)`` the user promises that this ``load()`` is for one scan in one query.
 ``.option("key", ...)`` is always safe, because it belongs to the load and not to a query.
 
-The reader knows columns, types and filters. Where rows come from is behind `pages.StateView`.
+The reader handles columns, types and filters. The rows come from a `pages.StateView`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as sql
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from emberflow.datasource.columns import KEY, PageWriter, check_given, found_schema
-from emberflow.datasource.filters import KeyFilters, only_key, taken
+from emberflow.datasource.columns import KEY, PageWriter, check_schema, found_schema
+from emberflow.datasource.filters import KeyFilters, accepted, only_key
 from emberflow.datasource.live import LiveView
 from emberflow.datasource.options import SourceOptions, as_of_numbers
 from emberflow.datasource.pages import Piece, StateView
@@ -64,50 +64,50 @@ class StateOptions:
     """The options of a read, checked."""
 
     checkpoint: str | None
-    #: Or the live query, and its state.
+    #: The live query and its state, if the read is not of a checkpoint.
     live: SourceOptions | None
     state: str | None
     as_of: str | None
     raw: bool
     partitions: int | None
     hold_seconds: float
-    #: Whether to take the filters of a query, and the only key that is wanted, as text.
+    #: Whether to accept the filters of a query; and the only key to read, as text.
     pushdown: bool
     key: str | None
-    #: ``states`` or ``cuts``: a list of these in place of a state.
+    #: ``states`` or ``cuts``: list these instead of reading a state.
     listed: str | None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StateOptions:
-        given = {name.lower(): value for name, value in options.items()}
-        for name in given:
+        lowered = {name.lower(): value for name, value in options.items()}
+        for name in lowered:
             if name not in {known.lower() for known in _OPTIONS}:
                 raise InputError(
                     f"a read of state has no option {name!r}. There are {', '.join(_OPTIONS)}."
                 )
-        checkpoint = given.get("checkpoint", given.get("path"))
-        is_live = "query" in given or "endpoint" in given
+        checkpoint = lowered.get("checkpoint", lowered.get("path"))
+        is_live = "query" in lowered or "endpoint" in lowered
         if bool(checkpoint) == is_live:
             raise InputError(
                 'a read of state needs .option("query", name), the queryName of a live query, or '
                 '.option("checkpoint", path), the checkpointLocation of one'
                 + ("; it was given both." if is_live else ".")
             )
-        listed = given.get("list")
+        listed = lowered.get("list")
         if listed is not None and listed not in _LISTS:
             raise InputError(f"option list is one of {', '.join(_LISTS)}; got {listed!r}.")
         if listed is not None and is_live:
             raise InputError('option list goes with .option("checkpoint", path).')
         return cls(
             checkpoint=checkpoint,
-            live=SourceOptions.of(given, "state") if is_live else None,
-            state=given.get("state"),
-            as_of=given.get("asof"),
-            raw=_flag("raw", given.get("raw", "false")),
-            partitions=_number("partitions", given.get("partitions")),
-            hold_seconds=_seconds("holdSeconds", given.get("holdseconds")),
-            pushdown=_flag("pushdown", given.get("pushdown", "false")),
-            key=given.get("key"),
+            live=SourceOptions.of(lowered, "state") if is_live else None,
+            state=lowered.get("state"),
+            as_of=lowered.get("asof"),
+            raw=_flag("raw", lowered.get("raw", "false")),
+            partitions=_number("partitions", lowered.get("partitions")),
+            hold_seconds=_seconds("holdSeconds", lowered.get("holdseconds")),
+            pushdown=_flag("pushdown", lowered.get("pushdown", "false")),
+            key=lowered.get("key"),
             listed=listed,
         )
 
@@ -123,58 +123,58 @@ class StateOptions:
         return LiveView(self.state, self.live.resolved(), as_of)
 
 
-def _flag(name: str, given: str) -> bool:
-    if given.lower() not in ("true", "false"):
-        raise InputError(f"option {name} is true or false; got {given!r}.")
-    return given.lower() == "true"
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InputError(f"option {name} is true or false; got {text!r}.")
+    return text.lower() == "true"
 
 
-def _number(name: str, given: str | None) -> int | None:
-    if given is None:
+def _number(name: str, text: str | None) -> int | None:
+    if text is None:
         return None
-    if not given.isdecimal() or not int(given):
-        raise InputError(f"option {name} is a number from 1 on; got {given!r}.")
-    return int(given)
+    if not text.isdecimal() or not int(text):
+        raise InputError(f"option {name} is a number from 1 on; got {text!r}.")
+    return int(text)
 
 
-def _seconds(name: str, given: str | None) -> float:
+def _seconds(name: str, text: str | None) -> float:
     try:
-        seconds = _HOLD_SECONDS if given is None else float(given)
+        seconds = _HOLD_SECONDS if text is None else float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 1e6:
-        raise InputError(f"option {name} is a number of seconds, 0 or more; got {given!r}.")
+        raise InputError(f"option {name} is a number of seconds, 0 or more; got {text!r}.")
     return seconds
 
 
-def state_schema(given: Mapping[str, str]) -> sql.StructType:
-    """The columns of a read for which no schema is given."""
-    options = StateOptions.of(given)
+def state_schema(spark_options: Mapping[str, str]) -> sql.StructType:
+    """The columns of a read without ``.schema(...)``."""
+    options = StateOptions.of(spark_options)
     if options.listed is not None:
         return _list_schema(options.listed)
     view = options.view()
     return found_schema(view.name, view.sample(), raw=options.raw)
 
 
-def state_reader(given: Mapping[str, str], schema: sql.StructType) -> DataSourceReader:
-    options = StateOptions.of(given)
+def state_reader(spark_options: Mapping[str, str], schema: sql.StructType) -> DataSourceReader:
+    options = StateOptions.of(spark_options)
     if options.listed is not None:
         return ListReader(options, schema)
     view = options.view()
-    check_given(view.name, schema, raw=options.raw)
+    check_schema(view.name, schema, raw=options.raw)
     kind = FilteringReader if options.pushdown else StateReader
     return kind(view, schema, raw=options.raw, partitions=options.partitions, key=options.key)
 
 
 def _list_schema(listed: str) -> sql.StructType:
-    # `StructType.fromDDL` would ask a session, and there is none in this process.
+    # `StructType.fromDDL` needs a session, and there is none in this process.
     types = {"string": sql.StringType(), "bigint": sql.LongType()}
     columns = (column.split() for column in _LISTS[listed].split(", "))
     return sql.StructType([sql.StructField(name, types[kind]) for name, kind in columns])
 
 
 class ListReader(DataSourceReader):
-    """What there is to read: a few rows, in one task."""
+    """Lists the states or the cuts: a few rows, in one task."""
 
     def __init__(self, options: StateOptions, schema: sql.StructType) -> None:
         if schema.names != _list_schema(str(options.listed)).names:
@@ -195,7 +195,7 @@ class StatePartition(InputPartition):
 
 
 class StateReader(DataSourceReader):
-    """Reads one state as of one moment."""
+    """Reads one state as of one time."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class StateReader(DataSourceReader):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks have what they need in their partition; a manifest may be long.
+        # The partitions have all that tasks need, and the manifest in the view may be long.
         return {**self.__dict__, "_view": None}
 
     def partitions(self) -> list[InputPartition]:
@@ -225,24 +225,24 @@ class StateReader(DataSourceReader):
         return [StatePartition(piece, self._filters) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, StatePartition):  # Spark makes one itself where there is none
+        if isinstance(partition, StatePartition):  # if there is none, Spark makes one of its own
             writer = PageWriter(self._name, self._schema, raw=self._raw)
             for page in partition.piece.pages(partition.filters, child_ids=self._raw):
                 yield writer.batch(page)
 
 
 class FilteringReader(StateReader):
-    """One that takes the filters of the query: for a ``load()`` that is used once.
+    """Accepts the filters of a query: for a ``load()`` that is used once.
 
-    Spark refuses it, and says which setting is missing, while its pushdown is off.
+    While Spark's own pushdown is off, Spark refuses this reader and names the setting.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 (Spark's name)
-        """Take the filters on the key; returns what Spark has to look at itself."""
+        """Accept filters on the key. Returns those that Spark has to apply itself."""
         assert self._view is not None, "filters come before the reader is sent to tasks"
         declared = next((f.dataType for f in self._schema.fields if f.name == KEY), None)
         if declared is None or not any(getattr(f, "attribute", ())[:1] == (KEY,) for f in filters):
             return filters
-        found, left = taken(filters, declared, self._view.sample().keys)
+        found, refused = accepted(filters, declared, self._view.sample().keys)
         self._filters = found.and_also(self._filters)
-        return left
+        return refused

@@ -1,12 +1,12 @@
-"""The states of a checkpoint: what the cuts of a query hold, as of any cut that is kept.
+"""The states of a checkpoint, as of any of its cuts.
 
-A cut names the parts that it needs. They are merged by key hash, so a piece is a range of hashes of
-all of them, and reads little else (`checkpoint.cuts.scan`). Hashes are spread evenly, so ranges of the
-same size have about as many rows.
+A cut names the parts that it needs. A scan merges them by key hash, so a piece is a range of hashes,
+and reads little else (`checkpoint.cuts.scan`). Hashes are spread evenly, so ranges of equal size have
+about equally many rows.
 
-**A cut that goes away.** A query removes its older cuts as it goes (``checkpointsKept``). A reader
-holds the one it reads, for ``holdSeconds``, and each task renews that while it reads. Where it may
-not write to the checkpoint, or came too late, it says that the cut is gone, and what to do.
+**Cuts that are removed.** A query prunes its older cuts (``checkpointsKept``). A reader holds the cut
+that it reads, for ``holdSeconds``, and each task renews that hold while it reads. If the reader may
+not write to the checkpoint, or comes too late, the error says that the cut is gone, and what to do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PIECES_MAX = 1_000
 
 
 class StoredStates:
-    """The states of the newest cut of a checkpoint, or of the newest that is not above a time."""
+    """The states of the newest cut of a checkpoint, or of the newest at or below a time."""
 
     def __init__(self, location: str, *, as_of: str | None = None, hold_seconds: float) -> None:
         # Tasks may have another working directory.
@@ -48,22 +48,22 @@ class StoredStates:
         cut = self._store.hold(self._hold_seconds, choose)
         if cut is not None:
             return cut
-        kept = self._store.cuts()
-        if not kept:
+        cuts = self._store.cuts()
+        if not cuts:
             raise InputError(
                 f"{self._location} has no cut. Is it the checkpointLocation of a query, and has "
                 f"that taken its first one?"
             )
         raise InputError(
             f"asOf {as_of}: no cut that old is kept at {self._location}. There are "
-            f"{_listed(kept)}. Set checkpointsKept of the query to keep more."
+            f"{_listed(cuts)}. Set checkpointsKept of the query to keep more."
         )
 
     def cuts(self) -> list[Manifest]:
         return self._store.cuts()
 
     def steps(self) -> dict[str, str]:
-        """By the name of each state the step that holds it."""
+        """The step that holds each state, by the state's name."""
         return state_steps(self.cut)
 
     def view(self, state: str | None) -> StoredView:
@@ -72,16 +72,16 @@ class StoredStates:
         if state in steps.values():
             step = state
         if state is None or step is None:
-            asked = "which state?" if state is None else f"there is no state {state!r}."
+            problem = "which state?" if state is None else f"there is no state {state!r}."
             raise InputError(
-                f"{self._location}: {asked} Flow {self.cut.flow!r} has "
+                f"{self._location}: {problem} Flow {self.cut.flow!r} has "
                 f'{", ".join(map(repr, steps)) or "none"}. Say .option("state", name).'
             )
         return StoredView(state, step, self._location, self.cut, self._hold_seconds)
 
 
 def _not_above(as_of: str) -> Callable[[Manifest], bool]:
-    """``'17'``: whatever the front; ``'17,1'``: a global time."""
+    """``'17'`` means any front at that time; ``'17,1'`` is a global time."""
     numbers = as_of_numbers(as_of)
     return lambda manifest: manifest.time[: len(numbers)] <= numbers
 
@@ -94,10 +94,10 @@ def _listed(cuts: list[Manifest]) -> str:
 
 
 def state_steps(cut: Manifest) -> dict[str, str]:
-    """The steps that keep something, by the names that users know.
+    """The steps with state, by the names that users know.
 
-    A state has its own name. The grouping in a reduce is called ``count/reduce/group``; that is
-    ``count`` to who wrote it.
+    A state has its own name. The grouping of a reduce is called ``count/reduce/group``; the user
+    knows it as ``count``.
     """
     names: dict[str, list[str]] = {}
     for step in cut.steps:
@@ -126,7 +126,7 @@ class StoredView:
     hold_seconds: float
 
     def sample(self) -> ColumnPage:
-        # Every part that has any of a range is opened, so a small one comes first.
+        # A scan opens every part with rows in its range, so try a small range first.
         sample = self._first_rows(_SAMPLE_HIGH)
         return sample if len(sample.keys) == _SAMPLE_ROWS else self._first_rows(HASH_MAX)
 
@@ -203,8 +203,8 @@ class StoredPiece:
     def _gone(self) -> CheckpointError:
         return CheckpointError(
             f"{self.location}: cut {self.cut} was removed before it was read to the end, because the "
-            f"query has made newer ones. load() again: a DataFrame stays with its first cut. If that is "
-            f"of no use, let readers write to the "
+            f"query has made newer ones. load() again: a DataFrame stays with its first cut. If that "
+            f"does not help, let readers write to the "
             f'checkpoint, so that they can hold a cut; raise .option("holdSeconds", '
             f"{self.hold_seconds:g}); or raise checkpointsKept of the query."
         )

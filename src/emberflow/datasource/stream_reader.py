@@ -1,12 +1,12 @@
-"""A streaming read: a partition of a sink is a partition of each batch, its rows in their order.
+"""A streaming read: a partition of a sink is a partition of each batch, with its rows in order.
 
-An offset is the last global time of each partition of the sink: ``{"0": [time, front]}``. What is
-between two offsets is the same whenever it is asked, since stored bundles stay as they are until they
-are acknowledged. Spark calls `commit` for a batch once it has noted itself that the batch is done, and
-never asks again for what is before it. So then the sink may drop it.
+An offset is the last global time of each partition of the sink: ``{"0": [time, front]}``. The rows
+between two offsets are the same at every read, since stored bundles do not change until they are
+acknowledged. Spark calls `commit` for a batch after it has recorded that the batch is done, and never
+asks again for earlier rows. So then the sink may drop them.
 
-A live query that is away, dead and not yet started again, has nothing new, and that is what a reader
-is told; what a batch already covers has to be read, and is waited for.
+If the live query is away (dead and not yet restarted), the reader reports no new rows. A batch that is
+already planned must be read, so its tasks wait for the query.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-#: Of a partition of the sink, in one batch, unless ``maxBytesPerTrigger`` says otherwise.
+#: The most that a batch reads of a partition of the sink, unless ``maxBytesPerTrigger`` is set.
 _BATCH_BYTES = 64 << 20
 
 _log = logging.getLogger("emberflow")
@@ -41,27 +41,27 @@ _log = logging.getLogger("emberflow")
 
 @dataclass
 class SinkPartition(InputPartition):
-    """What one task reads."""
+    """The rows that one task reads."""
 
-    asked: SourceOptions
+    options: SourceOptions
     partition: int
     after: list[int] | None
     until: list[int]
 
 
-def sink_schema(asked: SourceOptions) -> StructType:
-    """The columns that a sink has."""
+def sink_schema(options: SourceOptions) -> StructType:
+    """The columns of a sink."""
     from pyspark.sql.types import StructType
 
-    with asked.client() as client:
-        return StructType.fromJson(json.loads(client.ask(asked.service, "schema")))
+    with options.client() as client:
+        return StructType.fromJson(json.loads(client.ask(options.service, "schema")))
 
 
 class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives beside the driver for as long as the streaming query does; `read` is for executors."""
+    """Lives on the driver's machine as long as the streaming query; executors call `read`."""
 
-    def __init__(self, asked: SourceOptions, schema: StructType, bytes_max: str | None) -> None:
-        self._asked = asked
+    def __init__(self, options: SourceOptions, schema: StructType, bytes_max: str | None) -> None:
+        self._options = options
         self._schema = schema
         self._bytes_max = _bytes(bytes_max)
         self._target: dict[str, Any] | None = None
@@ -69,16 +69,16 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_schema()
 
     def _check_schema(self) -> None:
-        """Say at once what could only fail, as far as the columns of the sink are known by now."""
+        """Refuse columns that the sink does not have, if its columns are known by now."""
         try:
-            known = sink_schema(self._asked).names
+            known = sink_schema(self._options).names
         except (InputError, BridgeAwayError):
             return
         for name in self._schema.names:
             if name not in known:
-                raise InputError(missing_column(self._asked.service, name, known))
+                raise InputError(missing_column(self._options.service, name, known))
 
-    # Beside the driver.
+    # On the driver's machine.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return dict(self._ask("initial"))
@@ -97,7 +97,7 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if self._target is None:
             return found
-        # Up to what was there when the query began; a partition that had nothing then stays so.
+        # Up to the offset when the query began; a partition that was empty then has no end.
         ends = {
             own: min(at, self._target.get(own, start.get(own)))
             for own, at in found.items()
@@ -106,9 +106,9 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {own: max(at, start.get(own, at)) for own, at in ends.items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SinkPartition]:
-        asked = self._asked.resolved()
+        options = self._options.resolved()
         return [
-            SinkPartition(asked, int(own), start.get(own), until)
+            SinkPartition(options, int(own), start.get(own), until)
             for own, until in sorted(end.items(), key=lambda item: int(item[0]))
             if start.get(own) != until
         ]
@@ -117,20 +117,20 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._ask("acknowledge", end=end)
         except (BridgeAwayError, UnknownQueryError) as away:
-            # It keeps what it could drop, until the next batch is committed.
+            # The sink keeps these rows until the next batch is committed.
             _log.warning("%s", away)
 
     def stop(self) -> None:
         self._hang_up()
 
     def _ask(self, method: str, **arguments: Any) -> Any:
-        """Ask the live query; Spark does so many times a second, so the line is kept open."""
+        """Ask the live query. Spark does so many times a second, so the connection stays open."""
         if self._client is None:
-            self._client = self._asked.client()
+            self._client = self._options.client()
         try:
-            return self._client.ask(self._asked.service, method, **arguments)
+            return self._client.ask(self._options.service, method, **arguments)
         except BridgeAwayError:
-            self._hang_up()  # it may be elsewhere when it comes back
+            self._hang_up()  # a restarted query may have another address
             raise
 
     def _hang_up(self) -> None:
@@ -149,12 +149,12 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         assert isinstance(partition, SinkPartition)
         schema = to_arrow_schema(self._schema)
-        asked, after = partition.asked, partition.after
-        with asked.client() as client:
+        options, after = partition.options, partition.after
+        with options.client() as client:
             more: list[int] | None = partition.until
             while more is not None:
                 bundles, more = client.ask(
-                    asked.service,
+                    options.service,
                     "read",
                     partition=partition.partition,
                     after=after,
@@ -165,11 +165,11 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for bundle in bundles:
                     with pa.ipc.open_stream(bundle) as stream:
                         for batch in stream:
-                            yield _fitted(batch, schema, asked.service)
+                            yield _fitted(batch, schema, options.service)
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema, service: str) -> pa.RecordBatch:
-    """A batch with the columns that Spark was told of."""
+    """A batch with the columns of the schema that Spark has."""
     import pyarrow as pa
 
     arrays = []
@@ -182,7 +182,7 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema, service: str) -> pa.Record
             arrays.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowInvalid as error:
             raise InputError(
-                f"{service}: column {field.name!r} is of type {column.type} and was asked for as "
+                f"{service}: column {field.name!r} is of type {column.type} and the schema says "
                 f"{field.type}: {error}."
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -195,9 +195,9 @@ def missing_column(service: str, name: str, known: list[str]) -> str:
     )
 
 
-def _bytes(given: str | None) -> int:
-    if given is None:
+def _bytes(text: str | None) -> int:
+    if text is None:
         return _BATCH_BYTES
-    if not given.isdigit() or not int(given):
-        raise InputError(f"option 'maxBytesPerTrigger' takes bytes above 0, got {given!r}.")
-    return int(given)
+    if not text.isdigit() or not int(text):
+        raise InputError(f"option 'maxBytesPerTrigger' takes bytes above 0, got {text!r}.")
+    return int(text)

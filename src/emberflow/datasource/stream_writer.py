@@ -1,10 +1,10 @@
-"""A streaming write: each task stages its rows at the live query, and the batch is committed at once.
+"""A streaming write: each task stages its rows at the live query, and the batch is committed as one.
 
-Tasks do not know whether their batch will ever be committed, and may be tried again; so what they send
-is staged, under a name of its own for each attempt, and belongs to nothing. Spark then calls `commit`
-with the messages of the attempts that count. That the batch is durable and was not there before is the
-inbox's to see to (`fronts.inbox`): a batch is known by the id that the streaming query's checkpoint
-keeps, and by its number. Spark tells both to its tasks.
+A task does not know whether its batch will ever be committed, and Spark may retry it. So it stages its
+rows, under a name of its own for each attempt, and staged rows are not yet part of the front. Spark
+then calls `commit` with the messages of the attempts that count. The inbox (`fronts.inbox`) makes the
+batch durable and drops it if it was committed before: it identifies a batch by the id in the streaming
+query's checkpoint and by the batch's number, both of which Spark passes to its tasks.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-#: What Spark calls them in the properties of a job.
+#: Names of the properties of a Spark job.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _PAUSE_SECONDS = 0.1
-#: How long the flow may be behind before a task that waits for it gives up.
+#: How long a task waits for a flow with a backlog before it gives up.
 _WAIT_SECONDS_MAX = 600.0
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task has staged. ``part`` is None if the batch was there already."""
+    """The rows that one task has staged. ``part`` is None if the front has the batch already."""
 
     partition: int
     stream: str
@@ -48,61 +48,61 @@ class Staged(WriterCommitMessage):
 
 
 class FrontWriter(DataSourceStreamArrowWriter):
-    """Made where Spark plans, taken to executors, and made anew where Spark commits."""
+    """Spark makes one where it plans, sends it to executors, and makes another where it commits."""
 
-    def __init__(self, asked: SourceOptions, schema: StructType) -> None:
-        self._asked = asked.resolved()
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options.resolved()
         self._schema = schema.json()
-        with self._asked.client() as client:
-            client.ask(self._asked.service, "check", schema=self._schema)
+        with self._options.client() as client:
+            client.ask(self._options.service, "check", schema=self._schema)
 
     # On an executor.
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         partition, stream, batch = _task()
-        with self._asked.client() as client:
+        with self._options.client() as client:
             if not self._may_stage(client, stream, batch):
-                for _ in iterator:  # Spark wants it read
+                for _ in iterator:  # Spark requires that a task reads all its input
                     pass
                 return Staged(partition, stream, batch, None, 0, "", 0)
             part = part_name(stream, batch, partition)
-            staging = _Staging(client, self._asked.service, part)
+            staging = _Staging(client, self._options.service, part)
             rows = staging.write(iterator)
             return Staged(partition, stream, batch, part, staging.bytes, staging.checksum, rows)
 
     def _may_stage(self, client: BridgeClient, stream: str, batch: int) -> bool:
-        """Wait until the live query takes more; whether it does not have the batch already."""
+        """Wait until the live query takes more. False if it has the batch already."""
         deadline = time.monotonic() + _WAIT_SECONDS_MAX
         while (answer := self._begin(client, stream, batch)) == "wait":
             if time.monotonic() > deadline:
                 raise EmberflowError(
-                    f"{self._asked.service} of the live query has taken nothing more for "
-                    f"{_WAIT_SECONDS_MAX:.0f} s: too much that it acknowledged is part of no cut. "
+                    f"{self._options.service} of the live query has accepted no rows for "
+                    f"{_WAIT_SECONDS_MAX:.0f} s: too many of its rows are not yet in a cut. "
                     f"Look at its lastProgress: is it behind, or stuck?"
                 )
             time.sleep(_PAUSE_SECONDS)
         return answer == "go"
 
     def _begin(self, client: BridgeClient, stream: str, batch: int) -> str:
-        return str(client.ask(self._asked.service, "begin", stream=stream, batch=batch))
+        return str(client.ask(self._options.service, "begin", stream=stream, batch=batch))
 
-    # Beside the driver.
+    # On the driver's machine.
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         staged = sorted(_staged(messages), key=lambda one: one.partition)
         missing = [one for one in staged if one.part is None]
-        with self._asked.client() as client:
+        with self._options.client() as client:
             if missing:
                 answer = self._begin(client, missing[0].stream, batchId)
                 if answer == "here":
                     return
                 raise BridgeAwayError(
-                    f"the live query had batch {batchId} when its rows were to be sent, and has it "
-                    f"no more. Was it begun anew, with another checkpointLocation? The streaming "
-                    f"query gives the batch again when it is started again."
+                    f"the live query had batch {batchId} before this commit, and has lost it. Was "
+                    f"it started anew, with another checkpointLocation? Restart the streaming query: "
+                    f"it sends the batch again."
                 )
             client.ask(
-                self._asked.service,
+                self._options.service,
                 "commit",
                 stream=staged[0].stream,
                 batch=batchId,
@@ -114,12 +114,12 @@ class FrontWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         parts = [one.part for one in _staged(messages) if one.part is not None]
         if parts:
-            with self._asked.client() as client:
-                client.ask(self._asked.service, "abort", parts=parts)
+            with self._options.client() as client:
+                client.ask(self._options.service, "abort", parts=parts)
 
 
 class _Staging:
-    """A file to write Arrow to, whose bytes go to the live query in messages of a bounded size."""
+    """A file to write Arrow to. It sends the bytes to the live query, in messages of bounded size."""
 
     def __init__(self, client: BridgeClient, service: str, part: str) -> None:
         self._client = client
@@ -134,7 +134,7 @@ class _Staging:
         return self._digest.hexdigest()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> int:
-        """Send all of it; how many rows it was."""
+        """Send all batches. Returns the number of rows."""
         import pyarrow as pa
 
         rows = 0
@@ -166,7 +166,7 @@ class _Staging:
 
 
 class _Sending:
-    """What Arrow takes for a file."""
+    """The file interface that Arrow expects."""
 
     def __init__(self, staging: _Staging) -> None:
         self._staging = staging
@@ -196,7 +196,7 @@ def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
 
 
 def _task() -> tuple[int, str, int]:
-    """The partition that this task writes, of which batch of which stream."""
+    """The partition, stream and batch that this task writes."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
