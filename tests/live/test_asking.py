@@ -77,5 +77,5 @@ def test_who_asks_hears_of_it_when_there_will_be_no_answer(questions: Questions)
     (why,) = events(refused)
     assert isinstance(why, ReadRefused)
     questions.end()
-    late = questions.ask(half_way.asked)
+    late = questions.ask(half_way.request)
     assert events(half_way) == events(late) == [Lost()]

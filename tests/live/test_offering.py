@@ -14,7 +14,7 @@ from emberflow.runners.live.builder import LiveBuilder
 from emberflow.runners.live.driver.cluster import CoordinatorAddress
 from emberflow.runners.live.serving.addresses import UnknownQueryError, address_of
 from emberflow.runners.live.serving.bridge import BridgeClient
-from emberflow.runners.live.serving.services import Offered
+from emberflow.runners.live.serving.services import OfferedServices
 from emberflow.runners.live.supervisor import Settings
 from emberflow.values.shares import equal_shares
 from tests.adapters.structured import SCHEMA, Sender, graph, placed_front
@@ -74,10 +74,10 @@ def settings(folder: Path, front: Any, token: str | None = None) -> Settings:
 def test_a_second_query_of_the_name_takes_nothing_from_the_first(tmp_path: Path) -> None:
     name = str(uuid.uuid4())
     front = placed_front(tmp_path, "word")
-    first = Offered.of(settings(tmp_path, front, "t" * 32), name, "run 1")
+    first = OfferedServices.of(settings(tmp_path, front, "t" * 32), name, "run 1")
     try:
         with pytest.raises(InputError, match="runs already"):
-            Offered.of(settings(tmp_path, front), name, "run 2")
+            OfferedServices.of(settings(tmp_path, front), name, "run 2")
         assert address_of(name) == first.address
         assert first.address is not None
         assert first.address.token == "t" * 32
@@ -97,6 +97,6 @@ def test_a_second_query_of_the_name_takes_nothing_from_the_first(tmp_path: Path)
 
 
 def test_a_query_without_anything_to_offer_has_no_door(tmp_path: Path) -> None:
-    offered = Offered.of(settings(tmp_path, ef.fronts.Iterable([])), None, "run 1")
+    offered = OfferedServices.of(settings(tmp_path, ef.fronts.Iterable([])), None, "run 1")
     assert offered.address is None
     offered.close()

@@ -492,7 +492,7 @@ def test_reads_over_http(settled: LiveQuery) -> None:
         ("/read", b"{", 400, "no JSON"),
         ("/read", b"[" * 100_000, 400, "no JSON"),
         ("/read", [1], 400, "object 'states'"),
-        ("/read", {"states": {"accounts": 3}}, 400, "give a list of keys"),
+        ("/read", {"states": {"accounts": 3}}, 400, "takes a list of keys"),
         ("/read", {"states": {"accounts": [{"a": 1}]}}, 400, "a key is a text"),
         ("/read", {"states": {"purse": [1]}}, 404, "no state 'purse'"),
         ("/read", {"states": {}, "as_off": 3}, 400, "has no 'as_off'"),

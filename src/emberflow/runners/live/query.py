@@ -1,6 +1,6 @@
 """The handle of a live query. It behaves like PySpark's StreamingQuery.
 
-Names are PySpark's, in camel case, because it stands in for PySpark's own class.
+Names are PySpark's, in camel case, because it takes the place of PySpark's own class.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from emberflow.runners.live.listener import (
 from emberflow.runners.live.serving.bridge import Address
 from emberflow.runners.live.serving.http import Endpoint, HttpServer
 from emberflow.runners.live.serving.reads import LiveState, Reads
-from emberflow.runners.live.serving.services import Offered
+from emberflow.runners.live.serving.services import OfferedServices
 from emberflow.runners.live.supervisor import Settings, Supervision
 from emberflow.runners.questions import Answer, Wanted
 
@@ -39,9 +39,9 @@ _PROGRESS_SECONDS = 0.5
 _PROGRESS_KEPT = 100
 _STOP_SECONDS = 60.0
 _END_SECONDS = 10.0
-#: By then a job that does not end was cancelled, or given up.
+#: By then the supervisor has cancelled a job that does not end, or given it up.
 _CANCEL_SECONDS = 45.0
-#: A query that stays idle says so again after this time, as PySpark's do.
+#: An idle query posts its idle event again after this time, as PySpark's do.
 _IDLE_SECONDS = 10.0
 _LISTENERS_SECONDS = 2.0
 _MOVING = ("elements", "released", "unstored")
@@ -59,7 +59,7 @@ class LiveQuery:
         *,
         http: HttpServer | None = None,
     ) -> None:
-        """``http`` is the server of reads of state; from here on it is the query's to close."""
+        """``http`` is the server for reads of state. The query closes it."""
         self.id = str(uuid.uuid4())
         self.runId = str(uuid.uuid4())
         self.name = name
@@ -69,13 +69,13 @@ class LiveQuery:
         with contextlib.ExitStack() as opened:
             if http is not None:
                 opened.callback(http.close)
-            # First: a name that is taken is told before anything else is begun.
-            self._offered = Offered.of(settings, name, self.runId)
-            opened.callback(self._offered.close)
+            # First, so that a name that is in use is refused before anything starts.
+            self._services = OfferedServices.of(settings, name, self.runId)
+            opened.callback(self._services.close)
             self._lives = Supervision(spark, settings, self._tag)
-            opened.pop_all()  # all has begun: whoever ends the query closes them
+            opened.pop_all()  # all have started: `_observe` closes them at the end
         self._reads = Reads(self._lives)
-        self._offered.begun(self._reads)
+        self._services.begun(self._reads)
         self._gauge = Gauge(id=self.id, runId=self.runId, name=name)
         self._idle_at = -math.inf
         self._progress: deque[LiveProgress] = deque(maxlen=_PROGRESS_KEPT)
@@ -124,7 +124,7 @@ class LiveQuery:
         return list(self._progress)
 
     def addListener(self, listener: object) -> None:  # noqa: N802
-        """Have it told how the query is doing from now on. See `emberflow.LiveQueryListener`."""
+        """Send it all later events of the query. See `emberflow.LiveQueryListener`."""
         self._listeners.add(listener)
 
     def removeListener(self, listener: object) -> None:  # noqa: N802
@@ -132,21 +132,21 @@ class LiveQuery:
 
     @property
     def droppedEvents(self) -> int:  # noqa: N802
-        """Events that listeners were too slow to hear."""
+        """The number of events that were dropped because listeners were too slow."""
         return self._listeners.dropped
 
     @property
     def bridge(self) -> Address | None:
-        """Where Structured Streaming reaches it, and with which token; None if nothing is offered."""
-        return self._offered.address
+        """The endpoint and token for Structured Streaming and SQL; None if it offers neither."""
+        return self._services.address
 
     def exception(self) -> BaseException | None:
-        """What the query failed with; None if it did not."""
+        """The error that the query failed with; None if it did not fail."""
         return self._lives.failure if self._lives.wait(0) else None
 
     @property
     def recoveries(self) -> list[BaseException]:
-        """What was lost so far, each followed by another life of the workers."""
+        """The losses so far, each followed by another life of the workers."""
         return list(self._lives.losses)
 
     def state(self, name: Any) -> LiveState:
@@ -164,7 +164,7 @@ class LiveQuery:
     ) -> Answer:
         """One consistent read over several states: ``query.read({"accounts": ["ada"], ...})``.
 
-        Each gets a list of keys, or an `emberflow.Scan`. The rest is as for `LiveState`.
+        Each state gets a list of keys, or an `emberflow.Scan`. The options are those of `LiveState`.
         """
         return self._reads.read(
             wanted, default=default, as_of=as_of, ordered=ordered, timeout=timeout
@@ -172,11 +172,12 @@ class LiveQuery:
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where reads are answered over HTTP; None without ``.option("httpPort", ...)``."""
+        """The URL and token for reads over HTTP; None without ``.option("httpPort", ...)``."""
         return None if self._http is None else self._http.endpoint
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
-        """Wait for the end, so many seconds at most; whether it came. Raises what the query did."""
+        """Wait for the end, at most ``timeout`` seconds. Returns whether it came; raises the query's
+        error if it failed."""
         over = self._lives.wait(timeout)
         if over:
             self._join(_END_SECONDS)
@@ -190,14 +191,15 @@ class LiveQuery:
         quiet = 0
         while quiet < 3 and not self._lives.wait(0):
             quiet = quiet + 1 if self._coordinator.is_quiet else 0
-            # News come a few times a second; three quiet looks span more than one of them.
+            # Workers send news a few times a second; three quiet looks span more than one of them.
             self._lives.wait(0.2)
         failure = self.exception()
         if failure is not None:
             raise failure
 
     def stop(self, timeout: float = _STOP_SECONDS) -> None:
-        """Take nothing more in, let out what is final, and end; after the time limit, end anyway."""
+        """Read no more elements, store all output that is final, and end; after the time limit, end
+        anyway."""
         self._lives.stop()
         if not self._lives.wait(timeout):
             self._lives.fail(
@@ -213,7 +215,7 @@ class LiveQuery:
 
     @property
     def _coordinator(self) -> Coordinator:
-        """That of the present life."""
+        """The coordinator of the current life."""
         return self._lives.coordinator
 
     def explain(self) -> str:
@@ -229,7 +231,7 @@ class LiveQuery:
         if self._http is not None:
             self._http.close()
         self._tell_progress()
-        self._offered.close()
+        self._services.close()
         failure = self._lives.failure
         text, kind = (None, None) if failure is None else (str(failure), type(failure).__name__)
         ended = QueryTerminatedEvent(self.id, self.runId, text, kind)
@@ -237,7 +239,7 @@ class LiveQuery:
         self._listeners.close(_LISTENERS_SECONDS)
 
     def _tell_progress(self) -> None:
-        """Note how things stand. Listeners hear of it if something moves, else that nothing does."""
+        """Record a progress. Listeners get it if something moves, otherwise an idle event."""
         before = self.lastProgress
         progress = self._gauge.look(self._coordinator, len(self._lives.losses))
         self._progress.append(progress)

@@ -1,1 +1,1 @@
-"""What a live query serves to others: reads of its state, over HTTP and the bridge."""
+"""Services of a live query for other processes: reads of its state, over HTTP and the bridge."""

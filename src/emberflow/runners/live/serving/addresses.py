@@ -1,9 +1,9 @@
-"""Where a live query of a name answers, for processes of the same user on the driver's host.
+"""The addresses of live queries by name, for processes of the same user on the driver's host.
 
-A query that has a bridge writes its address into a file that only its owner can read, in a folder
-that only its owner can enter: ``/tmp/emberflow-<user id>``, or what ``EMBERFLOW_RUNTIME_DIR`` says.
-It removes the file when it ends. A query that was killed cannot; so the file names its process, and
-whoever finds that process gone knows that the query is, too.
+A query with a bridge writes its address into a file that only its owner can read, in a folder that only
+its owner can enter: ``/tmp/emberflow-<user id>``, or that of ``EMBERFLOW_RUNTIME_DIR``. It removes the
+file when it ends. A query that was killed cannot; so the file names its process, and a reader that
+finds the process gone knows that the query is gone, too.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class UnknownQueryError(EmberflowError):
 
 
 class Announcement:
-    """The file that tells where a query answers, for as long as it does."""
+    """The file with the address of a query, until the query ends."""
 
     def __init__(self, name: str, address: Address, run: str) -> None:
         self._path = _path(name, _folder(make=True))
         self._run = run
         check_free(name)
-        told = {
+        content = {
             "name": name,
             "run": run,
             "endpoint": address.endpoint,
@@ -50,47 +50,47 @@ class Announcement:
         temporary = self._path.with_name(f".{uuid.uuid4().hex}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(told, file)
+            json.dump(content, file)
         os.rename(temporary, self._path)
 
     def close(self) -> None:
-        """Remove the file, unless it is another query's by now."""
-        known = _read(self._path)
-        if known is not None and known["run"] == self._run:
+        """Remove the file, unless it belongs to another query by now."""
+        announced = _read(self._path)
+        if announced is not None and announced["run"] == self._run:
             with contextlib.suppress(FileNotFoundError):
                 self._path.unlink()
 
 
 def check_free(name: str) -> None:
     """Raises `InputError` if a live query of this name runs on this machine."""
-    known = _read(_path(name, _folder()))
-    if known is not None and _is_alive(known):
+    announced = _read(_path(name, _folder()))
+    if announced is not None and _is_alive(announced):
         raise InputError(
-            f"a live query of the name {name!r} runs already, in process {known['pid']}. Stop it, or "
-            f"give this one another name: .queryName(...)."
+            f"a live query of the name {name!r} runs already, in process {announced['pid']}. Stop it, "
+            f"or give this one another name: .queryName(...)."
         )
 
 
 def address_of(name: str, *, seconds: float = 0.0) -> Address:
-    """Where the live query of this name answers.
+    """The address of the live query of this name.
 
-    One whose process has died may be on its way back, and is waited for so many seconds.
+    If its process has died, it may be restarting: wait for it at most so many seconds.
     """
     deadline = time.monotonic() + seconds
     while True:
-        known = _read(_path(name, _folder()))
-        if known is None:
+        announced = _read(_path(name, _folder()))
+        if announced is None:
             raise UnknownQueryError(
                 f"there is no live query of the name {name!r} on this machine{_others()}. Start it "
                 f"with .queryName({name!r}), as the same user; on "
                 f"another machine, give .option('endpoint', ...) and .option('token', ...), which "
                 f"query.bridge has."
             )
-        if _is_alive(known):
-            return Address(known["endpoint"], known["token"])
+        if _is_alive(announced):
+            return Address(announced["endpoint"], announced["token"])
         if time.monotonic() >= deadline:
             raise BridgeAwayError(
-                f"the live query {name!r} is gone: process {known['pid']}, which ran it, has died. "
+                f"the live query {name!r} is gone: process {announced['pid']}, which ran it, has died. "
                 f"Start it again with the same checkpointLocation; nothing that it had acknowledged "
                 f"is lost."
             )
@@ -98,20 +98,24 @@ def address_of(name: str, *, seconds: float = 0.0) -> Address:
 
 
 def _others() -> str:
-    """The names that there are, for who has mistyped one."""
+    """The names of the running queries, in case one was mistyped."""
     with contextlib.suppress(OSError):
         found = [_read(path) for path in sorted(_folder().glob("*.json"))[:20]]
-        names = [repr(known["name"]) for known in found if known is not None and _is_alive(known)]
+        names = [
+            repr(announced["name"])
+            for announced in found
+            if announced is not None and _is_alive(announced)
+        ]
         if names:
             return f"; there are {', '.join(names)}"
     return ""
 
 
 def _folder(*, make: bool = False) -> Path:
-    given = os.environ.get(_VARIABLE)
-    folder = Path(given) if given else Path(tempfile.gettempdir()) / f"emberflow-{os.getuid()}"
+    chosen = os.environ.get(_VARIABLE)
+    folder = Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"emberflow-{os.getuid()}"
     if make:
-        folder.mkdir(mode=0o700, parents=bool(given), exist_ok=True)
+        folder.mkdir(mode=0o700, parents=bool(chosen), exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         found = os.lstat(folder)
         if (
@@ -120,7 +124,7 @@ def _folder(*, make: bool = False) -> Path:
             or stat.S_IMODE(found.st_mode) & 0o077
         ):
             raise InputError(
-                f"{folder} is to be a folder that only user {os.getuid()} can enter, since tokens "
+                f"{folder} has to be a folder that only user {os.getuid()} can enter, since tokens "
                 f"are kept there, and it is not (mode {stat.filemode(found.st_mode)}, owner "
                 f"{found.st_uid}). Remove it, or set {_VARIABLE} to another folder."
             )
@@ -136,25 +140,25 @@ def _path(name: str, folder: Path) -> Path:
 
 def _read(path: Path) -> Mapping[str, Any] | None:
     try:
-        known: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        announced: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return known
+    return announced
 
 
-def _is_alive(known: Mapping[str, Any]) -> bool:
-    pid = int(known["pid"])
+def _is_alive(announced: Mapping[str, Any]) -> bool:
+    pid = int(announced["pid"])
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return False  # the number is another user's by now
-    return bool(_started(pid) == known["started"])
+        return False  # the process id belongs to another user's process by now
+    return bool(_started(pid) == announced["started"])
 
 
 def _started(pid: int) -> str:
-    """When a process began, where the system tells it: numbers of processes are used again."""
+    """When a process began, if the system tells: process ids are reused."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except OSError:

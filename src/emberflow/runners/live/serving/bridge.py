@@ -1,19 +1,19 @@
-"""The bridge: where processes that are none of a live query's workers ask something of it.
+"""The bridge: other processes send requests to a live query.
 
-Spark runs the code of a data source in processes of its own, beside its driver and on its executors.
-They know the *address* of a bridge: an endpoint and a token. The bridge lives in the driver of the
-live query and has *services*, by name; a service answers requests. A front that Structured Streaming
-feeds is one, and so is a sink that it reads.
+Spark runs the code of a data source in processes of its own, on the driver's machine and on executors.
+They know the *address* of a bridge: an endpoint and a token. The bridge runs in the driver of the live
+query and has *services*, by name; a service answers requests. A front that Structured Streaming feeds
+has one, and so do a sink that it reads and a state.
 
 What is guaranteed:
 
-1. *Nothing is deserialized that did not come from somebody who holds the token.* The keys of both
-   sides are made of it, and the sockets are CURVE's, as those of the workers are (`sockets`): who has
-   another token gets no further than the handshake, and is told apart from nobody listening.
-2. *Everything is bounded.* The size of a message, how many requests are under way, how many of a
-   client's messages wait; a client waits so long and no longer, and notices a connection that is lost.
-3. *A request is answered once or not at all.* A client that hears nothing cannot know whether it was
-   served. So what services offer can be asked again: that is for them to see to.
+1. *Both sides deserialize only messages of peers that hold the token.* The keys of both sides are
+   derived from it, and the sockets use CURVE, as those of the workers do (`wire.sockets`). A client
+   with another token gets no further than the handshake, and gets another error than if nobody listens.
+2. *Everything is bounded.* The size of a message, the number of requests in progress, the number of a
+   client's waiting messages. A client waits for a limited time, and notices a lost connection.
+3. *A request is answered once or not at all.* A client without an answer cannot know whether the
+   request was served, and may retry. So services make their methods idempotent.
 
 A request is ``(number, service, method, arguments)``, an answer ``(number, outcome, result)``; both are
 pickled, and hold plain values only, so that neither side needs the other's classes.
@@ -43,18 +43,18 @@ from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddre
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.sockets import RunKeys
 
-#: What a request or an answer may weigh; whoever sends more is cut off. Services send less.
+#: The size of a request or an answer; a peer that sends more is disconnected. Services send less.
 MESSAGE_BYTES_MAX = 32 << 20
-#: What services and clients put into one message of a longer answer.
+#: The size of one message of a longer answer.
 CHUNK_BYTES = 4 << 20
-#: Of one client.
+#: Waiting messages of one client.
 _MESSAGES_MAX = 16
-#: Requests that are being served or wait for it; more are told to come again.
+#: Requests that are being served or wait; further ones get the answer to retry.
 _UNDER_WAY_MAX = 64
 _THREADS = 4
 _POLL_MS = 200
 _JOIN_SECONDS = 5.0
-#: Nobody has listened for so long: nobody will.
+#: If no server has answered for so long, none will.
 _CONNECT_SECONDS_MAX = 3.0
 _BUSY_PAUSE_SECONDS = 0.05
 _TOKEN_LENGTH_MIN = 32
@@ -65,19 +65,19 @@ _log = logging.getLogger("emberflow")
 
 
 class BridgeError(EmberflowError):
-    """A live query could not be asked, or could not answer."""
+    """A request to a live query failed."""
 
 
 class BridgeAwayError(BridgeError):
-    """Nobody is there to answer, or nobody does."""
+    """The live query is not running, or does not answer."""
 
 
 class BridgeRefusedError(BridgeError):
-    """The token is not the one of who listens there."""
+    """The server at the endpoint has another token."""
 
 
 class Address(NamedTuple):
-    """Where a live query answers, and the token that lets in."""
+    """The endpoint of a live query's bridge, and its token."""
 
     endpoint: str
     token: str
@@ -87,7 +87,7 @@ class Address(NamedTuple):
 
 
 class Service(Protocol):
-    """Answers requests, in any of several threads. `InputError` is the mistake of who asks."""
+    """Answers requests, in any of several threads. `InputError` means that the request is wrong."""
 
     def serve(self, method: str, arguments: dict[str, Any]) -> Any: ...
 
@@ -108,7 +108,7 @@ def checked_token(token: str) -> str:
 
 
 def keys_of(token: str) -> RunKeys:
-    """Both sides' keys: each is a digest of the token, and any 32 bytes are a secret key."""
+    """The keys of both sides: digests of the token. Any 32 bytes are a secret key."""
 
     def pair(side: bytes) -> tuple[bytes, bytes]:
         digest = hashlib.blake2b(token.encode(), digest_size=32, person=side).digest()
@@ -169,7 +169,7 @@ class Bridge:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer nobody any more. Closing again does nothing."""
+        """Answer no more requests. Closing again does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -224,7 +224,7 @@ class Bridge:
             self._pool.submit(self._serve, identity, number, service, method, arguments)
 
     def _send(self, identity: bytes, answer: bytes) -> None:
-        # To a client that has left, or takes nothing, it is dropped: it does not wait for it.
+        # An answer to a client that has left, or does not read, is dropped.
         with contextlib.suppress(zmq.ZMQError):
             self._socket.send_multipart([identity, answer], zmq.NOBLOCK)
 
@@ -264,7 +264,7 @@ _HOW = {
 
 
 class BridgeClient:
-    """Asks one live query. For one thread."""
+    """Sends requests to one live query. For one thread."""
 
     def __init__(self, address: Address, *, seconds: float = 30.0) -> None:
         self._address = address
@@ -303,8 +303,8 @@ class BridgeClient:
         self.close()
 
     def __del__(self) -> None:
-        # Spark does not tell everybody when it is done with them, and a context that is left open
-        # waits for its sockets for ever.
+        # Spark does not close all readers and writers, and an open context waits for its sockets
+        # forever.
         with contextlib.suppress(Exception):
             self.close()
 
@@ -318,7 +318,7 @@ class BridgeClient:
         self._context.term()
 
     def ask(self, service: str, method: str, **arguments: Any) -> Any:
-        """What a service answers. Raises what is wrong with the question, or with who answers."""
+        """The answer of a service. Raises `InputError` if the request is wrong, else `BridgeError`."""
         deadline = time.monotonic() + self._seconds
         while True:
             number = next(self._numbers)
@@ -327,7 +327,7 @@ class BridgeClient:
                 self._socket.send(request, zmq.NOBLOCK)
             except zmq.ZMQError as error:
                 raise BridgeAwayError(
-                    f"{self._address.endpoint} takes no request: {error}."
+                    f"{self._address.endpoint} accepts no request: {error}."
                 ) from error
             outcome, result = self._heard(number, deadline)
             if outcome == _DONE:
@@ -339,7 +339,7 @@ class BridgeClient:
             time.sleep(_BUSY_PAUSE_SECONDS)
 
     def _connect(self) -> None:
-        """Connect, and know before anything is sent whether the other side lets us in."""
+        """Connect, and find out whether the server accepts the token before sending anything."""
         endpoint = self._address.endpoint
         try:
             self._socket.connect(endpoint)
@@ -363,12 +363,12 @@ class BridgeClient:
                 connected = True
             elif connected:
                 raise BridgeRefusedError(
-                    f"who listens at {endpoint} refuses this token. Take endpoint and token of the "
+                    f"the server at {endpoint} refuses this token. Take endpoint and token of the "
                     f"live query as it runs now: query.bridge has both."
                 )
 
     def _event(self, deadline: float) -> int | None:
-        """What happens next to the connection; None when nothing does."""
+        """The next event of the connection; None if there is none before the deadline."""
         remaining = max(0.0, deadline - time.monotonic())
         if not self._monitor.poll(int(remaining * 1_000)):
             return None

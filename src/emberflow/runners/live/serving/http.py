@@ -1,26 +1,26 @@
-"""Reads of state over HTTP: small, read-only, and for those who have the run's token.
+"""Reads of state over HTTP: small, read-only, and for clients with the run's token.
 
 ::
 
-    GET  /states                                       what can be read
+    GET  /states                                       the names of the states
     GET  /states/accounts?key=ada&key=bob              some keys
     GET  /states/accounts?low=a&high=c&limit=100       a range of keys, in their order
     POST /read   {"states": {"accounts": ["ada"], "limits": {"low": 1, "high": 5}}}
 
 All take ``as_of``, ``ordered`` and ``timeout``, those with keys ``default``; in the query of a GET,
-in the object of a POST. An answer says as of when it is. What goes wrong is a JSON object with
-``error`` and the status that fits.
+in the object of a POST. An answer contains the time that it is as of. An error is a JSON object with
+``error``, and a fitting status.
 
-What is guaranteed: **nothing is looked at before the token is right**, and it is compared in constant
-time; it is made for the run, and whoever holds the handle of the query has it. There is no way to
-change anything. The server listens on this machine alone if not told otherwise. The connection is
-not encrypted: others are to come through a proxy whose connection is.
+What is guaranteed: **the server checks the token before it looks at the rest of a request**, and
+compares it in constant time. The token is made for the run, and the handle of the query has it. No
+request can change anything. By default the server listens on this machine alone. Connections are not
+encrypted: for clients on other machines, put a proxy in front that encrypts.
 
-Bounds: so many requests at a time, and a request that comes while all are busy is told to come again;
-so many bytes in and rows out; a time limit on every read from a socket and on every answer. A
+Bounds: the number of concurrent requests (a request beyond it gets the answer to retry); the bytes of a
+request and the rows of an answer; a time limit on every read from a socket and on every answer. A
 connection serves one request. The threads belong to the server, and end with it.
 
-`json_values` has how JSON and Python's values are taken for each other.
+`runners.json_values` converts between JSON and Python's values.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from emberflow.values.item import GlobalTime
 
 REQUESTS_MAX = 16
 BODY_BYTES_MAX = 1_000_000
-#: What is read of a body that is too long, so that who sends it comes to hear so.
+#: How much of a body that is too long the server reads, so that the client gets the answer.
 _PASSED_OVER_MAX = 8_000_000
 ROWS_MAX = 10_000
 ROWS_WITHOUT_LIMIT = 1_000
@@ -61,7 +61,7 @@ _JOIN_SECONDS = 5.0
 
 
 class Endpoint(NamedTuple):
-    """Where a query answers over HTTP, and what it wants to see: ``headers`` go with each request."""
+    """The URL of a query and its token. Send ``headers`` with each request."""
 
     url: str
     token: str
@@ -75,7 +75,7 @@ class Endpoint(NamedTuple):
 
 
 class HttpServer:
-    """Listens from the beginning; serves the reads of a query from `start` until it is closed."""
+    """Listens as soon as it is made; serves the reads of a query from `start` until `close`."""
 
     def __init__(self, host: str, port: int) -> None:
         try:
@@ -124,12 +124,12 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         self._free = threading.BoundedSemaphore(REQUESTS_MAX)
-        #: Until when a connection has to have shown its token, by the monotonic clock.
+        #: The deadline of each connection to show its token, by the monotonic clock.
         self.unknown: dict[socket, float] = {}
         super().__init__(address, handler)
 
     def service_actions(self) -> None:
-        """End connections that dribble: each byte is in time, and the whole never is."""
+        """End slow connections: those that send every byte in time, and the whole request never."""
         now = time.monotonic()
         for connection, deadline in list(self.unknown.items()):
             if now > deadline:
@@ -155,11 +155,11 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone away is no news."""
+        """Do not log clients that have gone away."""
 
 
 def _tell_busy(request: socket) -> None:
-    body = b'{"error": "all that answer are busy: come again"}'
+    body = b'{"error": "all threads of the server are busy: try again"}'
     try:
         request.settimeout(1.0)
         request.sendall(
@@ -208,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         except EmberflowError as error:
             status, body = HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)}
         except OSError:
-            return  # who asked has gone
+            return  # the client has gone
         except Exception as error:
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             body = {"error": f"{type(error).__qualname__}: {error}"}
@@ -226,8 +226,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _check_token(self) -> None:
-        given = self.headers.get("Authorization", "")
-        kind, _, token = given.partition(" ")
+        header = self.headers.get("Authorization", "")
+        kind, _, token = header.partition(" ")
         # Bytes, because a header may hold anything.
         right = hmac.compare_digest(token.strip().encode(), self.server.token.encode())
         if kind.lower() != "bearer" or not right:
@@ -238,19 +238,19 @@ class _Handler(BaseHTTPRequestHandler):
             )
         self.server.unknown.pop(self.connection, None)
 
-    # What is asked.
+    # Requests.
 
     def _got(self) -> Any:
         url = urlsplit(self.path)
         try:
-            given = parse_qs(url.query, keep_blank_values=True, max_num_fields=10_000)
+            parameters = parse_qs(url.query, keep_blank_values=True, max_num_fields=10_000)
         except ValueError as error:
             raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the query: {error}") from None
         steps = [unquote(step) for step in url.path.strip("/").split("/")]
         if steps == ["states"]:
             return self._listed()
         if len(steps) == 2 and steps[0] == "states":
-            return self._one(steps[1], given)
+            return self._one(steps[1], parameters)
         raise self._no_such_path()
 
     def _no_such_path(self) -> _RefusedError:
@@ -269,21 +269,21 @@ class _Handler(BaseHTTPRequestHandler):
             states.append(state)
         return {"states": states}
 
-    def _one(self, name: str, given: dict[str, list[str]]) -> Any:
+    def _one(self, name: str, parameters: dict[str, list[str]]) -> Any:
         self._check_state(name)
         known = {"key", "low", "high", "limit", "as_of", "ordered", "timeout", "default"}
-        _check_names(given, known)
-        single = {key: values[-1] for key, values in given.items() if key != "key"}
+        _check_names(parameters, known)
+        single = {key: values[-1] for key, values in parameters.items() if key != "key"}
         options: dict[str, Any] = {
             key: key_of_text(single[key])
             for key in ("as_of", "ordered", "timeout", "default", "limit")
             if key in single
         }
         wanted: Wanted
-        if "key" in given:
+        if "key" in parameters:
             if {"low", "high", "limit"} & set(single):
                 raise InputError("a request has keys, or 'low', 'high' and 'limit', not both.")
-            wanted = [key_of_text(text) for text in given["key"]]
+            wanted = [key_of_text(text) for text in parameters["key"]]
         else:
             bounds = [
                 key_of_text(single[key]) if key in single else None for key in ("low", "high")
@@ -293,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not isinstance(wanted, Scan):
             answer = self._read({name: wanted}, options)
             return {"asOf": answer["asOf"], "rows": answer["states"][name]}
-        # One more than is given, so that it is seen that there are more.
+        # One more than the limit, to know whether there are more.
         answer = self._read({name: wanted}, options, first=limit + 1)
         rows = answer["states"][name]
         return {"asOf": answer["asOf"], "rows": rows[:limit], "more": len(rows) > limit}
@@ -301,16 +301,16 @@ class _Handler(BaseHTTPRequestHandler):
     def _posted(self) -> Any:
         if urlsplit(self.path).path.strip("/") != "read":
             raise self._no_such_path()
-        given = self._body()
-        if not isinstance(given, dict) or not isinstance(given.get("states"), dict):
+        body = self._body()
+        if not isinstance(body, dict) or not isinstance(body.get("states"), dict):
             raise InputError(
                 'the body of a read is {"states": {"accounts": ["ada"], ...}}: an object with an '
                 "object 'states' from names to lists of keys."
             )
-        _check_names(given, {"states", "as_of", "ordered", "timeout", "default"})
-        options = {key: value for key, value in given.items() if key != "states"}
+        _check_names(body, {"states", "as_of", "ordered", "timeout", "default"})
+        options = {key: value for key, value in body.items() if key != "states"}
         wanted: dict[str, Wanted] = {}
-        for name, what in given["states"].items():
+        for name, what in body["states"].items():
             self._check_state(name)
             if isinstance(what, dict):
                 _check_names(what, {"low", "high"})
@@ -319,8 +319,8 @@ class _Handler(BaseHTTPRequestHandler):
                 wanted[name] = [from_json(key) for key in what]
             else:
                 raise InputError(
-                    f"of state {name!r} is asked {what!r}: give a list of keys, or an object with "
-                    f"'low' and 'high'."
+                    f"state {name!r} takes a list of keys, or an object with 'low' and 'high'; got "
+                    f"{what!r}."
                 )
         return self._read(wanted, options)
 
@@ -368,24 +368,24 @@ class _Handler(BaseHTTPRequestHandler):
             rows_max=ROWS_MAX if first is None else None,
         )
         return {
-            "asOf": _time_told(answer.as_of),
-            "states": {name: _rows_told(rows.items()) for name, rows in answer.items()},
+            "asOf": _json_time(answer.as_of),
+            "states": {name: _json_rows(rows.items()) for name, rows in answer.items()},
         }
 
-    def log_message(self, format: str, *given: Any) -> None:
-        """A request is no news."""
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Do not log requests."""
 
 
-def _rows_told(rows: Iterable[tuple[Any, Any]]) -> list[dict[str, Any]]:
+def _json_rows(rows: Iterable[tuple[Any, Any]]) -> list[dict[str, Any]]:
     return [{"key": to_json(key), "value": to_json(value)} for key, value in rows]
 
 
-def _time_told(as_of: GlobalTime) -> list[int]:
+def _json_time(as_of: GlobalTime) -> list[int]:
     return [as_of.time, as_of.front]
 
 
-def _check_names(given: Iterable[str], known: set[str]) -> None:
-    for name in given:
+def _check_names(names: Iterable[str], known: set[str]) -> None:
+    for name in names:
         if name not in known:
             raise InputError(f"a read has no {name!r}; it has {', '.join(sorted(known))}.")
 

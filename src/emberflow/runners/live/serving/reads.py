@@ -1,8 +1,9 @@
 """Reading the state of a live query: ``query.state(name).get(...)``, ``query.read({...})``.
 
-A read is asked of the present life of the workers. When that is lost before it has answered, the
-read is asked again of the next one, until its time limit. What was answered once is never answered
-from before that again: the greatest moment that was seen is the least of every later read.
+Reads are monotonic: no read is as of an earlier time than a read that was answered before it. So the
+greatest moment of all answers is a lower bound for later reads. A read goes to the workers of the
+current life. If that life is lost before they answer, it is retried with the next one, until its time
+limit.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from emberflow.runners.questions import (
 )
 from emberflow.values.item import GlobalTime
 
-#: Time limits in seconds: of keys, and of what goes through all of them.
+#: Time limits in seconds: of reads of keys, and of scans.
 KEYS_SECONDS = 10.0
 SCAN_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
@@ -52,7 +53,7 @@ _Rows = list[tuple[int, Any, Any]]
 
 
 class Reads:
-    """All reads of one query, whatever becomes of its workers."""
+    """All reads of one query, across the lives of its workers."""
 
     def __init__(self, lives: Supervision) -> None:
         self._lives = lives
@@ -79,14 +80,14 @@ class Reads:
         first: int | None = None,
         rows_max: int | None = None,
     ) -> Answer:
-        """One consistent read, repeated if the workers are lost meanwhile.
+        """One consistent read, retried if the workers are lost meanwhile.
 
-        ``first`` is for a scan of one state: no more than so many rows of the least keys are given,
-        or held. Past ``rows_max`` it is refused.
+        ``first`` is for a scan of one state: the answer has only so many rows, of the least keys, and
+        memory holds few more. A read of more than ``rows_max`` rows is refused.
         """
-        question, asked = self._question(wanted, as_of, ordered, timeout)
+        question, request = self._question(wanted, as_of, ordered, timeout)
         while True:
-            open_read = _OpenRead(self._questions(asked), asked)
+            open_read = _OpenRead(self._questions(request), request)
             try:
                 rows: _Rows = []
                 for page in open_read.pages():
@@ -101,8 +102,8 @@ class Reads:
                     rows = _least_rows(rows, first)
                 answer = question.assembled(rows, open_read.moment, default=default)
             except _LostError:
-                self._await_next_life(open_read.questions, asked)
-                asked = asked._replace(floor=max(asked.floor, self._floor))
+                self._await_next_life(open_read.questions, request)
+                request = request._replace(floor=max(request.floor, self._floor))
                 continue
             finally:
                 open_read.close()
@@ -117,8 +118,8 @@ class Reads:
         ordered: bool,
         timeout: float | None,
     ) -> Pages:
-        _, asked = self._question(wanted, as_of, ordered, timeout)
-        return Pages(self, asked)
+        _, request = self._question(wanted, as_of, ordered, timeout)
+        return Pages(self, request)
 
     def _question(
         self, wanted: Mapping[str, Wanted], as_of: object, ordered: bool, timeout: float | None
@@ -152,8 +153,8 @@ class Reads:
                 f".option('ordering', 'arrival') to read state."
             )
 
-    def _questions(self, asked: ReadRequest) -> Questions:
-        """Those of the present life."""
+    def _questions(self, request: ReadRequest) -> Questions:
+        """The questions of the current life."""
         if self._lives.wait(0):
             raise self._over()
         return self._lives.coordinator.questions
@@ -163,11 +164,11 @@ class Reads:
         why = "" if failure is None else f" It failed: {failure}"
         return ReadError(f"the query of flow {self._flow!r} is over, and its state is gone.{why}")
 
-    def _await_next_life(self, before: Questions, asked: ReadRequest) -> None:
+    def _await_next_life(self, before: Questions, request: ReadRequest) -> None:
         while self._lives.coordinator.questions is before:
             if self._lives.wait(_LOOK_SECONDS):
                 raise self._over()
-            if time.monotonic() > asked.deadline:
+            if time.monotonic() > request.deadline:
                 raise ReadTimeoutError(
                     f"the workers of flow {self._flow!r} were lost while they were asked, and others "
                     f"have not come within the time limit of the read. Read again, or give it more "
@@ -176,16 +177,16 @@ class Reads:
 
     def _saw(self, moment: Moment) -> None:
         with self._lock:
-            # A wish for a time to come may be answered at the very end.
+            # A read as of a future time may be answered at the very end.
             self._floor = max(self._floor, moment)
 
 
 class TooManyRowsError(ReadError):
-    """More rows than who asks can take."""
+    """The answer has more rows than the caller accepts."""
 
 
 def _rows_held(first: int) -> int:
-    """So many before the least are picked out: it costs each row a few comparisons."""
+    """How many rows to hold before selecting the least: each row costs a few comparisons."""
     return 4 * first + 1_000
 
 
@@ -195,27 +196,27 @@ def _least_rows(rows: _Rows, count: int) -> _Rows:
 
 
 class _LostError(Exception):
-    """The life of the workers that was asked is over."""
+    """The life of the workers that were asked is over."""
 
 
 class _OpenRead:
-    """A question that was asked of one life, and what comes of it."""
+    """A question to the workers of one life, and their answers."""
 
-    def __init__(self, questions: Questions, asked: ReadRequest) -> None:
+    def __init__(self, questions: Questions, request: ReadRequest) -> None:
         self.questions = questions
         self.moment: Moment = BEFORE_ALL
-        self._asked = asked
-        self._ticket: Ticket = questions.ask(asked)
+        self._request = request
+        self._ticket: Ticket = questions.ask(request)
         self._unanswered = -1  # until it has begun
         self._began = False
 
     def began(self) -> None:
-        """Wait until its moment is known."""
+        """Wait until the moment that the read is as of is known."""
         while not self._began:
             self._hear(self._next())
 
     def pages(self) -> Iterator[_Rows]:
-        """Pages, as they come from one worker or another."""
+        """The pages of all workers, in the order of arrival."""
         self.began()
         while self._unanswered:
             page = self._next()
@@ -229,7 +230,7 @@ class _OpenRead:
                 self._unanswered -= 1
 
     def close(self) -> None:
-        """To be called in any case."""
+        """Call it in any case."""
         if self._unanswered:
             self.questions.close(self._ticket)
         else:
@@ -237,7 +238,7 @@ class _OpenRead:
         self._unanswered = 0
 
     def _next(self) -> ReadBegan | ReadPage:
-        left = self._asked.deadline - time.monotonic()
+        left = self._request.deadline - time.monotonic()
         try:
             event = self._ticket.events.get(timeout=max(0.0, left))
         except queue.Empty:
@@ -261,9 +262,9 @@ class _OpenRead:
                 f"Is a function of the flow slow? Give it more time with timeout=."
             )
         kept = self.questions.range
-        if self._asked.at is not None and self._asked.at > kept[1]:
-            wanted = f"the minimal time has not come to {shown(self._asked.at)}"
-        elif self._asked.ordered:
+        if self._request.at is not None and self._request.at > kept[1]:
+            wanted = f"the minimal time has not come to {shown(self._request.at)}"
+        elif self._request.ordered:
             wanted = "the minimal time has not come to the place of the read"
         else:
             wanted = "the workers have not begun, or come back, yet"
@@ -273,12 +274,12 @@ class _OpenRead:
         )
 
     def _refused(self, refused: ReadRefused) -> ReadError:
-        if self._asked.at is None:
+        if self._request.at is None:
             return ReadError(f"the read was refused: {refused.problem}. Read again later.")
-        if self._asked.at >= refused.kept[0]:
+        if self._request.at >= refused.kept[0]:
             return ReadError(f"the read was refused: {refused.problem}. Read again later.")
         return NotKeptError(
-            f"the state as of {shown(self._asked.at)} is not kept. What can be read is "
+            f"the state as of {shown(self._request.at)} is not kept. What can be read is "
             f"{shown_range(refused.kept)}. Set .option('historyKept', ...) to what you want to "
             f"look back, in the time of the elements; after a recovery it begins with the cut that "
             f"was restored."
@@ -286,22 +287,22 @@ class _OpenRead:
 
 
 class Pages:
-    """The rows of a scan, some at a time, all as of one moment: what is too much for one dict.
+    """The rows of a scan, some at a time, all as of one time: for states that do not fit into a dict.
 
-    To be iterated once: it gives lists of ``(key, value)``, in no order. To be closed if it is left
-    early (it is a context manager). The workers keep for it what is as of its moment until it is at
-    its end, or closed, or its time limit is over.
+    Iterate it once: it gives lists of ``(key, value)``, in no order. Close it if you leave early (it is
+    a context manager). The workers retain the state as of its time until the scan ends, is closed, or
+    reaches its time limit.
     """
 
-    def __init__(self, reads: Reads, asked: ReadRequest) -> None:
+    def __init__(self, reads: Reads, request: ReadRequest) -> None:
         self._reads = reads
         while True:
-            self._read = _OpenRead(reads._questions(asked), asked)
+            self._read = _OpenRead(reads._questions(request), request)
             try:
                 self._read.began()
                 break
             except _LostError:
-                reads._await_next_life(self._read.questions, asked)
+                reads._await_next_life(self._read.questions, request)
             except BaseException:
                 self._read.close()
                 raise
@@ -342,9 +343,9 @@ class Pages:
 class LiveState:
     """A state of a running flow, or a reduce by its name. Made by ``query.state(name)``.
 
-    Every read is one consistent cut through all keys, as of the minimal time when it is asked. All
-    take ``as_of=`` for another time that is kept, or ``ordered=True`` for a place of its own among
-    the elements, behind all that the fronts have taken in; and ``timeout=`` in seconds.
+    Every read is one consistent cut through all keys, as of the minimal time when it is request. All
+    take ``as_of=`` for another time that is retained, or ``ordered=True`` for a place of its own among
+    the elements, behind all that the fronts have read; and ``timeout=`` in seconds.
     """
 
     def __init__(self, reads: Reads, name: object) -> None:
@@ -364,7 +365,7 @@ class LiveState:
         timeout: float | None = None,
     ) -> Answer:
         """The values of some keys, by key. A key that was never updated has the state's default; with
-        ``default=False`` it is left out, as it is where there is no default (of a reduce)."""
+        ``default=False``, or in a reduce, which has no default, it is left out."""
         return self._read(list(keys), default, as_of, ordered, timeout)
 
     def scan(
@@ -379,7 +380,7 @@ class LiveState:
     ) -> Answer:
         """All keys from ``low`` on and below ``high``, in their order; None is no bound.
 
-        ``limit`` is how many at most: the least of them.
+        ``limit`` is the greatest number of keys: the least ones are returned.
         """
         if limit is not None and (type(limit) is not int or limit < 1):
             raise InputError(f"scan(limit=) takes an int of at least 1, got {limit!r}.")
@@ -395,7 +396,7 @@ class LiveState:
         ordered: bool = False,
         timeout: float | None = None,
     ) -> Answer:
-        """Those of a scan for which ``predicate(key, value)`` holds. It is called by the workers."""
+        """The rows of a scan for which ``predicate(key, value)`` holds. The workers call it."""
         return self._read(Scan(low, high, predicate), False, as_of, ordered, timeout)
 
     def pages(
@@ -408,7 +409,7 @@ class LiveState:
         ordered: bool = False,
         timeout: float | None = None,
     ) -> Pages:
-        """The same, some rows at a time and in no order: for more than fits into memory here."""
+        """The same, some rows at a time and in no order: for states that do not fit into memory."""
         return self._reads.pages(
             {self.name: Scan(low, high, where)}, as_of=as_of, ordered=ordered, timeout=timeout
         )
@@ -434,7 +435,7 @@ class LiveState:
 
 
 def shown(moment: Moment) -> str:
-    """A moment as a user counts.
+    """A moment in the user's terms.
 
     >>> shown(moment_after(7)), shown(moment_after((7, 0))), shown(BEFORE_ALL)
     ('time 7', '(7, 0)', 'the beginning')
@@ -448,7 +449,7 @@ def shown(moment: Moment) -> str:
 
 
 def shown_range(kept: tuple[Moment, Moment]) -> str:
-    """From when to when can be asked, in whole times if there are any.
+    """The times that can be read, as whole times if there are any.
 
     >>> shown_range(((5, 0), (9, 1))), shown_range(((9, 1), (9, 1)))
     ('from time 5 to time 8', 'as of (9, 0) alone')
@@ -462,12 +463,12 @@ def shown_range(kept: tuple[Moment, Moment]) -> str:
     return f"from {begin} to {end}"
 
 
-#: What pickle sends as it is, whatever the script that asks defines.
+#: Types that pickle handles without looking up a class of the user's script.
 _PLAIN = frozenset((int, str, bytes, float, bool, type(None)))
 
 
 def _packed(parts: tuple[tuple[int, Selection], ...]) -> bytes:
-    """By value where it must be: a key, or a predicate, may be of the script that asks."""
+    """Pickled by value if necessary: the user's script may define a key's class, or a predicate."""
     try:
         if all(
             isinstance(part, Keys) and _PLAIN.issuperset(map(type, part.keys)) for _, part in parts
@@ -476,6 +477,6 @@ def _packed(parts: tuple[tuple[int, Selection], ...]) -> bytes:
         return bytes(cloudpickle.dumps(parts, pickle.HIGHEST_PROTOCOL))
     except Exception as error:
         raise InputError(
-            f"what is asked cannot be sent to the workers: {type(error).__qualname__}: {error}. Do "
+            f"the read cannot be sent to the workers: {type(error).__qualname__}: {error}. Do "
             f"the keys, or the predicate, hold something that is bound to this process?"
         ) from error

@@ -1,4 +1,4 @@
-"""What a live query offers to processes beside it: a bridge with its services, and its address told."""
+"""The services that a live query offers to other processes: its bridge, and the announced address."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from emberflow.runners.live.supervisor import Settings
 _log = logging.getLogger("emberflow")
 
 
-class Offered:
-    """The bridge of a query, if there is anything to offer. Closed when the query is over."""
+class OfferedServices:
+    """The bridge of a query, if it has services. Closed when the query is over."""
 
     def __init__(
         self,
@@ -30,11 +30,12 @@ class Offered:
         self._states = states
 
     @classmethod
-    def of(cls, settings: Settings, name: str | None, run: str) -> Offered:
-        """``name`` is the query's; where it has none, its flow's is told if it must be.
+    def of(cls, settings: Settings, name: str | None, run: str) -> OfferedServices:
+        """``name`` is the query's. If it has none, and fronts or sinks have services, the flow's name
+        is announced.
 
-        The states of a query that was given a name can be read by SQL. That alone is no reason not to
-        start: if the name is taken, they are not offered.
+        SQL can read the states of a query with a name. If the name is in use, a query without other
+        services starts anyway, and does not offer its states.
         """
         adapters = {
             **{f"front {own}": front for own, front in settings.fronts.items()},
@@ -55,7 +56,7 @@ class Offered:
                 return cls()
         name = name or settings.graph.flow
         assert settings.bridge_place is not None
-        # Before its services take anything over from whoever has that name.
+        # Check before the services take over anything from another query of that name.
         check_free(name)
         states = StateReads()
         services: dict[str, Service] = {
@@ -81,7 +82,7 @@ class Offered:
             raise
 
     def begun(self, reads: Reads) -> None:
-        """From here on states can be read."""
+        """From now on states can be read."""
         if self._states is not None:
             self._states.reads = reads
 
@@ -90,7 +91,7 @@ class Offered:
         return None if self._bridge is None else self._bridge.address
 
     def close(self) -> None:
-        """Nobody is told of it any more, then nobody is answered."""
+        """Remove the announced address, then stop answering."""
         if self._announcement is not None:
             self._announcement.close()
         if self._bridge is not None:

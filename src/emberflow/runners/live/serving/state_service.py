@@ -1,11 +1,11 @@
-"""Reads of state for processes beside a live query: a service of its bridge for each state.
+"""Reads of state by other processes: a service of the bridge for each state.
 
-A scan of a large state is too much for one message. So a reader opens a scan, asks for one part of it
-after another, and closes it; every part is as of the moment at which it was opened, because the
-workers keep that for it (`reads.Pages`). Keys that are known are looked up instead.
+A scan of a large state does not fit into one message. So a reader opens a scan, requests one part of it
+after another, and closes it; every part is as of the same time, because the workers retain that state
+for it (`serving.reads.Pages`). If the keys are known, they are looked up instead.
 
-Bounds: so many scans are open at a time; one that nobody has asked of for its time limit is closed;
-a part is no larger than a message of the bridge should be.
+Bounds: the number of open scans is limited; a scan without requests for its time limit is closed; a
+part fits into a message of the bridge.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SECONDS_MAX = 600.0
 
 
 class StateReads:
-    """The scans that are open, of all states. The reads themselves come later than the bridge."""
+    """The open scans of all states. ``reads`` is set later, because the bridge begins first."""
 
     def __init__(self) -> None:
         self.reads: Reads | None = None
@@ -49,8 +49,8 @@ class StateReads:
             self._close_idle()
             if len(self._scans) >= _SCANS_MAX:
                 raise InputError(
-                    f"{_SCANS_MAX} reads of the live query's states are under way, and it takes no "
-                    f"more at a time. Read again when some are done."
+                    f"{_SCANS_MAX} reads of the live query's states are in progress, which is the "
+                    f"limit. Read again when some are done."
                 )
             number = next(self._numbers)
             scan = self._scans[number] = _Scan(seconds)
@@ -66,7 +66,7 @@ class StateReads:
         with self._lock:
             scan = self._scans.get(number)
         if scan is None:
-            raise InputError("this read was given up, because nobody asked of it for so long.")
+            raise InputError("this read was closed, because its reader was silent for too long.")
         part = scan.next()
         if part is None:
             self.close_one(number)
@@ -92,7 +92,7 @@ class StateReads:
 
 
 class StateService:
-    """One state, as the bridge offers it."""
+    """The service of one state."""
 
     def __init__(self, all_reads: StateReads, state: str) -> None:
         self._all = all_reads
@@ -112,7 +112,7 @@ class StateService:
 
 
 class _Scan:
-    """Rows as of one moment, handed out part by part. One thread at a time asks of it."""
+    """Rows as of one time, part by part. Only one thread at a time may use it."""
 
     def __init__(self, seconds: float) -> None:
         self.as_of = GlobalTime(0, 0)
@@ -149,8 +149,8 @@ class _Scan:
 
 
 def _parts(rows: list[tuple[Any, Any]]) -> Iterator[bytes]:
-    """Rows as bytes, in parts that are small enough. By value where it must be: a value may be of a
-    class that the script of the query defines."""
+    """Rows as bytes, in parts that are small enough. Pickled by value if necessary: the script of the
+    query may define a value's class."""
     if not rows:
         return
     part = bytes(cloudpickle.dumps(rows, pickle.HIGHEST_PROTOCOL))

@@ -1,1 +1,1 @@
-"""The wire: sockets, what travels on them, and what wakes those who wait for them."""
+"""The wire: sockets, the messages on them, and the bell that wakes a thread that polls them."""

@@ -1,13 +1,13 @@
-"""A bell: how any thread wakes one that waits for sockets.
+"""A bell: any thread wakes a loop that polls sockets.
 
-A loop that polls its sockets hears at once what comes by them. What threads beside it have for it, an
-element that was read, a log that is durable, a bundle that is stored, it would only see when the poll
-has timed out; so they ring.
+**What a thread did before it rang is visible to the loop after `still`.** The loop polls its sockets,
+so it wakes at once for a message. Other threads have news for it too: an element was read, a log is
+durable, a bundle is stored. The loop would see these only when the poll times out; so they ring.
 
-Ringing is for every element, so it must cost next to nothing while the loop is busy: a bell that has
-been rung stays rung, and to ring it again does nothing, until the loop is about to wait, sees it and
-looks again. **What was there before a ring is seen by a look after `still`**: the mark is taken off
-last, so that a ring which found it came before that look.
+Threads ring for every element, so ringing must cost next to nothing while the loop is busy: a bell
+that was rung stays rung, and ringing it again does nothing, until the loop is about to wait, finds it
+rung and looks for news. `still` resets the flag last, so a ring that found the flag set came before
+the loop looks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Iterable
 
 
 def no_bell() -> None:
-    """Where nobody waits for sockets."""
+    """For callers without a loop to wake."""
 
 
 class Bell:
-    """For many who ring and one who polls it.
+    """Any number of threads ring it, one polls it.
 
     >>> bell = Bell()
     >>> bell.ring(), bell.ring()
@@ -38,10 +38,10 @@ class Bell:
         self._is_rung = False
 
     def ring(self) -> None:
-        """Have the one who waits look. From any thread; nobody needs to wait."""
+        """Wake the loop. Any thread may call this, whether or not the loop waits."""
         if not self._is_rung:
             self._is_rung = True
-            with contextlib.suppress(OSError):  # nobody waits any more
+            with contextlib.suppress(OSError):  # the loop has ended
                 self._rung.send(b"!")
 
     def fileno(self) -> int:
@@ -49,12 +49,12 @@ class Bell:
         return self._heard.fileno()
 
     def heard_in(self, ready: Iterable[tuple[object, int]]) -> None:
-        """Be `still`, if it is among what a poll has found ready."""
+        """Call `still` if a poll has found the bell ready."""
         if any(what == self.fileno() for what, _ in ready):
             self.still()
 
     def still(self) -> None:
-        """Be not readable until it is rung again. Whoever asks for this looks afterwards."""
+        """Reset the bell until it is rung again. The loop looks for news afterwards."""
         with contextlib.suppress(BlockingIOError):
             self._heard.recv(64)
         self._is_rung = False

@@ -1,7 +1,7 @@
-"""Frames and bundles as they travel: by column where the compiled loops are there (see `engine.loops`).
+"""How frames and bundles are encoded: by column, if the compiled loops are there (`engine.loops`).
 
-What is plain stays plain: a reader can tell, so workers with and without the compiled loops understand
-each other.
+A worker without the compiled loops sends plain lists. Readers can tell the two apart, so workers with
+and without the compiled loops understand each other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from emberflow.sinks.protocol import StoredBundle
 
 
 def packed(body: Frame | StoredBundle) -> tuple[Any, ...]:
-    """What to send instead of a frame or a bundle.
+    """The encoded form of a frame or a bundle.
 
     >>> from emberflow.values.item import GlobalTime
     >>> frame = Frame(0, 99, ((4, [((7, 0), 0, "a"), ((8, 0), 0, "b")]),), (7, 0), None)
@@ -32,8 +32,8 @@ def packed(body: Frame | StoredBundle) -> tuple[Any, ...]:
     return (body.sink, body.partition, body.last, len(body.payloads), payloads, places)
 
 
-def unpacked_frame(sent: tuple[Any, ...]) -> Frame:
-    sender, number, parts, least, least_bound = sent
+def unpacked_frame(encoded: tuple[Any, ...]) -> Frame:
+    sender, number, parts, least, least_bound = encoded
     plain = tuple(
         (node, columns.unpack(*items) if isinstance(items, tuple) else items)
         for node, items in parts
@@ -41,8 +41,8 @@ def unpacked_frame(sent: tuple[Any, ...]) -> Frame:
     return Frame(sender, number, plain, least, least_bound)
 
 
-def unpacked_bundle(sent: tuple[Any, ...]) -> StoredBundle:
-    sink, partition, last, count, payloads, places = sent
+def unpacked_bundle(encoded: tuple[Any, ...]) -> StoredBundle:
+    sink, partition, last, count, payloads, places = encoded
     return StoredBundle(
         sink,
         partition,

@@ -1,8 +1,8 @@
-"""A worker's heartbeat: a thread that says that its process is alive.
+"""A worker's heartbeat: a thread that reports that its process is alive.
 
-The loop may be busy for long in one function of a user's, and that is no reason to give the worker
-up. A process that is stopped, cut off or gone sends no beats. The thread has a socket of its own,
-because a socket is for one thread.
+A user's function may keep the loop busy for long, and that is no reason to give the worker up. A
+process that is suspended, disconnected or dead sends no beats. The thread has a socket of its own,
+because only one thread may use a socket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Heartbeat:
         self._wire = wire
         self._worker = worker
         self._socket = wire.connected(zmq.DEALER, coordinator)
-        self._socket.sndtimeo = 0  # a beat that nobody takes is no loss
+        self._socket.sndtimeo = 0  # rather drop a beat than wait
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="emberflow heartbeat", daemon=True)
 
@@ -33,7 +33,7 @@ class Heartbeat:
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """To be called before the wire is closed."""
+        """Call it before the wire is closed."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(seconds)

@@ -1,4 +1,4 @@
-"""What a worker has to know: all of it travels in the closure that Spark ships."""
+"""The plan of a life: everything that a worker needs, in the closure that Spark ships to it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from emberflow.values.shares import Shares, shares_beside_fronts
 
 Guarantee: TypeAlias = Literal["exactly-once", "at-least-once", "at-most-once"]
 
-#: In which order items are processed: that of their global times, or as they come.
+#: The order in which workers process items: that of global times, or that of arrival.
 Ordering: TypeAlias = Literal["time", "arrival"]
-#: How snapshots are taken where items are processed as they come.
+#: How workers take snapshots with ``ordering="arrival"``.
 Snapshots: TypeAlias = Literal["markers", "stop"]
 
 
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
     coordinator: str
     fronts: dict[str, Front]
     shares: Shares
-    sinks: dict[str, Any]  # None for those that live in the driver
+    sinks: dict[str, Any]  # None for those that run in the driver
     credit: int
     batch: int
     on_error: OnError = "fail"
@@ -46,25 +46,25 @@ class Plan(NamedTuple):
 
 
 class WorkerNews(NamedTuple):
-    """What a worker tells about itself."""
+    """A worker's report about itself."""
 
     worker: int
     statistics: Any
-    waiting: int  # elements taken from a source and not yet entered
+    waiting: int  # elements read from a source and not yet entered
     unstored: int  # items that are final and not yet stored
-    halted: bool  # its fronts take nothing more: ended, or told so
+    halted: bool  # its fronts read nothing more: they have ended, or were halted
     held: int  # items at barriers, not yet final
-    bucket_items: int | None  # in the buckets of all keys; None when there are too many to look at
+    bucket_items: int | None  # in the buckets of all keys; None if there are too many to count
     settled: int  # elements whose output is all stored
-    latencies_ms: list[tuple[float, int]]  # from taken in to stored, and of how many elements
-    lag_ms: float  # since when the oldest element that is not final has been in
+    latencies_ms: list[tuple[float, int]]  # from entering to stored, and of how many elements
+    lag_ms: float  # age of the oldest element that is not final
     cpu_seconds: float  # that its process has used
     pid: int  # of its process, on its executor's machine
-    chose: bool  # whether a front here chose times, or cannot be read again
+    chose: bool  # whether one of its fronts assigned times, or cannot be read again
 
 
 def front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:
-    """Those of all partitions of all fronts."""
+    """The front indices of all partitions of all fronts."""
     return [
         front_index(node.index, len(graph.fronts), partition)
         for name, node in graph.fronts.items()
@@ -73,12 +73,12 @@ def front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:
 
 
 def feeding_workers(graph: Graph, fronts: Mapping[str, Front], workers: int) -> set[int]:
-    """The workers that some partition of a front feeds."""
+    """The workers that feed a partition of a front."""
     return {front_host(index, workers) for index in front_indices(graph, fronts)}
 
 
 def shares_of(graph: Graph, fronts: Mapping[str, Front], workers: int) -> Shares:
-    """The shares of the workers, given what they feed."""
+    """The shares of the workers: smaller for those that feed fronts."""
     closing = any(
         isinstance(node, Close) and hears_elements_alone(graph, node) for node in graph.nodes
     )

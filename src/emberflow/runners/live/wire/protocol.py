@@ -1,35 +1,37 @@
-"""The kinds of messages on the wire: one byte each, ahead of the message.
+"""The kinds of messages on the wire: one byte each, before the body.
 
-Links are FIFO. Where the order of two kinds matters, the comment of the later one says so.
+Links are FIFO. If the order of two kinds matters, the comment of the later one says so.
 """
 
 from __future__ import annotations
 
 # Workers to the coordinator:
 HELLO = b"H"  # (worker, graph fingerprint, address for frames)
-READY = b"R"  # (worker, the greatest last global time of its sinks): what was stored is restored
+READY = (
+    b"R"  # (worker, the greatest last global time of its sinks): its part of the cut is restored
+)
 ACK = b"A"  # an Ack
-SETTLED = b"T"  # (worker, Moment): all output below is stored; see `progress`
-BUNDLE = b"B"  # a StoredBundle for a sink that lives in the driver
+SETTLED = b"T"  # (worker, Moment): all output below is stored; see `driver.progress`
+BUNDLE = b"B"  # a StoredBundle for a sink that runs in the driver
 CAPTURED = b"C"  # a Captured: a part of a cut is stored
 NEWS = b"N"  # WorkerNews, a few times a second
 DONE = b"D"  # (worker, WorkerNews): all is stored
 FAILED = b"X"  # an exception
-PAUSED = b"W"  # the worker: behind the acks of all it took in
-BEAT = b"V"  # the worker: its process is alive, whatever its loop is busy with
-ANSWERS = b"O"  # [ReadPage or FrontsReply]: answers to ASK; see `questions`
+PAUSED = b"W"  # the worker, behind the acks of all elements it read
+BEAT = b"V"  # the worker: its process is alive, even if its loop is busy
+ANSWERS = b"O"  # [ReadPage or FrontsReply]: answers to ASK; see `wire.questions`
 # The coordinator to workers:
 PEERS = b"P"  # ([address], {(sink, partition): last global time})
 START = b"Z"  # the greatest last global time of all sinks: all are ready, fronts may begin
 PROGRESS = b"G"  # a Progress
 CUT = b"K"  # a CutOrder, behind the progress to its moment
-COMMITTED = b"M"  # the Moment of a cut that counts from now on
-# SETTLED: a Moment, below which all output of all workers is stored; to those who feed fronts
+COMMITTED = b"M"  # the Moment of a cut that is committed
+# SETTLED: a Moment, below which all output of all workers is stored; to workers that feed fronts
 STORED = b"S"  # (sink, partition), bundles: the driver has stored so many more
 ASK = b"Y"  # [WorkerRead, FrontsRequest, NextPage or CancelRead], behind the progress to their moments
-HALT = b"L"  # take no more elements
-END = b"E"  # the last minimal time: store what is left and, when all have, say DONE
-QUIT = b"Q"  # leave at once
-PAUSE = b"U"  # take no elements until the next COMMITTED, and say PAUSED (stop the world)
+HALT = b"L"  # read no more elements
+END = b"E"  # the last minimal time: store the rest, then send DONE
+QUIT = b"Q"  # stop at once
+PAUSE = b"U"  # read no elements until the next COMMITTED, and send PAUSED (stop the world)
 # Workers to workers:
 FRAME = b"F"  # a Frame

@@ -1,16 +1,17 @@
-"""Questions on their way: from the threads that ask, through the coordinator, to the workers and back.
+"""Transport of questions: from the user's threads, through the coordinator, to the workers and back.
 
-Who asks never touches a socket. A question is put into a list and the coordinator's thread is woken;
-what comes of it is put into the queue of the question's `Ticket`. `engine.queries.coordinator` decides what is
-said to whom, and when; here is what it does not know: threads, clocks and bytes.
+A thread that asks never touches a socket. It puts its question into a list and wakes the coordinator's
+thread, which puts the answers into the queue of the question's `Ticket`.
+`engine.queries.coordinator` decides which messages to send, to which workers, and when; this module
+adds what it does not know: threads, clocks and bytes.
 
-Bounds: so many questions are open at a time (`engine.queries.coordinator`), a ticket's queue holds a page a worker
-at most, since the next one is asked for when that was taken, and a question is closed when its time
-is over, whatever became of who asked.
+Bounds: the number of open questions is limited (`engine.queries.coordinator`). A ticket's queue holds
+at most one page per worker, since the next one is requested only when that was taken. A question is
+closed at its deadline, even if the thread that asked is gone.
 
-What is asked, and what is answered, travels as bytes inside of the messages. So the coordinator's
-thread never unpickles what users ask for, nor the answers, and a key or a value of a class that a
-script defines changes nothing about how everything else is sent (see `Wire.encode`).
+Requests and answers travel as bytes inside of the messages. So the coordinator's thread never unpickles
+them, and a key or a value of a class that a script defines does not change how other messages are
+encoded (see `Wire.encode`).
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ from emberflow.engine.queries.coordinator import QUESTIONS_MAX, Outgoing, ReadCo
 from emberflow.engine.queries.worker import StateReader, shortened_text
 from emberflow.runners.live.wire.bell import Bell
 
-#: How often it is looked for questions whose time is over.
+#: How often the coordinator looks for questions past their deadline.
 _LOOK_SECONDS = 0.2
-#: Keys that scans look at in one round of a worker's loop.
+#: The number of keys that scans visit in one round of a worker's loop.
 _KEYS_A_ROUND = 1_000
 
 
 class Lost(NamedTuple):
-    """In place of an answer: the life of the workers that was asked is over."""
+    """Instead of an answer: the life of the workers that were asked is over."""
 
 
 class ReadRequest(NamedTuple):
-    """A question as it is handed over: what is asked of each worker, in bytes."""
+    """A question for the coordinator, with the part for each worker in bytes."""
 
     asks: Mapping[int, bytes]
     at: Moment | None
@@ -64,19 +65,19 @@ class ReadRequest(NamedTuple):
 
 
 class Ticket:
-    """A question that was handed over. What comes of it is in ``events``.
+    """A question that the coordinator has. ``events`` gets the answers.
 
-    What is about keys alone comes all at once, when the last worker has answered: who asks can do
-    nothing with a part of it, and would be woken for each.
+    The answers to a read of keys come all at once, when the last worker has answered: the thread that
+    asked could do nothing with a part of them, and would be woken for each.
     """
 
-    def __init__(self, number: int, asked: ReadRequest) -> None:
+    def __init__(self, number: int, request: ReadRequest) -> None:
         self.number = number
-        self.asked = asked
+        self.request = request
         self.events: queue.SimpleQueue[ReadBegan | ReadRefused | ReadPage | Lost] = (
             queue.SimpleQueue()
         )
-        #: Workers that have more to answer; None until they were asked.
+        #: The number of workers that have more to answer; None until they were asked.
         self.unanswered: int | None = None
         self._waiting: list[ReadBegan | ReadPage] = []
 
@@ -87,7 +88,7 @@ class Ticket:
         elif isinstance(event, ReadPage) and not event.more:
             assert self.unanswered is not None
             self.unanswered -= 1
-        if self.asked.holds or isinstance(event, ReadRefused | Lost):
+        if self.request.holds or isinstance(event, ReadRefused | Lost):
             self.events.put(event)
             return
         self._waiting.append(event)
@@ -97,7 +98,7 @@ class Ticket:
 
 
 class Questions:
-    """The questions of one life: handed over by any thread, dealt with by the coordinator's."""
+    """The questions of one life. Any thread asks, the coordinator's thread handles them."""
 
     def __init__(self, workers: int, *, since: Moment = BEFORE_ALL, history: int = 0) -> None:
         self._asking = ReadCoordinator(workers, since=since, history=history)
@@ -107,7 +108,7 @@ class Questions:
         self._orders: list[Callable[[], list[Outgoing]]] = []
         self._tickets: dict[int, Ticket] = {}
         self._looked_at = 0.0
-        #: Rung when something was handed over.
+        #: Rung for each new order.
         self.bell = Bell()
 
     # For any thread.
@@ -116,10 +117,10 @@ class Questions:
     def range(self) -> tuple[Moment, Moment]:
         return self._asking.range
 
-    def ask(self, asked: ReadRequest) -> Ticket:
+    def ask(self, request: ReadRequest) -> Ticket:
         with self._lock:
             self._number += 1
-            ticket = Ticket(self._number, asked)
+            ticket = Ticket(self._number, request)
             if self._closed:
                 ticket.hear(Lost())
                 return ticket
@@ -132,15 +133,15 @@ class Questions:
         return ticket
 
     def more(self, ticket: Ticket, worker: int) -> None:
-        """The page of this worker was taken: it may make the next one."""
+        """The reader has taken the page of this worker, which may make the next one."""
         self._order(lambda: self._asking.more(ticket.number, worker))
 
     def done(self, ticket: Ticket) -> None:
-        """All was answered, or nothing will be."""
+        """The question is answered, or never will be."""
         self._forget(ticket.number)
 
     def close(self, ticket: Ticket) -> None:
-        """Nobody waits for the rest."""
+        """Cancel the rest of a question."""
         self._order(lambda: self._closed_now(ticket.number))
 
     def _order(self, order: Callable[[], list[Outgoing]]) -> None:
@@ -153,39 +154,39 @@ class Questions:
     # For the coordinator's thread.
 
     def taken(self) -> list[tuple[int, Any]]:
-        """Deal with what was handed over, and with what has come to its time; what to tell whom."""
+        """Handle new orders and questions past their deadline. Returns messages for workers."""
         with self._lock:
             orders, self._orders = self._orders, []
-        said: list[Outgoing] = []
+        outgoing: list[Outgoing] = []
         for order in orders:
-            said += order()
+            outgoing += order()
         now = time.monotonic()
         if now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
-            late = [each for each in self._tickets.values() if each.asked.deadline < now]
+            late = [each for each in self._tickets.values() if each.request.deadline < now]
             for ticket in late:
-                said += self._closed_now(ticket.number)
-        return self._routed(said)
+                outgoing += self._closed_now(ticket.number)
+        return self._routed(outgoing)
 
     def kept_at(self, progress: Progress) -> Moment:
         return self._asking.kept_at(progress.of_all())
 
     def told(self, progress: Progress, kept: Moment) -> list[tuple[int, Any]]:
-        """The workers were just told this progress."""
+        """The coordinator has just sent this progress to the workers. Returns messages for them."""
         return self._routed(self._asking.told(progress.of_all(), kept))
 
     def heard(self, answers: list[ReadPage | FrontsReply]) -> list[tuple[int, Any]]:
-        """What a worker has answered."""
-        said: list[Outgoing] = []
+        """Handle the answers of a worker. Returns messages for workers."""
+        outgoing: list[Outgoing] = []
         for answer in answers:
             if isinstance(answer, ReadPage):
-                said += self._asking.page(answer)
+                outgoing += self._asking.page(answer)
             else:
-                said += self._asking.marked(answer)
-        return self._routed(said)
+                outgoing += self._asking.marked(answer)
+        return self._routed(outgoing)
 
     def end(self) -> None:
-        """This life is over: nothing will be answered any more."""
+        """This life is over: open questions get `Lost`."""
         with self._lock:
             self._closed = True
             self._orders = []
@@ -195,14 +196,14 @@ class Questions:
         self.bell.close()
 
     def _begun(self, ticket: Ticket) -> list[Outgoing]:
-        asked = ticket.asked
+        request = ticket.request
         return self._asking.begin(
             ticket.number,
-            asked.asks,
-            at=asked.at,
-            floor=asked.floor,
-            ordered=asked.ordered,
-            holds=asked.holds,
+            request.asks,
+            at=request.at,
+            floor=request.floor,
+            ordered=request.ordered,
+            holds=request.holds,
         )
 
     def _closed_now(self, number: int) -> list[Outgoing]:
@@ -213,10 +214,10 @@ class Questions:
         with self._lock:
             self._tickets.pop(number, None)
 
-    def _routed(self, said: list[Outgoing]) -> list[tuple[int, Any]]:
-        """What goes to workers; what is for who asked is in the queue of the ticket already."""
+    def _routed(self, outgoing: list[Outgoing]) -> list[tuple[int, Any]]:
+        """The messages for workers. Those for threads that asked go to the queues of their tickets."""
         to_workers: list[tuple[int, Any]] = []
-        for worker, message in said:
+        for worker, message in outgoing:
             if worker is not None:
                 to_workers.append((worker, message))
                 continue
@@ -229,7 +230,7 @@ class Questions:
 
 
 class Answering:
-    """A worker's end: questions in bytes come in, pages in bytes go out."""
+    """The worker's side: it receives questions in bytes and sends pages in bytes."""
 
     def __init__(self, worker: int, reading: StateReader, reached: Callable[[], Moment]) -> None:
         self._worker = worker
@@ -242,15 +243,15 @@ class Answering:
         return self._reading.is_busy
 
     def hear(self, messages: list[WorkerRead | FrontsRequest | NextPage | CancelRead]) -> None:
-        """Keys are looked up now, before any progress that comes behind is heard of."""
+        """Handle messages. Keys are looked up now, before the worker handles any later progress."""
         reading = self._reading
         for message in messages:
             if isinstance(message, WorkerRead):
                 try:
                     parts = pickle.loads(message.parts)
                 except Exception as error:
-                    told = f"the question cannot be read: {type(error).__qualname__}: {error}"
-                    self._answer(ReadPage(self._worker, message.number, [], False, told))
+                    problem = f"the question cannot be read: {type(error).__qualname__}: {error}"
+                    self._answer(ReadPage(self._worker, message.number, [], False, problem))
                     continue
                 self._answer(reading.ask(message._replace(parts=parts)))
             elif isinstance(message, NextPage):
@@ -261,7 +262,7 @@ class Answering:
                 self._answers.append(FrontsReply(self._worker, message.number, self._reached()))
 
     def answers(self) -> list[ReadPage | FrontsReply]:
-        """What there is to tell, after a bit more of the scans under way."""
+        """Continue open scans for a round, and return all answers."""
         if self._reading.is_busy:
             self._answer(self._reading.go_on(_KEYS_A_ROUND))
         answers, self._answers = self._answers, []
@@ -274,14 +275,14 @@ class Answering:
             rows = packed(page.rows)
         except Exception as error:
             self._reading.close(page.number)
-            told = f"a value cannot be sent: {type(error).__qualname__}: {error}"
-            page = ReadPage(self._worker, page.number, [], False, shortened_text(told))
+            problem = f"a value cannot be sent: {type(error).__qualname__}: {error}"
+            page = ReadPage(self._worker, page.number, [], False, shortened_text(problem))
             rows = packed([])
         self._answers.append(page._replace(rows=rows))
 
 
 def packed(body: Any) -> bytes:
-    """As bytes, of classes that can be found by name; else with their classes."""
+    """Pickled by name if all classes can be found by name; otherwise with their classes."""
     try:
         return pickle.dumps(body, pickle.HIGHEST_PROTOCOL)
     except Exception:

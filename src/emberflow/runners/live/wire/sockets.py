@@ -1,18 +1,18 @@
-"""The wire: ZeroMQ sockets that hear nobody but this run's own processes.
+"""ZeroMQ sockets that accept messages of this run's own processes only.
 
-What is guaranteed: **nothing is deserialized that did not come from a peer that holds this run's
-keys.** Keys are made for each run and travel in the closure that Spark ships. Every socket that
-listens is a CURVE server, and the authenticator of its process lets in one client key only; every
-socket that connects proves that it has it and checks the server's. Everything is encrypted. A peer
-without the keys gets no further than the handshake, and no message of it reaches us.
+What is guaranteed: **a process deserializes only messages of peers that hold this run's keys.** Keys
+are made for each run and travel in the closure that Spark ships. Every listening socket is a CURVE
+server, and the authenticator of its process accepts one client key only; every connecting socket proves
+that it has that key and checks the server's. Everything is encrypted. A peer without the keys gets no
+further than the handshake, and none of its messages reaches us.
 
-Every message carries the incarnation of the set of workers it belongs to. One of another
-incarnation is dropped unread: it comes from a worker that was slow to notice that it is dead.
+Every message carries the incarnation of the set of workers it belongs to. The receiver drops messages
+of another incarnation unread: they come from a worker that has not yet noticed that its life is over.
 
-A message may be several (`together`): waking up who hears it costs more than what it says.
+A message may contain several (`together`), because waking up the receiver costs more than reading one.
 
-Links are FIFO: one connection a direction and pair. Buffers have a bound (``MESSAGES_MAX``), and a
-send that would block past its time limit raises.
+Links are FIFO: one connection per direction and pair. Buffers have a bound (``MESSAGES_MAX``), and a
+send that blocks past its time limit raises.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from emberflow.errors import EmberflowError
 
-#: Messages in a socket's buffer, each way.
+#: The number of messages in a socket's buffer, in each direction.
 MESSAGES_MAX = 10_000
-#: A send that cannot be taken for so long means that the peer is gone.
+#: If a send blocks for so long, the peer is gone.
 SEND_MS_MAX = 30_000
 LINGER_MS = 1_000
 
 _HEADER = struct.Struct("!Qc")
 _LENGTH = struct.Struct("!Q")
-#: The kind of a message that is several.
+#: The kind of a message that contains several.
 _TOGETHER = b"&"
 
 
@@ -46,15 +46,15 @@ class WireError(EmberflowError):
 
 
 def own_address(towards: str) -> str:
-    """The address of this machine that a peer at ``tcp://host:port`` can reach it by."""
+    """The address of this machine as a peer at ``tcp://host:port`` sees it."""
     host, _, port = towards.removeprefix("tcp://").rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, int(port)))  # of datagrams, this sends nothing
+        probe.connect((host, int(port)))  # a datagram socket sends nothing here
         return str(probe.getsockname()[0])
 
 
 class RunKeys(NamedTuple):
-    """The keys of a run: one pair for all that listen, one for all that connect."""
+    """The keys of a run: one pair for all listening sockets, one for all connecting ones."""
 
     server_public: bytes
     server_secret: bytes
@@ -70,7 +70,7 @@ class RunKeys(NamedTuple):
 
 
 class _OnlyThisRun:
-    """Lets in the one client key of this run."""
+    """Accepts only the client key of this run."""
 
     def __init__(self, keys: RunKeys) -> None:
         self._key = keys.client_public
@@ -95,7 +95,7 @@ class Wire:
         self._sockets: list[zmq.Socket[bytes]] = []
 
     def listening(self, kind: int, host: str, port: int = 0) -> tuple[zmq.Socket[bytes], str]:
-        """A socket that listens on a port of a host, a free one if it is 0, and its address."""
+        """A listening socket and its address. Port 0 picks a free port."""
         listening = self._socket(kind)
         listening.curve_server = True
         listening.curve_publickey = self._keys.server_public
@@ -125,22 +125,22 @@ class Wire:
     def encode(self, kind: bytes, body: Any) -> bytes:
         """A message: one byte for its kind, the incarnation, and the body.
 
-        Payloads of a class that a script or a notebook defines are found by name in no other
-        process. They travel by value, as the flow itself does, and become the class that came with
-        the flow. It costs more, so it is done from the first such payload on, and not before.
+        Other processes cannot find a class that a script or a notebook defines by its name. Payloads
+        of such classes travel by value, as the flow itself does, and become instances of the class
+        that came with the flow. That costs more, so it begins with the first such payload.
         """
         header = _HEADER.pack(self.incarnation, kind)
         if not self._by_value:
             try:
                 return header + pickle.dumps(body, pickle.HIGHEST_PROTOCOL)
             except Exception:
-                by_value = cloudpickle.dumps(body, pickle.HIGHEST_PROTOCOL)  # or that fails, too
+                by_value = cloudpickle.dumps(body, pickle.HIGHEST_PROTOCOL)  # may raise as well
                 self._by_value = True
                 return header + bytes(by_value)
         return header + bytes(cloudpickle.dumps(body, pickle.HIGHEST_PROTOCOL))
 
     def together(self, messages: list[bytes]) -> bytes:
-        """Several messages as one, which `decoded` takes apart again."""
+        """Several messages in one, which `decoded` splits again."""
         if len(messages) == 1:
             return messages[0]
         parts = [_HEADER.pack(self.incarnation, _TOGETHER)]
@@ -149,7 +149,7 @@ class Wire:
         return b"".join(parts)
 
     def decoded(self, message: bytes) -> Iterator[tuple[bytes, Any]]:
-        """Kinds and bodies of the messages in one; none of another incarnation."""
+        """Kinds and bodies of the messages in one, without those of another incarnation."""
         if message[_HEADER.size - 1 : _HEADER.size] != _TOGETHER:
             one = self.decode(message)
             if one is not None:
