@@ -24,7 +24,7 @@ import pytest
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.runners.live import LiveQuery
-from emberflow.runners.live.supervisor import LIVES_AT_ONE_PLACE_MAX, PoisonedError
+from emberflow.runners.live.supervisor import LIVES_WITHOUT_PROGRESS_MAX, PoisonedError
 from emberflow.values.hashing import key_hash, owner
 from tests.adapters.postgres_server import PostgresServer, running_server
 from tests.faults.flows import documents, index_flow, plain
@@ -185,7 +185,7 @@ def test_an_element_that_kills_its_process_does_not_do_so_for_ever(
             query.awaitTermination(SECONDS)
     finally:
         query.stop()
-    assert len(query.recoveries) == LIVES_AT_ONE_PLACE_MAX - 1
+    assert len(query.recoveries) == LIVES_WITHOUT_PROGRESS_MAX - 1
     assert sinks.read_files(tmp_path / "out") == list(range(poison))
 
 

@@ -11,7 +11,7 @@ import emberflow as ef
 from emberflow.runners.live.driver.cluster import (
     ClusterError,
     CoordinatorAddress,
-    coordinator_place,
+    coordinator_address,
     too_few,
 )
 from emberflow.runners.live.driver.coordinator import Coordinator
@@ -21,17 +21,17 @@ NO_SESSION: Any = None  # what the user says needs none
 
 
 def test_a_name_is_listened_on_by_its_address() -> None:
-    assert coordinator_place(NO_SESSION, "localhost") == CoordinatorAddress(
+    assert coordinator_address(NO_SESSION, "localhost") == CoordinatorAddress(
         "127.0.0.1", 0, "localhost"
     )
-    assert coordinator_place(NO_SESSION, "127.0.0.1:4711") == CoordinatorAddress(
+    assert coordinator_address(NO_SESSION, "127.0.0.1:4711") == CoordinatorAddress(
         "127.0.0.1", 4711, "127.0.0.1"
     )
 
 
 def test_an_address_that_others_know_us_by_is_listened_on_everywhere() -> None:
     """Of a network for documentation, which no machine has."""
-    assert coordinator_place(NO_SESSION, "192.0.2.1:4711") == CoordinatorAddress(
+    assert coordinator_address(NO_SESSION, "192.0.2.1:4711") == CoordinatorAddress(
         "0.0.0.0", 4711, "192.0.2.1"
     )
 
@@ -39,12 +39,14 @@ def test_an_address_that_others_know_us_by_is_listened_on_everywhere() -> None:
 @pytest.mark.parametrize("wanted", ["", ":80", "host:", "host:no", "host:0", "host:65536"])
 def test_what_is_no_host_is_refused(wanted: str) -> None:
     with pytest.raises(ef.InputError, match="takes a host, or host:port"):
-        coordinator_place(NO_SESSION, wanted)
+        coordinator_address(NO_SESSION, wanted)
 
 
 def test_a_host_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ClusterError, match=r"'no\.such\.invalid', which is no host"):
-        coordinator_place(NO_SESSION, "no.such.invalid")
+    with pytest.raises(
+        ClusterError, match=r"'no\.such\.invalid', which this machine cannot resolve"
+    ):
+        coordinator_address(NO_SESSION, "no.such.invalid")
 
 
 def test_a_port_that_is_taken_is_told_and_nothing_is_left_open() -> None:

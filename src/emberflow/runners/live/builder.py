@@ -14,7 +14,7 @@ from emberflow.runners.diversion import checked_on_error, known_sinks
 from emberflow.runners.live.driver.cluster import (
     CoordinatorAddress,
     check_cluster,
-    coordinator_place,
+    coordinator_address,
 )
 from emberflow.runners.live.driver.listeners import check_listener
 from emberflow.runners.live.query import LiveQuery
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LiveBuilder:
-    """Collects what a live query needs. Nothing runs before `start`."""
+    """Collects the fronts, sinks and options of a live query. Nothing runs before `start`."""
 
     def __init__(self, flow: Flow, spark: SparkSession) -> None:
         self._graph = flow.graph()
@@ -41,37 +41,38 @@ class LiveBuilder:
         self._listeners: list[object] = []
 
     def read(self, **fronts: Front) -> LiveBuilder:
-        """Where each front of the flow gets its elements."""
+        """The source of each front of the flow."""
         self._fronts.update(fronts)
         return self
 
     def write(self, **sinks: Any) -> LiveBuilder:
-        """Where each sink of the flow puts its output; ``errors=``, where what is diverted goes."""
+        """The target of each sink of the flow. ``errors=`` gets diverted errors."""
         self._sinks.update(sinks)
         return self
 
     def option(self, key: str, value: object) -> LiveBuilder:
-        """``workers``, ``credit`` (elements a front may be ahead), ``batch`` (taken in at once).
+        """Set ``workers``, ``credit`` (elements that a front may be ahead of the minimal time),
+        ``batch`` (elements that a worker reads at once), or one of these:
 
-        ``checkpointLocation`` is where cuts and logs are kept, and what the query goes on from when
-        it is started again; ``checkpointInterval`` is the milliseconds between cuts,
-        ``checkpointsKept`` how many of them stay; ``keepFrontLogs`` keeps the logs of fronts, which
-        are else removed with the cuts that need them. ``guarantee`` is ``exactly-once``, or
+        ``checkpointLocation`` is where the query stores cuts and logs; a restarted query continues
+        from there. ``checkpointInterval`` is the time between cuts in milliseconds,
+        ``checkpointsKept`` the number of cuts to keep. ``keepFrontLogs`` keeps the logs of fronts,
+        which are otherwise trimmed with the cuts that need them. ``guarantee`` is ``exactly-once``,
         ``at-least-once`` or ``at-most-once``. ``coordinatorHost`` is where workers reach this
-        process, if the session's idea is wrong.
+        process, if the session's host is wrong.
 
-        ``bridgeHost`` and ``bridgeToken`` are where, and with which token, Spark on other machines
-        reaches structured fronts and sinks, and the states of a query that has a name.
+        ``bridgeHost`` and ``bridgeToken`` are the address and the token by which Spark on other
+        machines reaches structured fronts and sinks, and the states of a query that has a name.
 
-        ``onError`` is ``"fail"``, or ``"divert"``: then what a step or a front cannot process goes
-        to ``.write(errors=...)``, and the query goes on.
+        ``onError`` is ``"fail"`` or ``"divert"``: then elements that a step or a front cannot process
+        go to ``.write(errors=...)``, and the query continues.
 
-        ``ordering`` is ``"time"``, or ``"arrival"``: then items are processed as they come, and
-        output waits for a snapshot, taken by ``snapshots``: ``"markers"``, or ``"stop"``.
+        ``ordering`` is ``"time"`` or ``"arrival"``: then workers process items as they arrive, and
+        output waits for a snapshot. ``snapshots`` says how to take it: ``"markers"`` or ``"stop"``.
 
-        ``historyKept`` is how far ``as_of=`` may look back when state is read, in the time of the
-        elements; 0 for not at all. ``httpPort`` serves reads over HTTP: a port, or 0 for a free one;
-        ``httpHost`` is the address it listens on, of this machine alone if not given.
+        ``historyKept`` is how far ``as_of=`` may look back in reads of state, in the time of the
+        elements; 0 for not at all. ``httpPort`` serves reads over HTTP: a port, or 0 for a free one.
+        ``httpHost`` is the address that it listens on; by default only this machine can reach it.
         """
         if key not in _OPTIONS:
             raise InputError(f"a live query has no option {key!r}; it has {', '.join(_OPTIONS)}.")
@@ -85,14 +86,16 @@ class LiveBuilder:
         return self
 
     def listener(self, listener: object) -> LiveBuilder:
-        """Who is told how the query is doing: a `LiveQueryListener`, or PySpark's."""
+        """Add a listener for the events of the query: a `LiveQueryListener`, or PySpark's."""
         check_listener(listener)
         self._listeners.append(listener)
         return self
 
     def _bridge_place(self, place: CoordinatorAddress) -> CoordinatorAddress:
         wanted = self._options["bridgeHost"]
-        return place._replace(port=0) if wanted is None else coordinator_place(self._spark, wanted)
+        return (
+            place._replace(port=0) if wanted is None else coordinator_address(self._spark, wanted)
+        )
 
     def start(self) -> LiveQuery:
         """Start the workers and return the handle of the query."""
@@ -112,12 +115,12 @@ class LiveBuilder:
         fronts = _placed(self._fronts, self._graph.fronts, checkpoint)
         placed_sinks = _placed(self._sinks, self._graph.sinks, checkpoint)
         for adapter in (*fronts.values(), *placed_sinks.values()):
-            # What cannot be reached is told before anything starts.
+            # An unreachable service is an error before anything starts.
             if hasattr(adapter, "check"):
                 adapter.check()
         workers = self._options["workers"]
         check_cluster(self._spark, workers)
-        place = coordinator_place(self._spark, self._options["coordinatorHost"])
+        place = coordinator_address(self._spark, self._options["coordinatorHost"])
         settings = Settings(
             graph=self._graph,
             fronts=fronts,
@@ -149,10 +152,10 @@ class LiveBuilder:
         return LiveQuery(self._spark, settings, self._name, self._listeners, http=http)
 
 
-#: Elements that each of several fronts may be ahead: another one may hold the minimal time back.
+#: How many elements each of several fronts may be ahead: another one may hold the minimal time back.
 _CREDIT = 20_000
-#: For each worker, and one more, where there is one partition of one front: then nothing holds the
-#: minimal time back but the work itself, and more in flight would only wait longer.
+#: The credit of a single partition of a single front, times the number of workers plus one: then only
+#: the work itself holds the minimal time back, and more elements in flight would only wait longer.
 _CREDIT_ALONE = 1_000
 
 
@@ -166,7 +169,7 @@ def _default_credit(fronts: Mapping[str, Any], workers: int, options: Mapping[st
 def _placed(
     adapters: Mapping[str, Any], nodes: Mapping[str, Any], checkpoint: str | None
 ) -> dict[str, Any]:
-    """Adapters that keep something beside the cuts are told where, and which step they are of."""
+    """Tell adapters that store something beside the cuts the location and their step."""
     return {
         name: adapter.placed(nodes.get(name), checkpoint) if hasattr(adapter, "placed") else adapter
         for name, adapter in adapters.items()
@@ -206,7 +209,7 @@ def _yes_or_no(key: str, value: object) -> bool:
 
 
 def _location(key: str, value: object) -> str:
-    """A URI, or a path, which is made whole: workers may have another working directory."""
+    """A URI, or a path, made absolute: workers may have another working directory."""
     text = _text(key, value)
     return text if "://" in text else os.path.abspath(text)
 
@@ -221,7 +224,7 @@ def _one_of(kinds: Any) -> Callable[[str, object], str]:
     return chosen
 
 
-#: Each with what it is when it is not given, and what makes a value of what is given.
+#: The default of each option, and the function that checks and converts a value.
 _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "workers": (2, _number),
     "credit": (None, _number),  # see `_default_credit`
@@ -244,7 +247,7 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
 
 
 def _check_ordering(graph: Graph, options: Mapping[str, Any], adapters: Mapping[str, Any]) -> None:
-    """What items that are processed as they come cannot be combined with."""
+    """Raises `InputError` for options and adapters that ``ordering="arrival"`` does not support."""
     if options["ordering"] != "arrival":
         return
     if options["guarantee"] == "exactly-once" and options["checkpointLocation"] is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: In what Spark says when a barrier stage needs more slots than there are.
+#: Part of Spark's message when a barrier stage needs more slots than there are.
 _BARRIER_SLOTS = "SPARK-24819"
 
 
@@ -30,7 +30,7 @@ class JobFailedError(EmberflowError):
 
 
 def job_failure(error: Exception, workers: int) -> EmberflowError:
-    """What Spark says about a job that failed, as far as it is about us."""
+    """The error that reports a failed job, with the relevant lines of Spark's message."""
     if _BARRIER_SLOTS in str(error):
         return ClusterError(
             f"Spark has fewer than the {workers} slots that the workers take for as long as the "
@@ -38,12 +38,12 @@ def job_failure(error: Exception, workers: int) -> EmberflowError:
             f"fewer, or give Spark more executors or cores."
         )
     lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
-    told = "\n".join(lines[:20])
-    return JobFailedError(f"the Spark job of the workers failed: {told}")
+    message = "\n".join(lines[:20])
+    return JobFailedError(f"the Spark job of the workers failed: {message}")
 
 
 def cancel_workers(spark: SparkSession, tag: str) -> None:
-    """Cancel the barrier job, for a worker that hears nothing: it is stuck in a user's function."""
+    """Cancel the barrier job: for a worker that reads no messages, stuck in a user's function."""
     context = context_of(spark)
     if context is not None:
         context.cancelJobsWithTag(tag)
@@ -52,7 +52,7 @@ def cancel_workers(spark: SparkSession, tag: str) -> None:
 
 
 def _tag_jobs(spark: SparkSession, tag: str) -> None:
-    """Tag the jobs of this thread. A session's own tags do not reach a job of classic Spark."""
+    """Tag the jobs of this thread. In classic Spark a session's tags do not apply to jobs."""
     context = context_of(spark)
     if context is not None:
         context.addJobTag(tag)
@@ -61,10 +61,10 @@ def _tag_jobs(spark: SparkSession, tag: str) -> None:
 
 
 def run_workers(spark: SparkSession, plan: Plan, tag: str) -> None:
-    """Run the barrier job; returns when all workers have ended, raises when the job failed."""
+    """Run the barrier job. Returns when all workers have ended, raises if the job fails."""
     _tag_jobs(spark, tag)
     shipped = cloudpickle.dumps(plan)
-    path = list(sys.path)  # what the flow imports here, workers import too
+    path = list(sys.path)  # workers import the flow's modules from the same folders
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Imported on the worker: the closure itself stays small and free of our modules.

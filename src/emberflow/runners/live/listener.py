@@ -1,6 +1,6 @@
-"""What a listener to live queries is, and what it is told.
+"""Listeners of live queries, and their events.
 
-Names are PySpark's, in camel case: a listener written for its streaming queries hears these too.
+Names are PySpark's, in camel case: a listener written for its streaming queries works here too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class QueryStartedEvent:
 
 @dataclass(frozen=True, slots=True)
 class QueryProgressEvent:
-    #: As of ``query.lastProgress``: a dict with attributes.
+    #: Like ``query.lastProgress``: a dict with attributes.
     progress: Any
 
 
@@ -33,7 +33,7 @@ class QueryIdleEvent:
 
 @dataclass(frozen=True, slots=True)
 class QueryTerminatedEvent:
-    """``exception`` is what the query failed with, as text; None if it did not."""
+    """``exception`` is the text of the error that the query failed with; None if it did not fail."""
 
     id: str
     runId: str  # noqa: N815
@@ -42,7 +42,7 @@ class QueryTerminatedEvent:
 
 
 class LiveQueryListener:
-    """Override what you want to hear. Any object with some of these methods will do as well.
+    """Override the methods for the events you want. Any object with some of these methods works too.
 
     >>> class Elements(LiveQueryListener):
     ...     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -52,13 +52,13 @@ class LiveQueryListener:
     """
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """The query has been started; its workers are on their way."""
+        """The query has been started; its workers are starting."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Something was taken in, released or stored, or is under way."""
+        """Elements were read, or output was released or stored, or something is in flight."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """All that has come is stored, and nothing comes. Told now and then while it lasts."""
+        """All output is stored, and no elements come. Repeated now and then while this lasts."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """The query is over, with or without an error. The last event."""

@@ -1,18 +1,18 @@
 """Supervision: one life of the workers after another, until the query is over.
 
 A *life* (an incarnation) is a coordinator, a Spark job and its workers. When something is lost (a
-worker, an executor, a connection, a heartbeat), the life is over as a whole: its job is ended, and
-the next one begins from the last cut that counts. Since all is recomputed to the byte and barriers
-ask their sinks what they have, nobody can tell but by the clock.
+worker, an executor, a connection, a heartbeat), the supervisor ends the whole life and its job, and
+begins the next one from the last committed cut. Workers recompute everything to the byte and barriers
+ask their sinks what is stored, so the output is the same and only later.
 
-What a life must not do is change anything once the next one has begun. Messages carry the number of
-their life and are dropped elsewhere. Cuts and logs of an older one are refused (`checkpoint`). A
-bundle that it still stores is the very bundle that the next one would have stored, and a sink that
-is asked to store something twice refuses (`sinks`).
+A life must not change anything once the next one has begun. Messages carry the number of their life,
+and other lives drop them. Readers refuse cuts and logs of an older life (`checkpoint`). A bundle that
+an older life still stores is identical to the one that the next life would have stored, and a sink
+refuses to store a bundle twice (`sinks`).
 
-What ends the query at once, because it would happen again: an error of a user's function, of a
-front or of a sink (which has been tried several times before it is an error). And what happens
-again and again at the same minimal time: an element that kills the process which looks at it.
+Some errors would happen again, so they end the query at once: those of a user's function, of a front,
+or of a sink (whose operations were retried before). So does an element that kills the process that
+handles it: several lives in a row end at the same minimal time.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
     from emberflow.runners.live.driver.cluster import CoordinatorAddress
 
-#: So many lives in a row may end without the minimal time having moved.
-LIVES_AT_ONE_PLACE_MAX = 4
-#: How long a job gets to end by itself, and then to be ended.
+#: The query ends when so many lives in a row are lost while the minimal time does not advance.
+LIVES_WITHOUT_PROGRESS_MAX = 4
+#: How long the supervisor waits for a job to end by itself, and then after cancelling it.
 _END_SECONDS = 3.0
 _CANCEL_SECONDS = 30.0
-#: A worker that failed has told its own error by then; Spark's is only its echo.
+#: By then a failed worker has sent its own error, which says more than Spark's.
 _ECHO_SECONDS = 0.3
 _PAUSE_SECONDS = 0.05
 
-#: What was lost, so that another life may do better.
+#: Losses after which another life may succeed.
 _LOST = (
     JobFailedError,
     WorkersMissingError,
@@ -73,11 +73,11 @@ _log = logging.getLogger("emberflow")
 
 
 class PoisonedError(EmberflowError):
-    """Life after life was lost at the same place; the last loss is the ``__cause__``."""
+    """Several lives were lost at the same minimal time; the last loss is the ``__cause__``."""
 
 
 class Settings(NamedTuple):
-    """What all lives of a query have in common."""
+    """The settings that all lives of a query share."""
 
     graph: Graph
     fronts: Mapping[str, Front]
@@ -95,26 +95,27 @@ class Settings(NamedTuple):
     keep_logs: bool
     ordering: Ordering = "time"
     snapshots: Snapshots = "markers"
-    #: Where processes beside the query reach it, and what lets them in; by default it is made up.
+    #: Where other processes reach the query's bridge, and their token; by default a random one.
     bridge_place: CoordinatorAddress | None = None
     bridge_token: str | None = None
-    #: What queries of state may look back, in the time of the elements.
+    #: How far reads of state may look back, in the time of the elements.
     history: int = 0
 
 
 class Supervision:
-    """Runs the lives of a query, in a thread. The first one is begun by whoever makes it."""
+    """Runs the lives of a query, in a thread. The constructor begins the first one, so its errors go
+    to the caller."""
 
     def __init__(self, spark: SparkSession, settings: Settings, tag: str) -> None:
         self.settings = settings
         self.failure: BaseException | None = None
-        #: What each life before this one was lost by.
+        #: The error that ended each life before this one.
         self.losses: list[BaseException] = []
         self._spark = spark
         self._tag = tag
         self._keys = RunKeys.made()
         self._over = threading.Event()
-        self._stop_asked = threading.Event()
+        self._stop_requested = threading.Event()
         self._number = 0
         self._lost_at: list[Moment] = []
         self._plan, self.coordinator = self._begun()
@@ -124,13 +125,13 @@ class Supervision:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take nothing more in, let out what is final, then end."""
-        self._stop_asked.set()
+        """Read no more elements, store all output that is final, then end."""
+        self._stop_requested.set()
         self.coordinator.stop()
 
     def fail(self, error: BaseException) -> None:
         """End now, with this error, and begin no other life."""
-        self._stop_asked.set()
+        self._stop_requested.set()
         if self.failure is None:
             self.failure = error
         self.coordinator.fail(error)
@@ -148,16 +149,20 @@ class Supervision:
         try:
             while True:
                 failure = self._live()
-                if failure is None or self._stop_asked.is_set() or not self._may_live_on(failure):
+                if (
+                    failure is None
+                    or self._stop_requested.is_set()
+                    or not self._may_live_on(failure)
+                ):
                     break
-                told = str(failure).partition("\n")[0]
-                _log.warning("life %d was lost, the next one begins: %s", self._number, told)
+                reason = str(failure).partition("\n")[0]
+                _log.warning("life %d was lost, the next one begins: %s", self._number, reason)
                 time.sleep(_PAUSE_SECONDS)
-                # An executor that was lost takes a moment to be replaced.
+                # Replacing a lost executor takes a moment.
                 check_cluster(self._spark, self.settings.workers)
                 self._plan, self.coordinator = self._begun()
                 self.losses.append(failure)
-                if self._stop_asked.is_set():
+                if self._stop_requested.is_set():
                     self.coordinator.stop()
             if self.failure is None:
                 self.failure = failure
@@ -173,7 +178,7 @@ class Supervision:
         self._number = life.incarnation
         for name, front in settings.fronts.items():
             if self.losses and isinstance(self.losses[-1], FrontGrewError):
-                # Not after other losses: the source may be away, and nothing new is to be learnt.
+                # Not after other losses: the source may be down, and has no new partitions.
                 getattr(front, "look_again", lambda: None)()
             known = life.restored.positions.get(name) if life.restored is not None else None
             _check_partitions(name, front, known)
@@ -257,7 +262,7 @@ class Supervision:
         return store.begin(fitting)
 
     def _live(self) -> BaseException | None:
-        """One life, from its start to the end of its job; what it was lost by, if it was."""
+        """Run one life, from its start to the end of its job. Returns its failure, if it failed."""
         coordinator, plan = self.coordinator, self._plan
         job = threading.Thread(
             target=self._run_job, args=(plan, coordinator), name="emberflow job", daemon=True
@@ -266,7 +271,7 @@ class Supervision:
         job.start()
         coordinator.wait(None)
         job.join(_END_SECONDS)
-        if job.is_alive():  # a worker that hears nothing: it is stuck, or stopped
+        if job.is_alive():  # a worker does not read messages: it is stuck, or suspended
             cancel_workers(self._spark, self._tag)
             job.join(_CANCEL_SECONDS)
         if job.is_alive():
@@ -286,15 +291,15 @@ class Supervision:
             failure.__cause__ = error
             coordinator.fail(failure)
         else:
-            # All tasks have ended; if the coordinator does not know why, they were lost quietly.
+            # All tasks have ended. If the coordinator goes on waiting, they ended without a word.
             if not coordinator.wait(_END_SECONDS):
                 coordinator.fail(JobFailedError("the workers have ended before the query did"))
 
     def _may_live_on(self, failure: BaseException) -> bool:
-        """Whether another life may do better, and would give the same output."""
+        """Whether another life may succeed, and would give the same output."""
         never_there = isinstance(failure, ClusterError | WorkersMissingError)
         if never_there and not self.losses and not self.coordinator.met:
-            return False  # there were no slots; later on an executor may just have been lost
+            return False  # there never were enough slots; later an executor may be replaced
         if not isinstance(failure, _LOST) or isinstance(failure, FencedError):
             return False
         settings = self.settings
@@ -304,7 +309,7 @@ class Supervision:
             and any(news.chose for news in self.coordinator.news.values())
         ):
             failure.add_note(
-                "The query was not begun again: its fronts have chosen times of arrival, or cannot "
+                "The query was not restarted: its fronts have assigned times of arrival, or cannot "
                 "be read again, and there is no log of it. Set .option('checkpointLocation', ...)."
             )
             return False
@@ -312,14 +317,15 @@ class Supervision:
         if self._lost_at and at > max(self._lost_at):
             self._lost_at = []
         self._lost_at.append(at)
-        if len(self._lost_at) < LIVES_AT_ONE_PLACE_MAX:
+        if len(self._lost_at) < LIVES_WITHOUT_PROGRESS_MAX:
             return True
-        # A life that begins with it is lost before it has come anywhere.
+        # A life that restores right before that element is lost before it makes progress, so the
+        # greatest minimal time is the one to report.
         furthest = max(self._lost_at)
         where = "before it began" if furthest == BEFORE_ALL else f"at the minimal time {furthest}"
         poisoned = PoisonedError(
             f"{len(self._lost_at)} lives in a row were lost {where}, so the query has ended. An "
-            f"element there may kill the process that looks at it. The last loss: {failure}"
+            f"element there may kill the process that handles it. The last loss: {failure}"
         )
         poisoned.__cause__ = failure
         self.failure = poisoned
@@ -327,7 +333,7 @@ class Supervision:
 
 
 def _check_partitions(name: str, front: Front, known: Mapping[int, Any] | None) -> None:
-    """Whether a front has the partitions that the cut to begin from knows, or may have more."""
+    """Raises `InputError` if a front's partitions do not fit those of the cut to begin from."""
     if known is None or set(known) == set(range(front.partitions)):
         return
     before, now = len(known), front.partitions
@@ -339,7 +345,7 @@ def _check_partitions(name: str, front: Front, known: Mapping[int, Any] | None) 
     if not chooses(front):
         raise InputError(
             f"front {name!r} has {now} partitions, and had {before} when the last cut was made. "
-            f"Output has passed the times of what the new ones hold, and nothing notes where they "
-            f"joined. Let it promise while it is idle (fronts.Kafka: idle_ms=), or take the times "
-            f"of arrival, or begin anew with another checkpointLocation."
+            f"The output is already past the times of the elements in the new ones, and no log "
+            f"records when they joined. Let the front promise while it is idle (fronts.Kafka: "
+            f"idle_ms=), or use times of arrival, or begin anew with another checkpointLocation."
         )

@@ -1,13 +1,13 @@
-"""The cluster: whether it can run the workers, and where they find the driver. Asked first.
+"""The cluster: whether it can run the workers, and where workers reach the driver.
 
-A barrier job whose stage needs more slots than there are does not fail at once: Spark looks again
-each 15 seconds, 40 times, and says so only in its log. And where executors are other processes, a
-session is there before they are. So the slots are counted before the job is submitted, in the way
-Spark itself will count them; if they are too few, executors get a moment to come, and if that does
-not help the error says how many there are.
+The driver counts the slots before it submits the job, in the way in which Spark will count them. A
+barrier job whose stage needs more slots than there are does not fail at once: Spark retries 40 times,
+every 15 seconds, and reports that only in its log. And if executors are other processes, the session
+exists before they do. So if there are too few slots, the driver waits a while for executors; if that
+does not help, the error says how many there are.
 
-On Spark Connect there is no context to ask. The number of partitions that Spark gives a range by
-itself is that of its slots, and is to be read in the plan of one, without a job.
+On Spark Connect there is no context to ask. By default the number of partitions of a range is the
+number of slots, and the plan of a range shows it without running a job.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from emberflow.runners.live.wire.sockets import own_address
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: How long executors that are on their way are waited for.
+#: How long the driver waits for executors to register.
 EXECUTORS_SECONDS_MAX = 30.0
 _LOOK_SECONDS = 0.2
 _LOOPBACK = "127.0.0.1"
 _CONNECT_PORT = 15_002
-#: Either would make the partitions of a range another number than that of the slots.
+#: With either of these set, the number of partitions of a range is not that of the slots.
 _PARALLELISM = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
 
 
 class ClusterError(EmberflowError):
-    """Spark, as it is set up, cannot run the workers of a live query."""
+    """Spark, as it is configured, cannot run the workers of a live query."""
 
 
 class CoordinatorAddress(NamedTuple):
-    """Where the coordinator listens, and where workers find it. Port 0 is any that is free."""
+    """Where the coordinator listens, and where workers reach it. Port 0 is any free port."""
 
     listens_on: str
     port: int
@@ -54,7 +54,7 @@ def context_of(spark: SparkSession) -> Any:
 
 
 def check_cluster(spark: SparkSession, workers: int) -> None:
-    """Say what is missing before anything starts."""
+    """Raises `ClusterError` if the cluster cannot run so many workers."""
     if str(spark.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true":
         raise ClusterError(
             "dynamic allocation is on, and a barrier job cannot run with it. Start the session "
@@ -92,16 +92,16 @@ def _slots_within(seconds: float, slots: Callable[[], int | None], workers: int)
 
 
 def slots_of(spark: SparkSession) -> int | None:
-    """How many tasks can run at once, as far as executors have registered; None if nobody tells."""
+    """How many tasks can run at once on the registered executors; None if unknown."""
     context = context_of(spark)
     if context is None:
         return _partitions_of_a_range(spark)
     try:
-        # What Spark's own check of a barrier stage asks: it knows what a task takes.
+        # Spark's own check of a barrier stage uses this: it knows the resources of a task.
         scala = context._jsc.sc()
         profile = scala.resourceProfileManager().defaultResourceProfile()
         return int(scala.maxNumConcurrentTasks(profile))
-    except Exception:  # it is not for the public, and may be called otherwise one day
+    except Exception:  # it is not a public method, and may change
         return int(context.defaultParallelism)
 
 
@@ -109,16 +109,16 @@ def _partitions_of_a_range(spark: SparkSession) -> int | None:
     try:
         if any(spark.conf.get(name, None) for name in _PARALLELISM):
             return None
-        ranged: Any = spark.range(1)  # what it prints as its plan is not for the public either
+        ranged: Any = spark.range(1)  # its `_explain_string` is not public either
         plan = str(ranged._explain_string())
     except Exception:
-        return None  # then the job itself will tell
+        return None  # if there are too few, the job itself will fail
     found = re.search(r"splits=(?:Some\()?(\d+)", plan)
     return int(found[1]) if found else None
 
 
-def coordinator_place(spark: SparkSession, wanted: str | None = None) -> CoordinatorAddress:
-    """Where workers can reach this process: as the user says, or as the session suggests."""
+def coordinator_address(spark: SparkSession, wanted: str | None = None) -> CoordinatorAddress:
+    """Where workers can reach this process: the user's option, or the session's host."""
     if wanted is None:
         host, port = driver_host(spark), 0
     else:
@@ -127,18 +127,18 @@ def coordinator_place(spark: SparkSession, wanted: str | None = None) -> Coordin
         address = socket.gethostbyname(host)
     except OSError as error:
         raise ClusterError(
-            f"workers are to find the driver at {host!r}, which is no host that this machine "
-            f"knows: {error}. Set spark.driver.host, or .option('coordinatorHost', ...), to an "
+            f"workers are to reach the driver at {host!r}, which this machine cannot resolve: "
+            f"{error}. Set spark.driver.host, or .option('coordinatorHost', ...), to an "
             f"address of this machine that executors can reach."
         ) from error
     return CoordinatorAddress(address if _is_own(address) else "0.0.0.0", port, host)
 
 
 def driver_host(spark: SparkSession) -> str:
-    """Loopback if workers are on this machine, else the address that it has for Spark."""
+    """Loopback if workers are on this machine, else the address that Spark has for it."""
     context = context_of(spark)
     if context is None:
-        # The way to the server says which of our addresses its side can see.
+        # The route to the server tells which of our addresses its side can reach.
         host = str(getattr(spark.client, "host", _LOOPBACK))
         return own_address(f"tcp://{host}:{_CONNECT_PORT}")
     if str(context.master).startswith("local"):
@@ -157,7 +157,7 @@ def _parsed(wanted: str) -> tuple[str, int]:
 
 
 def _is_own(address: str) -> bool:
-    """Whether this machine has the address; behind a translation of addresses it has not."""
+    """Whether this machine has the address. Behind address translation it has not."""
     with socket.socket() as probe:
         try:
             probe.bind((address, 0))

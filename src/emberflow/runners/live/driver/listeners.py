@@ -1,11 +1,11 @@
-"""Listening: events for listeners, each of which has a thread and a queue of its own.
+"""Events for listeners, each of which has a thread and a queue of its own.
 
 What is guaranteed: **a listener that raises or hangs neither ends the query nor slows it, nor keeps
-another listener waiting.** Posting an event appends to a queue and returns. The queue has a bound:
-of a listener that does not keep up the oldest events are dropped, and counted, so that it gets the
-latest and always the last. What it raises is logged under its name. At the end each gets a moment
-to hear what is left; a thread that is stuck in a listener's code cannot be ended by anyone, which
-is logged too, and does not keep the process alive.
+another listener waiting.** Posting an event appends to a queue and returns. The queue has a bound: if a
+listener does not keep up, its oldest events are dropped, and counted, so it gets the latest ones and
+always the last. Exceptions are logged under the listener's name. At the end each listener gets a moment
+for the rest of its queue. Nothing can end a thread that is stuck in a listener's code: this is logged
+too, and the thread does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger("emberflow")
 
 
 def check_listener(listener: object) -> None:
-    """Refuse what would never hear anything."""
+    """Raises `InputError` for an object without any method of a listener."""
     if not any(callable(getattr(listener, method, None)) for method in METHODS):
         raise InputError(
             f"a listener has at least one of the methods {', '.join(METHODS)}; "
@@ -51,19 +51,19 @@ class Listeners:
 
     @property
     def dropped(self) -> int:
-        """Events that listeners did not hear because they were too slow."""
+        """The number of events that were dropped because listeners were too slow."""
         with self._lock:
             return self._dropped_before + sum(caller.dropped for caller in self._callers)
 
     def add(self, listener: object) -> None:
-        """From now on it hears what is posted. After the end there is nothing to hear."""
+        """Send it all later events. After the end there are none."""
         check_listener(listener)
         with self._lock:
             if not self._closed:
                 self._callers.append(_Caller(listener))
 
     def remove(self, listener: object) -> None:
-        """It hears nothing more, not even what is in its queue."""
+        """Send it nothing more, not even the events in its queue."""
         with self._lock:
             for caller in [caller for caller in self._callers if caller.listener is listener]:
                 self._callers.remove(caller)
@@ -76,12 +76,12 @@ class Listeners:
                 caller.post(method, event)
 
     def is_calling(self) -> bool:
-        """Whether this is asked by a listener: it must not wait for itself."""
+        """Whether this thread is a listener's: it must not wait for itself."""
         with self._lock:
             return any(caller.thread is threading.current_thread() for caller in self._callers)
 
     def close(self, seconds: float) -> None:
-        """Let them hear what is left, so many seconds at most for all of them."""
+        """Let all listeners finish their queues, within so many seconds in all."""
         with self._lock:
             self._closed = True
             callers = list(self._callers)
@@ -135,8 +135,8 @@ class _Caller:
         self.thread.join(seconds)
         if self.thread.is_alive():
             _log.warning(
-                "the query is over and listener %s is still in %s: its thread is left behind, and "
-                "what it has not heard is dropped",
+                "the query is over and listener %s is still in %s: its thread is abandoned, and the "
+                "events in its queue are dropped",
                 *(self.name, self._calling),
             )
             self.end(hear_the_rest=False)

@@ -1,21 +1,20 @@
-"""Progress: what ``lastProgress`` tells, made of what the workers told last.
+"""Progress: ``lastProgress``, made of the workers' latest news.
 
-Three clocks could be asked how long an element took; only one of them saw both its beginning and
-its end. **Latency is measured by the worker that took the element in, on its own clock**: from the
-moment it passed the gate to the moment that worker hears that all it led to is stored. That is
-known from *settled times*, which are to sinks what the minimal time is to the engine:
+**The worker that reads an element measures its latency, on its own clock**: from passing the gate to
+the message that all its output is stored. No other clock sees both. The message is the *settled time*,
+which is to sinks what the minimal time is to the engine:
 
-- a worker has settled up to the minimal time of its barriers, or, while a sink partition of its own
+- a worker has settled up to the minimal time of its barriers, or, while one of its sink partitions
   has final items that are not stored, up to the global time of the first of them;
 - the query has settled up to the least of its workers' settled times and the minimal time.
 
-An element below that is final, and whatever it led to is in its sink: at each step the claim is
-made only by whoever stored it. The word goes from the sink's worker to the coordinator and on to
-the worker that waits, so latencies are measured two short hops too long, and never too short.
+An element below that is final, and all its output is in its sinks: at each step only the process that
+stored the output claims so. The message goes from the sink's worker to the coordinator and on to the
+worker that measures, so measured latencies are two short hops too long, and never too short.
 
-The *lag* of the minimal time is how long the oldest element that is not final has been in: nought
-when all is final, and growing while something holds the minimal time back, be it a slow function, a
-worker without news or a front with times of its own that is silent.
+The *lag* of the minimal time is the age of the oldest element that is not final: 0 if all are final,
+and growing while something holds the minimal time back: a slow function, a worker without news or a
+silent front with times of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _PERCENTS = (50, 75, 95, 99)
 class LiveProgress(dict[str, Any]):
     """A progress: a dict whose entries are attributes too, as those of PySpark's are.
 
-    All but one: ``keys`` is what every dict has, so the number of keys is ``progress["keys"]``.
+    ``keys`` is the exception: it is a method of dict, so the number of keys is ``progress["keys"]``.
 
     >>> progress = LiveProgress(numInputRows=3, minimalTime=(7, 0))
     >>> progress["numInputRows"], progress.numInputRows
@@ -68,7 +67,7 @@ class LiveProgress(dict[str, Any]):
 
 
 class Latencies:
-    """The latest latencies, each with the number of elements that had it. For two threads.
+    """The latest latencies, each with the number of elements that had it. Thread-safe.
 
     >>> latencies = Latencies()
     >>> latencies.percentiles()
@@ -87,7 +86,7 @@ class Latencies:
             self._samples.extend(samples)
 
     def percentiles(self) -> dict[str, float]:
-        """So many of a hundred elements took no longer than this."""
+        """Latencies by percentile; empty without samples."""
         with self._lock:
             ordered = sorted(self._samples)
         total = sum(count for _, count in ordered)
@@ -102,7 +101,7 @@ class Latencies:
 
 
 class Gauge:
-    """Makes a progress of the news, and of how they differ from those of the progress before."""
+    """Makes a progress of the news, and of their difference from the previous progress."""
 
     def __init__(self, **identity: Any) -> None:
         self._identity = identity
@@ -114,14 +113,14 @@ class Gauge:
         now = time.monotonic()
         seconds = max(now - self._at, 1e-6)
         self._at = now
-        news = [told for _, told in sorted(coordinator.news.items())]
-        statistics = [told.statistics for told in news]
+        news = [own for _, own in sorted(coordinator.news.items())]
+        statistics = [own.statistics for own in news]
         counts = {
             "elements": sum(worker.elements for worker in statistics),
-            "settled": sum(told.settled for told in news),
+            "settled": sum(own.settled for own in news),
             "released": sum(worker.released for worker in statistics),
         }
-        # After a recovery workers count from nought again.
+        # After a recovery workers count from 0 again.
         since = {
             name: count - self._counts[name] if count >= self._counts[name] else count
             for name, count in counts.items()
@@ -129,7 +128,7 @@ class Gauge:
         self._counts = counts
         minimal = coordinator.progress.of_all()
         arrived, released = sum(worker.arrived for worker in statistics), counts["released"]
-        bucket_items = [told.bucket_items for told in news]
+        bucket_items = [own.bucket_items for own in news]
         return LiveProgress(
             **self._identity,
             timestamp=timestamp(),
@@ -141,28 +140,28 @@ class Gauge:
             releasedPerSecond=since["released"] / seconds,
             latencyMs=coordinator.latencies.percentiles(),
             minimalTime=None if minimal in (BEFORE_ALL, AFTER_ALL) else minimal,
-            minimalTimeLagMs=round(max((told.lag_ms for told in news), default=0.0), 3),
+            minimalTimeLagMs=round(max((own.lag_ms for own in news), default=0.0), 3),
             replayRatio=arrived / released if released else 1.0,
             loadPerWorker=[worker.items for worker in statistics],
-            cpuPerWorker=[round(self._cpu_since(told) / seconds, 3) for told in news],
+            cpuPerWorker=[round(self._cpu_since(own) / seconds, 3) for own in news],
             keys=sum(worker.buckets for worker in statistics),
             bucketItems=None if None in bucket_items else sum(filter(None, bucket_items)),
-            heldAtBarriers=sum(told.held for told in news),
-            waiting=sum(told.waiting for told in news),
-            unstored=sum(told.unstored for told in news),
-            pids=[told.pid for told in news],
+            heldAtBarriers=sum(own.held for own in news),
+            waiting=sum(own.waiting for own in news),
+            unstored=sum(own.unstored for own in news),
+            pids=[own.pid for own in news],
             recoveries=recoveries,
             cuts=_cuts(coordinator),
         )
 
-    def _cpu_since(self, told: WorkerNews) -> float:
-        before = self._cpu_seconds.get(told.worker, told.cpu_seconds)
-        self._cpu_seconds[told.worker] = told.cpu_seconds
-        return told.cpu_seconds - before
+    def _cpu_since(self, news: WorkerNews) -> float:
+        before = self._cpu_seconds.get(news.worker, news.cpu_seconds)
+        self._cpu_seconds[news.worker] = news.cpu_seconds
+        return news.cpu_seconds - before
 
 
 def _cuts(coordinator: Coordinator) -> dict[str, Any] | None:
-    """Of the cuts of this life; None where there is no checkpointLocation."""
+    """The cuts of this life; None without a checkpointLocation."""
     committing = coordinator.committing
     if committing is None:
         return None
