@@ -111,7 +111,7 @@ def check_answers(case: TransactionCase, answered: list[Answered | None]) -> Non
             raise AssertionError(f"asked as of {each.at}, answered as of {each.moment}")
         if each.at is None and each.moment < each.least:
             raise AssertionError(f"answered as of {each.moment}, which is before {each.least}")
-        expected = expected_answer(each.asked, at(each.moment))
+        expected = expected_answer(each.read, at(each.moment))
         got = {name: list(rows.items()) for name, rows in each.answer.items()}
         if got != expected:
             raise AssertionError(
@@ -127,7 +127,7 @@ def judged_with_queries(seed: int, *, crashes: int = 0, count: int = 12) -> Simu
     history = random.choice(HISTORIES)
     elements = list(timed_elements(case.graph, case.elements))
     simulation: Simulation | CrashSimulation
-    machines: dict[str, Any] = {"asked": asked, "history": history}
+    machines: dict[str, Any] = {"reads": asked, "history": history}
     if case.trims_always:
         machines["worker"] = always_trimming(Worker)
     if crashes:

@@ -116,9 +116,9 @@ def test_reduces_are_read_like_states(crashes: int) -> None:
         worker = always_trimming(Worker)
         if crashes:
             faults = Faults.drawn(seed, crashes=crashes)
-            simulation = CrashSimulation(graph, options, faults, asked=asked, worker=worker)
+            simulation = CrashSimulation(graph, options, faults, reads=asked, worker=worker)
         else:
-            simulation = Simulation(graph, options, asked=asked, worker=worker)
+            simulation = Simulation(graph, options, reads=asked, worker=worker)
         entering = list(timed_elements(graph, elements))
         result = simulation.run(entering)
         for each in result.answered:
@@ -135,7 +135,7 @@ def test_reduces_are_read_like_states(crashes: int) -> None:
                     for name in "ab"
                 },
             )
-            expected = expected_answer(each.asked, {name: dict(outputs[name]) for name in states})
+            expected = expected_answer(each.read, {name: dict(outputs[name]) for name in states})
             got = {name: list(rows.items()) for name, rows in each.answer.items()}
             assert got == expected, (seed, each)
 
