@@ -22,7 +22,7 @@ from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.messages import Moment
 from emberflow.graph.nodes import Graph
 from emberflow.runners.batch.backfill import handover as handing
-from emberflow.runners.batch.backfill.handover import Handing, Spool, handed_over, store_spool
+from emberflow.runners.batch.backfill.handover import Handover, Spool, handed_over, store_spool
 from emberflow.sinks.writer import SinkFailedError
 from emberflow.values.hashing import hash_ranges
 from emberflow.values.item import Place
@@ -51,7 +51,7 @@ def backfilled(
     life = store.begin()
     written = {name: sinks.Memory() for name in graph.sinks}
     # Memory lives in the driver and would be spooled; here tasks and driver are one process.
-    given = Handing(graph, (until, 0), str(folder), 1, life.incarnation, written)
+    given = Handover(graph, (until, 0), str(folder), 1, life.incarnation, written)
     rows = list(ends(graph, elements, until=until, partitions=3, seed=random.randrange(99)))
     parts: list[Any] = []
     for task in range(2):
@@ -208,7 +208,7 @@ def test_bundles_split_no_global_time_and_go_on_where_the_sink_was_left(
     rows = list(ends(graph, elements, until=15, partitions=2, seed=1))
     sink = Dying(3)
     for attempt in range(50):
-        given = Handing(
+        given = Handover(
             graph, (15, 0), str(tmp_path), 1, attempt, {"out": None if spooled else sink}
         )
         try:
@@ -238,7 +238,7 @@ def test_a_task_that_fails_leaves_nothing_that_is_half(tmp_path: Path) -> None:
         yield from cut(rows, Random(1), BUS)
         raise OSError("the shuffle has gone")
 
-    given = Handing(flow.graph(), (9, 0), str(tmp_path), 1, 1, {"counts": None, "out": None})
+    given = Handover(flow.graph(), (9, 0), str(tmp_path), 1, 1, {"counts": None, "out": None})
     with pytest.raises(OSError, match="shuffle"):
         handed_over(given, torn())
     # The spool of the first sink was whole. Nobody was told of it, and the driver clears it away.

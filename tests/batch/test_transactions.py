@@ -176,7 +176,7 @@ def kinds(graph: Graph) -> list[str]:
     """How each transaction runs."""
     units = Units(graph)
     found = []
-    for drawn in units.ordering.drawn:
+    for drawn in units.ordering.transactions:
         if drawn.open.id not in units.ordering.whole:
             found.append("apart")
             continue
