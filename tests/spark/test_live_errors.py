@@ -207,7 +207,7 @@ def test_it_says_what_is_missing(spark: SparkSession) -> None:
     ready = (
         flow.live(spark).read(orders=fronts.Iterable([]), notes=fronts.Iterable([])).write(**kept)
     )
-    with pytest.raises(ef.InputError, match=r"not said where to\. Add \.write\(errors=\.\.\.\)"):
+    with pytest.raises(ef.InputError, match=r"no sink for them\. Add \.write\(errors=\.\.\.\)"):
         ready.option("onError", "divert").start()
     with pytest.raises(ef.InputError, match=r"takes 'fail' or 'divert', got 'ignore'"):
         ready.option("onError", "ignore")
@@ -249,7 +249,7 @@ def test_the_command_line_diverts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     # And what is wrong is told before Spark is started.
     monkeypatch.chdir(tmp_path)
     for arguments, complaint in [
-        (command[4:-2], "not said where to. Add --sink errors=..."),
+        (command[4:-2], "no sink for them. Add --sink errors=..."),
         (command[4:-4] + command[-2:], "Add --on-error divert, or leave out"),
         ([*command[4:-3], "ignore"], "takes 'fail' or 'divert', got 'ignore'"),
     ]:

@@ -176,7 +176,7 @@ class TestState:
             return buffer
 
         error = blamed(mapping(letters), letters, findings.STATE, words=WORDS)
-        assert "what it returned is changed by its next call" in str(error)
+        assert "its next call changes the value that it returned" in str(error)
 
 
 class TestInPlace:

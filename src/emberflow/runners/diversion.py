@@ -20,7 +20,7 @@ def checked_on_error(graph: Graph, on_error: object, named: str) -> OnError:
     if on_error == "divert" and any(node.kind == "state" for node in graph.nodes):
         raise InputError(
             f"flow {graph.flow!r} has transactions, whose errors cannot be diverted: leave out "
-            f"{named}, or let a check refuse what an update would raise at."
+            f"{named}, or give updates a check that rejects what they would raise an error for."
         )
     if on_error == "divert" and ERRORS_SINK in graph.sinks:
         raise InputError(
@@ -40,7 +40,7 @@ def known_sinks(
     """
     if on_error == "divert" and ERRORS_SINK not in given:
         raise InputError(
-            f"flow {graph.flow!r}: what fails is to be diverted, and it is not said where to. "
+            f"flow {graph.flow!r}: failed items are to be diverted, but there is no sink for them. "
             f"Add {give}."
         )
     if on_error == "fail" and ERRORS_SINK in given and ERRORS_SINK not in graph.sinks:

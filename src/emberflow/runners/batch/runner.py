@@ -200,8 +200,8 @@ def _sample(graph: Graph, inputs: Mapping[str, FrontRows]) -> dict[str, list[Any
     except EmberflowError as error:
         raise InputError(
             f"flow {graph.flow!r}: the first rows of each front, taken for a sample of the output, "
-            f"lead to an error: {error}\nIf it comes of what the sample lacks, pass schema= to "
-            f"batch(), and no sample is taken."
+            f"lead to an error: {error}\nIf that is only because the sample lacks other rows, pass "
+            f"schema= to batch(): then no sample is taken."
         ) from error
     return reference.outputs
 

@@ -100,8 +100,8 @@ def _by_checks(subject: Subject, other: OtherRun) -> Finding | None:
 def _by_memory(subject: Subject, other: OtherRun) -> Finding:
     if not _alike(subject, other, but=None):
         raise InternalError(
-            f"flow {subject.graph.flow!r}: a run differs from the reference, and so it does when all "
-            f"functions answer from memory: they are not to blame. Please report it, with "
+            f"flow {subject.graph.flow!r}: a run differs from the reference, even with all functions "
+            f"memoised, so they are not to blame. This is a bug of Emberflow: please report it, with "
             f"{_how(other.options)}.\n{other.problem}"
         )
     for site in subject.sites:
@@ -109,14 +109,17 @@ def _by_memory(subject: Subject, other: OtherRun) -> Finding:
             return Finding(
                 site.index,
                 STATE,
-                ("alone it makes the difference between two runs", *keeping(site.function)),
+                (
+                    "with all other functions memoised two runs still differ",
+                    *keeping(site.function),
+                ),
                 "-",
                 (("expected", "the output of the reference"), ("got", other.problem)),
             )
     return Finding(
         None,
         UNKNOWN,
-        ("two runs differ; alone none of the functions makes the difference",),
+        ("two runs differ, but they agree if all functions but one are memoised",),
         "-",
         (("expected", "the output of the reference"), ("got", other.problem)),
     )

@@ -158,8 +158,8 @@ def _given(
             made = generate(Random(f"emberflow verify {draw}"))
             if not isinstance(made, Mapping) or set(made) & set(fixed):
                 raise InputError(
-                    f"generate= returns a dict from fronts that are not given otherwise to their "
-                    f"elements, got {shortened(made)}."
+                    f"generate= returns a dict with the elements of fronts that are not given "
+                    f"otherwise, got {shortened(made)}."
                 )
             cases.append({**fixed, **{name: _as_list(name, given) for name, given in made.items()}})
     for case in cases:

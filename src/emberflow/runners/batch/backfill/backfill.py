@@ -203,8 +203,8 @@ class _Backfill:
         if cut.time == self._moment:
             return True
         raise InputError(
-            f"{store} has a cut at {cut.time}, so nothing can be filled in up to {self._moment} "
-            f"there. A backfill begins from nothing: give it a location of its own, and sinks, too."
+            f"{store} has a cut at {cut.time} already, so a backfill up to {self._moment} cannot "
+            f"begin there. Give it an empty location, and empty sinks."
         )
 
     def _nothing_before(self, store: CheckpointStore) -> None:

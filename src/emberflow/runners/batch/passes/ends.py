@@ -143,7 +143,7 @@ class Ends:
         balance = None if sink.key is None else balance_of(sink, sink.key)
         if sink.partitions > _PARTITIONS_MAX:
             raise FlowError(
-                f"{sink} has {sink.partitions} partitions, and a backfill knows {_PARTITIONS_MAX}."
+                f"{sink} has {sink.partitions} partitions; a backfill takes up to {_PARTITIONS_MAX}."
             )
 
         def to_sink(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:

@@ -68,7 +68,7 @@ def changed_argument(site: Site, before: Any, after: Any) -> Finding | None:
             return Finding(
                 site.index,
                 cause,
-                (f"argument {number + 1} of {len(before)} is another value after the call",),
+                (f"argument {number + 1} of {len(before)} has another value after the call",),
                 _call(site, before),
                 (("before the call", shortened(old)), ("after the call", shortened(new))),
             )
@@ -77,7 +77,7 @@ def changed_argument(site: Site, before: Any, after: Any) -> Finding | None:
 
 def changed_result(site: Site, arguments: bytes, before: Any, after: Any) -> Finding:
     """The finding that a call changed the value that an earlier call had returned."""
-    why = ("what it returned is changed by its next call", *keeping(site.function))
+    why = ("its next call changes the value that it returned", *keeping(site.function))
     return Finding(
         site.index,
         STATE,
@@ -103,11 +103,11 @@ def different_results(
     (_, first), _ = results
     if original is not None and all(same(first, attempt(site, original)) for _ in range(2)):
         if holds_a_set(original):
-            cause, why = SET, ["a copy of a set that it gets goes through its members otherwise"]
+            cause, why = SET, ["a copy of the set that it gets is iterated in another order"]
         else:
             cause, why = (
                 IDENTITY,
-                ["it keeps to its result for the same objects, not for equal ones"],
+                ["it repeats its result for the same objects, but not for equal ones"],
             )
             why += _texts(clues, "id")
     else:
@@ -132,7 +132,7 @@ def _changing_cause(site: Site, arguments: bytes, clues: list[Clue]) -> tuple[st
     for cause, why in ranked:
         if why:
             return cause, [*why, *(changed if cause is not STATE else [])]
-    return UNKNOWN, ["nothing that it calls or keeps explains it"]
+    return UNKNOWN, ["nothing that it calls, and no variable that it keeps, explains it"]
 
 
 def different_processes(
@@ -150,7 +150,7 @@ def different_processes(
     elif cause == SET:
         why = ["its result changes with PYTHONHASHSEED, as the order of a set of strings does"]
     elif cause == STATE:
-        why = ["in a process where it was called in another order, or not before, it differs"]
+        why = ["its result differs in a process that made other calls before this one"]
         why += keeping(site.function)
     else:
         why = ["it differs between processes, also with the same PYTHONHASHSEED"]
