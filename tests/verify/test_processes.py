@@ -1,4 +1,4 @@
-"""Children that crash, hang or cannot load the flow; and mistakes that are no impurity."""
+"""Children that crash, hang or cannot load the flow; and mistakes that are not impurity."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class TestMistakesThatAreNoImpurity:
 
 
 def test_one_function_after_the_other_finds_who_makes_the_difference() -> None:
-    """The last resort, for what no single call gives away."""
+    """The last resort, for impurity that no single call shows."""
     calls = 0
 
     def number(word: str) -> tuple[str, int]:
