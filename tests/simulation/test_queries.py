@@ -1,4 +1,4 @@
-"""Queries of state: every answer is the reference's state at the time that it claims to be of."""
+"""Queries of state: every answer is the reference's state at the time that it claims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHUNK = 25
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a scan of a few keys takes several of them."""
+    """So that a scan of a few keys takes several pages."""
     monkeypatch.setattr(reading_module, "ROWS_A_PAGE", 2)
 
 
@@ -44,7 +44,7 @@ def test_crashes_change_no_answer(first: int) -> None:
 
 
 def test_the_queries_are_worth_it() -> None:
-    """They are asked in every way, of many moments between the beginning and the end."""
+    """The queries use all options, and their moments are spread from beginning to end."""
     moments, refused, total = set(), 0, 0
     for seed in range(40):
         for each in judged_with_queries(seed, crashes=seed % 3).answered:
