@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import emberflow as ef
-from emberflow.runners.verify.functions.results import (
+from emberflow.runners.verify.functions.comparison import (
     NotComparableError,
     fingerprint,
     fresh,

@@ -2,7 +2,7 @@
 
 From the bottom:
 
-`functions/results`     copying and comparing values
+`functions/comparison`  copying and comparing values
 `functions/sites`       where a graph calls the user's functions; replacing them by other callables
 `functions/variables`   the variables in which a function could keep state
 `functions/clues`       suspicious builtins that a function was seen to call
@@ -10,7 +10,7 @@ From the bottom:
 `functions/probes`      callables that record, check or memoise the calls of a function
 `processes/tasks`       what is tried, in this process or in a child
 `processes/child`       the program of a child process
-`processes/processes`   starting children and waiting for them
+`processes/children`    starting children and waiting for them
 `processes/nursery`     fresh processes for many small tries
 `trial`                 the flow under trial, and a case of elements
 `differences`           calls that differ between processes

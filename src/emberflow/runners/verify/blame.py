@@ -17,6 +17,7 @@ from __future__ import annotations
 from emberflow.errors import InternalError
 from emberflow.runners.simulation import Options
 from emberflow.runners.verify.child_runs import OtherRun, problem_with
+from emberflow.runners.verify.functions.comparison import fresh, saved
 from emberflow.runners.verify.functions.findings import (
     STATE,
     UNKNOWN,
@@ -31,10 +32,9 @@ from emberflow.runners.verify.functions.probes import (
     conflict,
     memoised,
 )
-from emberflow.runners.verify.functions.results import fresh, saved
 from emberflow.runners.verify.functions.sites import Watch, watched
 from emberflow.runners.verify.functions.variables import keeping
-from emberflow.runners.verify.processes.processes import HASH_SEEDS, Job, results_of
+from emberflow.runners.verify.processes.children import HASH_SEEDS, Job, results_of
 from emberflow.runners.verify.processes.tasks import Ran, Run, ran, run
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject
 

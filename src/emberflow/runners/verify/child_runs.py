@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from emberflow.runners.simulation import Options
 from emberflow.runners.verify.differences import SIMULATIONS, differing_calls
+from emberflow.runners.verify.functions.comparison import NotComparableError, fresh, same
 from emberflow.runners.verify.functions.probes import agree, conflict
-from emberflow.runners.verify.functions.results import NotComparableError, fresh, same
-from emberflow.runners.verify.processes.processes import HASH_SEEDS, Job
+from emberflow.runners.verify.processes.children import HASH_SEEDS, Job
 from emberflow.runners.verify.processes.tasks import Calls, Check, Checked, Ran, Run, Task
 from emberflow.runners.verify.trial import Case, Failure, Subject, failed_check
 

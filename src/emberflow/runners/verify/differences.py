@@ -14,6 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from emberflow.runners.simulation import Options
+from emberflow.runners.verify.functions.comparison import (
+    NotComparableError,
+    fingerprint,
+    fresh,
+    saved,
+)
 from emberflow.runners.verify.functions.findings import (
     PROCESS,
     SET,
@@ -22,9 +28,8 @@ from emberflow.runners.verify.functions.findings import (
     different_processes,
 )
 from emberflow.runners.verify.functions.probes import RecordedCall, agree
-from emberflow.runners.verify.functions.results import NotComparableError, fingerprint, fresh, saved
 from emberflow.runners.verify.functions.variables import keeping
-from emberflow.runners.verify.processes.processes import HASH_SEEDS, Job, results_of
+from emberflow.runners.verify.processes.children import HASH_SEEDS, Job, results_of
 from emberflow.runners.verify.processes.tasks import Calls, Run, Task
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from emberflow.graph.nodes import Graph
+from emberflow.runners.verify.functions.comparison import saved
 from emberflow.runners.verify.functions.findings import Finding
 from emberflow.runners.verify.functions.probes import RecordedCall, recording
-from emberflow.runners.verify.functions.results import saved
 from emberflow.runners.verify.functions.sites import Site, sites_of, watched
+from emberflow.runners.verify.processes.children import saved_graph
 from emberflow.runners.verify.processes.nursery import Nursery
-from emberflow.runners.verify.processes.processes import saved_graph
 from emberflow.runners.verify.processes.tasks import Check, Checked, Task, checked, run
 
 Elements: TypeAlias = dict[str, list[Any]]

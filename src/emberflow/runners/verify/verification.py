@@ -26,7 +26,7 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options
 from emberflow.runners.verify.blame import blamed, simulated
 from emberflow.runners.verify.child_runs import OtherRun, differences, jobs_for
-from emberflow.runners.verify.processes.processes import (
+from emberflow.runners.verify.processes.children import (
     HASH_SEEDS,
     WAIT_SECONDS_MIN,
     children,

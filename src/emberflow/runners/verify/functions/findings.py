@@ -13,7 +13,7 @@ from typing import Any
 
 from emberflow.errors import shortened
 from emberflow.runners.verify.functions.clues import Clue, ClueKind, clues_in_code
-from emberflow.runners.verify.functions.results import fresh, same
+from emberflow.runners.verify.functions.comparison import fresh, same
 from emberflow.runners.verify.functions.sites import Site, attempt
 from emberflow.runners.verify.functions.variables import changing, keeping, variables_of
 from emberflow.values.functions import name_of

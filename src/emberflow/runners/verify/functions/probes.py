@@ -17,18 +17,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from emberflow.runners.verify.functions.clues import Clue, Witness
-from emberflow.runners.verify.functions.findings import (
-    Finding,
-    changed_argument,
-    changed_result,
-    different_results,
-)
-from emberflow.runners.verify.functions.results import (
+from emberflow.runners.verify.functions.comparison import (
     NotComparableError,
     fingerprint,
     fresh,
     same,
     saved,
+)
+from emberflow.runners.verify.functions.findings import (
+    Finding,
+    changed_argument,
+    changed_result,
+    different_results,
 )
 from emberflow.runners.verify.functions.sites import Raised, Site, Watch, attempt, raised
 

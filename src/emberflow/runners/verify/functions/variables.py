@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, MutableMapping, MutableSequence,
 from typing import Any
 
 from emberflow.errors import shortened
-from emberflow.runners.verify.functions.results import NotComparableError, fingerprint
+from emberflow.runners.verify.functions.comparison import NotComparableError, fingerprint
 
 _PYTHON = tuple({sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"], "<frozen"})
 _INSTALLED = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})

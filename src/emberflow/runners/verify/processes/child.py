@@ -1,7 +1,6 @@
-"""The program of a child process: reads a job from stdin, performs its tasks, writes the results to
-stdout.
+"""The program of a child process: a job from stdin, the results of its tasks to stdout.
 
-`processes` starts it with a PYTHONHASHSEED of its own. Whatever the user's functions print goes to
+`children` starts it with a PYTHONHASHSEED of its own. Whatever the user's functions print goes to
 stderr: stdout is for the reply. A reply is a pair: a word that says how it went, and the results or
 an error text.
 
@@ -17,7 +16,7 @@ import sys
 import traceback
 from typing import IO, Any
 
-from emberflow.runners.verify.functions.results import saved
+from emberflow.runners.verify.functions.comparison import saved
 from emberflow.runners.verify.functions.sites import sites_of
 from emberflow.runners.verify.processes.nursery import read_message, write_message
 from emberflow.runners.verify.processes.tasks import perform

@@ -16,8 +16,8 @@ import subprocess
 from threading import Timer
 from typing import IO, Any
 
-from emberflow.runners.verify.functions.results import saved
-from emberflow.runners.verify.processes.processes import ChildError, Job, results_of, start
+from emberflow.runners.verify.functions.comparison import saved
+from emberflow.runners.verify.processes.children import ChildError, Job, results_of, start
 from emberflow.runners.verify.processes.tasks import Task
 
 #: Each try does a small part of what this process has already run.

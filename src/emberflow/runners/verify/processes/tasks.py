@@ -17,6 +17,7 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import Options, Simulation
 from emberflow.runners.verify.functions.clues import Clue
+from emberflow.runners.verify.functions.comparison import fresh, saved
 from emberflow.runners.verify.functions.findings import Finding, different_results
 from emberflow.runners.verify.functions.probes import (
     Checker,
@@ -25,7 +26,6 @@ from emberflow.runners.verify.functions.probes import (
     conflict,
     recording,
 )
-from emberflow.runners.verify.functions.results import fresh, saved
 from emberflow.runners.verify.functions.sites import Site, attempt, watched
 
 Outputs: TypeAlias = dict[str, list[Any]]

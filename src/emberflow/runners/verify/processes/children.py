@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from emberflow.errors import EmberflowError, FlowError, InputError
 from emberflow.graph.nodes import Graph
-from emberflow.runners.verify.functions.results import fresh, saved
+from emberflow.runners.verify.functions.comparison import fresh, saved
 from emberflow.runners.verify.processes.tasks import Task
 
 #: One for each child. This process has another one.
