@@ -1,20 +1,21 @@
-"""Batch on Spark, next to what one would write in PySpark by hand.
+"""Batch on Spark, compared with hand-written PySpark.
 
     python bench/batch.py [--data FOLDER] [--documents 1000] [--scales 1,10] [--only count,index]
                           [--rounds 1]
 
-- *Running count*: how often each word has come so far, for each word of each document in order.
-  By hand: `row_number` over a window by word, all of it inside the JVM, without and with the sort that
-  brings the records of a partition into their order, as Emberflow does it unless it is told not to;
-  and `transformWithState`, with a trigger of available-now, which cannot even promise the order.
+- *Running count*: how often each word has occurred so far, for each word of each document in order.
+  By hand: `row_number` over a window by word, entirely in the JVM, without and with the sort by
+  time within a partition that Emberflow does by default; and `transformWithState`, with a trigger
+  of available-now, which cannot even promise the order.
 - *Inverted index*: the change records of versions of documents, as in `examples/inverted_index.py`.
   By hand: `applyInPandas` twice, by document and by word.
 
-The corpus is `articles.jsonl.gz` of ``--data`` (or of the variable EMBERFLOW_DATA), which is not part
-of the project; without it only made-up text is measured. Scale 1 is that many documents of the
-corpus, 10 and 100 are so many times as many made-up ones. Each measurement has a process and a Spark
-of its own, warmed up on some documents first, so that peak memory is its own too. Rounds take turns.
-Compare within one run; on a machine with other work, seconds of processor rather than of the clock.
+The corpus is `articles.jsonl.gz` in ``--data`` (or in the folder EMBERFLOW_DATA), which is not part
+of the project; without it only generated text is measured. Scale 1 is that many documents of the
+corpus, 10 and 100 are that many times as many generated ones. Each measurement has a process and a
+Spark session of its own, warmed up on some documents first, so that peak memory is its own too.
+Rounds alternate. Compare figures of one run only; on a busy machine, compare processor seconds
+rather than wall-clock seconds.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SLOTS = 2
 PARTITIONS = 8
 JVM_MEMORY = "2g"
 TOKEN = r"[a-z0-9]+"
-#: The most documents that `PARTLY` get.
+#: How many documents the contenders in `PARTLY` get at most.
 FEW = 100
 
 
@@ -77,7 +78,7 @@ def count_flow() -> Any:
 
 
 def differences(versions: tuple[Any, ...]) -> list[tuple[str, int, int, int, int]]:
-    """``(word, document, version, before, after)`` for each word whose count is another one now."""
+    """``(word, document, version, before, after)`` for each word whose count has changed."""
     tokens = re.compile(TOKEN).findall
     *previous, current = versions
     before = Counter(tokens(previous[0][2]) if previous else ())
@@ -173,7 +174,7 @@ def pandas_index(spark: Any, docs: Any) -> Any:
 
 
 def stateful_count(spark: Any, folder: str) -> int:
-    """Runs a streaming query to its end; how many rows it gave."""
+    """Run a streaming query to its end; return how many rows it gave."""
     from pyspark.sql import Row
     from pyspark.sql.streaming import StatefulProcessor
     from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -211,7 +212,7 @@ def stateful_count(spark: Any, folder: str) -> int:
         return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
-#: What, by whom, how; and the name of what it is compared with.
+#: By name: the task, the contender, the function, and the name of what it is compared with.
 CONTENDERS: dict[str, tuple[str, str, Callable[..., Any], str]] = {
     "count-window": ("running count", "window function, JVM only", window_count, ""),
     "count-unordered": (
@@ -231,7 +232,7 @@ CONTENDERS: dict[str, tuple[str, str, Callable[..., Any], str]] = {
     "index-pandas": ("inverted index", "applyInPandas, twice", pandas_index, ""),
     "index": ("inverted index", "Emberflow, in order", emberflow_index, "index-pandas"),
 }
-#: Slow enough that a part of the documents tells all.
+#: So slow that they get only part of the documents.
 PARTLY = ("count-stateful", "index-pandas")
 
 
@@ -242,7 +243,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Memory(threading.Thread):
-    """The most that the JVM, and all Python workers together, had resident."""
+    """Samples the peak resident memory of the JVM, and of all Python workers together."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -260,7 +261,7 @@ class Memory(threading.Thread):
 
 
 def processes() -> Iterator[tuple[bool, list[str]]]:
-    """Of everything that was started from here: whether it is a JVM, and what /proc says of it."""
+    """For each process started from here: whether it is a JVM, and its fields in /proc."""
     found: dict[int, tuple[bool, list[str]]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -278,7 +279,7 @@ def processes() -> Iterator[tuple[bool, list[str]]]:
 
 
 def resident() -> tuple[float, float]:
-    """Megabytes of the JVM and of its Python workers, which are its descendants."""
+    """Resident megabytes of the JVM and of its Python workers, which are its descendants."""
     sizes = [0.0, 0.0]
     for is_jvm, fields in processes():
         sizes[not is_jvm] += int(fields[21]) * 4096 / 1e6
@@ -286,12 +287,12 @@ def resident() -> tuple[float, float]:
 
 
 def processor_seconds() -> tuple[float, float]:
-    """Of the JVM and of its Python workers, those that have ended included."""
+    """Processor seconds of the JVM and of its Python workers, including those that have ended."""
     ticks = [0, 0]
     for is_jvm, fields in processes():
         own, of_ended = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
         ticks[not is_jvm] += own
-        ticks[1] += of_ended  # the children of the JVM are Python
+        ticks[1] += of_ended  # the JVM's children are Python
     return ticks[0] / TICKS, ticks[1] / TICKS
 
 
@@ -335,7 +336,7 @@ def corpus(path: Path, count: int) -> Iterator[tuple[int, int, int, str]]:
 
 
 def made_up(count: int) -> Iterator[tuple[int, int, int, str]]:
-    """Documents of 700 words by Zipf's law, every tenth a new version of an earlier one."""
+    """Documents of 700 words by Zipf's law; every tenth is a new version of an earlier one."""
     draw = random.Random(7)
     words = [f"word{rank}" for rank in range(200_000)]
     weights = list(itertools.accumulate(1 / (rank + 1) ** 1.05 for rank in range(len(words))))
@@ -348,7 +349,7 @@ def made_up(count: int) -> Iterator[tuple[int, int, int, str]]:
 
 
 def store(rows: Iterator[tuple[int, int, int, str]], folder: str) -> tuple[int, int]:
-    """Documents as Parquet files, in no order; how many documents and words."""
+    """Write documents to Parquet files in random order; return how many documents and words."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -417,11 +418,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def line(name: str, sizes: list[tuple[int, int]], found: dict[str, list[dict[str, float]]]) -> str:
-    """A row of the table: medians of all rounds, the most of memory and load."""
+    """A row of the table: medians of all rounds; maxima of memory and load."""
     label, by, _, hand = CONTENDERS[name]
 
     def middle(who: str, *whats: str) -> float:
-        """For a word."""
+        """Per word."""
         words = sizes[who in PARTLY][1]
         return statistics.median(sum(one[what] for what in whats) for one in found[who]) / words
 

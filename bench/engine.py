@@ -1,12 +1,12 @@
-"""The engine in one process: what order, replay and finality cost next to a plain Python loop.
+"""The engine in one process: the cost of order, replay and finality, against a plain Python loop.
 
     python bench/engine.py [--elements 1000000]
 
 One worker, one acker, batches of elements in, bundles of final output out; no network and no
-serialization. The plain loop does the same work on a dict and keeps its output, and is timed in the
-same run, before and after, because machines are fast and slow by turns. 'late' elements come up to
-so many places after those that they belong before; a batch has 1,000. 'replay ratio' is what arrived
-at the barrier for each item that left it.
+serialization. The plain loop does the same work on a dict and keeps its output. It is timed in the
+same run, before and after, because the machine's speed varies. 'late' elements arrive up to that
+many positions too late; a batch has 1,000. 'replay ratio' is the number of items that arrived at
+the barrier per item released.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def postings_flow() -> ef.Flow:
 
 def group_flow() -> ef.Flow:
     flow = ef.Flow("window 3")
-    numbered = flow.front("words").with_time()  # else all payloads of a key would be the same
+    numbered = flow.front("words").with_time()  # otherwise all payloads of a key would be equal
     numbered.key_by(lambda timed: timed.payload).group(window=3).sink("tuples")
     return flow
 
@@ -92,7 +92,7 @@ def plain_group(words: list[str]) -> list[Any]:
 def arrivals(
     words: list[str], late_share: float, late_max: int = 0, seed: int = 2
 ) -> list[tuple[Moment, str]]:
-    """The elements in the order they arrive: some come later than their time says."""
+    """The elements in the order of arrival: some come later than their time says."""
     elements = [((time_, 0), word) for time_, word in enumerate(words)]
     if not late_share:
         return elements
@@ -107,7 +107,7 @@ def arrivals(
 def batches(
     elements: list[tuple[Moment, str]],
 ) -> Iterator[tuple[list[tuple[Moment, str]], Moment]]:
-    """Batches, each with the promise that holds after it: nothing below will still come."""
+    """Batches, each with the promise that holds after it."""
     least = AFTER_ALL
     promises = [AFTER_ALL] * (len(elements) + 1)
     for number in range(len(elements) - 1, -1, -1):
@@ -130,11 +130,11 @@ class Run:
     def feed(self, elements: list[tuple[Moment, str]], *, ends: bool = True) -> float:
         """Seconds for all of it, from the first element in to the last output out."""
         prepared = list(batches(elements))
-        if not ends:  # more will follow, so the last promise is not for ever
+        if not ends:  # more will follow, so the promise is not final
             prepared[-1] = (prepared[-1][0], (elements[-1][0][0] + 1, 0))
         worker, acker, output = self.worker, self.acker, self.output
         gc.collect()
-        gc.freeze()  # as a worker process does: what is there stays, and young items die young
+        gc.freeze()  # as a worker process does: long-lived objects are not scanned again
         gc.set_threshold(100_000, 20, 100)
         begin = time.perf_counter()
         for batch, promise in prepared:
@@ -183,7 +183,7 @@ def table(count: int) -> None:
 
 
 def growth(count: int) -> None:
-    """The rate of each quarter, and what memory grew by, once the keys are known."""
+    """The rate of each quarter, and how much memory grew, once all keys are known."""
     words = zipf_words(count)
     run = Run(count_flow())
     elements = arrivals(words, 0.0)

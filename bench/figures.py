@@ -1,4 +1,4 @@
-"""A PNG under bench/plots/. Without matplotlib there are only the tables."""
+"""Saves plots as PNGs under bench/plots/. Without matplotlib there are only the tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent / "plots"
 def drawn(
     name: str, draw: Callable[[list[Any]], None], *, rows: int = 1, columns: int = 1, width: int = 9
 ) -> None:
-    """Draw on so many axes and save it under a name."""
+    """Draw on this many axes and save the plot under a name."""
     try:
         import matplotlib
     except ImportError:

@@ -1,10 +1,10 @@
-"""What the hash of a key costs, next to Python's own and to bare xxh32 over ready bytes.
+"""What hashing a key costs, compared with Python's own hash and with bare xxh32 of ready bytes.
 
     python bench/hashing.py
 
-Rounds of all cases alternate, since a shared machine is fast and slow by turns: compare figures
-within one run only. Each is the least of its rounds and includes its share of the loop around it.
-Python's hash is salted, so it could never place a key; and it remembers the hash of a str.
+Rounds of all cases alternate, because the speed of a shared machine varies: compare figures within
+one run only. Each figure is the least of its rounds and includes its share of the loop around it.
+Python's hash is salted, so it could never place a key; and it caches the hash of a str.
 """
 
 import time

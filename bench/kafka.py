@@ -2,14 +2,16 @@
 
     python bench/kafka.py [--seconds 20] [--records 200000]
 
-A private broker, one node on this machine, shares its cores with all else. Exactly once throughout:
-cuts, a transactional sink, and consumers that read committed.
+A private broker, one node on this machine, shares its cores with everything else. Exactly once
+throughout: cuts, a transactional sink, and consumers that read committed.
 
 - *Latency*: documents of 250 Zipf words at 50 a second. From the moment a document is handed to a
-  producer to the moment a consumer has the last of its change records. The first fifth does not count.
+  producer to the moment a consumer has the last of its change records. The first fifth does not
+  count.
 - *Throughput*: the running count of words, one partition each, from the first record in the output
-  topic to the last, by their timestamps. Beside it a plain loop of confluent-kafka in one process:
-  consume, count in a dict, produce; without transactions, and with one for each thousand records.
+  topic to the last, by their timestamps. For comparison, a plain loop of confluent-kafka in one
+  process: consume, count in a dict, produce; without transactions, and with one per thousand
+  records.
 """
 
 from __future__ import annotations

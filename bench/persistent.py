@@ -1,10 +1,10 @@
-"""What a persistent list costs, next to the list and the tuple that it stands in for.
+"""What a persistent list costs, compared with the list and the tuple that it replaces.
 
     python bench/persistent.py            the table
-    python bench/persistent.py --chunks   the same for several chunk sizes, to choose one by
+    python bench/persistent.py --chunks   the same for several chunk sizes, to choose one
 
-Rounds of all cases alternate, since a shared machine is fast and slow by turns: compare figures
-within one run only. Each includes its share of the loop around it.
+Rounds of all cases alternate, because the speed of a shared machine varies: compare figures within
+one run only. Each includes its share of the loop around it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Case = Callable[[], tuple[float, int]]
 
 
 def cases() -> dict[str, Case]:
-    """By name, what takes some seconds for some number of steps."""
+    """By name, a function that returns its seconds and its number of steps."""
     grown = PersistentList(range(LENGTH))
     plain = list(range(LENGTH))
 
@@ -98,7 +98,7 @@ def cases() -> dict[str, Case]:
 
 
 def measure() -> dict[str, tuple[float, float]]:
-    """By name, the least and the median of nanoseconds a step."""
+    """By name, the least and the median of nanoseconds per step."""
     figures: dict[str, list[float]] = {}
     todo = cases()
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Run the benchmarks: all of them, or those that are named.
+"""Run all benchmarks, or those that are named.
 
 python bench/run.py [hashing] [persistent] [engine] [live] [batch]
 python bench/run.py live --only throughput
@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 BENCHMARKS = ("hashing", "persistent", "engine", "live", "batch")
-#: Not among those that run when none is named: they take long.
+#: Not among those that run by default: they take long.
 EXACTLY_ONCE = "exactly_once"
 TRANSACTIONS = "transactions"
 PARTS = {

@@ -1,4 +1,4 @@
-"""One local Spark session for all of Spark's tests, and one Kafka broker for all of Kafka's."""
+"""One local Spark session and one Kafka broker, each shared by all tests that use it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 SPARK_TESTS = Path(__file__).parent / "spark"
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in this very hook
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # A session takes seconds to start, and two of them would fight for the cores: with
-    # `--dist loadgroup` all of these tests run in the same process. Others that
-    # use the session say so with the same mark.
+    # A session takes seconds to start, and two would compete for the cores. With `--dist loadgroup`
+    # all these tests run in the same process. Tests elsewhere that use the session have the same
+    # mark.
     for item in items:
         if SPARK_TESTS in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -30,13 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    # As the Makefile does it, for those who call pytest themselves.
+    # Set by the Makefile; needed when pytest is called directly.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Inside, so that a broken set-up fails the tests rather than the collection of all tests.
+    # Imported here, so that a broken installation fails these tests and not the collection of all.
     from pyspark.sql import SparkSession
 
-    # Where the connector is not there, what needs it is skipped.
+    # Without the connector, the tests that need it are skipped.
     connector = ",".join(map(str, (JARS / "spark").glob("*.jar")))
     builder = SparkSession.builder
     if connector:

@@ -1,14 +1,14 @@
-"""Random flows: what every runner must agree on, drawn from a seed.
+"""Random flows, drawn from a seed, on which all runners must agree.
 
-`random_flow(random)` draws a flow and the elements of its fronts. All payloads that pass from one
-operator to the next are small ints, so any operator can follow any other; what an operator needs
-inside (keys, tuples, rounds left in a loop) it makes of them and turns back into an int.
+`random_flow(random)` draws a flow and the elements of its fronts. All payloads between operators
+are small ints, so any operator can follow any other. What an operator needs inside (keys, tuples,
+rounds left in a loop) it makes of ints and turns back into an int.
 
 Every flow ends: whatever goes round a loop carries the number of rounds it has left. Every flow
-stays small: a stream that has become too broad is thinned before it is read again.
+stays small: a stream with too many items is thinned before it is read again.
 
-The functions are closures over numbers that call nothing of this module, so that they can be sent
-to another process by value. The name of a flow is its plan: the operators it was drawn from.
+The functions are closures over numbers and call nothing of this module, so that they can be pickled
+by value. The name of a flow lists the operators it was drawn from.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ELEMENTS_MAX = 12
 OPERATORS_MIN, OPERATORS_MAX = 3, 10
 ROUNDS_MAX = 3
 
-#: About how many items an element may become on one stream before it is thinned.
+#: About how many items an element may become on a stream before the stream is thinned.
 BREADTH_MAX = 4.0
 
 
@@ -42,7 +42,7 @@ def random_flow(random: Random) -> tuple[ef.Flow, Elements]:
 
 
 def random_flows_together(randoms: list[Random]) -> tuple[ef.Flow, Elements]:
-    """Several of them as parts of one flow, for runners that take long to start."""
+    """Several random flows as parts of one flow, for runners that take long to start."""
     flow = ef.Flow("several random flows")
     elements: Elements = {}
     for number, random in enumerate(randoms):
@@ -66,12 +66,12 @@ def _add_random(random: Random, flow: ef.Flow, plan: list[str], prefix: str = ""
 
 
 def random_flows() -> st.SearchStrategy[tuple[ef.Flow, Elements]]:
-    """The same for hypothesis, which can make a failing flow smaller."""
+    """The same for hypothesis, which can shrink a failing flow."""
     return st.randoms(use_true_random=False).map(random_flow)
 
 
 def _elements(random: Random) -> list[Any]:
-    # The greater of two: flows that no element enters are worth a test, but a seldom one.
+    # The greater of two draws: flows without elements are worth testing, but rarely.
     length = max(random.randint(0, ELEMENTS_MAX), random.randint(0, ELEMENTS_MAX))
     payloads = [random.randint(-9, 9) for _ in range(length)]
     if random.random() < 0.4:
@@ -114,7 +114,7 @@ class _Draft:
         return stream, breadth
 
     def take_anywhere(self) -> tuple[Ints, float]:
-        """As `take`; some streams are spread by a key first, which must not change a thing."""
+        """As `take`; some streams get a key first, which must not change the output."""
         stream, breadth = self.take()
         if self.random.random() < 0.25:
             stream = stream.key_by(self.key())
@@ -134,7 +134,7 @@ class _Draft:
         return self.random.random() < 0.5
 
     def end(self) -> None:
-        """Whatever nothing reads goes to a sink: some of it together, some of it in partitions."""
+        """Send every unread stream to a sink: some merged, some with partitions."""
         unread = [open_.stream for open_ in self.streams if not open_.is_read]
         while len(unread) > 3 or (len(unread) > 1 and self.random.random() < 0.3):
             self.random.shuffle(unread)
@@ -170,14 +170,14 @@ def _with_time(draft: _Draft) -> None:
 
 
 def _schedule(draft: _Draft) -> None:
-    """Later, both now and later, or together with others at the times where windows end."""
+    """Schedule for later, for now and later, or for the times at which windows end."""
     stream, breadth = draft.take_anywhere()
     kind = draft.random.choice([later, echo, together])
     draft.add(stream.with_time().flat_map(kind(draft.change())), 2 * breadth)
 
 
 def _diamond(draft: _Draft) -> None:
-    """One stream, two or three ways, one stream."""
+    """One stream split into two or three, and merged again."""
     stream, breadth = draft.take()
     copies = draft.random.randint(2, 3)
     branches = stream.broadcast(copies) if draft.flip() else (stream,) * copies
@@ -215,7 +215,7 @@ def _reduce(draft: _Draft) -> None:
 
 
 def _drift_by_hand(draft: _Draft) -> None:
-    """`reduce` as a user would write it with a loop, so that no runner knows it for one."""
+    """`reduce` written with a loop, as a user would, so that no runner recognises it."""
     stream, breadth = draft.take()
     accumulator = draft.flow.loop()
     mapped = stream.map(marked(draft.key()))
@@ -307,9 +307,11 @@ def _enrich(draft: _Draft) -> None:
 
 
 def _loop(draft: _Draft) -> None:
-    """A general loop. What is in it is ``(rounds left, value)``; the key is of the value, and so
-    changes from round to round. The loop holds a grouping, a reduce or a window, and comes back at
-    once or later, once or twice, with its way out before or behind the way back.
+    """A general loop, whose items are ``(rounds left, value)``.
+
+    The key depends on the value, so it changes from round to round. The loop contains a grouping, a
+    reduce or a window. It feeds back at once or later, once or twice, and its output is taken before
+    or after the feedback.
     """
     stream, breadth = draft.take()
     random = draft.random
@@ -348,7 +350,7 @@ def _loop(draft: _Draft) -> None:
 
 
 def _two_loops(draft: _Draft) -> None:
-    """Two loops round one grouping, one of them with another grouping of its own."""
+    """Two loops around one grouping; one of them has a second grouping."""
     stream, breadth = draft.take()
     near, far = draft.flow.loop(), draft.flow.loop()
     entering = stream.map(with_rounds(ROUNDS_MAX + 1))
@@ -408,7 +410,7 @@ def thinning(rest: int) -> Callable[[int], bool]:
 
 
 def mixed(factor: int) -> Callable[[int, int], int]:
-    """Of two ints one, and another one if they change places."""
+    """A function of two ints that depends on their order."""
     return lambda one, other: (factor * one + other + 1) % 19 - 9
 
 
@@ -426,7 +428,7 @@ def of_tuple() -> Callable[[tuple[int, ...]], int]:
 
 
 def of_pair() -> Callable[[tuple[Any, Any]], int]:
-    """Of ``(key, number or numbers)``; a mean is a float."""
+    """From ``(key, number or numbers)`` to an int; a mean is a float."""
 
     def of(pair: tuple[Any, Any]) -> int:
         value = pair[1]
@@ -481,7 +483,7 @@ def first_of() -> Callable[[Any], Any]:
 
 
 def last_of() -> Callable[[Any], Any]:
-    """Of triples, of results of windows, and of ``(rounds, value)``."""
+    """The last part of a triple, of a window's result, or of ``(rounds, value)``."""
     return lambda parts: parts[-1]
 
 
@@ -514,7 +516,7 @@ def on_value(key: Callable[[int], Any]) -> Callable[[tuple[int, int]], Any]:
 
 
 def round_of_tuple() -> Callable[[tuple[tuple[int, int], ...]], tuple[int, int]]:
-    """The rounds are the newest's: no other may give it new ones."""
+    """The result has the rounds of the newest item: no other item may give it more."""
     return lambda pairs: (
         pairs[-1][0],
         sum((i + 1) * value for i, (_, value) in enumerate(pairs)) % 19 - 9,

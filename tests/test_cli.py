@@ -1,4 +1,4 @@
-"""The command line: what it prints where, how it exits, and how it finds a flow."""
+"""The command line: what it prints to which stream, its exit codes, and how it finds a flow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Write: TypeAlias = Callable[[str, str], Path]
 
 @pytest.fixture(autouse=True)
 def _forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A current folder of its own, and no trace of the modules that were imported from it."""
+    """Run in a temporary folder, and forget the modules imported from it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     before = set(sys.modules)

@@ -1,4 +1,4 @@
-"""Drawings: what a reader of each form can rely on to see, for hand-made and for random flows."""
+"""Drawings: what each format must show, for hand-made and for random flows."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def minutes() -> ef.Flow:
 
 
 def table_in_a_loop() -> ef.Flow:
-    """The first front leads into an operator whose other input is only reached round the loop."""
+    """The first front leads into an operator whose other input is reached only through the loop."""
     flow = ef.Flow("table in a loop")
     table = flow.front("table")
     again = flow.loop()
@@ -175,7 +175,7 @@ class TestText:
         ]
 
     def test_says_where_a_scope_makes_a_step_come_before_what_it_reads(self) -> None:
-        # No operator of ours is like this, but a graph may be.
+        # No operator makes such a graph, but one is possible.
         here = Where("tour.py", 1)
 
         def step(number: int, name: str) -> Node:
@@ -282,7 +282,7 @@ def awkward() -> ef.Flow:
     return flow
 
 
-# Parsers of what our drawings are made of. A line that is none of these is an error.
+# Parsers for our drawings. A line that they do not know is an error.
 
 NAME = r"[A-Za-z]+_[A-Za-z0-9_]*"
 MERMAID_SHAPES = {
@@ -375,7 +375,7 @@ def dot(graph: Graph) -> Drawn:
 
 
 def assert_shows(graph: Graph, drawn: Drawn) -> None:
-    """Every step once, in the scopes that its name says, and every edge between steps."""
+    """Every step appears once, in the scopes that its name says, and so does every edge."""
     assert len(drawn.scopes) == len(graph.nodes)
     edges = drawn.forth + drawn.back
     assert {end for edge in edges for end in edge} <= drawn.scopes.keys()
@@ -383,7 +383,7 @@ def assert_shows(graph: Graph, drawn: Drawn) -> None:
     readers = Counter(a for a, _ in edges)
     assert sorted(readers.values()) == sorted(node.ports for node in graph.nodes if node.ports)
     assert_marks_the_cycles(drawn)
-    # One level for each slash, and none for a fan-out: it belongs to the step it follows.
+    # One level for each slash. A fan-out has none of its own: it belongs to the step before it.
     levels = Counter(len(scopes) for scopes in drawn.scopes.values())
     assert levels == Counter(
         0
@@ -394,7 +394,7 @@ def assert_shows(graph: Graph, drawn: Drawn) -> None:
 
 
 def assert_marks_the_cycles(drawn: Drawn) -> None:
-    """There is no cycle without a marked edge, and no marked edge that is not in a cycle."""
+    """Every cycle has a marked edge, and every marked edge is part of a cycle."""
     sources: dict[str, set[str]] = {}
     readers: dict[str, set[str]] = {}
     for origin, reader in drawn.forth:
@@ -412,7 +412,7 @@ def assert_marks_the_cycles(drawn: Drawn) -> None:
 
 
 def assert_well_ordered(graph: Graph) -> None:
-    """In the text every step comes after what it reads, unless it says otherwise."""
+    """In the text every step comes after the steps that it reads, unless it says otherwise."""
     seen: set[str] = set()
     scopes: list[str] = []
     for line in drawing.text(graph).split("\n")[1:]:
@@ -429,7 +429,7 @@ def assert_well_ordered(graph: Graph) -> None:
 
 @st.composite
 def flows(draw: st.DrawFn) -> ef.Flow:
-    """Steps of all kinds, one after another, on whatever streams there are, and sinks for all."""
+    """Steps of all kinds, on whatever streams there are, and a sink for every stream."""
     flow = ef.Flow("random")
     streams = [flow.front(f"in{number}") for number in range(draw(st.integers(1, 3)))]
     loops: list[ef.Loop[object]] = []
@@ -463,7 +463,7 @@ def flows(draw: st.DrawFn) -> ef.Flow:
         else:
             loops.append(flow.loop())
             streams[number] = ef.merge(stream, loops[-1])
-    # What closes a loop has a grouping and a map. It may close it from anywhere.
+    # A loop is closed through a grouping and a map, from any stream.
     for loop in loops:
         number = draw(st.integers(0, len(streams) - 1))
         loop.close(streams[number].key_by(len).group(window=1).flat_map(list))

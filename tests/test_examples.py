@@ -1,7 +1,7 @@
-"""The examples do what they say, to the letter, and are right by somebody else's reckoning.
+"""The examples print what their docstrings show, and their results match an independent oracle.
 
-Each is run as a script and has to print what its docstring shows. Each flow is also compared with an
-oracle: a few lines that compute the same from the whole input at once, without Emberflow.
+Each example runs as a script. Each flow is also compared with a few lines that compute the same
+from the whole input at once, without Emberflow.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ word_count = example("word_count")
 
 
 def promised(name: str) -> str:
-    """What the docstring says that the script prints; '...' stands for what varies."""
+    """The output that the docstring shows; '...' stands for what varies."""
     _, command, output = example(name).__doc__.partition(f"    $ python examples/{name}.py\n")
     assert command, f"the docstring of {name}.py shows no run"
     return dedent(output)
@@ -59,7 +59,7 @@ def ran(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py"],
         cwd=ROOT,
-        # A terminal's colours and width are not part of what is shown.
+        # The output must not depend on the terminal's colours and width.
         env={
             **os.environ,
             "NO_COLOR": "1",
@@ -77,7 +77,7 @@ def ran(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        # With Spark's own tests, so that no two sessions fight for the cores.
+        # In the group of Spark's tests, so that no two sessions compete for the cores.
         pytest.param(name, marks=pytest.mark.xdist_group("spark")) if name == "demo" else name
         for name in NAMES
     ],
@@ -366,7 +366,7 @@ PROGRESS = {
 
 
 class EndedQuery:
-    """Shows one progress, then is over: a query without Spark."""
+    """A query without Spark that shows one progress and ends."""
 
     def __init__(self) -> None:
         self.lastProgress = PROGRESS

@@ -118,7 +118,7 @@ class Member(User):
 
 
 class Shouting(str):
-    """Reads differently from what it equals."""
+    """Has another ``str`` than the text that it equals."""
 
     def __str__(self) -> str:
         return self.upper()
@@ -162,7 +162,7 @@ class Nowhere(tzinfo):
 PARIS, NEW_YORK = ZoneInfo("Europe/Paris"), ZoneInfo("America/New_York")
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
-# Chosen to be mistaken for one another.
+# Keys that are easily mistaken for one another.
 ATOMS: list[Any] = [
     *(None, "None", "", b"", (), "\x80", b"\x80", "\x00", "é", "é".encode(), "e\u0301"),
     *(False, 0, 0.0, -0.0, Permission(0), Bits(0), timedelta(0), "0", b"0", UUID(int=0)),
@@ -193,7 +193,8 @@ ATOMS: list[Any] = [
 
 
 def assert_agree(a: Any, b: Any) -> None:
-    # Asked both ways: before Python 3.13 a subclass of date equals a datetime that does not equal it.
+    # Compared both ways: before Python 3.13 a subclass of date equals a datetime that does not
+    # equal it.
     same = a == b and b == a
     assert (len({a: 0, b: 0}) == 1) == same, (a, b)
     assert (encode_key(a) == encode_key(b)) == same, (a, b)
@@ -229,7 +230,7 @@ keys: st.SearchStrategy[Any] = st.recursive(
 
 
 def lookalikes(key: Any) -> st.SearchStrategy[Any]:
-    """Keys that equal this one, or nearly so."""
+    """Keys that equal this one, or almost do."""
     near = [st.just(key), st.sampled_from(ATOMS), st.just((key,)), st.just(One(key))]
     if isinstance(key, int | float) and abs(key) < 2**80:
         near += [st.sampled_from([float(key), int(key), int(key) + 1, bool(key), str(key)])]
@@ -272,13 +273,13 @@ def test_the_hash_is_the_signed_xxh32_of_the_encoding(key: Any) -> None:
     assert key_hash(key) == int.from_bytes(expected, "big", signed=True)
 
 
-# Stored cuts and sink partitions are laid out by these. A failure here means that the change under
-# test breaks every one of them: do not adjust the values, take the change back.
+# Stored cuts and sink partitions are laid out by these hashes. A failure here means that a change
+# makes all of them unreadable: do not adjust the values, revert the change.
 GOLDEN: list[tuple[Any, int]] = [
     (None, 767482102),
     ("", 46947589),
     ("ada", -18984734),
-    # Sought out: the ends of the range, and the two sides of zero.
+    # Found by search: the ends of the range, and the two sides of zero.
     ("ihl0ewol", HASH_MIN),
     ("y6ucechl", HASH_MAX),
     ("prw86e9k", -1),
@@ -420,7 +421,7 @@ class Skipping(tzinfo):
 
 
 class Unfinished(tzinfo):
-    """Can't be asked for the way back: it lacks `dst`."""
+    """Cannot convert back from UTC: it lacks `dst`."""
 
     def utcoffset(self, _: datetime | None) -> timedelta:
         return timedelta(0)
@@ -457,7 +458,8 @@ REFUSED: list[tuple[Any, str, str]] = [
     (Text("a"), "Text", "str(x)"),
     (time(12, tzinfo=UTC), "datetime.time", "x.replace(tzinfo=None)"),
     # Repeated when summer time ends: Python calls the first equal to the second within the zone,
-    # and to neither of their instants elsewhere. And skipped when it begins, two ways.
+    # but neither equal to its instant elsewhere. Then: skipped when summer time begins, in two
+    # ways.
     (datetime(2024, 10, 27, 2, 30, tzinfo=PARIS), "datetime.datetime", "x.astimezone("),
     (datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=PARIS), "datetime.datetime", "x.astimezone("),
     (datetime(2024, 3, 31, 2, 30, tzinfo=PARIS), "datetime.datetime", "x.astimezone("),

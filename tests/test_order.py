@@ -1,4 +1,4 @@
-"""The order of metas: total, the one of plain tuples, and such that an output finds its place."""
+"""The order of metas: it is total, equals that of plain tuples, and puts an output after its input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def named(meta: Any) -> ef.Meta:
 
 
 def compared(one: Any, other: Any) -> int:
-    """-1, 0 or 1, by the words of the design: global time, then child ids, then trace."""
+    """-1, 0 or 1, as the design defines it: global time, then child ids, then trace."""
 
     def longer(a: tuple[int, ...], b: tuple[int, ...]) -> int:
         for x, y in zip(a, b, strict=False):
@@ -54,7 +54,7 @@ def test_metas_are_totally_ordered_by_global_time_child_ids_and_trace(
 ) -> None:
     for one, other in ((a, b), (b, c), (a, c)):
         order = compared(one, other)
-        # Named or plain, and one against the other: these are the same tuples.
+        # Named and plain tuples compare alike, also with each other.
         for left in (one, named(one)):
             for right in (other, named(other)):
                 assert (left == right) == (one == other)
@@ -84,7 +84,7 @@ def test_global_times_compare_by_time_and_then_by_front(
 def test_an_output_follows_its_input_and_precedes_the_next_item(
     item: Any, other: Any, appended: tuple[int, ...], trace: int
 ) -> None:
-    """`appended` is what any number of maps and broadcasts made of the item."""
+    """`appended` are the child ids that any number of maps and broadcasts add to the item's."""
     output = (item[0], item[1] + appended, trace, False)
     assert item < output
     descends = other[0] == item[0] and other[1][: len(item[1])] == item[1]
@@ -117,7 +117,7 @@ def flat(meta: Any) -> Any:
 def test_flat_items_have_the_order_and_the_parts_of_the_named_ones(one: Any, other: Any) -> None:
     assert (flat(one) < flat(other)) == (one < other)
     assert ef.Item.of((*flat(one), "payload")) == (one, "payload")
-    # A global time is a place before all its items and behind all items before it.
+    # A global time is a place before all its items and after all items of earlier times.
     assert one[0] <= flat(one)[0]
     assert (flat(one)[0] < other[0]) == (one[0] < other[0])
 
@@ -149,7 +149,7 @@ class Place:
 
 
 def all_that_elements_cause(random: Random) -> list[tuple[Place, Place | None]]:
-    """Items with what they come from: each sends on and schedules by a few operations, at will."""
+    """Items with their origins: each emits and schedules items through a few operations, at random."""
     fronts = [scheduling_front(name) for name in ("echo", "window/ticks")]
     made: list[tuple[Place, Place | None]] = []
     stack: list[tuple[Place, Place | None]] = [
@@ -206,7 +206,7 @@ def test_a_timer_that_renews_itself_does_not_carry_its_history_with_it() -> None
 
 
 def test_two_versions_of_a_timer_of_different_times_never_share_a_place() -> None:
-    """Else a tombstone for the one could take back the other: they are not on one FIFO path."""
+    """Otherwise a tombstone of one could take back the other: they are not on one FIFO path."""
     front = scheduling_front("timer")
     ids = scheduled_child_ids((3, 0), (1,), 0)
     assert scheduled_child_ids((9, front), ids, 0) != scheduled_child_ids((10, front), ids, 0)

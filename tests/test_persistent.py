@@ -1,4 +1,4 @@
-"""A `PersistentList` behaves as a list of which every state was kept, and copies little."""
+"""A `PersistentList` behaves like a list of which every version is kept, and copies little."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Version:
 
 
 class TreeOfVersions(RuleBasedStateMachine):
-    """Grows a tree of versions at any of its nodes; each must stay what it was."""
+    """Grows a tree of versions at any of its nodes; no version may change."""
 
     versions = Bundle("versions")
 
@@ -41,7 +41,7 @@ class TreeOfVersions(RuleBasedStateMachine):
         super().__init__()
         self.all: list[Version] = []
 
-    # Chunks of few elements: every boundary is met.
+    # Small chunks, so that every boundary is met.
     @initialize(target=versions, chunk=st.integers(1, 4), start=st.lists(elements, max_size=9))
     def begin(self, chunk: int, start: list[int]) -> Version:
         persistent._CHUNK = chunk
@@ -163,7 +163,7 @@ def chunks(version: PersistentList[Any]) -> list[list[Any]]:
 
 
 def unshared(version: PersistentList[Any], base: PersistentList[Any]) -> int:
-    """How many chunks a version doesn't have in common with another."""
+    """How many chunks a version does not share with another."""
     known = {id(chunk) for chunk in chunks(base)}
     return sum(id(chunk) not in known for chunk in chunks(version))
 
@@ -181,7 +181,7 @@ def test_an_append_to_an_older_version_copies_at_most_a_chunk_and_the_spine(over
         assert branch._spine is old._spine
         assert len(branch._last) <= CHUNK
 
-    # Grown past the chunk's end, where the spines part, it still has all full chunks in common.
+    # Grown past the chunk's end, where the spines part, it still shares all full chunks.
     grown = branches[1].extend(range(CHUNK))
     assert unshared(grown, old) <= 2
     assert [*grown] == [*range(40 * CHUNK + over), -2, *range(CHUNK)]
@@ -191,7 +191,7 @@ def test_an_append_to_an_older_version_copies_at_most_a_chunk_and_the_spine(over
 def test_appends_to_the_newest_version_copy_nothing() -> None:
     newest: PersistentList[int] = PersistentList()
     spines, lasts = set(), set()
-    kept = []  # or else ids would be given again
+    kept = []  # keeps the objects alive, so that no id is reused
     for number in range(10 * CHUNK):
         newest = newest.append(number)
         kept.append(newest)
@@ -228,14 +228,14 @@ def test_versions_that_share_their_spine_compare_without_a_look_at_it(
 
 
 class Thing:
-    """What a weak reference can point to."""
+    """An object that a weak reference can point to."""
 
 
 def test_an_empty_list_and_a_copy_keep_nothing_of_newer_versions_alive() -> None:
     empty: PersistentList[Thing] = PersistentList()
     newer = Thing()
     seen = weakref.ref(newer)
-    # In the chunk that is the last one now and in one that goes to the spine later.
+    # In the chunk that is the last one now, and in one that later moves to the spine.
     added = [newer, *(Thing() for _ in range(CHUNK)), newer, *(Thing() for _ in range(CHUNK))]
     grown = empty.extend(added)
     short = PersistentList([Thing()])

@@ -54,7 +54,7 @@ def test_a_tuple_is_the_last_of_its_bucket_and_identified_by_its_last_element(
 
 
 def test_the_union_of_a_stream_and_its_image_is_in_order() -> None:
-    """1' follows 1 and precedes 2, and several images are inserted one after another."""
+    """1' follows 1 and precedes 2, and several images follow one another."""
     flow = ef.Flow("figure 2")
     numbers, mapped, more, mapped_twice = flow.front("numbers").broadcast(4)
     ef.merge(mapped.map(lambda n: f"{n}'"), numbers).sink("union")
@@ -68,7 +68,7 @@ def test_the_union_of_a_stream_and_its_image_is_in_order() -> None:
 def word_count(flow: ef.Flow, words: ef.Stream[str]) -> tuple[ef.Stream[Any], ef.Stream[Any]]:
     """The graph of MapReduce as the papers draw it: its tuples, and its accumulators.
 
-    The tuples are shown before they are combined: of a broadcast, the first copy comes first.
+    The tuples are shown before they are combined: the first copy of a broadcast comes first.
     """
 
     def combine(items: tuple[Any, ...]) -> list[Any]:
@@ -78,7 +78,7 @@ def word_count(flow: ef.Flow, words: ef.Stream[str]) -> tuple[ef.Stream[Any], ef
             case (("a", _, total), ("m", word, value)):
                 return [("a", word, total + value)]
             case (("m", _, _), ("a", _, _)):
-                return []  # it has been combined already
+                return []  # already combined
         raise AssertionError(f"in order, there are no other tuples than these: {items}")
 
     accumulators = flow.loop()
@@ -91,7 +91,7 @@ def word_count(flow: ef.Flow, words: ef.Stream[str]) -> tuple[ef.Stream[Any], ef
 
 
 def test_word_count_by_a_drifting_accumulator() -> None:
-    """Both 'dog's of the example, in its four stages, and another word that does not disturb."""
+    """Both 'dog's of the paper's example in its four stages, and a word that does not interfere."""
     flow = ef.Flow("word count")
     tuples, accumulators = word_count(flow, flow.front("words"))
     tuples.sink("tuples")
@@ -132,7 +132,7 @@ def test_fronts_merge_by_time_and_front_in_whatever_order_elements_are_listed(
     global_times: list[tuple[int, int]], shuffling: random.Random
 ) -> None:
     flow = ef.Flow("fronts")
-    # Counted as they are written, not as their names or the arguments are sorted.
+    # Numbered in the order of the code, not of their names or of the arguments.
     fronts = [flow.front(name) for name in ("c", "a", "b")]
     ef.merge(*reversed(fronts)).with_time().sink("all")
     shuffling.shuffle(global_times)
@@ -164,14 +164,14 @@ def test_readers_of_one_stream_come_in_the_order_they_were_written() -> None:
 
 
 def scheduled(images: Callable[[Any], Any], elements: list[Any]) -> list[tuple[int, Any]]:
-    """What comes of elements that a map makes images of, with their times."""
+    """The output, with times, of elements that a map turns into images."""
     flow = ef.Flow("scheduled")
     flow.front("elements").flat_map(images).with_time().sink("out")
     return ef.run(flow, elements=elements)["out"]
 
 
 def test_a_scheduled_item_comes_at_its_time_and_before_the_element_of_that_time() -> None:
-    """Also after the last element, and whatever was said between."""
+    """Also after the last element, no matter what was emitted in between."""
     assert scheduled(lambda n: [n, ef.At(3, -n), ef.At(9, 10 * n)], [0, 1, 2]) == [
         (0, 0),
         (1, 1),
@@ -194,7 +194,7 @@ def test_a_scheduled_item_comes_at_its_time_and_before_the_element_of_that_time(
 
 
 def test_items_scheduled_for_one_time_come_in_the_order_of_their_origins() -> None:
-    """By element, then by child: not by when they were scheduled."""
+    """By element, then by child, not by when they were scheduled."""
 
     def images(text: str) -> list[Any]:
         return [ef.At(10, text + "1"), ef.At(10, text + "2")]
@@ -205,7 +205,7 @@ def test_items_scheduled_for_one_time_come_in_the_order_of_their_origins() -> No
 
 
 def test_a_scheduled_item_may_schedule_others() -> None:
-    """A timer that goes off every 5: a loop whose feedback is scheduled. It outlives the input."""
+    """A timer that fires every 5: a loop whose feedback is scheduled. It outlives the input."""
     flow = ef.Flow("timer")
     again = flow.loop()
     ticks = ef.merge(flow.front("starts"), again).key_by(lambda s: s[0]).group(window=1)
@@ -453,7 +453,7 @@ def test_what_a_flat_map_cannot_send_on_is_an_output_error(value: Any, advice: s
     ],
 )
 def test_only_map_and_flat_map_schedule(build: Callable[[Any], Any]) -> None:
-    """Anywhere else it would be unclear what is put off: the value, or the state."""
+    """Elsewhere it would be unclear what is delayed: the value, or the state."""
     error = error_of(lambda numbers: build(numbers.key_by(constant)).sink("out"), ["x"])
     assert type(error) is ef.OutputError
     assert "only map and flat_map schedule" in str(error)
@@ -572,9 +572,9 @@ def test_elements_that_do_not_fit_the_fronts_are_refused(
 
 
 def least_item_first(flow: ef.Flow, elements: Elements) -> dict[str, list[Any]]:
-    """The model, written another way: of all items anywhere, the least is processed next.
+    """The model written differently: of all items anywhere, the least is processed next.
 
-    Buckets keep all they ever got. Fails where items do not come to a step in strict order.
+    Buckets keep everything. Fails if items do not arrive at a step in strict order.
     """
     graph = flow.graph()
     waiting: list[Any] = []
@@ -640,7 +640,7 @@ def test_random_flows_that_can_be_made_smaller(drawn: tuple[ef.Flow, Elements]) 
 
 
 def test_random_flows_are_rich_and_small() -> None:
-    """All operators, mostly with output; ints between them; and nothing that takes long."""
+    """All operators occur, mostly with output; payloads are ints; and no flow takes long."""
     drawn: dict[str, int] = dict.fromkeys(OPERATORS, 0)
     fruitful, sizes = 0, []
     for seed in range(150):

@@ -1,6 +1,6 @@
-"""The examples of transactions are right by somebody else's reckoning: a loop over plain dicts.
+"""The examples of transactions match an independent oracle: a loop over plain dicts.
 
-That they print what they show is told with the other examples.
+`test_examples` checks that they print what they show.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_ledger() -> None:
     euro: dict[str, int] = defaultdict(int)
     assets: dict[str, int] = defaultdict(int)
     booked = []
-    # At one time the front that was written first comes first.
+    # At equal times the front that was declared first comes first.
     for at in sorted([*deposits, *transfers], key=lambda at: at.time):
         order = at.payload
         if isinstance(order, ledger.Deposit):

@@ -1,4 +1,4 @@
-"""What transactions mean, by the reference, and what is told of those that cannot be."""
+"""What transactions mean, by the reference, and the errors for those that cannot be built."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bank(**names: Any) -> tuple[ef.Flow, ef.State[int], ef.Transaction[Transfer]
 
 
 def both(flow: ef.Flow, **elements: Any) -> dict[str, list[Any]]:
-    """What the reference says, and two clusters too."""
+    """The output of the reference, which two simulated clusters must match."""
     outputs = ef.run(flow, **elements)
     for workers in (1, 3):
         assert ef.simulate(flow, seed=5, workers=workers, **elements).outputs == outputs
@@ -64,12 +64,13 @@ def test_all_of_it_or_nothing() -> None:
 def test_within_a_transaction_later_updates_see_earlier_ones() -> None:
     flow, _, tx = bank()
     tx.committed.sink("done")
-    # To oneself: 10 - 10 + 10, and 10 - 11 is refused although 10 - 11 + 11 would do.
+    # A transfer to oneself: 10 - 10 + 10 is fine; 10 - 11 is refused although 10 - 11 + 11 would
+    # do.
     assert both(flow, transfers=[("a", "a", 10), ("a", "a", 11)])["done"] == [("a", "a", 10)]
 
 
 def test_updates_count_also_where_nobody_reads_the_outcome() -> None:
-    """There is no closer then, which would apply them."""
+    """Then there is no closer that would apply them."""
     flow = ef.Flow("unread")
     accounts = flow.state("accounts", default=10)
     with flow.front("transfers").transaction(name="transfer") as tx:
@@ -86,7 +87,7 @@ def test_updates_count_also_where_nobody_reads_the_outcome() -> None:
 
 
 def test_reads_whose_outcome_nobody_reads_may_have_checks() -> None:
-    """They sent votes to a closer that was not there, and the flow was refused."""
+    """Such reads once sent votes to a missing closer, and the flow was refused."""
     flow = ef.Flow("unread")
     accounts = flow.state("accounts", default=10)
     numbers = flow.front("numbers")
@@ -98,7 +99,7 @@ def test_reads_whose_outcome_nobody_reads_may_have_checks() -> None:
 
 
 def test_an_element_may_open_several_transactions_one_after_another() -> None:
-    """Behind a flat_map they have one global time; their order is that of their places."""
+    """Behind a flat_map they share a global time; their places order them."""
     flow = ef.Flow("parts")
     accounts = flow.state("accounts", default=10)
     parts = flow.front("orders").flat_map(lambda n: [("a", "b", n)] * 3)
@@ -113,7 +114,7 @@ def test_an_element_may_open_several_transactions_one_after_another() -> None:
 def test_a_transaction_opened_by_another_comes_after_it_and_before_the_next() -> None:
     flow, accounts, first = bank()
     with first.committed.transaction() as second:
-        # What was received is passed on, if that leaves something.
+        # Pass the received amount on, if something is left.
         onward = second.map(lambda t: (t[1], "z", t[2])).key_by(source)
         onward.update(accounts, minus, check=lambda balance: balance > 5)
         received = second.output(second.key_by(lambda t: "z").update(accounts, plus))
@@ -168,7 +169,7 @@ def test_a_constraint_over_several_states() -> None:
 
 
 def test_nothing_goes_on_from_an_access_that_failed() -> None:
-    """A step can rely on the check before it, and so does not raise."""
+    """A step can rely on the check before it, so it does not raise."""
     flow = ef.Flow("roots")
     accounts = flow.state("accounts", default=0)
     seen = flow.state("seen", default=0)
@@ -208,7 +209,7 @@ def test_what_time_it_is() -> None:
 
 
 def told_alike(flow: ef.Flow, kind: type[ef.StepError], **elements: Any) -> ef.StepError:
-    """The error that the reference raises, which two workers raise as well."""
+    """The error that the reference raises, which two workers must raise as well."""
     with pytest.raises(kind) as by_reference:
         ef.run(flow, **elements)
     for seed in range(3):
@@ -260,7 +261,7 @@ def test_a_constraint_that_raises() -> None:
 
 
 def test_speculation_may_show_a_constraint_a_part_of_the_values() -> None:
-    """It raises then; but that is taken back, as all else that never was."""
+    """The constraint raises then, but the error is taken back like everything that never happened."""
     flow = ef.Flow("constraint")
     accounts = flow.state("accounts", default=10)
     with flow.front("transfers").transaction() as tx:
@@ -377,7 +378,7 @@ def test_a_transaction_that_is_never_entered() -> None:
 
 
 def test_a_transaction_that_is_never_closed() -> None:
-    """Each runner says so before it takes an element."""
+    """Each runner reports it before it takes an element."""
     flow, accounts, tx = bank()
     tx.committed.sink("done")
     left_open = flow.front("more").transaction(name="left open").__enter__()
@@ -526,7 +527,7 @@ def test_a_loop_through_a_transaction_that_never_ends() -> None:
 
 
 def test_a_loop_that_tries_again() -> None:
-    """What is rejected is tried again with less, until it is little enough."""
+    """A rejected transfer is tried again with less until it succeeds."""
     flow = ef.Flow("less")
     accounts = flow.state("accounts", default=10)
     again = flow.loop()

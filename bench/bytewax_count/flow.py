@@ -1,12 +1,12 @@
-"""The running count in Bytewax. Runs in Bytewax's own virtual environment: it imports nothing of ours.
+"""The running count in Bytewax, in a virtual environment of its own: it imports nothing of ours.
 
     EMBERFLOW_BENCH_WORDS=words.txt EMBERFLOW_BENCH_PARTS=1 EMBERFLOW_BENCH_SEEN=folder \\
         python -m bytewax.run flow:flow
 
-Words come from a file, one a line, in batches of 1,000, from as many partitions as asked for. Each
-sink counts what it is given and leaves in a folder when its first and last output came, and how much
-it was. The clock is the system's monotonic one, which all processes share. In a folder that is no
-package, because Bytewax imports the packages above a flow too, and those need Spark.
+Words come from a file, one per line, in batches of 1,000, from the given number of partitions. Each
+sink counts its outputs and writes to a folder how many there were, and when the first and last
+came. The clock is the system's monotonic one, which all processes share. The folder of this file is
+not a package, because Bytewax would import the packages above it, and those need Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
 
 BATCH = 1_000
-# Read here, so that no clock runs yet.
+# Read at import, before any clock runs.
 WORDS = Path(os.environ["EMBERFLOW_BENCH_WORDS"]).read_text().split("\n")
 PARTS = [str(number) for number in range(int(os.environ["EMBERFLOW_BENCH_PARTS"]))]
 

@@ -1,8 +1,8 @@
-"""What exactly-once costs: cuts at a global time against snapshots by markers, in one engine.
+"""What exactly-once costs: cuts at a global time compared with marker snapshots, in one engine.
 
     python bench/run.py exactly_once [--only latency] [--only kills] [--only runtime] [--only cuts]
 
-One file a subject:
+One file per subject:
 
 ===========  ====================================================================================
 `latency`    the inverted index at a steady rate, by guarantee, ordering and interval
@@ -14,8 +14,8 @@ One file a subject:
 `plots`      PNGs under bench/plots/
 ===========  ====================================================================================
 
-All in one run, because machines are fast and slow by turns. ``--quick`` makes everything small: to
-see that it runs, not what it costs.
+All in one run, because the machine's speed varies. ``--quick`` makes everything small: to check
+that it runs, not to measure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Bytes and milliseconds of a cut, by the size of the state and the share of it that changed.
 
-A query counts so many keys once and is stopped, which makes a full cut. It is then started again on
-the same checkpoint, with one more element for a share of the keys, and its last cut is an increment.
-Milliseconds are from the order to the committed manifest: beside the capture, two syncs and a few
-messages.
+A query counts this many keys once and is stopped, which makes a full cut. It is then restarted on
+the same checkpoint, with one more element for a share of the keys, and its last cut is an
+increment. Milliseconds are from the order to the committed manifest: besides the capture, two syncs
+and a few messages.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from exactly_once import plots
 KEYS = (10_000, 100_000, 300_000)
 QUICK_KEYS = (2_000,)
 SHARES = (0.01, 0.1, 1.0)
-#: No cut but the last one.
+#: An interval that never ends: only the last cut is taken.
 NEVER_MS = 10**9
 _SECONDS = 600
 
 
 class Lasting(fronts.Iterable):
-    """Does not end: a source that has ended leaves nothing to cut for."""
+    """Does not end: a query whose sources have ended takes no more cuts."""
 
     def read_batches(self, partition: int, position: Any) -> Any:
         yield from super().read_batches(partition, position)

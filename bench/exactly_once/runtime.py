@@ -1,8 +1,9 @@
-"""Run time of a fixed input: asynchronous cuts, markers and stop-the-world at several intervals,
-each against its own ordering without any. After the snapshot paper's Figure 6.
+"""Run time of a fixed input: asynchronous cuts, markers and stop-the-world at several intervals.
 
-The flow has three shuffles, which is what makes channels wait for markers: words by word, their
-counts by count, and again by word. From the first element taken in to the last record stored.
+Each is compared with the same ordering without any. After the snapshot paper's Figure 6.
+
+The flow has three shuffles, which make channels wait for markers: words by word, their counts by
+count, and again by word. The time is from the first element read to the last record stored.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def seconds(spark: SparkSession, words: list[str], options: dict[str, Any]) -> t
 
 
 class _Stamped(fronts.Iterable):
-    """Writes down when it was read first."""
+    """Records when it was first read."""
 
     def __init__(self, words: list[str], begun: Path) -> None:
         super().__init__(words)

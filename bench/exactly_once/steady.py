@@ -1,9 +1,9 @@
-"""Documents that are due at fixed times, and the latency of each: from due to its last record stored.
+"""Documents due at fixed times, and the latency of each: from due to its last record stored.
 
-A document is due at ``begin + number / rate``, whoever reads it and how often: so a query that was
-killed finds those waiting that came meanwhile, and its latency tells. The clock begins when the
-workers run: the front waits for a file that the driver writes then. What a life reads first, it
-writes its process id for, so that it can be killed.
+A document is due at ``begin + number / rate``, no matter who reads it and how often. So a query
+that was killed finds the documents that came meanwhile waiting, and its latency shows it. The clock
+begins when the workers run: the front waits for a file that the driver writes then. Each life
+writes its process id at its first read, so that it can be killed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ class SteadyDocuments:
 
 @dataclass
 class Run:
-    """Of each document: when its last record was stored, and how many milliseconds after it was
-    due. Times are seconds since the first document was due."""
+    """For each document: when its last record was stored, and how late, in milliseconds.
+
+    Times are seconds since the first document was due.
+    """
 
     latencies: list[tuple[float, float]] = field(default_factory=list)
     kills: list[float] = field(default_factory=list)
@@ -61,7 +63,7 @@ class Run:
 
     @property
     def milliseconds(self) -> list[float]:
-        """Without the first tenth, which is the start."""
+        """Latencies without the first tenth, which is the start."""
         return [latency for _, latency in self.latencies[len(self.latencies) // 10 :]]
 
 
@@ -72,7 +74,7 @@ def measured(
     options: dict[str, Any],
     during: Callable[[Run, Path, float], None] | None = None,
 ) -> Run:
-    """Run the inverted index over so many documents. ``during`` is called once they are coming."""
+    """Run the inverted index over this many documents. ``during`` is called once they are coming."""
     run = Run()
     left = [WORDS] * count
     begin = 0.0

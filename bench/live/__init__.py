@@ -1,8 +1,8 @@
-"""Live on Spark: latency, throughput and overload, next to what else there is.
+"""Live on Spark: latency, throughput and overload, compared with other systems.
 
     python bench/run.py live [--only latency] [--only throughput] [--only overload] [--only stages]
 
-One file a subject:
+One file per subject:
 
 ====================  ===========================================================================
 `latency`             the inverted index at a steady rate, and the table of all latencies
@@ -16,8 +16,8 @@ One file a subject:
 `session`             the Spark session of all of them
 ====================  ===========================================================================
 
-All in one run, because machines are fast and slow by turns: compare what is within a run. What is
-measured three times is measured in turns with what it is compared with, and the median counts.
+All in one run, because the machine's speed varies: compare figures of one run only. What is
+measured three times alternates with what it is compared with, and the median counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The running count in Bytewax, in processes of its own virtual environment: see bench/bytewax_count.
 
 Its shapes: one worker; two threads; two processes, which find each other over TCP on loopback. With
-two workers the words come from one partition of its source, as live's do, and from two. It has no
-order between keys, takes no snapshots here, and its sinks keep nothing.
+two workers the words come from one partition of its source, as in live, and from two. Bytewax has
+no order between keys and takes no snapshots here, and its sinks keep nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECONDS_MAX = 120.0
 
 @contextmanager
 def prepared(words: list[str]) -> Iterator[dict[str, Callable[[], float]]]:
-    """The shapes, each as a function that runs it once and gives its rate; none if not installed."""
+    """The shapes, each as a function that runs it once and returns its rate; none if not installed."""
     if not PYTHON.exists():
         print(f"  (no Bytewax: {PYTHON} is not there; scripts/ensure-bytewax makes it)")
         yield {}
@@ -52,7 +52,7 @@ def _rate(words: Path, count: int, *, parts: int, threads: int = 1, processes: i
             EMBERFLOW_BENCH_PARTS=str(parts),
             EMBERFLOW_BENCH_SEEN=seen,
         )
-        environment.pop("PYTHONPATH", None)  # it is ours, not Bytewax's
+        environment.pop("PYTHONPATH", None)  # it is for our modules, not Bytewax's
         command = [str(PYTHON), "-m", "bytewax.run", "flow:flow", "-w", str(threads)]
         if processes > 1:
             command += ["-a", ";".join(_free_addresses(processes))]
@@ -76,14 +76,15 @@ def _rate(words: Path, count: int, *, parts: int, threads: int = 1, processes: i
                 for process in started:
                     process.kill()
                     process.wait()
-        if any(code != 0 for code in codes):  # it is not ours: no figure, but the rest goes on
+        # not our failure: no figure, but the other benchmarks go on
+        if any(code != 0 for code in codes):
             print(f"  (Bytewax ended with {codes}; None is too late: {path.read_text()[-500:]})")
             return 0.0
         return _rate_of(Path(seen), count)
 
 
 def _rate_of(seen: Path, count: int) -> float:
-    """As live's: from the first output of all to the last, without the first itself."""
+    """As for live: from the first output of all to the last, not counting the first."""
     sinks = [json.loads(path.read_text()) for path in seen.iterdir()]
     stored = sum(sink["count"] for sink in sinks)
     assert stored == count, f"Bytewax's sinks have {stored:,} of {count:,}"
@@ -93,7 +94,7 @@ def _rate_of(seen: Path, count: int) -> float:
 
 
 def _free_addresses(count: int) -> list[str]:
-    """Ports that were free just now: all are held until all are found, so that they differ."""
+    """Ports that were free just now. All are held until all are found, so that they differ."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in held]
     for server in held:

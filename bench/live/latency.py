@@ -1,9 +1,9 @@
 """Latency: the inverted index at 50 documents a second of 250 Zipf words.
 
-From the moment a document is taken in to the moment the last of its change records is in the sink,
-which is a function in the driver, on all sides. The live query runs on two workers, three times; the
-first tenth of its documents and the first quarter of Structured Streaming's do not count: they are
-the start.
+Latency is from the moment a document is taken in to the moment the last of its change records is in
+the sink, which is a function in the driver in all systems. The live query runs on two workers,
+three times. The first tenth of its documents, and the first quarter of Structured Streaming's, are
+warm-up and do not count.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def main(spark: SparkSession) -> None:
 
 
 def _with_state(spark: SparkSession, live: list[float]) -> None:
-    """transformWithState at the rate, or at the highest half of it that it keeps up with."""
+    """transformWithState at the rate, halved until it keeps up."""
     rate: float = RATE
     for _ in range(3):
         run = streaming_latency.measured(spark, documents(int(rate * 40)), rate, stateful=True)

@@ -1,8 +1,8 @@
-"""Resident memory of this process, the JVM below it and the Python workers below that, by /proc.
+"""Resident memory of this process, the JVM below it and the Python workers below that, from /proc.
 
-Only Linux has it; elsewhere there are no figures. The workers are all Python processes under the
-JVM: the daemon that forks them, and with them some that sit idle from an earlier query. What counts
-is how the sum goes on, and those do not move.
+Only Linux has /proc; elsewhere there are no figures. The workers are all Python processes under the
+JVM: the daemon that forks them, and some that are idle after an earlier query. Those do not change,
+and only the growth of the sum counts.
 """
 
 from __future__ import annotations

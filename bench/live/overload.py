@@ -1,14 +1,14 @@
 """Overload: a front that offers elements at twice the rate that two workers sustain.
 
-First the sustainable rate: the running count of words with the time of their arrival, as fast as they
-are taken; once more at the end, because machines are fast and slow by turns. In between the same for
-half a minute from a front that has twice as many due: it hands over all that is due, whenever it is
-asked, and falls behind its own schedule because it is not asked more often. So the queues up to it
-fill to their bounds. Asked for: throughput stays at its maximum, and neither queues nor memory grow.
+First the sustainable rate: the running count of words with arrival times, as fast as they are
+taken; once more at the end, because the machine's speed varies. In between, for half a minute, a
+front has twice as many due: whenever it is asked it hands over everything that is due, and falls
+behind its schedule because it is not asked more often. So the queues up to it fill to their bounds.
+The goal: throughput stays at its maximum, and neither queues nor memory grow.
 
-*Queued* is all that the front has handed over and the sink has not got, wherever it is. The front, in
-a worker, leaves its count in a file that the driver maps too. *Due* is what the front should have
-handed over by its schedule and has not: it grows, and stays where it came from.
+*Queued* is everything that the front has handed over and the sink has not got, wherever it is. The
+front, in a worker, writes its count to a file that the driver maps too. *Due* is what the front
+should have handed over by its schedule and has not: it grows, and stays at its source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from emberflow import fronts, sinks
 from live.memory import Resident, resident
 from live.throughput import live_rate
 
-#: Words that the front has; it begins again after the last, so that soon all keys are known.
+#: The front's words, which it repeats, so that soon all keys are known.
 CYCLE = 200_000
 SUSTAINABLE = 1_000_000
 SECONDS = 30
@@ -37,16 +37,16 @@ STEP_SECONDS = 3
 FACTOR = 2
 #: How many elements the front hands over between two looks at the clock.
 BURST = 100
-#: A rate that is none.
+#: So high that the front never waits.
 UNPACED = 1e12
 
 _COUNT = struct.Struct("q")
 
 
 class Offered:
-    """A front of words with the time of their arrival, so many a second, for so long.
+    """A front of words with arrival times, at a rate, for some seconds.
 
-    What it has handed over is the int in the file at ``path``, up to a burst.
+    The int in the file at ``path`` is how many it has handed over, up to a burst.
     """
 
     partitions = 1
@@ -67,9 +67,7 @@ class Offered:
                     if elapsed > seconds:
                         return
                     ahead = first / self.rate - elapsed
-                    if (
-                        ahead > 0
-                    ):  # to sleep for no time would let go of the interpreter all the same
+                    if ahead > 0:  # even a sleep of zero would release the interpreter
                         time.sleep(ahead)
                 for number in range(first, min(first + BURST, self.count)):
                     yield fronts.Element(number, next(words), None)
@@ -103,13 +101,13 @@ def overloaded(spark: SparkSession, words: list[str], path: Path, rate: float) -
         while not stored and query.isActive:
             time.sleep(0.01)
         begin = time.monotonic()
-        # Looks end before the front does, so that all are at the work and none at its end.
+        # The samples end before the front does, so that none is of the end of the run.
         while (at := time.monotonic() - begin) < SECONDS - 1 and query.isActive:
             memory = resident()
-            got = stored  # before the other: what is on its way counts twice rather than never
+            got = stored  # read first: what is on its way is counted twice rather than never
             (handed,) = _COUNT.unpack(path.read_bytes())
             looks.append(Look(at, got, handed - got, int(at * rate) - handed, memory))
-            time.sleep(max(0.0, begin + len(looks) - time.monotonic()))  # one a second
+            time.sleep(max(0.0, begin + len(looks) - time.monotonic()))  # one per second
         assert query.awaitTermination(SECONDS + 60), "what was taken in drains in a moment"
     finally:
         query.stop()
@@ -117,7 +115,7 @@ def overloaded(spark: SparkSession, words: list[str], path: Path, rate: float) -
 
 
 def slope(looks: list[Look], of: Callable[[Look], float]) -> float:
-    """What it grew by a minute, by least squares."""
+    """The growth per minute, by least squares."""
     times, values = [look.at for look in looks], [of(look) for look in looks]
     middle, mean = sum(times) / len(times), sum(values) / len(values)
     above = sum((at - middle) * (value - mean) for at, value in zip(times, values, strict=True))
@@ -145,7 +143,7 @@ def main(spark: SparkSession) -> None:
 
 
 def _report(looks: list[Look]) -> float:
-    """The table; gives the throughput of its last two thirds."""
+    """Print the table; return the throughput of its last two thirds."""
     print(
         f"{'  second':18}{'stored/s':>12}{'queued':>12}{'due':>14}"
         f"{'MiB workers':>15}{'driver':>9}{'JVM':>9}"
@@ -157,7 +155,7 @@ def _report(looks: list[Look]) -> float:
             f"{f'  {before.at:.0f} to {look.at:.0f}':18}{speed:>12,.0f}{look.queued:>12,}"
             f"{look.due:>14,}{workers:>15,.1f}{driver:>9,.1f}{jvm:>9,.1f}"
         )
-    # In the first third keys are new, and heaps come to their size.
+    # In the first third keys are new, and heaps grow to their size.
     later = looks[len(looks) // 3 :]
     print(
         f"{'  slope, a minute':30}{slope(later, lambda look: look.queued):>+12,.0f}"

@@ -25,8 +25,8 @@ def spark_session() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        # transformWithState runs on RocksDB only. To write its changes instead of its files at the
-        # end of each batch is what Spark's documentation advises for low latency.
+        # transformWithState needs RocksDB. Spark's documentation advises, for low latency, to write
+        # its changes instead of its files at the end of each batch.
         .config(
             f"{_STATE_STORES}.providerClass",
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -41,7 +41,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def _with_errors_in_file(builder: SparkSession.Builder, path: Path) -> SparkSession:
-    """Start Spark with its standard error in a file: transformWithState's workers are talkative."""
+    """Start Spark with stderr in a file, because transformWithState's workers are verbose."""
     path.parent.mkdir(exist_ok=True)
     sys.stderr.flush()
     ours = os.dup(2)

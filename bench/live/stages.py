@@ -1,8 +1,8 @@
-"""Where the time goes: the running count through the parts of two workers, each on the clock.
+"""Where the time goes: the running count through the parts of two workers, each part timed.
 
-The same machines and messages as in a live query, in one process and one thread, with nothing between
-them but bytes: what each part costs in processor time for an element. What is missing to a live query
-is the encryption and moving of bytes, the loop itself, and waiting.
+The same machines and messages as in a live query, in one process and one thread, connected by bytes
+only: the processor time of each part per element. A live query also encrypts and moves bytes, runs
+its loop, and waits.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Stages:
 
 
 def user_functions(words: list[str]) -> float:
-    """What the key function and the combining of counts cost, when nothing else is done."""
+    """The cost of the key function and of combining counts alone."""
     reduction = engine.count_flow().graph().reductions[0]
     key, combine = reduction.key, reduction.combine_function
     assert key is not None
@@ -135,7 +135,7 @@ def user_functions(words: list[str]) -> float:
 
 
 def measured(flow: ef.Flow, elements: list[Any], *, outputs: int = 1) -> Stages:
-    """Run a flow of one front over these elements, each of which gives so many outputs."""
+    """Run a flow with one front over these elements, each of which gives this many outputs."""
     stages = Stages(flow, pickle.loads(pickle.dumps(elements)))
     gc.collect()
     gc.freeze()

@@ -1,15 +1,15 @@
-"""The inverted index in Structured Streaming: as a plain micro-batch, and with `transformWithState`.
+"""The inverted index in Structured Streaming: a plain micro-batch, and `transformWithState`.
 
-Documents come over a socket, a line each, stamped when they are sent; Spark itself splits them into
-words, which is faster than Python; the processor counts, and a batch's change records go to the
-driver as an Arrow table: then all documents in it are stored. `rate` would not do for a source: it
-gives what a second brought after that second. Nor would words in the query itself: a plan with so
-long a literal overflows the stack of Spark's own regular expressions.
+Documents come over a socket, one per line, stamped when they are sent. Spark itself splits them
+into words, which is faster than Python. The processor counts, and a batch's change records go to
+the driver as an Arrow table: then all documents in it are stored. The `rate` source would not do:
+it emits a second's rows only after that second. Nor would words in the query itself: a plan with
+such a long literal overflows the stack of Spark's own regular expressions.
 
 A micro-batch takes what came while the last one ran. So a query that is too slow for its input does
-not fail: its batches, and with them its latencies, grow. It kept up if the documents of the last
-quarter waited no more than half as long again as those of the second, and no batch took longer than
-a quarter of the time, without which there would be no telling.
+not fail: its batches grow, and with them its latencies. It kept up if the documents of the last
+quarter waited at most one and a half times as long as those of the second quarter, and no batch
+took longer than a quarter of the time; otherwise there would be too few batches to tell.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 class Server:
-    """Sends documents at a steady rate to the first who connects, once it is told to."""
+    """Sends documents at a steady rate to the first client, once it is told to."""
 
     def __init__(self, documents: list[list[str]], rate: float) -> None:
         self.listening = socket.create_server(("127.0.0.1", 0))
@@ -70,9 +70,9 @@ class Server:
                     if self.over.wait(max(0.0, begin + number / self._rate - time.time())):
                         return
                     link.sendall(_line(number, words))
-                self.over.wait(_START_SECONDS_MAX)  # the source fails when its server goes
+                self.over.wait(_START_SECONDS_MAX)  # the source fails when its server goes away
         except OSError:
-            return  # the query is gone, and says why itself
+            return  # the query is gone, and reports why itself
 
 
 def _line(number: int, words: list[str]) -> bytes:
@@ -94,7 +94,7 @@ def _words(spark: SparkSession, port: int) -> DataFrame:
 def _counted(words: DataFrame) -> DataFrame:
     change = Row("document", "at", "word", "count")
 
-    class Count(StatefulProcessor):  # in a function, so that it travels by value
+    class Count(StatefulProcessor):  # defined in a function, so that it is pickled by value
         def init(self, handle):  # type: ignore[no-untyped-def]
             self.held = handle.getValueState("count", "count long")
 

@@ -1,9 +1,9 @@
 """The running count in Structured Streaming: `transformWithState` and `applyInPandasWithState`.
 
-Files of words, a batch each; the first batch starts Python and the state stores and does not count.
-The rate is that of the batches behind it, by Spark's own clock for a batch. Their output goes to the
-driver as an Arrow table, whose rows are counted. State is in RocksDB on both sides: `transformWithState`
-has no other, and it is what keeps 50,000 keys out of the JVM's heap.
+Files of words, one batch each. The first batch starts Python and the state stores and does not
+count. The rate is that of the later batches, by Spark's own clock. Their output goes to the driver
+as an Arrow table, whose rows are counted. State is in RocksDB on both sides: `transformWithState`
+has no other, and it keeps 50,000 keys out of the JVM's heap.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pandas as pd
 from pyspark.sql import DataFrame, GroupedData, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
-#: Words a batch. What state costs is paid for a key and a batch, so that large batches are fast.
+#: Words per batch. State costs are per key and batch, so large batches are fast.
 BATCHES = (50_000, 200_000)
-#: Batches that count.
+#: How many batches count.
 COUNTED = 2
 _COUNTS = "word string, count long"
 _SECONDS_MAX = 180.0
@@ -28,7 +28,7 @@ _SECONDS_MAX = 180.0
 def _transform_with_state(by_word: GroupedData) -> DataFrame:
     counted = Row("word", "count")
 
-    class Count(StatefulProcessor):  # in a function, so that it travels by value
+    class Count(StatefulProcessor):  # defined in a function, so that it is pickled by value
         def init(self, handle):  # type: ignore[no-untyped-def]
             self.held = handle.getValueState("count", "count long")
 
@@ -103,7 +103,7 @@ def _rate(
             query.stop()
     if over:
         assert stored == [batch] * (COUNTED + 1), f"one record for each word, got {stored}"
-    # On a machine too slow for all of them, what was done counts.
+    # On a machine too slow for all batches, those that were done count.
     later = batches[1:]
     seconds = sum(progress.durationMs["triggerExecution"] for progress in later) / 1_000
     return sum(progress.numInputRows for progress in later) / seconds if later else 0.0

@@ -1,15 +1,16 @@
 """Throughput: the running count of a million words by Zipf's law, from a front to a sink.
 
-Every side gives the same output, a record with the running count for each word, and its clock starts
-with its first output, so that starting costs nobody anything:
+All systems give the same output, a record with the running count for each word. Each clock starts
+with the first output, so that startup does not count:
 
 - *plain loop*: a dict in one process, which keeps its output in a list;
-- *live* with one and two workers: one front, the sink a function in the driver that counts;
-- *Bytewax* in its shapes, a sink on each worker that counts;
-- *Structured Streaming*, available now over files, a batch each, fewer words of the same; once, because
-  it takes long, and in two sizes of batches: the larger, the better its rate and the worse its latency.
+- *live* with one and two workers: one front; the sink is a function in the driver that counts;
+- *Bytewax* in its shapes: on each worker a sink that counts;
+- *Structured Streaming*, available now over files, one batch each, with fewer of the same words;
+  once, because it takes long, and with two sizes of batches: the larger, the better its rate and
+  the worse its latency.
 
-The first three go in turns, three rounds; medians count.
+The first three alternate for three rounds; medians count.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ROUNDS = 3
 
 
 def live_rate(spark: SparkSession, front: fronts.Front, count: int, workers: int) -> float:
-    """Elements a second from the first output to the last."""
+    """Elements per second from the first output to the last."""
     seen: list[tuple[float, int]] = []
 
     def store(bundle: sinks.StoredBundle) -> None:
@@ -53,7 +54,7 @@ def live_rate(spark: SparkSession, front: fronts.Front, count: int, workers: int
 
 
 def in_turns(spark: SparkSession, words: list[str]) -> dict[str, float]:
-    """What each gave, by median: the plain loop, live and Bytewax."""
+    """The median rates of the plain loop, live and Bytewax."""
     rates: dict[str, list[float]] = {}
     with bytewax_rates.prepared(words) as shapes:
         for _ in range(ROUNDS):

@@ -1,8 +1,8 @@
-"""Transactions: the bank, next to PostgreSQL, and what the FlowDB paper varies.
+"""Transactions: the bank, compared with PostgreSQL, and the experiments of the FlowDB paper.
 
     python bench/run.py transactions [--only bank] [--only states] ... [--quick]
 
-One file a subject:
+One file per subject:
 
 ==============  ====================================================================================
 `bank`          transfers a second in a burst, and latency at 80% of that: ours, PostgreSQL's with
@@ -20,9 +20,9 @@ One file a subject:
 `plots`         PNGs under bench/plots/
 ==============  ====================================================================================
 
-All in one run, because machines are fast and slow by turns. Durable throughout: a front that takes
-the time of arrival, whose choices are in its log before it reports them, and a cut every second.
-``--quick`` makes everything small: to see that it runs, not what it costs.
+All in one run, because the machine's speed varies. Durable throughout: the front assigns arrival
+times, which are in its log before it reports them, and there is a cut every second. ``--quick``
+makes everything small: to check that it runs, not to measure.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """The bank: transfers over 100,000 accounts, uniform, two workers, durable.
 
-Asked: ahead of PostgreSQL with synchronous commit off; below 20 ms on average at 80% of the burst.
+The goal: faster than PostgreSQL with synchronous commit off; below 20 ms on average at 80% of the
+burst rate.
 
-A burst takes two seconds, and where other machines share the processor its speed changes by a third
-from one second to the next. So there are many short runs, before and after those of the others, each
-with another burst at its end, and the median of all is told; that of those whose two bursts agree
-(see `measuring`); and that of those in which the host left the processor to this machine (`machine`).
+A burst takes two seconds, and where other machines share the processor, its speed changes by a
+third from one second to the next. So there are many short runs, before and after those of the
+others, each with another burst at its end. Three medians are reported: of all runs; of those whose
+two bursts agree (see `measuring`); and of those in which the host left the processor to this
+machine (`machine`).
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ TRANSFERS = 200_000
 QUICK_TRANSFERS = 5_000
 ACCOUNTS = 100_000
 STEADY_SECONDS = 5
-#: Runs behind those of the others; there is one ahead of them.
+#: How many runs follow those of the others; one precedes them.
 MORE_RUNS = 11
-#: Of the processor's time: what a machine that is left alone loses to others.
+#: The largest share of processor time that a machine left alone loses to others.
 STOLEN_MAX = 0.01
 
 

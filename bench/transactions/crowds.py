@@ -1,9 +1,9 @@
-"""Many transactions of one element, on few keys, next to as many elements of one transaction each.
+"""Many transactions of one element on few keys, compared with one transaction per element.
 
-All that one element begets has one global time, and is settled in turns (`engine/turns.py`) where it
-does not agree by itself: a way to the driver and back for a turn. The same transactions as elements of
-their own are settled by global times. A fifth of them is refused, and what each is told depends on all
-before it: as much contention as there can be.
+Everything that one element begets has one global time, and is settled in turns
+(`engine/worker/turns.py`) where it does not agree by itself: each turn is a round trip to the
+driver. The same transactions as separate elements are settled by global times. A fifth of them is
+refused, and the outcome of each depends on all before it: the greatest possible contention.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Crowd: TypeAlias = tuple[int, int]
 
 COUNTS = (100, 300, 1_000)
 QUICK_COUNTS = (30,)
-#: One of them for a start.
+#: One of them is for warm-up.
 ELEMENTS = 4
 KEYS = 5
 _NAP_SECONDS = 0.002
@@ -42,7 +42,7 @@ def main(spark: SparkSession, *, quick: bool) -> None:
 
 
 def _milliseconds(spark: SparkSession, given: list[Crowd], count: int) -> float:
-    """For a transaction: from when the elements behind the first crowd may come, until all is stored."""
+    """Milliseconds per transaction, from the release of the later elements until all is stored."""
     total = ELEMENTS * count
     stored = _Stored(count, total)
     flow = crowds()
@@ -86,7 +86,7 @@ def crowds() -> ef.Flow:
 
 
 class _Given:
-    """So many elements at once, and the others when a file is there."""
+    """Emits some elements at once, and the others when a file exists."""
 
     partitions = 1
     arrival = True
@@ -109,7 +109,7 @@ class _Given:
 
 
 class _Stored:
-    """Counts what the sinks have: those of the first crowd, and all."""
+    """Counts the outputs in the sinks: of the first crowd, and of all."""
 
     def __init__(self, first: int, total: int) -> None:
         self._first, self._total = first, total

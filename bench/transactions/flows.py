@@ -1,7 +1,7 @@
 """The flows that are measured, their elements, and the limit: a plain loop over a dict.
 
-A transfer is ``(number, source, target, amount)``. Every account begins with `OPENING`, which is the
-state's default, so that nobody has to fill 100,000 accounts first.
+A transfer is ``(number, source, target, amount)``. Every account begins with `OPENING`, the state's
+default, so that 100,000 accounts need not be filled first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Transfer: TypeAlias = tuple[int, int, int, int]
 
 OPENING = 100_000
 AMOUNT_MAX = 10
-#: Nobody has that much: a transfer of it violates the constraint.
+#: More than any account has: a transfer of it violates the constraint.
 TOO_MUCH = 10**12
 
 
 def transfers(
     count: int, accounts: int, *, violating: float = 0.0, seed: int = 1
 ) -> list[Transfer]:
-    """Between two different accounts, uniform; some of them of more than anybody has."""
+    """Transfers between two different accounts, uniform; a share of them violates the constraint."""
     random = Random(seed)
     choose, number_of = random.random, range(count)
     made: list[Transfer] = []
@@ -79,7 +79,7 @@ def withdrawals() -> ef.Flow:
 
 
 def plain_withdrawals() -> ef.Flow:
-    """What the fast path is held against: a plain fold of the same."""
+    """What the fast path is compared with: a plain fold."""
     flow = ef.Flow("plain withdrawals")
     keyed = flow.front("transfers").key_by(source_of)
     keyed.fold(
@@ -90,7 +90,7 @@ def plain_withdrawals() -> ef.Flow:
 
 
 def separate_updates() -> ef.Flow:
-    """The same two updates of each transfer without a transaction: two keyed folds of entries."""
+    """The same two updates of each transfer without a transaction: two keyed folds."""
     flow = ef.Flow("separate updates")
     entries = flow.front("transfers").flat_map(
         lambda transfer: (
@@ -106,7 +106,7 @@ def separate_updates() -> ef.Flow:
 
 
 def plain_loop(given: Sequence[Transfer]) -> list[Any]:
-    """The limit: one transfer at a time over a dict, in one process, with its output kept."""
+    """The limit: one transfer at a time over a dict, in one process; it keeps its output."""
     accounts: dict[int, int] = {}
     output: list[Any] = []
     for transfer in given:
@@ -121,7 +121,8 @@ def plain_loop(given: Sequence[Transfer]) -> list[Any]:
     return output
 
 
-# Several states: an element is ``(number, key)``, and each state is accessed by another key of it.
+# Several states: an element is ``(number, key)``, and each state is accessed by another key derived
+# from it.
 
 
 def spread_elements(count: int, keys: int, *, seed: int = 1) -> list[tuple[int, int]]:
@@ -130,9 +131,9 @@ def spread_elements(count: int, keys: int, *, seed: int = 1) -> list[tuple[int, 
 
 
 def several_states(states: int, keys: int, *, series: bool, separate: bool) -> ef.Flow:
-    """An update of each state, one behind another or beside it, in one transaction or each in its own.
+    """An update of each state, in series or in parallel, in one transaction or in separate ones.
 
-    Each element gives one output; beside each other in separate transactions, one of each.
+    Each element gives one output; in parallel and separate transactions, one per state.
     """
     kind = f"{'series' if series else 'parallel'} {'separate' if separate else 'one'}"
     flow = ef.Flow(f"{states} states, {kind}")

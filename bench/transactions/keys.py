@@ -1,4 +1,4 @@
-"""Throughput and latency by the number of accounts: the fewer, the more transfers meet at each."""
+"""Throughput and latency by the number of accounts: the fewer, the more transfers conflict."""
 
 from __future__ import annotations
 

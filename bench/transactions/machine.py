@@ -1,9 +1,9 @@
-"""How even the machine itself is.
+"""How steady the machine itself is.
 
-A loop that only counts, on every core at once, piece by piece: where other machines share the
-processor, the same loop is fast and slow by turns, each core by itself. What is 80% of a fast second
-is more than all of a slow one, and no queue is short then. And how much of the processor's time the
-host gave to others while this machine had something to do, as far as it tells (Linux calls it steal).
+A counting loop on every core at once, timed piece by piece: where other machines share the
+processor, the loop's speed varies, on each core by itself. 80% of a fast second is more than all of
+a slow one, and then queues grow. And the processor time that the host gave to others while this
+machine had work to do, where the system counts it (Linux calls it steal).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STEPS = 2_000
 
 
 def evenness(seconds: float) -> tuple[float, float]:
-    """Of the speed of the fastest piece: that of the slowest one, and that of the median."""
+    """The speed of the slowest piece and of the median piece, as shares of the fastest."""
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -28,7 +28,7 @@ def evenness(seconds: float) -> tuple[float, float]:
 
 
 class Stolen:
-    """From when it is made to when it is asked: which share of all time went to others.
+    """The share of all processor time that went to other machines since this was made.
 
     >>> 0 <= (Stolen().share or 0) <= 1
     True
@@ -39,7 +39,7 @@ class Stolen:
 
     @property
     def share(self) -> float | None:
-        """None where nobody counts that."""
+        """None where the system does not count it."""
         if self._begin is None or (now := _ticks()) is None:
             return None
         of_all, stolen = (after - before for after, before in zip(now, self._begin, strict=True))
@@ -47,18 +47,18 @@ class Stolen:
 
 
 def _ticks() -> tuple[int, int] | None:
-    """Of all cores so far: all ticks, and those that others had."""
+    """All ticks of all cores so far, and those that other machines had."""
     try:
         first = Path("/proc/stat").read_text().splitlines()[0].split()
     except OSError:
         return None
-    # user nice system idle iowait irq softirq steal; what guests had is in user already
+    # user nice system idle iowait irq softirq steal; guests' time is part of user
     ticks = [int(field) for field in first[1:9]]
     return (sum(ticks), ticks[7]) if len(ticks) == 8 else None
 
 
 def _pieces(seconds: float) -> list[float]:
-    """Steps a second, of each piece of time."""
+    """Steps per second of each piece of time."""
     found = []
     end = time.perf_counter() + seconds
     while (begin := time.perf_counter()) < end:

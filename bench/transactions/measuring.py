@@ -1,20 +1,20 @@
 """A burst and then a steady rate, through one live query on local Spark, durable.
 
-First come as many elements as the burst has, so that states hold what they will, as the tables of a
-database do, and starting costs nothing. When the last one is stored, the front gives all elements of
-the burst as fast as it is asked for them, and the rate is that from then to the last output in the
-sink. After that the driver writes down when the next elements are due, one after another at a share of that rate; the front
-gives each when it is due, and its latency is from then to the moment its output is in the sink, a
-function in the driver. An element that waits, in the front or anywhere, shows in its latency. What
-is stored is only noted meanwhile, and latencies are reckoned when all is over.
+First come as many elements as the burst has, so that states are filled, like the tables of a
+database, and startup does not count. When the last one is stored, the front emits all elements of
+the burst as fast as it is asked for them; the rate is from then to the last output in the sink.
+After that the driver writes down when the next elements are due, at a share of that rate. The front
+emits each when it is due, and its latency is from then to its output in the sink, a function in the
+driver. An element that waits, in the front or anywhere, shows in its latency. Outputs are only
+recorded meanwhile; latencies are computed at the end.
 
-Where other machines share the processor, its speed changes from one second to the next, and 80% of what
-it did in a fast moment may be more than it does in a slow one. So another burst may follow: when both
-agree, the machine was as fast while elements came at the steady rate as it was before, and the latency
-is that of 80% indeed (`Figures.is_calm`).
+Where other machines share the processor, its speed changes from one second to the next, and 80% of
+the rate of a fast moment may be more than the machine can do in a slow one. So another burst may
+follow: if both agree, the machine was as fast during the steady rate as before, and the latency
+really is that of 80% (`Figures.is_calm`).
 
-Each element is a tuple that begins with its number, and gives a fixed number of outputs, each of which
-begins with that number, or is the `Rejected` of it.
+Each element is a tuple that begins with its number, and gives a fixed number of outputs. Each
+output begins with that number, or is the `Rejected` of the element.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from transactions import machine
 
-#: Of the rate of the burst.
+#: The steady rate, as a share of the burst's.
 SHARE = 0.8
 _NAP_SECONDS = 0.004
 _WAIT_SECONDS = 180.0
-#: Between two phases: all that is under way is done by then.
+#: The pause between two phases, in which everything under way is finished.
 _QUIET_SECONDS = 1.0
 _BATCH = 1_000
-#: Two bursts that differ by no more than this were made by a machine of one speed.
+#: Two bursts that differ by no more than this share ran at the same machine speed.
 _CALM = 0.1
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Elements a second in the burst; milliseconds at `SHARE` of that; what was replayed."""
+    """Elements per second in the burst; milliseconds at `SHARE` of that; the replay ratio."""
 
     rate: float
     mean: float
     p50: float
     p99: float
     replay_ratio: float
-    #: Of the processor's time at the steady rate, the share that the host gave to other machines.
+    #: The share of processor time at the steady rate that the host gave to other machines.
     stolen: float | None = None
-    #: Elements a second in another burst after all that.
+    #: Elements per second in another burst at the end.
     rate_after: float | None = None
 
     @property
@@ -80,8 +80,7 @@ HEADS = f"{'a second':>12}{'mean ms':>10}{'p50':>10}{'p99':>10}{'replays':>10}{'
 
 
 class BurstThenSteady:
-    """Elements at once, again when the driver has said so, then one after another when due, and as
-    many at once as it says then."""
+    """Emits two bursts, the second on a signal, then elements when due, and perhaps a last burst."""
 
     partitions = 1
     arrival = True
@@ -126,7 +125,7 @@ class BurstThenSteady:
 
 
 class _Stored:
-    """What the sinks have stored: how much, when, and how late."""
+    """The outputs that the sinks have stored: how many, when, and how late."""
 
     def __init__(self, burst: int, outputs: int) -> None:
         self.is_filled = threading.Event()
@@ -137,7 +136,8 @@ class _Stored:
         self._steady = 2 * burst
         self.last = 0.0
         self.begin = self.rate_due = 0.0
-        #: How many outputs are to be stored until the steady rate is over, and then all is.
+        #: How many outputs are still missing at the end of the steady rate, and at the end of the
+        #: run.
         self.steady_left = self.after_left = 0
         self.steady_is_over, self.all_is_over = threading.Event(), threading.Event()
 
@@ -163,7 +163,7 @@ class _Stored:
             self.all_is_over.set()
 
     def latencies(self) -> list[float]:
-        """In milliseconds, of what was due, in the order it was stored."""
+        """In milliseconds, for elements that had a due time, in the order they were stored."""
         found: list[float] = []
         for now, payloads in self._steady_bundles:
             for payload in payloads:
@@ -185,11 +185,12 @@ def measured(
     after: bool = False,
     beside: Callable[[Any], AbstractContextManager[object]] | None = None,
 ) -> Figures:
-    """Run a flow of one front: twice ``burst`` elements at once, then more at a steady rate, and, if
-    asked for, another burst ``after`` that.
+    """Run a flow with one front: two bursts, then a steady rate, and perhaps another burst.
 
-    There must be enough elements for all; what is too many is not used. ``beside`` is given the
-    query, and what it returns is entered while elements come.
+    ``burst`` is the number of elements in each; ``after`` asks for the last one.
+
+    There must be enough elements for all phases; the rest is not used. ``beside`` gets the query
+    and returns a context manager that is entered while elements come.
     """
     stored = _Stored(burst, outputs)
     (front,) = flow.graph().fronts
@@ -239,7 +240,7 @@ def measured(
         progress = query.lastProgress or {}
     latencies = stored.latencies()
     assert len(latencies) == count * outputs, f"{len(latencies)} of {count}"
-    # Without the first tenth: that is the start.
+    # Without the first tenth, which is the start.
     latencies = sorted(latencies[len(latencies) // 10 :])
     return Figures(
         burst_rate,
@@ -253,7 +254,7 @@ def measured(
 
 
 def _write(path: Path, *told: float) -> None:
-    """For who waits until the file is there: it is whole then."""
+    """Write a file atomically: whoever waits for it sees it complete."""
     new = path.with_suffix(".new")
     new.write_text(" ".join(map(str, told)))
     new.rename(path)

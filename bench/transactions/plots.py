@@ -29,7 +29,7 @@ def rates_and_latencies(
     *,
     log: bool = False,
 ) -> None:
-    """Two plots beside each other: elements a second in the burst, and mean latency behind it."""
+    """Two plots side by side: elements per second in the burst, and the mean latency after it."""
 
     def draw(all_axes: list[Any]) -> None:
         rates, latencies = all_axes

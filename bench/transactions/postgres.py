@@ -1,9 +1,9 @@
 """The bank in PostgreSQL: a table, a stored function, and pgbench, in a private cluster.
 
-A transfer is one call of a function, which is one transaction: it takes its rows in the order of their
-ids, so that no two wait for each other, and refuses to leave a balance below zero. Statements are
-prepared, and clients are on a Unix socket. Nothing of PostgreSQL's durability is changed but
-``synchronous_commit``; it gets more memory than its tests do, so that all of it fits.
+A transfer is one call of a function, which is one transaction: it locks its rows in the order of
+their ids, so that there are no deadlocks, and refuses to leave a balance below zero. Statements are
+prepared, and clients use a Unix socket. Of PostgreSQL's durability only ``synchronous_commit`` is
+changed; it gets more memory than in the tests, so that all of it fits.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ select transfer(:source, :target, :amount);
 
 @dataclass(frozen=True)
 class Rate:
-    """Transfers a second with all clients busy, and mean milliseconds at a share of that."""
+    """Transfers per second with all clients busy, and mean milliseconds at a share of that."""
 
     rate: float
     mean: float
 
 
 class Bank:
-    """The accounts, in a server that runs."""
+    """The accounts, in a running server."""
 
     def __init__(self, server: PostgresServer, programs: Path, accounts: int, folder: Path) -> None:
         self._server = server
@@ -87,7 +87,7 @@ class Bank:
         return Rate(rate, mean)
 
     def _run(self, synchronous: bool, *arguments: str) -> tuple[float, float]:
-        """Transfers a second and mean milliseconds."""
+        """Transfers per second and mean milliseconds."""
         host, port = re.findall(r"host=(\S+) port=(\S+)", self._server.socket_dsn)[0]
         done = subprocess.run(
             [
@@ -113,7 +113,7 @@ class Bank:
 
 @contextmanager
 def bank(accounts: int) -> Iterator[Bank | None]:
-    """The bank, for as long as this lasts; None where there are no programs for it."""
+    """A context with the bank; None where PostgreSQL's programs are not installed."""
     programs = binaries()
     if programs is None or not (programs / "pgbench").exists():
         yield None

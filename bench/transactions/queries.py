@@ -1,7 +1,7 @@
-"""Throughput and latency of transfers beside consistent reads of 5 accounts each, and of the reads.
+"""Transfers beside consistent reads of 5 accounts each: throughput and latency of both.
 
-Reads come from threads of the driver, each at its share of the rate, one after another. A thread that is
-late catches up with as much as it missed in a second; what was reached is told too.
+Threads of the driver read, each at its share of the rate, one read after another. A thread that is
+late makes up for at most one second; the rate that was reached is reported too.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ KEYS_READ = 5
 ACCOUNTS = 100_000
 BURST = 60_000
 QUICK_BURST = 2_000
-#: Reads a second that one thread is asked for at most.
+#: The highest rate of one thread, in reads per second.
 _OF_A_THREAD = 50
-#: So far behind a thread catches up.
+#: A thread makes up for at most this much delay.
 _BEHIND_SECONDS_MAX = 1.0
 _JOIN_SECONDS = 30.0
 _READY_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""Where the processor's time of a transfer goes, part by part: see `live.stages`."""
+"""Where the processor time of a transfer goes, part by part: see `live.stages`."""
 
 from __future__ import annotations
 

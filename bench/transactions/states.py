@@ -1,7 +1,8 @@
-"""Throughput and latency by the number of states: in series and in parallel, in one transaction and in
-separate ones. After the FlowDB paper.
+"""Throughput and latency by the number of states, after the FlowDB paper.
 
-In series, each access waits for the result of the one before; its key could depend on it.
+In series and in parallel, in one transaction and in separate ones.
+
+In series each access waits for the result of the one before, on which its key could depend.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Throughput and latency by the share of transfers that violate the constraint.
 
-A transfer is presumed to commit until its source says no: then what its target's account was told is
-taken back, and with it whatever others made of it. This is what speculation costs.
+A transfer is presumed to commit until its source refuses. Then the update of the target is taken
+back, with everything that others computed from it. This is the cost of speculation.
 """
 
 from __future__ import annotations

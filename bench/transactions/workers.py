@@ -1,7 +1,7 @@
 """Throughput and latency by the number of workers, of transfers over 100,000 accounts.
 
-One front feeds one worker, and this machine has as many cores as it has: what more workers than cores
-give is what they cost.
+One front feeds one worker, and the number of cores is fixed: with more workers than cores the
+figures show only what the additional workers cost.
 """
 
 from __future__ import annotations

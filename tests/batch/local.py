@@ -1,8 +1,8 @@
-"""A batch without Spark: the real plan and the real passes, and a shuffle of a few lines.
+"""A batch without Spark: the real plan and passes, with a shuffle of a few lines.
 
-Spark does three things between passes: it spreads rows by a hash of their bucket, sorts them, and
-cuts them into Arrow batches. Done here by hand, a random flow costs milliseconds instead of jobs, so
-that hundreds of them can be tried. That Spark does the same three things is for `tests/spark`.
+Between passes Spark distributes rows by a hash of their bucket, sorts them, and cuts them into
+Arrow batches. This module does the same by hand, so that a random flow takes milliseconds and
+hundreds of them can be tried. `tests/spark` checks that Spark does the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def batch(
     seed: int,
     ended: Callable[[int], Ended] | None = None,
 ) -> dict[str, list[Any]]:
-    """What each sink gets, in order; elements are ints."""
+    """The output of each sink, in order; elements are ints."""
     random = Random(seed)
     graph = flow.graph()
     units = Units(graph)
@@ -72,7 +72,7 @@ def batch(
                 ]
             )
         last = [row for number in plan.last for row in frames[number]]
-        # payload, time, front, path, and the partition of a sink that has some
+        # payload, time, front, path, and the partition if the sink has several
         in_order = sorted(last, key=lambda row: (row[1], row[3]))
         outputs[name] = [decode(row[0]) for row in in_order]
     return outputs
@@ -86,7 +86,7 @@ def ends(
     partitions: int,
     seed: int,
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows that the last pass of a backfill gets, sorted; elements are ints."""
+    """The sorted rows for the last pass of a backfill; elements are ints."""
     random = Random(seed)
     plan = plan_of(Units(graph), None)
     units = Units(graph)
@@ -138,7 +138,7 @@ def input_rows(elements: list[Any]) -> list[tuple[Any, ...]]:
 def spread(
     rows: list[tuple[Any, ...]], partitions: int, random: Random, by: int | None
 ) -> list[list[tuple[Any, ...]]]:
-    """Into partitions by a column, or anywhere; in any order."""
+    """Distribute rows to partitions by a column, or at random; in any order."""
     rows = list(rows)
     random.shuffle(rows)
     parts: list[list[tuple[Any, ...]]] = [[] for _ in range(partitions)]

@@ -1,8 +1,8 @@
-"""Backfill without Spark: the cut is the reference's state, and the engine goes on from it.
+"""Backfill without Spark: the cut holds the reference's state, and the engine continues from it.
 
-The real passes, the real last pass, a real checkpoint and real sinks; only the shuffle is ours, and
-what goes on from the cut are the engine's machines on fake links. `tests/spark/test_backfill.py` has
-the same with Spark and live queries.
+Passes, last pass, checkpoint and sinks are real. Only the shuffle is simulated, and the engine's
+machines continue from the cut over fake links. `tests/spark/test_backfill.py` tests the same with
+Spark and live queries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.messages import Moment
 from emberflow.graph.nodes import Graph
 from emberflow.runners.batch.backfill import handover as handing
-from emberflow.runners.batch.backfill.handover import Handing, Spool, handed_over, store_spool
+from emberflow.runners.batch.backfill.handover import Handover, Spool, handed_over, store_spool
 from emberflow.sinks.writer import SinkFailedError
 from emberflow.values.hashing import hash_ranges
 from emberflow.values.item import Place
@@ -34,7 +34,7 @@ from tests.strategies import Elements, random_flow
 
 
 def case(seed: int) -> tuple[Random, Graph, Elements, int]:
-    """A flow, some of them with cycles that no runner knows, and a time within its elements."""
+    """A flow, sometimes with unfused cycles, its elements, and a time among theirs."""
     random = Random(f"backfill {seed}")
     flow, elements = random_flow(random)
     graph = flow.graph()
@@ -46,12 +46,12 @@ def case(seed: int) -> tuple[Random, Graph, Elements, int]:
 def backfilled(
     graph: Graph, elements: Elements, until: int, folder: Path, random: Random
 ) -> tuple[CheckpointStore, Manifest, dict[str, sinks.Memory]]:
-    """As `Flow.backfill` does it, with tasks of our own."""
+    """A backfill as `Flow.backfill` does it, with tasks in this process."""
     store = CheckpointStore(folder)
     life = store.begin()
     written = {name: sinks.Memory() for name in graph.sinks}
-    # Memory lives in the driver and would be spooled; here tasks and driver are one process.
-    given = Handing(graph, (until, 0), str(folder), 1, life.incarnation, written)
+    # A Memory sink lives in the driver and would be spooled; here tasks and driver are one process.
+    given = Handover(graph, (until, 0), str(folder), 1, life.incarnation, written)
     rows = list(ends(graph, elements, until=until, partitions=3, seed=random.randrange(99)))
     parts: list[Any] = []
     for task in range(2):
@@ -67,7 +67,7 @@ def backfilled(
 def check_output(
     graph: Graph, written: dict[str, sinks.Memory], reference: Watched, moment: Moment
 ) -> None:
-    """The sinks hold what the reference gives below the moment."""
+    """Check that the sinks hold what the reference gives below the moment."""
     for sink in graph.sinks.values():
         below = [(place, payload) for place, payload in reference.left[sink.name] if place < moment]
         found = [written[sink.name].payloads(partition) for partition in range(sink.partitions)]
@@ -89,7 +89,7 @@ def gone_on(
     workers: int,
     random: Random,
 ) -> dict[str, list[tuple[Place, Any]]]:
-    """What the engine gives from the cut on."""
+    """The output of the engine from the cut on."""
     link = CuttingLink(graph, workers, random)
     link.committed = manifest.time
     released: dict[str, list[tuple[Place, Any]]] = {name: [] for name in graph.sinks}
@@ -177,7 +177,7 @@ def splitting() -> ef.Flow:
 
 
 class Dying(sinks.Memory):
-    """Takes so many bundles in a life."""
+    """Fails after this many bundles."""
 
     retry_seconds = 0
 
@@ -208,7 +208,7 @@ def test_bundles_split_no_global_time_and_go_on_where_the_sink_was_left(
     rows = list(ends(graph, elements, until=15, partitions=2, seed=1))
     sink = Dying(3)
     for attempt in range(50):
-        given = Handing(
+        given = Handover(
             graph, (15, 0), str(tmp_path), 1, attempt, {"out": None if spooled else sink}
         )
         try:
@@ -221,7 +221,7 @@ def test_bundles_split_no_global_time_and_go_on_where_the_sink_was_left(
     bundles = sink.bundles()
     assert 1 < attempt < 49
     assert sink.payloads() == [n for n in range(15) for _ in range(n % 4)]
-    times = [set(bundle.payloads) for bundle in bundles]  # a payload is its time here
+    times = [set(bundle.payloads) for bundle in bundles]  # here a payload is its own time
     assert sum(map(len, times)) == len(set.union(*times))
     assert [bundle.last for bundle in bundles] == [(max(held), 0) for held in times]
     assert max(len(bundle.payloads) for bundle in bundles) <= 2 + 3
@@ -238,10 +238,11 @@ def test_a_task_that_fails_leaves_nothing_that_is_half(tmp_path: Path) -> None:
         yield from cut(rows, Random(1), BUS)
         raise OSError("the shuffle has gone")
 
-    given = Handing(flow.graph(), (9, 0), str(tmp_path), 1, 1, {"counts": None, "out": None})
+    given = Handover(flow.graph(), (9, 0), str(tmp_path), 1, 1, {"counts": None, "out": None})
     with pytest.raises(OSError, match="shuffle"):
         handed_over(given, torn())
-    # The spool of the first sink was whole. Nobody was told of it, and the driver clears it away.
+    # The spool of the first sink was complete, but no report reached the driver: it removes the
+    # spool.
     (left,) = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert left.parent.name == handing.SPOOLS
     assert left.name.startswith("000001-")

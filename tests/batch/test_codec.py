@@ -108,7 +108,7 @@ def test_a_class_that_nobody_can_import_goes_by_its_id() -> None:
     class Local(NamedTuple):
         a: int
 
-    cloudpickle.dumps(Local)  # as the flow that uses it was sent
+    cloudpickle.dumps(Local)  # as if the flow that uses it had been sent
     data = encode(Local(1))
     assert decode(data) == Local(1)
     assert type(decode(data)) is Local

@@ -1,4 +1,4 @@
-"""The log of a front as rows, without Spark: what a task reads, and what is refused."""
+"""A front log as rows, without Spark: what a task reads, and what is refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_another_source_is_told(tmp_path: Path) -> None:
     written(tmp_path, payloads=False)
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "1.txt").write_text("a\nb\n")
-    waits = fronts.Files(tmp_path / "source", format="text")  # for more, for ever
+    waits = fronts.Files(tmp_path / "source", format="text")  # waits for more records for ever
     with pytest.raises(InputError, match="read position 0 of its source next, and there it has e"):
         rows_of(_Given(str(tmp_path), "docs", waits), [(0, None, None)])
 
@@ -92,7 +92,7 @@ def test_what_was_malformed_did_not_go_in(tmp_path: Path) -> None:
 def test_a_log_that_was_trimmed_is_not_all_that_went_in(tmp_path: Path, restarted: bool) -> None:
     written(tmp_path, payloads=True)
     assert trim(tmp_path, "docs", 0, 103)
-    if restarted:  # whose header does not know what is gone
+    if restarted:  # the new header does not know which segments were removed
         FrontLogWriter(tmp_path, "docs", 0, 3, payloads=True).close()
     with pytest.raises(InputError, match=r"there was something before it.*keepFrontLogs"):
         front_log(NO_SPARK, tmp_path, "docs")

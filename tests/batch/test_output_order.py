@@ -1,4 +1,4 @@
-"""The rows of a sink in order, also where a task may hold only a few of them."""
+"""The rows of a sink are sorted, also if a task may hold only a few of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans and passes of the batch runner, on a shuffle of our own: many random flows, quickly."""
+"""Plans and passes of the batch runner, with a simulated shuffle: many random flows, quickly."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_forks_make_no_plan_that_is_computed_twice() -> None:
 
 
 def test_a_pass_forgets_a_key_when_the_next_one_comes() -> None:
-    """Ten thousand accumulators, of which a slice's are alive at any time."""
+    """Of ten thousand accumulators only those of one slice are alive at any time."""
     alive = 0
     most = 0
 
@@ -93,7 +93,7 @@ def test_an_endless_loop_is_told() -> None:
 
 
 def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were all hashes the same, there would be one bucket of all keys, and the same output."""
+    """With equal hashes all keys are in one bucket, and the output is the same."""
     monkeypatch.setattr(passes, "key_hash", lambda key: 7)
     for seed in range(60):
         flow, elements = random_flow(Random(seed))
@@ -102,7 +102,7 @@ def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_is_left_of_each_key_can_be_had() -> None:
-    """The state after the last element: what a live run would hold there."""
+    """The state after the last element is what a live run would hold."""
     flow = ef.Flow("left")
     keyed = flow.front("numbers").key_by(lambda n: n % 3)
     keyed.group(window=3, name="triples").map(len).sink("lengths")
@@ -110,7 +110,7 @@ def test_what_is_left_of_each_key_can_be_had() -> None:
     left: dict[Any, Any] = {}
 
     def ended(key: Any, kept: list[Any]) -> None:
-        # Both sinks have a pass; of a grouping there is no accumulator.
+        # Both sinks have a pass; a grouping has no accumulator.
         kind = "sums" if kept[0][3] is not None else "lengths"
         assert (kind, key) not in left
         left[kind, key] = [(time, payload, held) for time, _, payload, held in kept]

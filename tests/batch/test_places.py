@@ -14,7 +14,7 @@ from emberflow.rows.paths import (
     front_of,
 )
 
-#: All that a place can hold, and densely where codes change their length.
+#: Values at which codes change their length, and the extremes.
 EDGES = sorted(
     {0, 1, -1, 111, 112, -112, -113}
     | {sign * 2**bits + near for bits in range(6, 64) for near in (-1, 0, 1) for sign in (1, -1)}

@@ -1,4 +1,4 @@
-"""The external sort behind a shuffle: whatever has to be put away, what comes out is sorted."""
+"""The external sort after a shuffle: the result is sorted, no matter how much is spilled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def doubled(time: int, path: bytes) -> Exception:
 
 
 def items(random: Random, count: int, depth: int) -> list[Item]:
-    """Of few hashes and times, so that paths decide."""
+    """Items with few hashes and times, so that paths decide."""
     made = {
         (
             random.randrange(4),
@@ -102,7 +102,7 @@ def test_a_place_that_is_there_twice_is_found_wherever_the_two_are(
 
 
 def test_what_is_put_away_is_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice of 40 megabytes, of which two are held: its payloads are counted while it is merged."""
+    """Of a slice of 40 megabytes two are held: the payloads in memory are counted during the merge."""
     monkeypatch.setattr(sorting, "_BYTES_MAX", 2 << 20)
     sorter = Sorter(doubled)
     path = encoded_path((0,))
@@ -122,7 +122,7 @@ def test_what_is_put_away_is_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         tracemalloc.stop()
     assert after == 40_000
-    assert most < 20 << 20  # two sorted, as objects, and a block of each of twenty runs
+    assert most < 20 << 20  # two megabytes sorted, as objects, and a block of each of twenty runs
 
 
 def test_files_are_gone_however_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Transactions in the passes of a batch: outputs and states are those of one at a time."""
+"""Transactions in a batch: outputs and states equal those of one transaction at a time."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.simulation.transactional import TransactionCase, random_transactions
 from tests.strategies import random_flow
 
 Elements = dict[str, list[Any]]
-#: By state and key: where its last committed version is, and what it is.
+#: By state and key: the place and value of the last committed version.
 Versioned = dict[tuple[str, Any], tuple[Place, Any]]
 
 
 def random_case(seed: int) -> tuple[ef.Flow, Elements]:
-    """As the simulation draws them; every third one has one key a transaction."""
+    """Drawn as in the simulation; every third case has one key per transaction."""
     if seed % 3:
         return random_transactions(Random(f"transactions {seed}"))
     return one_key(Random(seed))
 
 
 def one_key(random: Random) -> tuple[ef.Flow, Elements]:
-    """Transactions over several states, each with one key for all that it touches."""
+    """Transactions over several states, each with one key for all its accesses."""
     flow = ef.Flow("one key")
     states = [
         flow.state(f"s{n}", default=random.randint(0, 9)) for n in range(random.choice((2, 3)))
@@ -98,7 +98,7 @@ def changed(a: int) -> Callable[[int, int], int]:
 def versions_after(
     flow: ef.Flow, elements: Elements, seed: int
 ) -> tuple[dict[str, Any], Versioned]:
-    """The outputs of a batch, and the last versions that it tells: the same by all plans."""
+    """The outputs of a batch, and the last versions that it reports: the same for all plans."""
     graph = flow.graph()
     told: Versioned = {}
 
@@ -154,7 +154,7 @@ def test_random_transactions_equal_the_reference(block: int) -> None:
 
 @pytest.mark.parametrize("first", [0, 12])
 def test_the_versions_left_are_those_that_a_cut_has(first: int) -> None:
-    """Also where they were written, which is what tells a restored run what is behind it."""
+    """Also the places where they were written, which a restored run needs."""
     for seed in range(first, first + 12):
         case = TransactionCase.of(seed, workers=1)
         flow, elements = random_transactions(Random(f"transactions {seed}"))
@@ -176,7 +176,7 @@ def kinds(graph: Graph) -> list[str]:
     """How each transaction runs."""
     units = Units(graph)
     found = []
-    for drawn in units.ordering.drawn:
+    for drawn in units.ordering.transactions:
         if drawn.open.id not in units.ordering.whole:
             found.append("apart")
             continue
@@ -209,7 +209,7 @@ def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_to_decide_alone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A keyed pass, and the same transactions in one region."""
+    """The same transactions in a keyed pass and in one region."""
     monkeypatch.setattr(
         transactional_module._Expansion, "_decides_alone", lambda self, drafted: False
     )
@@ -223,7 +223,7 @@ def test_to_decide_alone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_updates_that_nothing_can_refuse_are_keyed_passes() -> None:
-    """Also several of them, one with a key that was read, and with outputs and what is committed."""
+    """Also with several updates, a key that was read, outputs, and a reader of `committed`."""
     flow = ef.Flow("links")
     links, counts = flow.state("links", default=0), flow.state("counts", default=0)
     with flow.front("linked").transaction(name="link") as tx:
@@ -248,7 +248,7 @@ def test_updates_that_nothing_can_refuse_are_keyed_passes() -> None:
 
 
 def test_a_deposit_waits_for_the_transfers_on_its_state() -> None:
-    """Alone it would be a keyed pass; but transfers see what it did, and it what they did."""
+    """Alone it would be a keyed pass; but it and the transfers see each other's effects."""
     flow = ef.Flow("bank")
     accounts = flow.state("accounts", default=5)
     names = flow.state("names", default=0)
@@ -275,7 +275,7 @@ def test_a_deposit_waits_for_the_transfers_on_its_state() -> None:
 
 
 def test_reads_that_can_be_refused_wait_for_the_updates() -> None:
-    """No abort leads back from what only reads, so no cycle shows that it is decided as a whole."""
+    """A transaction that only reads has no abort edge, so no cycle in the graph joins its parts."""
     flow = ef.Flow("questions")
     one, other = flow.state("one", default=0), flow.state("other", default=0)
     numbers = flow.front("numbers")

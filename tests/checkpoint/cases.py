@@ -28,7 +28,7 @@ def graph(window: int = 3) -> Graph:
 
 
 def remote(folder: Path) -> CheckpointStore:
-    """A store that is told nothing of the disk below: no lock, no append, no fsync."""
+    """A store on a file system without locks, appends or fsync."""
     return CheckpointStore("", filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
 
 
@@ -36,7 +36,7 @@ STORES: dict[str, Callable[[Path], CheckpointStore]] = {"local": CheckpointStore
 
 
 def hash_of(key: Any, spread: int) -> int:
-    """A hash that equal keys share, and with a small spread others too."""
+    """A hash that equal keys share; with a small spread, other keys too."""
     return key_hash(key) if spread == 0 else key_hash(key) % spread - spread // 2
 
 
@@ -56,7 +56,7 @@ def state_of(rows: Iterator[Row]) -> State:
 
 
 class Workers:
-    """Writes cuts as so many workers would: each the rows of its range, in chunks."""
+    """Writes cuts as this many workers would: each the rows of its range, in chunks."""
 
     def __init__(self, store: CheckpointStore, incarnation: int, workers: int, spread: int) -> None:
         self.store = store
@@ -84,7 +84,7 @@ class Workers:
         dice: random.Random,
         time: tuple[int, int] = (0, 0),
     ) -> Manifest:
-        """A cut, not committed. ``changed`` is None for a full one."""
+        """Write a cut without committing it. ``changed`` is None for a full one."""
         parts = []
         for worker in range(self.workers):
             rows: list[Row] = []

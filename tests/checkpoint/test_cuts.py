@@ -1,4 +1,4 @@
-"""What was stored comes back: any rows, any chain, any number of workers, before and after."""
+"""What was stored is read back: any rows, any chain of cuts, any number of workers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_any_rows_come_back_to_any_number_of_workers(
 
 
 def grown(payload: Any, dice: random.Random) -> Any:
-    """The next accumulator: its lists have grown, or are other ones now."""
+    """The next accumulator: its lists have grown or were replaced."""
     if isinstance(payload, ef.PersistentList):
         return payload.extend(dice.choices("pqr", k=dice.randint(0, 300)))
     if isinstance(payload, Postings):
@@ -108,7 +108,7 @@ def fresh(dice: random.Random) -> Any:
 def test_a_chain_of_cuts_is_the_state_as_of_the_last(
     kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Buckets change, go and come back; cuts are given up; incarnations begin with more workers."""
+    """Buckets change, vanish and return; cuts are abandoned; incarnations have different workers."""
     dice = random.Random(f"{kind} {seed}")
     monkeypatch.setattr(tables, "_GROUP_ROWS_MAX", dice.choice([2, 7, 16_384]))
     store = STORES[kind](tmp_path)
@@ -141,7 +141,8 @@ def test_a_chain_of_cuts_is_the_state_as_of_the_last(
             number += 1
             full = newest is None or dice.random() < 0.1
             cut = workers.write(number, state, None if full else list(dirty), newest, dice)
-            if dice.random() < 0.7:  # else it is given up, and what changed is still to be stored
+            # otherwise it is abandoned, and its changes are still to be stored
+            if dice.random() < 0.7:
                 store.commit(cut)
                 newest, committed, dirty = cut, dict(state), {}
             assert store.latest() == newest
@@ -167,7 +168,7 @@ def test_a_growing_list_costs_a_cut_what_is_new(tmp_path: Path) -> None:
         cut = workers.write(number, state, list(state), cut, dice)
         store.commit(cut)
         assert cut.parts[-1].bytes < 10_000 < 300_000 < cut.parts[0].bytes
-    # The next incarnation goes on with it.
+    # The next incarnation continues from it.
     life = store.begin()
     workers = Workers(store, life.incarnation, 3, 0)
     assert workers.restore(cut) == state
@@ -180,7 +181,7 @@ def test_a_growing_list_costs_a_cut_what_is_new(tmp_path: Path) -> None:
 
 
 def test_a_tail_never_goes_on_with_a_cut_that_was_given_up(tmp_path: Path) -> None:
-    """Regression: memory of what was *written* would make the third cut unreadable."""
+    """Regression: relying on what was *written* made the third cut unreadable."""
     store = CheckpointStore(tmp_path)
     workers = Workers(store, store.begin().incarnation, 1, 0)
     dice = random.Random(1)
@@ -252,7 +253,7 @@ def test_scheduled_items_of_all_parts_count_until_the_cut_has_passed_them(tmp_pa
 
 
 def test_a_part_is_read_by_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader of a small range looks at few rows; a file of many runs is merged."""
+    """A reader of a small range reads few rows; a file of many runs is merged."""
     monkeypatch.setattr(
         tables.PartWriter.__init__, "__kwdefaults__", {"run_bytes": 20_000, "group_bytes": 2_000}
     )

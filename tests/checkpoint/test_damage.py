@@ -1,4 +1,4 @@
-"""Every truncation and every flipped bit is found, and a cut before it is used; or it is harmless."""
+"""Truncations and flipped bits are detected and an older cut is used, or they are harmless."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Stored:
         }
 
     def stride(self, path: Path) -> int:
-        """Every byte of what the latest cut needs; of other files, which are not looked at, some."""
+        """1 for files that the latest cut needs, so every byte is damaged; more for the others."""
         return 1 if self.needs(3, path) or path.name.endswith(".base.json") else 40
 
     def check(self, path: Path, what: str) -> bool:
-        """Whether the damage to this file was found. Whatever is returned is right."""
+        """Whether the damage to this file was detected. Whatever is restored must be right."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             refused = ""
@@ -87,7 +87,7 @@ def test_every_flipped_bit_is_found_or_harmless(stored: Stored) -> None:
         if stored.needs(3, path) and path.suffix == ".parquet":
             assert found == len(whole)  # the stride is 1
         if stored.needs(3, path) and path.suffix == ".json":
-            assert found > len(whole) / 2  # a blank may become another blank
+            assert found > len(whole) / 2  # one blank may become another
     assert not stored.check(files(stored)[0], "nothing")
 
 
@@ -101,7 +101,7 @@ def test_every_truncation_is_found(stored: Stored) -> None:
         path.unlink()
         if path.suffix == ".parquet":
             assert stored.check(path, f"{path.name} is missing") == counts
-        elif path.parent.name == "cuts":  # without its manifest a cut never was
+        elif path.parent.name == "cuts":  # a cut without its manifest never existed
             assert stored.store.latest() == stored.cuts[2 if stored.needs(3, path) else 3]
         path.write_bytes(whole)
 
@@ -116,7 +116,7 @@ def test_the_cut_before_is_used_and_its_rows_are_right(stored: Stored) -> None:
     with pytest.warns(DamagedCutWarning):
         life = stored.store.begin()
     assert life.restored == found
-    # It has been left behind: nobody is warned of it again.
+    # It was passed over once: there is no second warning.
     assert stored.store.latest() == found
     assert life.next_cut == 3
 

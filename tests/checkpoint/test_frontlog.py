@@ -1,4 +1,4 @@
-"""What a front log gives back: all that was durable, in order, whatever came after it."""
+"""A front log gives back everything that was durable, in order, whatever was written after it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = ["local", "remote"]
 
 
 class Place:
-    """A location, as one that appends or as one that has a file for each block."""
+    """A location that can append, or one that has a file for each block."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder = folder
@@ -183,7 +183,7 @@ def test_reservations(place: Place) -> None:
     assert place.reservation() is None  # not durable yet
     assert log.sync() == (1, "a", 5, 100)
     assert place.reservation() == 100
-    log.append([("b", 60)])  # it knows how far it has really promised; the next life does not
+    log.append([("b", 60)])  # this life knows what it has really promised; the next one does not
     log.close()
     log.close()
     following = place.writer(2)
@@ -269,7 +269,7 @@ def test_a_segment_that_is_lost_from_the_middle_is_an_error(tmp_path: Path) -> N
 
 
 def logged(folder: Path) -> tuple[Place, Path, list[Any], list[int]]:
-    """A log of two lives, its last segment, what it holds, and how much of that was synced when."""
+    """A log of two lives, its last segment, its entries, and how many were durable after each sync."""
     place = Place(folder, "local")
     entries: list[Any] = []
     ends = []
@@ -305,13 +305,14 @@ def test_what_a_disk_leaves_behind_a_crash_is_cut_off(tmp_path: Path) -> None:
     for rest in (b"\0" * 500, os.urandom(500), whole[:200], whole):
         path.write_bytes(whole + rest)
         assert place.read() == entries
-    # A hole where a block was not yet written, and a block behind it that was.
+    # A hole where a block was not written yet, and a later block that was.
     log = place.writer(3)
     log.append([("a", 300)])
     log.sync()
     path = place.segments()[-1]
     synced = path.stat().st_size
-    log.append([(n, 301 + n) for n in range(35_000)])  # more than waits: a block
+    # more than the buffer holds: a block is written
+    log.append([(n, 301 + n) for n in range(35_000)])
     log.append([(n, 99301 + n) for n in range(35_000)])
     data = bytearray(path.read_bytes())
     assert len(data) > synced + 10_000
@@ -330,7 +331,8 @@ def test_every_flipped_bit_of_what_was_durable_is_an_error(tmp_path: Path) -> No
     dice = random.Random(3)
     for path in (first, last):
         whole = path.read_bytes()
-        # The mark behind the last sync of the last segment has no witness, and needs none.
+        # The mark after the last sync of the last segment is unconfirmed, and need not be
+        # confirmed.
         durable = len(whole) if path == first else ends[-1] - 25
         for place_of_bit in range(len(whole)):
             damaged = bytearray(whole)
@@ -376,7 +378,7 @@ def test_a_file_of_a_block_that_is_damaged_or_missing_is_an_error(tmp_path: Path
 def test_many_appends_share_an_fsync_and_none_is_reported_before_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Group commit as the docstring shows it. What `sync` has said is on the disk by then."""
+    """Group commit as in the docstring. What `sync` has reported is on the disk by then."""
     synced_bytes: dict[int, int] = {}
     really = os.fsync
 
@@ -410,7 +412,7 @@ def test_many_appends_share_an_fsync_and_none_is_reported_before_its_own(
     assert len(reports) < 3000 / 2
     whole = path.read_bytes()
     for entries, size in random.Random(1).sample(reports, min(len(reports), 20)):
-        path.write_bytes(whole[:size])  # what a loss of power could not have taken
+        path.write_bytes(whole[:size])  # what a power failure cannot have taken
         assert len(place.read()) >= entries
     assert reports[-1][0] == 3000
     path.write_bytes(whole)

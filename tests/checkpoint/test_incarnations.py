@@ -1,4 +1,4 @@
-"""Two drivers on one location, what counts after that, and what may be removed."""
+"""Two drivers on one location: who is fenced off, which cuts count, and what may be removed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_newest_driver_wins(kind: str, tmp_path: Path) -> None:
 def test_a_driver_that_slips_through_the_fence_changes_nothing(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a lock it may be between its look at the incarnations and its rename."""
+    """Without a lock, a driver may be between reading the incarnations and its rename."""
     slow, fast = STORES[kind](tmp_path), STORES[kind](tmp_path)
     slow.begin()
     first = committed(slow, 1, 1)
@@ -111,7 +111,7 @@ def test_a_begin_that_crashed_is_no_life(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         store.begin(crash)
     assert store.latest() == first
-    with pytest.raises(FencedError):  # it was claimed all the same
+    with pytest.raises(FencedError):  # claimed nevertheless
         store.commit(write(store, 1, 2))
     with pytest.raises(CheckpointError, match="has not returned"):
         store.commit(write(store, 2, 2))
@@ -141,7 +141,7 @@ def test_drivers_that_begin_at_once_get_incarnations_of_their_own(
 def test_a_driver_that_claims_a_number_at_the_same_time_takes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a lock two may have seen the same newest number."""
+    """Without a lock, two drivers may have seen the same newest number."""
     one, other = STORES["remote"](tmp_path), STORES["remote"](tmp_path)
     seen = [0]
     monkeypatch.setattr(
@@ -165,12 +165,12 @@ def test_numbers_go_up(tmp_path: Path) -> None:
 def test_pruning_keeps_what_is_needed(kind: str, tmp_path: Path) -> None:
     store = STORES[kind](tmp_path)
     store.begin()
-    write(store, 1, 1)  # given up by a life that ended
+    write(store, 1, 1)  # abandoned by a life that has ended
     store.begin()
     cuts = [committed(store, 2, 2)]
     for number in (3, 4):
         cuts.append(committed(store, 2, number, base=cuts[-1]))
-    write(store, 2, 5)  # given up
+    write(store, 2, 5)  # abandoned
     cuts.append(committed(store, 2, 6))
     cuts.append(committed(store, 2, 7, base=cuts[-1]))
     under_way = write(store, 2, 8)
@@ -210,7 +210,7 @@ def test_pruning_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
 def test_a_file_is_on_the_disk_before_its_name_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For each file in turn: its content is synced, it is renamed, and its folder is synced."""
+    """For each file in turn: sync the content, rename it, sync the folder."""
     events: list[tuple[str, str]] = []
     sync, rename = os.fsync, os.rename
 

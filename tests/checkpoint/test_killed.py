@@ -1,4 +1,4 @@
-"""Processes that are really killed while they write: what was there before is still there."""
+"""Processes killed while they write: everything that was durable before is still there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from emberflow.checkpoint.logs.front_log import read_log
 
 KILLS = 4
 
-#: Begins a life and makes cuts for ever; cut n holds n for each key, a part of it in lists.
+#: Begins a life and makes cuts for ever; cut n holds n for each key, partly in lists.
 MAKES_CUTS = """
 import sys
 import emberflow as ef
@@ -51,7 +51,7 @@ while True:
     number += 1
 """
 
-#: Goes on where the log ends, and says what is durable. The time of position n is 3n + 1.
+#: Continues where the log ends, and prints what is durable. The time of position n is 3n + 1.
 LOGS = """
 import sys
 from emberflow.checkpoint.logs.front_log import FrontLogWriter
@@ -70,7 +70,7 @@ while True:
 
 
 def killed(program: str, *arguments: object, dice: random.Random) -> list[int]:
-    """What a process printed before it was killed, some lines and then some milliseconds on."""
+    """What a process printed before it was killed, after some lines and some milliseconds."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, *map(str, arguments)], stdout=subprocess.PIPE, text=True
     )
@@ -91,10 +91,10 @@ def test_killed_while_it_makes_cuts(tmp_path: Path) -> None:
     before = 0
     for _ in range(KILLS):
         printed = killed(MAKES_CUTS, tmp_path, dice=dice)
-        assert printed[0] == before  # it began with what we found
+        assert printed[0] == before  # it began with what is stored
         cut = store.latest()  # a warning would be an error
         assert cut is not None
-        assert cut.number in (printed[-1], printed[-1] + 1)  # or it was killed before it said so
+        assert cut.number in (printed[-1], printed[-1] + 1)  # or it was killed before it printed
         rows = list(store.rows(cut))
         assert sorted(row[2] for row in rows) == list(range(40))
         for row in rows:

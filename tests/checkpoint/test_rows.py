@@ -1,4 +1,4 @@
-"""The compiled columns of a cut's rows are those that Python makes, to the byte."""
+"""The C code and Python make the same bytes of a cut's rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCALARS = st.one_of(
     st.text(st.characters(max_codepoint=127), max_size=300).filter(lambda text: len(text) < 256),
     st.binary(max_size=255),
 )
-#: The same object again is pickled as 'that one'.
+#: Pickle writes the same object a second time as a reference.
 REPEATED = st.sampled_from(["a", "ab", b"c", ("d", 1), (("d",), None)])
 PLAIN = st.recursive(
     SCALARS | REPEATED, lambda inner: st.lists(inner, max_size=5).map(tuple), max_leaves=8

@@ -1,4 +1,4 @@
-"""A scan gives what a restore gives, of one step and of the keys that are wanted; and reads less."""
+"""A scan returns the rows of a restore, for one step and the wanted keys, and reads less."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scanned(
 
 
 def by_key(rows: list[tuple[Any, tuple[int, ...], Any]]) -> dict[Any, list[Any]]:
-    """In their order within a key; ``1`` and ``True`` are told apart by what is shown of them."""
+    """Values in their order within a key; ``1`` and ``True`` are distinguished by their ``repr``."""
     found: dict[Any, list[Any]] = {}
     for key, place, payload in rows:
         found.setdefault(key, []).append((repr(key), place, payload))
@@ -43,7 +43,7 @@ def by_key(rows: list[tuple[Any, tuple[int, ...], Any]]) -> dict[Any, list[Any]]
 def test_a_scan_agrees_with_a_restore_on_any_chain(
     kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Buckets change, go and come back, grow lists, share hashes; runs and row groups are small."""
+    """Buckets change, vanish, return, grow lists and share hashes; runs and row groups are small."""
     dice = random.Random(f"scan {kind} {seed}")
     monkeypatch.setattr(tables, "_GROUP_ROWS_MAX", dice.choice([1, 2, 7, 16_384]))
     monkeypatch.setattr(
@@ -197,7 +197,7 @@ def test_a_cut_that_is_held_is_not_pruned(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_held_cut_of_a_life_that_is_over_does_not_cost_a_cut_under_way(tmp_path: Path) -> None:
-    """Its number may be above that of the newest one that counts."""
+    """Its number may be above that of the newest valid cut."""
     store = CheckpointStore(tmp_path)
     store.begin()
     old = Workers(store, 1, 1, 0)

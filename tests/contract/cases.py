@@ -1,8 +1,8 @@
-"""What every runner has to agree on: all examples, and random flows.
+"""The cases on which all runners must agree: all examples, and random flows.
 
-A live run takes a second or two to start, so random flows go several at a time: parts of one flow
-that share nothing but the run. Each is still a random flow of `tests.strategies`, and the names of
-its fronts and sinks tell which one it is.
+A live run takes a second or two to start, so several random flows run together, as parts of one
+flow that share nothing. Each is a random flow of `tests.strategies`; the names of its fronts and
+sinks say which one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.strategies import Elements, random_flows_together
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-#: A soak runs this again and again, with other random flows; 0 is what every test run has.
+#: `make soak` runs this repeatedly with other random flows; 0 in every test run.
 ROUND = int(os.environ.get("EMBERFLOW_CONTRACT_ROUND", "0"))
 
 #: Seeds of random flows that run together.
@@ -40,7 +40,7 @@ class Case:
 
 @contextmanager
 def examples_importable() -> Iterator[None]:
-    """Examples are scripts beside each other. Whoever unpickles their payloads imports them."""
+    """Examples are scripts in one folder. Processes that unpickle their payloads import them."""
     sys.path.insert(0, str(EXAMPLES))
     try:
         yield

@@ -1,8 +1,8 @@
-"""Outputs as bytes, partition by partition, so that 'the same' leaves nothing to opinion.
+"""Outputs as bytes, partition by partition, so that 'the same' is exact.
 
-Python calls 1, True and 1.0 equal, and 0.0 and -0.0. A pickle does not. A plain one also tells
-whether two equal strings are one object, which is no property of the output; without the memo it
-tells values and types only.
+Python calls 1, True and 1.0 equal, and 0.0 and -0.0. A pickle does not. But a plain pickle also
+shows whether two equal strings are one object, which is no property of the output; without the memo
+it shows values and types only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def as_bytes(payload: Any) -> bytes:
 
 
 def by_partition(flow: ef.Flow, outputs: dict[str, list[Any]]) -> Bytes:
-    """What each partition has to hold, of outputs that a runner gives all in one order."""
+    """The expected content of each partition, from outputs that are in one order."""
     partitions: Bytes = {}
     for sink in flow.graph().sinks.values():
         for partition in range(sink.partitions):
@@ -47,7 +47,7 @@ def by_partition(flow: ef.Flow, outputs: dict[str, list[Any]]) -> Bytes:
 
 
 def differences(got: Bytes, want: Bytes) -> list[str]:
-    """Each partition that is not as it should be, and where it begins to differ."""
+    """Each partition that is wrong, and where it begins to differ."""
     if got.keys() != want.keys():
         return [f"partitions {sorted(got)}, expected {sorted(want)}"]
     found = []

@@ -1,7 +1,7 @@
-"""The runners that have to agree with the reference. Another one is another entry of `RUNNERS`.
+"""The runners that must agree with the reference. A new runner is a new entry of `RUNNERS`.
 
-A runner takes a case and a function that gives the Spark session, and returns the bytes of each
-partition of each sink that it was asked for: of all of them, but for batch (`asked_of_batch`).
+A runner takes a case and a function that returns the Spark session, and returns the bytes of each
+partition of each sink: of all sinks, except in batch (`asked_of_batch`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SECONDS = 60
 SEEDS_OF_NETWORKS = range(5)
-#: Of each shuffle of a batch.
+#: Partitions of each shuffle of a batch.
 PARTITIONS = (1, 3, 8)
 
 
@@ -42,7 +42,7 @@ def simulated(case: Case, spark: Callable[[], SparkSession], *, workers: int, se
 
 def live(case: Case, spark: Callable[[], SparkSession], *, workers: int) -> Bytes:
     kept = {name: sinks.Memory() for name in case.flow.graph().sinks}
-    # Of several fronts the order at equal times is that of their partitions.
+    # With several fronts, elements of equal times are ordered by partition.
     partitions = workers if len(case.elements) == 1 else 1
     query = (
         case.flow.live(spark())
@@ -68,7 +68,7 @@ def live(case: Case, spark: Callable[[], SparkSession], *, workers: int) -> Byte
 
 
 def batch(case: Case, spark: Callable[[], SparkSession], *, partitions: int) -> Bytes:
-    """What is asked of batch at this number of partitions, in one job: see `asked_of_batch`."""
+    """The sinks that `asked_of_batch` names for this number of partitions, in one job."""
     from pyspark.sql import functions as sql
 
     names = asked_of_batch(case, partitions)
@@ -99,10 +99,10 @@ def batch(case: Case, spark: Callable[[], SparkSession], *, partitions: int) -> 
 
 
 def asked_of_batch(case: Case, partitions: int) -> list[str]:
-    """The sinks that are looked at with so many partitions.
+    """The sinks that are computed with this many partitions.
 
-    Each sink is a plan of its own, and costs as much as a small flow. So where a flow has many, a
-    test run takes each at one number of partitions; `make soak` takes all of them at all.
+    Each sink is a plan of its own and costs as much as a small flow. So if a flow has many sinks, a
+    test run takes each with one number of partitions; `make soak` takes all with all.
     """
     names = list(case.flow.graph().sinks)
     if len(names) < len(PARTITIONS) or ROUND:
@@ -111,7 +111,7 @@ def asked_of_batch(case: Case, partitions: int) -> list[str]:
 
 
 def shuffled(spark: SparkSession, elements: list[Any], random: Random) -> Rows:
-    """The elements as rows of a few partitions, in any order; pickled, so that any payload will do."""
+    """The elements as rows of a few partitions, in any order; pickled, so any payload will do."""
     rows = [
         (element.time, pickle.dumps(element.payload))
         if isinstance(element, ef.At)
@@ -124,7 +124,7 @@ def shuffled(spark: SparkSession, elements: list[Any], random: Random) -> Rows:
 
 
 def in_order(elements: list[Any]) -> list[Any]:
-    """A front gives its elements in the order of time; a list may have them in any."""
+    """Elements by time: a front emits them in that order, while a list may have any."""
     if any(isinstance(element, ef.At) for element in elements):
         return sorted(elements, key=lambda element: element.time)
     return elements

@@ -1,4 +1,4 @@
-"""The contract: every runner gives what the reference gives, to the byte, in every partition."""
+"""The contract: every runner gives the reference's output, to the byte, in every partition."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.contract.runners import PARTITIONS, RUNNERS, asked_of_batch
 
 BY_NAME = {case.name: case for case in CASES}
 
-#: Examples that are no flow of their own.
+#: Examples without a flow of their own.
 NOT_CASES = {"conftest", "demo"}
 
 
 @cache
 def right(name: str) -> Bytes:
-    """What the reference gives. Pickled before anything else could touch it."""
+    """The reference's output, pickled before anything else could change it."""
     case = BY_NAME[name]
     return by_partition(case.flow, ef.run(case.flow, **case.elements))
 
@@ -29,7 +29,7 @@ def test_every_example_is_in_the_contract() -> None:
 
 
 def test_the_cases_have_output_and_partitions() -> None:
-    """A contract on nothing would always hold."""
+    """Without output the contract would always hold."""
     for case in CASES:
         assert any(right(case.name).values()), case.name
     assert any(partition > 0 for case in CASES for _, partition in right(case.name))

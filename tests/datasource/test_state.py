@@ -1,4 +1,4 @@
-"""A read of state, as Spark's processes do it, but in this one: types, filters, what is read."""
+"""Reads of state as Spark's processes do them, but in this process: types, filters, rows read."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def read(
     *,
     left: int | None = 0,
 ) -> list[dict[str, Any]]:
-    """All rows, by the way that Spark goes: planned here, pickled, read there."""
+    """All rows, in the steps that Spark takes: plan, pickle, unpickle, read."""
     schema = schema or state_schema(given)
     reader = state_reader(given, schema)
     remaining = list(reader.pushFilters(list(filters)))
@@ -233,7 +233,7 @@ def test_a_key_without_a_type_is_bytes_when_raw(tmp_path: Path) -> None:
 
 def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
     values: dict[Any, Any] = dict.fromkeys((f"k{n}" for n in range(3000)), 1)
-    # The sample is of the least hashes.
+    # The sample takes the least hashes.
     late = max(values, key=key_hash)
     values[late] = "many"
     write(tmp_path, values)
@@ -462,7 +462,7 @@ def test_parts_of_a_key_are_filtered_and_all_together_find_it(
 
 
 def test_a_schema_that_says_another_type_is_followed_without_filters(tmp_path: Path) -> None:
-    """To Spark the key is then another value than the one that was hashed."""
+    """For Spark the key is then a different value from the one that was hashed."""
     write(tmp_path, {0.1: 1, 2.5: 2})
     schema = sql.StructType([sql.StructField("key", sql.FloatType())])
     assert len(read(options(tmp_path), [spark.EqualTo(KEY, 2.5)], schema, left=1)) == 2
@@ -471,7 +471,7 @@ def test_a_schema_that_says_another_type_is_followed_without_filters(tmp_path: P
 
 
 def test_without_pushdown_spark_is_not_offered_any(tmp_path: Path) -> None:
-    """Spark would use the partitions of a filter for the next query of the same DataFrame too."""
+    """Spark would reuse the partitions of a filter for the next query on the same DataFrame."""
     write(tmp_path, {"a": 1, "b": 2})
     given = options(tmp_path, pushdown=False)
     assert len(read(given, [spark.EqualTo(KEY, "a")], left=1)) == 2

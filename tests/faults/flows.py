@@ -1,8 +1,8 @@
-"""What the fault tests run: an index of words whose output tells every mistake.
+"""The flow of the fault tests: a word index whose output shows every mistake.
 
-Each change record has the number of its document, so a lost or doubled one shows; the count of its
-word, so a state that went back or lost an update shows; and the word seen before it in the same
-document's bucket, so a wrong order shows.
+Each change record has the number of its document, which shows lost or repeated records; the count
+of its word, which shows state that went back or missed an update; and the previous word in the same
+document's bucket, which shows a wrong order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def index_flow() -> ef.Flow:
 
 
 def plain(payloads: list[Any]) -> list[Any]:
-    """As JSON has it: no tuples."""
+    """As JSON stores them: lists instead of tuples."""
     if isinstance(payloads, list | tuple):
         return [plain(payload) for payload in payloads]
     return payloads

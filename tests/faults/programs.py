@@ -1,4 +1,4 @@
-"""A query in a process of its own, to be killed as a whole and started again by the same command.
+"""A query in a process of its own, which tests kill as a whole and restart with the same command.
 
     python -m tests.faults.programs MASTER FOLDER COUNT RATE
 

@@ -1,4 +1,4 @@
-"""A live query between two streaming queries, in a process of its own, to be killed as a whole.
+"""A live query between two streaming queries, in a process of its own that tests kill as a whole.
 
     python -m tests.faults.structured_program NAME FOLDER
 
@@ -18,7 +18,7 @@ from emberflow import fronts, sinks
 
 
 def word_flow() -> ef.Flow:
-    """Words of lines, counted as they go."""
+    """A running count of the words of lines."""
     flow = ef.Flow("words between streams")
     words = flow.front("lines").flat_map(str.split, name="words")
     words.key_by(lambda word: word).count().sink("counts")
@@ -50,7 +50,8 @@ def main(name: str, folder: Path) -> None:
         .option("workers", 2)
         .option("checkpointLocation", folder / "live")
         .option("checkpointInterval", 200)
-        .option("keepFrontLogs", True)  # the test wants to know what went in, and when
+        # the test compares with the elements that entered, and their times
+        .option("keepFrontLogs", True)
         .start()
     )
     told = threading.Event()

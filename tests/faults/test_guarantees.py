@@ -25,7 +25,7 @@ NUMBERS = list(range(400))
 
 
 def parted() -> ef.Flow:
-    """Without state: what is processed again looks as if it had come again."""
+    """Without state: an element processed twice looks as if it had entered twice."""
     flow = ef.Flow("parted")
     flow.front("numbers").flat_map(lambda number: [[number, "a"], [number, "b"]]).sink("out")
     return flow
@@ -46,7 +46,7 @@ def killed(
     guarantee: str,
     interval: int = 300,
 ) -> list[Any]:
-    """What the sink holds after a run with kills."""
+    """The content of the sink after a run with kills."""
     dice = Random(4)
     query = (
         flow.live(spark)
@@ -87,7 +87,7 @@ def test_at_most_once_repeats_nothing_and_loses_elements_whole(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     front = fronts.Iterable(NUMBERS, rate=100, arrival=True)
-    # No cut between the kills: what was lost at the first stays lost when the second begins there.
+    # No cut between the kills: what the first kill lost stays lost when the second life begins.
     held = killed(spark, counted(), tmp_path, front, "at-most-once", interval=60_000)
     entered = logged(tmp_path, NUMBERS)
     assert len(entered) == len(NUMBERS)
@@ -115,7 +115,7 @@ def test_exactly_once_is_what_an_audit_of_logs_and_files_finds(
 
 
 class Slowly(fronts.Files):
-    """So that there is something left to kill."""
+    """Slow enough that there is something left to kill."""
 
     def read(self, partition: int, position: Any) -> Any:
         import time

@@ -1,7 +1,7 @@
-"""Processes really killed, at random moments: what the sinks hold equals the reference, to the byte.
+"""Processes killed at random moments: the sinks hold exactly the reference's bytes.
 
 Twenty kills in all: of Python workers, of an executor's JVM, of the sink's database server and of
-the driver; and a worker that is only stopped, is given up, and comes back to find itself fenced.
+the driver. One worker is only stopped, is replaced, and then finds itself fenced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 SECONDS = 240
-#: Another number, another set of random moments: `make soak FAULTS=10` tries ten.
+#: Each number gives other random moments: `make soak FAULTS=10` tries ten.
 ROUND = int(os.environ.get("EMBERFLOW_FAULTS_ROUND", "0"))
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +58,7 @@ def check_files(folder: Path, expected: dict[str, list[Any]]) -> None:
 
 
 def killed_worker(query: LiveQuery, dice: Random, signal_: int = signal.SIGKILL) -> int:
-    """Hit one of the workers at a random moment of the present life; its process id."""
+    """Signal one of the workers at a random moment of the present life; return its process id."""
 
     def running() -> list[int] | None:
         progress = query.lastProgress
@@ -85,14 +85,14 @@ def test_workers_are_killed(spark: SparkSession, tmp_path: Path, arrival: bool) 
     all_killed = tmp_path / "all killed"
 
     def held_back() -> Iterator[Any]:
-        """On a slow machine the last kill would come when all is done, and nobody were missed."""
+        """So that the last kill does not come when all is done, which no query would notice."""
         yield from given[:-1]
         deadline = time.monotonic() + SECONDS
         while not all_killed.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         yield given[-1]
 
-    # The times that elements got are in the front's log, and are the reference's too.
+    # The front's log has the times of the elements; the reference uses them too.
     query = (
         index_flow()
         .live(spark)
@@ -148,16 +148,16 @@ def test_a_worker_that_was_only_stopped_is_fenced(spark: SparkSession, tmp_path:
 def test_an_element_that_kills_its_process_does_not_do_so_for_ever(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Four lives end at it, and then the query does, with what was final ahead of it stored."""
+    """It ends four lives, and then the query; all output final before it is stored."""
     flow, poison, all_ahead_is_final = ef.Flow("poisoned"), 40, tmp_path / "all ahead is final"
 
     def look(number: int) -> int:
         if number == poison:
-            os.kill(os.getpid(), signal.SIGKILL)  # as a crash in a library of C would
+            os.kill(os.getpid(), signal.SIGKILL)  # like a crash in a C library
         return number
 
     def held_back() -> Iterator[int]:
-        """Else the first life might be lost before all ahead is final, and the next get further."""
+        """Otherwise the first life might die before earlier output is final, and the next get further."""
         yield from range(poison)
         deadline = time.monotonic() + SECONDS
         while not all_ahead_is_final.exists() and time.monotonic() < deadline:
@@ -191,7 +191,7 @@ def test_an_element_that_kills_its_process_does_not_do_so_for_ever(
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    """One of its own: it is killed."""
+    """A server of its own, because it is killed."""
     with running_server() as server:
         yield server
 
@@ -257,7 +257,7 @@ class Program:
         return self.process.stdout.readline().decode().split()
 
     def end(self) -> None:
-        """All of it: the driver, its JVM, executors and Python workers."""
+        """Kill all of it: the driver, its JVM, executors and Python workers."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(60)
@@ -267,7 +267,7 @@ class Program:
 
 
 def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path) -> None:
-    """Only the driver's own process: its JVM and workers have to notice by themselves."""
+    """Only the driver's process: its JVM and workers have to notice by themselves."""
     dice = Random(f"driver {ROUND}")
     count = 400 if ROUND else 200
     programs: list[Program] = []
@@ -311,7 +311,7 @@ def test_executors_are_killed(tmp_path: Path) -> None:
 
 
 def executor_of(pid: int) -> int:
-    """The JVM that a Python worker works for: the first of its ancestors that is none of Python's."""
+    """The JVM of a Python worker: the first of its ancestors that is not a Python process."""
     while True:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(") ")
         if "java" in name:

@@ -1,9 +1,9 @@
-"""Files through Structured Streaming into a flow and out to Parquet, with everybody killed on the way.
+"""Files through Structured Streaming into a flow and out to Parquet, with all processes killed.
 
-The live query has a driver of its own. Its worker is killed, then its driver with all of its processes;
-both streaming queries are stopped in the middle of what they do and started again from their checkpoints.
-What the Parquet files hold is what the reference runner gives for the lines, under the times that the
-front's log says they got; and the lines are those of the files, each once.
+The live query has a driver of its own. The test kills its worker, then its driver with all its
+processes; it stops both streaming queries in the middle of a batch and restarts them from their
+checkpoints. The Parquet files must hold what the reference runner gives for the lines at the times
+in the front's log; and the lines must be those of the files, each once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.xdist_group("structured"), pytest.mark.timeout(1_800)]
 
 ROOT = Path(__file__).parents[2]
-#: Patience for a machine that is busy with other things; Spark itself gives a Python process 10.
+#: Long enough for a busy machine; Spark itself gives a Python process 10.
 SECONDS = 600
 FILES = 12
 COLUMNS = "word string, n long, _time long, _path binary"
@@ -78,7 +78,7 @@ class Driver:
 
 
 class Streams:
-    """Both streaming queries. Either may fail when the live query goes, and is then started again."""
+    """Both streaming queries. Either may fail when the live query dies, and is then restarted."""
 
     def __init__(self, spark: SparkSession, name: str, folder: Path) -> None:
         self._spark = spark
@@ -127,7 +127,7 @@ class Streams:
         self.reading = self._read()
 
     def keep_alive(self) -> None:
-        """As whoever runs them would, after what they failed with, and with a pause that grows."""
+        """Restart what has failed, as an operator would, with a growing pause."""
         for stream, restart in (
             (self.writing, self.restart_writing),
             (self.reading, self.restart_reading),
@@ -155,7 +155,8 @@ def add_files(folder: Path, lines: list[list[str]], numbers: range) -> None:
     for number in numbers:
         path = folder / f"{number:02d}.txt"
         path.write_text("".join(f"{line}\n" for line in lines[number]))
-        # The source takes files by the time of their last change; it sees them whole, when they move.
+        # The source takes files by modification time, and sees them only once they are complete and
+        # renamed.
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
         path.rename(folder / "in" / path.name)
 
@@ -178,7 +179,7 @@ def read_back(spark: SparkSession, folder: Path) -> list[tuple[str, int]]:
 
 
 def taken_in(folder: Path) -> list[ef.At]:
-    """What the front took in, with the times that its log gave it."""
+    """The elements that the front took in, with the times in its log."""
     front = lines_front().placed(word_flow().graph().fronts["lines"], str(folder / "live"))
     payloads: dict[Any, str] = {}
     for element in front.read(0, None):

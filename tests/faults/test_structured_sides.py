@@ -1,8 +1,8 @@
-"""The live query killed, its worker and its driver, between two streams that die and repeat as Spark does.
+"""A live query, killed with its driver, between two streams that die and repeat like Spark's.
 
-Here both streams are played: what Spark would call, in the order in which it would, with a checkpoint of
-each that is all they keep when they die, at random moments, in the middle of a batch. So a few seconds
-see more deaths than real streaming queries would in minutes (`test_structured` has those).
+Both streams are simulated: they make the calls that Spark would make, in the same order. Each keeps
+only a checkpoint when it dies, at random moments, in the middle of a batch. So a few seconds see
+more deaths than real streaming queries would in minutes (`test_structured` has those).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ LINES = StructType([StructField("value", StringType())])
 
 
 class StreamDiedError(Exception):
-    """A stream has died; what it had in memory is gone."""
+    """A stream has died; everything it had in memory is gone."""
 
 
 class Feeding:
-    """Writes batch after batch, two tasks each."""
+    """Writes batch after batch, each with two tasks."""
 
     def __init__(self, name: str, dice: Random, patch: pytest.MonkeyPatch) -> None:
         self._source = EmberflowSource({"query": name, "front": "lines", "timeout": "240"})
@@ -72,13 +72,13 @@ class Feeding:
 
 
 class Storing:
-    """Reads batch after batch, and stores each once, under its number, as a file sink of Spark does."""
+    """Reads batch after batch and stores each once, under its number, like a file sink of Spark."""
 
     def __init__(self, name: str, dice: Random) -> None:
         self._source = EmberflowSource({"query": name, "sink": "counts", "timeout": "240"})
         self._dice = dice
-        self.offsets: list[dict[str, Any]] = []  # its checkpoint: offsets that were planned,
-        self.done = 0  # and how many of the batches up to them are done
+        self.offsets: list[dict[str, Any]] = []  # its checkpoint: the planned offsets,
+        self.done = 0  # and how many of their batches are done
         self.stored: dict[int, list[tuple[str, int]]] = {}
         self._reader: Any = None
 

@@ -1,10 +1,9 @@
-"""Transactions live on Spark while their workers are killed: isolation, and money.
+"""Transactions live on Spark while workers are killed: isolation, and money.
 
-Two things are shown without the reference. A history of list-append transactions, recorded from what
-sinks hold in the end, has no cycle of dependencies, and is that of the order of global times. And no
-observer, at any time, sees a sum of balances that is not the one the bank began with: neither at the
-end, nor in the outputs, nor in any cut, while the bank runs as fast as it can and is hit again and
-again.
+Two things are shown without the reference. A history of list-append transactions, recorded from the
+final content of sinks, has no cycle of dependencies and follows the order of global times. And no
+observer ever sees a sum of balances other than the initial one: not at the end, not in the outputs
+and not in any cut, while the bank runs at full speed and workers are killed again and again.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 
 def test_a_history_under_kills_is_serializable(spark: SparkSession, tmp_path: Path) -> None:
-    """Complete, too: each transaction is told once, as committed with all that it did, or rejected."""
+    """It is complete, too: each transaction appears once, committed with all effects or rejected."""
     dice = Random(f"history {ROUND}")
     keys, more_keys, kills = 20, 2, 3
     elements = drawn_work(dice, count=900, keys=keys, more_keys=more_keys, looks=10)
@@ -75,7 +74,7 @@ SUM = ACCOUNTS * OPENING
 
 
 def transfers(first: int) -> Iterator[ef.At[Any]]:
-    """Every second one, without end and always the same: who, to whom, how much, which."""
+    """Every second number, without end and always the same: source, target, amount, number."""
     for number in count(first, 2):
         dice = Random(number)
         source, target = dice.randrange(ACCOUNTS), dice.randrange(ACCOUNTS)
@@ -83,7 +82,7 @@ def transfers(first: int) -> Iterator[ef.At[Any]]:
 
 
 def bank() -> ef.Flow:
-    """Transfers among few accounts, to oneself too; what would overdraw an account is refused."""
+    """Transfers among few accounts, also to oneself; one that would overdraw an account is refused."""
     flow = ef.Flow("bank under fire")
     accounts = flow.state("accounts", default=OPENING)
 
@@ -106,12 +105,12 @@ def bank() -> ef.Flow:
 
 
 def total(balances: dict[int, int]) -> int:
-    """Of all accounts: one that nobody touched holds what it began with."""
+    """The sum of all accounts; an untouched account holds its initial balance."""
     return sum(balances.get(account, OPENING) for account in range(ACCOUNTS))
 
 
-#: Ways to look at the balances of a running query: what is there now, or None while it cannot tell.
-#: Each answer has to have the same sum, whoever was hit when. `LiveQuery.read` belongs here.
+#: Ways to look at the balances of a running query; None if there is nothing to see yet. The
+#: balances of every answer must have the same sum, whatever was killed.
 Observer = Callable[[LiveQuery, Path], dict[int, int] | None]
 
 
@@ -147,7 +146,7 @@ def test_money_is_neither_made_nor_lost(spark: SparkSession, tmp_path: Path) -> 
         .write(**{name: sinks.Files(tmp_path / name) for name in flow.graph().sinks})
         .option("workers", 2)
         .option("checkpointLocation", location)
-        .option("credit", 1_000)  # what is taken in has to be dealt with when it stops
+        .option("credit", 1_000)  # few, because all of it must be processed after the stop
         .option("checkpointInterval", 100)
         .option("checkpointsKept", 10_000)
         .start()
@@ -170,16 +169,16 @@ def test_money_is_neither_made_nor_lost(spark: SparkSession, tmp_path: Path) -> 
         until(lambda: len(CheckpointStore(location).cuts()) > seen + 2, "cuts of the last life")
     finally:
         query.stop()
-    failure = query.exception()  # a busy machine may not get done with all that was taken in
+    failure = query.exception()  # a busy machine may not finish all elements in time
     assert failure is None or "did not drain" in str(failure), failure
     assert looks
-    # In every cut of every life: no transfer is there by half, decided or not.
+    # In every cut of every life: no transfer is half applied.
     for cut in CheckpointStore(location).cuts():
         balances = balances_of(location, cut)
         assert total(balances) == SUM, cut
         assert min(balances.values(), default=0) >= 0, cut
-    # In the outputs: each transfer once, and those that were done, one after another, give the
-    # balances that were told.
+    # In the outputs: each transfer appears once, and the committed ones, applied in order, give the
+    # reported balances.
     done, refused, told = (
         sinks.read_files(tmp_path / name) for name in ("done", "refused", "balances")
     )

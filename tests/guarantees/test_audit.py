@@ -1,4 +1,4 @@
-"""`emberflow audit`: a verdict on stdout, and 0 for a guarantee that is good enough."""
+"""`emberflow audit`: a verdict on stdout, and exit code 0 if the guarantee is good enough."""
 
 from __future__ import annotations
 

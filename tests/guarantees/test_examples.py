@@ -1,4 +1,4 @@
-"""Examples of the paper, and of each line of its fine print, judged by hand."""
+"""The paper's examples, and a case for each rule of its definitions, judged by hand."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from emberflow.guarantees.verdict import NOTHING
 
 
 def concatenation_of_two() -> ef.Flow:
-    """Figure 1: one operation that concatenates the last two strings of asynchronous channels."""
+    """Figure 1: an operation that concatenates the last two strings from asynchronous channels."""
     flow = ef.Flow("concatenation")
     channels = ef.merge(flow.front("x1"), flow.front("x2"))
     channels.key_by(lambda text: None).group(window=2).map("".join).sink("y")
     return flow
 
 
-#: Table II. The operation takes d before b, which is what their global times say here.
+#: Table II. The operation takes d before b, as their global times here say.
 TABLE_2 = {
     "x1": [ef.At(1, "a"), ef.At(4, "b"), ef.At(5, "e")],
     "x2": [ef.At(2, "c"), ef.At(3, "d")],
@@ -36,7 +36,7 @@ def test_table_2_is_exactly_once() -> None:
 
 
 def test_table_2_with_another_order_after_the_recovery_is_inconsistent() -> None:
-    """Section III D: the state becomes [b, d], all inputs are applied once, and it is wrong."""
+    """Section III D: the state becomes [b, d]. All inputs are applied once, and it is wrong."""
     outputs = {"y": ["a", "ac", "cd", "db", "de"]}
     verdict = judge(concatenation_of_two(), TABLE_2, outputs, failures=[5])
     assert verdict.guarantee is Guarantee.INCONSISTENT
@@ -94,7 +94,7 @@ class TestAtLeastOnce:
         flow.front("words").distinct().sink("words")
         inputs = {"words": list("abcab")}
         assert judge(flow, inputs, {"words": list("abc")}).exactly_once
-        # No walk is longer for what changes nothing: this ends, and soon.
+        # The search does not repeat elements that change nothing, so it ends, and soon.
         assert judge(flow, inputs, {"words": list("abb")}).guarantee is Guarantee.INCONSISTENT
 
     def test_a_failure_repeats_an_element_once(self) -> None:
@@ -143,13 +143,13 @@ class TestAtMostOnce:
 def test_one_lost_and_another_repeated_is_none_of_them() -> None:
     verdict = judged("a", "ab", "abb", "abbd")
     assert verdict.guarantee is Guarantee.INCONSISTENT
-    # Up to here repetition alone explains it.
+    # Up to here, repetition alone explains the output.
     assert verdict.first.position == 2
     assert (verdict.unexplained.position, verdict.unexplained.held) == (3, "abbd")
 
 
 def test_an_output_can_keep_two_at_once() -> None:
-    """It shows whether the number of elements is odd, at the end: one less or one more is the same."""
+    """The output is the parity of the count: one element less looks like one more."""
     flow = ef.Flow("parity")
     counts = flow.front("words").key_by(lambda word: None).window(ef.Tumbling(9), emit="close")
     counts.count().map(lambda result: result.value % 2).sink("odd")
@@ -212,7 +212,7 @@ def test_it_says_undecided_where_the_effort_ends() -> None:
 
 
 def test_long_stretches_take_few_steps() -> None:
-    """Far less than the pairs of elements there are: the effort would not do for those."""
+    """Far fewer than there are pairs of elements, for which the effort would not suffice."""
     flow = ef.Flow("last three")
     numbers = flow.front("numbers").key_by(lambda number: number % 5)
     numbers.reduce(first=lambda n: (n,), combine=lambda last, n: (*last[-2:], n)).sink("last")

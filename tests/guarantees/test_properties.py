@@ -1,8 +1,8 @@
-"""Random flows, mutilated outputs, and an oracle that tries every input there is.
+"""Random flows, damaged outputs, and an oracle that tries every possible input.
 
-The oracle shares no code with the search: it writes down all parts of the elements, and all ways in
-which each may enter once more, runs each with `emberflow.run`, and looks whether the output is among
-the results. It is meant to be obviously right, and for a handful of elements it is quick enough.
+The oracle shares no code with the search. It lists all subsets of the elements, and all ways in
+which each may enter twice, runs each with `emberflow.run`, and checks whether the output is among
+the results. It is meant to be obviously right, and is fast enough for a few elements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Outputs: TypeAlias = dict[str, list[Any]]
 Timed: TypeAlias = list[tuple[int, str, Any]]
 
 SEEDS = 30
-#: The oracle enters copies at times of their own, so flows that look at the time are not for it.
+#: The oracle gives copies other times, so it cannot judge flows that look at the time.
 LOOK_AT_TIME = {"with_time", "schedule", "time_window", "session", "join", "loop"}
 
 
@@ -67,7 +67,7 @@ def with_repetitions(flow: ef.Flow, timed: Timed) -> Iterator[Outputs]:
 
 
 def walks(elements: int) -> Iterator[tuple[int, ...]]:
-    """Each element once or twice, the first entries in order."""
+    """Each element once or twice, first entries in order."""
 
     def further(walk: tuple[int, ...], first: int) -> Iterator[tuple[int, ...]]:
         if first == elements:
@@ -89,7 +89,7 @@ def test_the_oracle_has_all_walks() -> None:
 
 
 def mutilated(random: Random, reference: Outputs, other: list[Outputs]) -> Outputs:
-    """What a bad recovery might leave behind."""
+    """What a faulty recovery might leave behind."""
     kind = random.choice(["other", "other", "drop", "double", "swap", "alter", "again", "cut"])
     if kind == "other":
         return random.choice(other)
@@ -108,7 +108,7 @@ def mutilated(random: Random, reference: Outputs, other: list[Outputs]) -> Outpu
         held[one], held[two] = held[two], held[one]
     elif kind == "alter":
         held[one] = random.randint(-9, 9)
-    elif kind == "again":  # state restored, delivered again
+    elif kind == "again":  # state restored, output delivered again
         outputs[name] = held[: two + 1] + held[one:]
     else:
         del held[one:]
@@ -149,7 +149,7 @@ def test_repetitions_are_judged_as_the_oracle_says(seed: int) -> None:
 
 
 def check_explanation(flow: ef.Flow, timed: Timed, outputs: Outputs, verdict: Verdict) -> None:
-    """An explanation really gives the output."""
+    """Check that an explanation really gives the output."""
     if verdict.guarantee is Guarantee.AT_MOST_ONCE:
         lost = [(e.global_time.time, e.front, e.payload) for e in verdict.lost]
         kept = [entry for entry in timed if entry not in lost]
@@ -158,7 +158,7 @@ def check_explanation(flow: ef.Flow, timed: Timed, outputs: Outputs, verdict: Ve
 
 @pytest.mark.parametrize("seed", range(100))
 def test_the_reference_is_exactly_once_and_the_search_agrees(seed: int) -> None:
-    """Asked of the search, which never has to, the reference's own output has an explanation."""
+    """The search explains the reference's own output, although `judge` never asks it to."""
     flow, elements = random_flow(Random(seed))
     outputs: Any = ef.run(flow, **elements)
     assert judge(flow, elements, outputs).exactly_once
@@ -181,7 +181,7 @@ def in_partitions(flow: ef.Flow, name: str, held: list[Any]) -> dict[int, list[A
 
 
 def follows(flow: ef.Flow, elements: Any, outputs: Any) -> bool:
-    """Whether a trial on the elements as they are gives these outputs."""
+    """Whether a trial on the unchanged elements gives these outputs."""
     from emberflow.guarantees.outputs import Observed
     from emberflow.guarantees.trial import Trial
     from emberflow.runners.elements import timed_elements

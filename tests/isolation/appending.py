@@ -1,20 +1,20 @@
-"""A flow of list-append transactions, and the history that its outputs tell.
+"""A flow of list-append transactions, and the history that its outputs show.
 
 Each element is a transaction over two states of lists. In this order, which is that of places, it
 
 1. reads some keys of ``lists``,
-2. appends to some keys of ``lists``, where what has become of the list may be refused,
+2. appends to some keys of ``lists``; a check of the resulting list may refuse,
 3. appends to some keys of ``more``,
-4. *chases*: reads a key of ``lists``, and what it sees decides to which key of ``more`` it appends,
+4. *chases*: reads a key of ``lists``, and its value decides to which key of ``more`` it appends,
 5. reads some keys of both,
 
-and a constraint over the lengths of all lists may refuse the whole. Both refusals depend on how long
-lists are, so a transaction that sees one value more or less than it should decides otherwise. *Looks*
-read all keys of both states at once; the last of them comes after all else, and shows what is there
-at the end.
+and a constraint over the lengths of all lists may refuse the whole transaction. Both refusals
+depend on the lengths of lists, so a transaction that sees one value more or less than it should
+decides differently. *Looks* read all keys of both states at once; the last look comes after
+everything else and shows the final state.
 
-A value tells who appended it: it is the transaction's number and a count. All outputs are made of
-lists, strings and ints, as they are read back from files of JSON.
+A value names the transaction that appended it: it is the transaction's number and a count. All
+outputs consist of lists, strings and ints, so that they can be read back from JSON files.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 import emberflow as ef
 from emberflow.guarantees.isolation import Append, Read, Transaction
 
-#: Values that a transaction appends at most.
+#: How many values a transaction may append.
 VALUES = 100
 
 
 class Work(NamedTuple):
-    """An element: the keys of each of the five parts above."""
+    """An element: the keys for each of the five parts above."""
 
     number: int
     reads: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ class Work(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What an access is asked for."""
+    """The arguments of an access."""
 
     number: int
     part: int
@@ -76,7 +76,7 @@ def appending_flow(keys: int, more_keys: int) -> ef.Flow:
         ]
 
     def chased(pair: tuple[Step, tuple[int, ...]]) -> tuple[Step, list[Any]]:
-        """The next step, and what led there."""
+        """The next step, and what led to it."""
         step, seen = pair
         return step._replace(key=(sum(seen) + len(seen)) % more_keys), [step.key, list(seen)]
 
@@ -157,10 +157,10 @@ def appending_flow(keys: int, more_keys: int) -> ef.Flow:
 def drawn_work(
     random: Random, *, count: int, keys: int, more_keys: int, looks: int
 ) -> dict[str, list[Any]]:
-    """Elements at times of their own: of two fronts in turn, and looks between and after them."""
+    """Elements at distinct times: of two fronts in turn, with looks in between and at the end."""
 
     def some(most: int) -> tuple[int, ...]:
-        # A few keys are much wanted.
+        # A few keys are much more frequent.
         return tuple(
             min(random.randrange(keys), random.randrange(keys))
             for _ in range(random.randint(0, most))
@@ -191,7 +191,7 @@ def drawn_work(
 
 @dataclass(frozen=True)
 class History:
-    """What the outputs tell, and whether they tell all."""
+    """The history that the outputs show, and whether it is complete."""
 
     transactions: list[Transaction]
     final: dict[Any, list[int]]
@@ -200,7 +200,7 @@ class History:
 
 
 def recorded(elements: dict[str, list[Any]], outputs: dict[str, list[Any]]) -> History:
-    """The history, from elements and outputs alone."""
+    """The history, derived from elements and outputs alone."""
     works = {at.payload.number: at for name in ("left", "right") for at in elements[name]}
     looks = {at.payload: at for at in elements["looks"]}
     seen: dict[int, list[Any]] = {}
@@ -240,7 +240,7 @@ def recorded(elements: dict[str, list[Any]], outputs: dict[str, list[Any]]) -> H
 
 
 def _committed(lines: Iterable[Any]) -> list[Append | Read]:
-    """Its operations in order; that an update gives the new value is a read behind it."""
+    """The operations in order. The new value that an update returns counts as a read after it."""
     done: list[Append | Read] = []
     for _, _, kind, state, key, value, values, *led in sorted(lines, key=lambda line: line[1]):
         if kind == "chase":
@@ -252,7 +252,7 @@ def _committed(lines: Iterable[Any]) -> list[Append | Read]:
 
 
 def _rejected(work: Work, values: Iterable[Any]) -> list[Append | Read]:
-    """What it is known to have seen, with what is its own; and what else it would have appended."""
+    """What it is known to have read, with its own appends, and what it would have appended."""
     done: list[Append | Read] = []
     appended = set()
     for state, key, seen in values:

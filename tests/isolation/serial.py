@@ -1,4 +1,4 @@
-"""Histories of list-append transactions that were executed one after another, and trying all orders."""
+"""Histories of list-append transactions executed one after another, and a search over all orders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Lists = dict[Any, tuple[Any, ...]]
 def serial_history(
     random: Random, *, transactions: int, keys: int, operations: int = 4
 ) -> tuple[list[Transaction], Lists]:
-    """Transactions in the order of ``at``, recorded in another one, and what is there at the end."""
+    """Transactions executed in the order of ``at``, recorded in another order, and the final state."""
     lists: Lists = {}
     history = []
     value = 0
@@ -40,7 +40,7 @@ def serial_history(
 
 
 def executed(history: Iterable[Transaction]) -> Lists | None:
-    """What is there after one transaction after another; None if one saw something else."""
+    """The state after executing all transactions; None if one of them read something else."""
     lists: Lists = {}
     for transaction in history:
         for one in transaction.operations:
@@ -53,7 +53,7 @@ def executed(history: Iterable[Transaction]) -> Lists | None:
 
 
 def some_order_explains(history: Sequence[Transaction], final: Lists | None) -> bool:
-    """Whether there is a serial order of what was committed: by trying all of them."""
+    """Whether some serial order explains the committed transactions, by trying all of them."""
     committed = [transaction for transaction in history if transaction.committed]
     for order in permutations(committed):
         lists = executed(order)
@@ -65,7 +65,7 @@ def some_order_explains(history: Sequence[Transaction], final: Lists | None) -> 
 def with_operation(
     history: list[Transaction], index: int, number: int, operation: Append | Read
 ) -> list[Transaction]:
-    """The same history, but for one operation of one transaction."""
+    """The same history with one operation of one transaction replaced."""
     changed = list(history[index].operations)
     changed[number] = operation
     return [

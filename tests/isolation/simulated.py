@@ -23,7 +23,7 @@ def drawn(seed: int) -> tuple[ef.Flow, dict[str, list[Any]]]:
 
 
 def anomalies(elements: dict[str, list[Any]], outputs: dict[str, list[Any]]) -> list[Anomaly]:
-    """What is wrong with the history that outputs tell. It has to be a whole one."""
+    """The anomalies of the history that the outputs show, which has to be complete."""
     history = recorded(elements, outputs)
     assert history.incomplete == []
     found = find_anomalies(history.transactions, final=history.final)
@@ -31,7 +31,7 @@ def anomalies(elements: dict[str, list[Any]], outputs: dict[str, list[Any]]) -> 
 
 
 def simulated(seed: int) -> list[Anomaly]:
-    """What is wrong with the history of a seed."""
+    """The anomalies of the history of a seed."""
     flow, elements = drawn(seed)
     graph = flow.graph()
     worker = always_trimming(Worker) if seed % 2 else Worker

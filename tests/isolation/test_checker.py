@@ -1,6 +1,6 @@
-"""The judge of isolation is right: what it finds is there, and what is there it finds.
+"""The isolation checker is right: it finds all anomalies and nothing else.
 
-Small histories are held against trying all orders, so neither of the two can be wrong alone.
+On small histories it is compared with a search over all orders, so neither can be wrong alone.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def test_a_long_history_needs_no_recursion() -> None:
 
 
 def test_it_knows_nothing_of_what_it_judges() -> None:
-    """Neither the engine nor any runner: only an algorithm on graphs."""
+    """It imports neither the engine nor any runner: it is only an algorithm on graphs."""
     for module in (isolation, cycles):
         assert module.__file__ is not None
         tree = ast.parse(Path(module.__file__).read_text())
@@ -289,7 +289,7 @@ def test_a_serial_history_passes(seed: int) -> None:
 @given(seeds, st.booleans(), st.integers(0, 4))
 @settings(max_examples=500, deadline=None)
 def test_it_says_what_trying_all_orders_says(seed: int, ends: bool, mistakes: int) -> None:
-    """Some reads of a serial history are made to see something else: is there still an order?"""
+    """Some reads of a serial history are changed: is there still an order that explains it?"""
     random = Random(seed)
     history, final = serial_history(random, transactions=5, keys=2, operations=3)
     for _ in range(mistakes):
@@ -300,7 +300,7 @@ def test_it_says_what_trying_all_orders_says(seed: int, ends: bool, mistakes: in
 
 
 def another_read(random: Random, history: list[Transaction], final: Lists) -> list[Transaction]:
-    """A read sees an earlier or a later version, or one that never was."""
+    """A read that sees an earlier version, a later one, or one that never existed."""
     reads = places(history, Read)
     if not reads:
         return history
@@ -329,7 +329,7 @@ Corrupted = tuple[list[Transaction], Lists]
 
 
 def a_read_without_a_value(random: Random, history: list[Transaction], final: Lists) -> Corrupted:
-    """One that is not the last, so that the list is no version any more."""
+    """Drops a value that is not the last, so that the list is no longer any version."""
     choices = [at for at in places(history, Read) if len(_seen(history, at)) > 1]
     assume(choices)
     at = random.choice(choices)
@@ -384,7 +384,7 @@ def a_read_of_a_rejected_value(
 def a_commit_that_was_a_rejection(
     random: Random, history: list[Transaction], final: Lists
 ) -> Corrupted:
-    """What it appended is there; but it is told to have been rejected."""
+    """Its appends are there, but it is recorded as rejected."""
     choices = {index for index, _ in places(history, Append)}
     assume(choices)
     index = random.choice(sorted(choices))

@@ -1,7 +1,7 @@
-"""The judge of isolation looks at the simulation: at what it gives, and at what it gives when broken.
+"""The isolation checker judges the simulation, both intact and broken.
 
-It knows the outputs only, and nothing of the reference. ``python -m tests.simulation.soak --histories``
-for as many seeds as you want.
+It sees only the outputs, not the reference. More seeds: ``python -m tests.simulation.soak
+--histories``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_with_crashes_too(first: int) -> None:
 
 
 def test_the_histories_are_worth_it() -> None:
-    """Transactions are refused by both, follow what they read, and see what others appended."""
+    """Both kinds of refusal occur, chases follow what they read, and reads see others' appends."""
     rejected: dict[str, int] = {}
     committed = chased = 0
     for seed in range(10):
@@ -61,13 +61,13 @@ def test_the_histories_are_worth_it() -> None:
 def test_what_is_broken_shows(
     monkeypatch: pytest.MonkeyPatch, break_: broken.Break, kinds: set[str]
 ) -> None:
-    """But for constraints: that they hold is no matter of isolation."""
+    """Except constraints, which are not a matter of isolation."""
     break_(monkeypatch)
     found: set[str] = set()
     for seed in range(20 if kinds else 5):
         try:
             found |= {anomaly.kind for anomaly in simulated(seed)}
-        except (EmberflowError, AssertionError):  # the engine noticed, or the history is not whole
+        except (EmberflowError, AssertionError):  # the engine noticed, or the history is incomplete
             continue
         if kinds & found:
             break

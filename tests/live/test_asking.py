@@ -1,4 +1,4 @@
-"""Questions between the threads that ask and the coordinator's: when who asks is woken, and with what."""
+"""Questions between asking threads and the coordinator's thread: who is woken when, and with what."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOMENT = (5, 0)
 
 @pytest.fixture
 def questions() -> Iterator[Questions]:
-    """Of two workers, which were told of progress to `MOMENT`."""
+    """Questions to two workers that have been sent progress up to `MOMENT`."""
     made = Questions(2)
     made.told(Progress(MOMENT, (MOMENT, MOMENT)), MOMENT)
     yield made

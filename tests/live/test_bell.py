@@ -1,4 +1,4 @@
-"""What any thread has for a loop that polls, the loop sees: a ring is never lost, and is never two."""
+"""A thread's ring wakes a polling loop: no ring is lost, and rings are not counted twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_rung(bell: Bell) -> bool:
 
 def test_it_is_rung_once_however_often_and_still_until_it_is_rung_again(bell: Bell) -> None:
     assert not is_rung(bell)
-    for _ in range(100_000):  # more than any socket holds
+    for _ in range(100_000):  # more than any socket buffer holds
         bell.ring()
     assert is_rung(bell)
     bell.still()
@@ -44,7 +44,7 @@ def test_who_rings_need_not_know_that_nobody_waits_any_more(bell: Bell) -> None:
 
 
 def test_who_looks_after_every_ring_misses_nothing(bell: Bell) -> None:
-    """Without any time limit of its own: a ring that were lost would leave it waiting."""
+    """Without a timeout of its own: a lost ring would leave it waiting."""
     given: deque[int] = deque()
     count = 20_000
 

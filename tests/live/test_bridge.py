@@ -1,4 +1,4 @@
-"""The bridge: hears nobody without its token, answers everybody else, and says what is wrong."""
+"""The bridge ignores clients without its token, answers all others, and reports what is wrong."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOPBACK = CoordinatorAddress("127.0.0.1", 0, "127.0.0.1")
 
 
 class Echo:
-    """Answers what it is asked, and keeps it."""
+    """Echoes each question, and keeps it."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -116,7 +116,7 @@ def test_another_token_is_refused(bridge: Bridge, echo: Echo) -> None:
 
 
 class Bomb:
-    """What runs code where it is unpickled."""
+    """Runs code when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -134,7 +134,7 @@ def test_nothing_of_a_stranger_is_unpickled(bridge: Bridge, tmp_path: Path) -> N
         host, port = bridge.address.endpoint.removeprefix("tcp://").split(":")
         with socket.create_connection((host, int(port))) as raw:
             raw.sendall(message)
-        with BridgeClient(bridge.address) as client:  # whoever has the token is served meanwhile
+        with BridgeClient(bridge.address) as client:  # a client with the token is served meanwhile
             for _ in range(50):
                 client.ask("front docs", "say")
         assert not stranger.poll(200)

@@ -1,4 +1,4 @@
-"""Where the coordinator listens and where workers find it. Slots are asked of real clusters."""
+"""Where the coordinator listens and how workers find it. Slots are tested on real clusters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from emberflow.runners.live.driver.cluster import (
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.wire.sockets import RunKeys, Wire
 
-NO_SESSION: Any = None  # what the user says needs none
+NO_SESSION: Any = None  # the user's own setting needs no session
 
 
 def test_a_name_is_listened_on_by_its_address() -> None:

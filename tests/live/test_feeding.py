@@ -19,7 +19,7 @@ CREDIT = 7
 
 
 class Given:
-    """A front that gives what it was given."""
+    """A front that emits the given elements."""
 
     partitions = 1
 
@@ -44,7 +44,7 @@ def fed(*given: Element | Batch | Exception | None) -> Feed:
 
 
 def drained(feed: Feed, most: int) -> list[FlatItem]:
-    """All that it gives, in rounds, the credits coming back after each."""
+    """All elements of a feed, in rounds; the credits are returned after each round."""
     found: list[FlatItem] = []
     promise: Moment = feed.gate.promise
     while promise != AFTER_ALL:
@@ -65,7 +65,7 @@ def drained(feed: Feed, most: int) -> list[FlatItem]:
 )
 @settings(deadline=None)
 def test_elements_and_batches_enter_alike(sizes: list[tuple[int, int]], most: int) -> None:
-    """Each draw is a step of time and a size: 0 is nothing just now, 1 an element, more a batch."""
+    """Each draw is a step of time and a size: 0 is nothing for now, 1 an element, more a batch."""
     given: list[Element | Batch | None] = []
     expected: list[FlatItem] = []
     at = 0

@@ -1,4 +1,4 @@
-"""The interpreter of a worker: garbage with cycles goes, what has none costs nothing."""
+"""A worker's interpreter: cyclic garbage is collected, everything else costs nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Node:
 
 
 def in_a_process_of_its_own(test: Callable[[], None]) -> None:
-    """The collector's state is the whole process's, and pytest has a say in it."""
+    """The collector's state belongs to the whole process, which pytest changes too."""
     code = f"from {__name__} import {test.__name__}; {test.__name__}()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def looking(windows: int, made: Callable[[], Any], more: int = 10**9) -> list[int]:
-    """Go through so many windows with what is made in each; the generations that were looked at."""
+    """Run this many windows with what is made in each; the generations that were collected."""
     interpreter._WINDOW_SECONDS, interpreter._MORE_OBJECTS = 0.0, more
     looked_at: list[int] = []
     gc.callbacks.append(
@@ -39,7 +39,7 @@ def looking(windows: int, made: Callable[[], Any], more: int = 10**9) -> list[in
         for _ in range(windows):
             made()
             collector.look()
-    return looked_at[1:]  # the first is before it begins
+    return looked_at[1:]  # the first is from before it begins
 
 
 def what_has_no_cycles_is_seldom_looked_at() -> None:
@@ -62,7 +62,7 @@ def garbage_of_every_element_is_collected() -> None:
 
 
 def garbage_that_lived_long_is_collected() -> None:
-    """It is taken for granted while it lives, and lost later."""
+    """It is frozen while it lives, and becomes garbage later."""
     held: list[Node] = []
     lost: list[weakref.ref[Node]] = []
 
@@ -135,20 +135,20 @@ THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def kilobytes(what: str) -> int:
-    """Of this process."""
+    """A figure of this process's memory."""
     found = re.search(rf"^{what}:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
     assert found is not None
     return int(found[1])
 
 
 def objects_are_in_huge_pages_and_their_memory_is_given_back() -> None:
-    before = [(number, str(number)) for number in range(300_000)]  # in arenas as Python has them
+    before = [(number, str(number)) for number in range(300_000)]  # in Python's ordinary arenas
     assert use_huge_pages()
     for _ in range(3):
         kept = {number: (number, [str(number)]) for number in range(1_000_000)}
         huge = kilobytes("AnonHugePages")
         assert huge > 100_000
-        for number in range(0, 1_000_000, 3):  # in no order that suits anybody
+        for number in range(0, 1_000_000, 3):  # in an unfavourable order
             del kept[number]
         assert all(value == (number, [str(number)]) for number, value in kept.items())
         del kept

@@ -1,4 +1,4 @@
-"""A front reports what a restart would give again, and nothing else."""
+"""A front reports only what a restart would give again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def test_an_element_is_reported_only_when_it_is_durable(tmp_path: Path) -> None:
     log = journal(tmp_path)
     assert log.reportable((5, FRONT)) == BEFORE_ALL
     log.note([0, 1], [10, 12], None)
-    assert log.reportable((13, FRONT)) == (10, FRONT)  # nothing is synced: the thread is not up
+    # nothing is synced: the thread has not started
+    assert log.reportable((13, FRONT)) == (10, FRONT)
     log.start()
     until_reportable(log, (13, FRONT))
     log.close(5)

@@ -1,4 +1,4 @@
-"""Listeners can raise, hang and lag behind, and nobody else notices."""
+"""Listeners can raise, hang and lag behind, and nothing else is affected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 30.0
 
 
 class Hearing(ef.LiveQueryListener):
-    """Keeps what it hears."""
+    """Keeps the events that it gets."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -27,7 +27,7 @@ class Hearing(ef.LiveQueryListener):
 
 
 class Stuck:
-    """Hears one event and does not come back until it is let go."""
+    """Blocks at its first event until it is released."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -89,7 +89,7 @@ def test_one_that_hangs_holds_up_nobody_and_loses_the_oldest(
     with caplog.at_level(logging.WARNING, "emberflow"):
         listeners.post("onQueryProgress", 0)
         assert stuck.entered.wait(SECONDS)
-        for number in range(1, EVENTS_MAX + 6):  # of which five are too many
+        for number in range(1, EVENTS_MAX + 6):  # five more than the queue holds
             listeners.post("onQueryProgress", number)
             _until_heard(hearing, number)
         assert listeners.dropped == 5
@@ -127,11 +127,11 @@ def test_one_that_is_removed_hears_nothing_more() -> None:
     listeners.remove(one)
     listeners.post("onQueryProgress", 1)
     listeners.close(SECONDS)
-    listeners.add(one)  # too late, and no thread is begun for it
+    listeners.add(one)  # too late: no thread is started for it
     listeners.post("onQueryProgress", 2)
     assert (one.heard, other.heard) == ([], [1])
     deadline = time.monotonic() + SECONDS
-    while _threads():  # nobody waits for the thread of one that was removed, but it ends
+    while _threads():  # the thread of a removed listener ends, although nothing waits for it
         assert time.monotonic() < deadline
         time.sleep(0.001)
 

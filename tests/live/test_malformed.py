@@ -1,4 +1,4 @@
-"""Malformed records: their places follow from what is in the source, and from nothing else."""
+"""Malformed records: their places depend only on the content of the source."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Source:
 
 
 def expected(records: list[str]) -> tuple[list[tuple[Place, Any]], list[tuple[Place, str]]]:
-    """The specification: elements at their times; in front of each, counted down, what is wrong."""
+    """The specification: elements at their times; before each, counted down, the malformed records."""
     elements: list[tuple[Place, Any]] = []
     malformed: list[tuple[Place, str]] = []
     waiting: list[str] = []
@@ -66,7 +66,7 @@ def expected(records: list[str]) -> tuple[list[tuple[Place, Any]], list[tuple[Pl
 
 
 def taken(feed: Feed, sizes: Iterator[int]) -> tuple[list[Any], list[Any]]:
-    """All that a feed gives, in portions of these sizes."""
+    """Everything that a feed gives, in portions of these sizes."""
     elements: list[Any] = []
     malformed: list[Any] = []
     until = time.monotonic() + SECONDS
@@ -76,7 +76,7 @@ def taken(feed: Feed, sizes: Iterator[int]) -> tuple[list[Any], list[Any]]:
         found = [(place, payload) for place, _, payload in feed.take(next(sizes))]
         promise = feed.gate.promise
         records = feed.aside.take()
-        # They enter with the promise of before, and not below it.
+        # They enter with the previous promise, and not below it.
         assert all(place[:2] >= before for place, _ in records)
         assert promise == AFTER_ALL or all(place[:2] < promise for place, _ in records)
         assert not records or found or promise > before
@@ -94,7 +94,7 @@ def taken(feed: Feed, sizes: Iterator[int]) -> tuple[list[Any], list[Any]]:
 def test_places_do_not_depend_on_how_the_source_is_cut(
     records: list[str], sizes: list[int]
 ) -> None:
-    # An element of a time that is past is one only behind another.
+    # An old time is one only after a newer element.
     if "back" in records and "good" not in records[: records.index("back")]:
         records = ["good", *records]
     feed = Feed("numbers", 0, Source(records), 0, 7, 3, diverts=True)
@@ -148,7 +148,7 @@ def test_unless_they_are_diverted_the_first_one_ends_the_query_in_its_turn(most:
 def test_a_source_of_nothing_but_malformed_records_is_told_as_such(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They wait for an element, so there must not be any number of them."""
+    """They wait for the next element, so their number must be bounded."""
     monkeypatch.setattr(malformed_module, "HELD_MAX", 5)
     feed = Feed("numbers", 0, Source(["bad"] * 9), 0, 7, 100, diverts=True)
     feed.start(Beginning())

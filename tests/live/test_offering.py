@@ -1,4 +1,4 @@
-"""What a live query offers to streaming queries: checked before anything starts, taken over by none."""
+"""What a live query offers to streaming queries: checked before anything starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.adapters.structured import SCHEMA, Sender, graph, placed_front
 def builder() -> LiveBuilder:
     flow = ef.Flow("offered")
     flow.front("docs").sink("out")
-    no_spark: Any = None  # what is wrong is told before it is asked
+    no_spark: Any = None  # the error comes before Spark is needed
     return LiveBuilder(flow, no_spark)
 
 

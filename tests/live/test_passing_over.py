@@ -1,4 +1,4 @@
-"""A front that goes on from a backfill, and was not told where: it passes over what is below."""
+"""A front that continues from a backfill without a position skips the elements below the cut."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def entered(items: list[FlatItem]) -> list[tuple[int, Any]]:
 
 
 def refused(feed: Feed) -> str:
-    """What the query is to end with."""
+    """The error that ends the query."""
     ((_, problem),) = feed.aside.take()
     assert isinstance(problem, InputError)
     return str(problem)
@@ -104,7 +104,7 @@ def test_what_is_malformed_goes_the_way_of_what_follows_it() -> None:
     feed = fed(given, diverts=True)
     assert entered(feed.take(100)) == [(15, "b")]
     assert len(feed.aside.take()) == 2
-    # What follows was passed over, and with it what was malformed: nothing fails.
+    # The elements behind it were skipped, and so were the malformed ones: nothing fails.
     assert entered(fed(Given(*given.given[:2])).take(100)) == []
 
 
@@ -116,7 +116,7 @@ def test_a_front_that_promises_gives_the_same_in_its_next_life(tmp_path: Path) -
         feed = fed(front, FROM_TEN._replace(joins_at=(7, 0)), journal=Journal(log, "it", INDEX))
         lives.append(entered(feed.take(100)))
         feed.join(5)
-    # The element at the cut keeps its time: nothing was let out at or above it.
+    # The element at the cut keeps its time: no output at or above it was released.
     assert lives == [[(12, "p3"), (20, "late")]] * 2
 
 

@@ -1,4 +1,4 @@
-"""What progress is made of: settled times, samples of latency, rates."""
+"""What progress consists of: settled times, samples of latency, rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fronts with times of their own that promise while they are idle, and partitions that join."""
+"""Fronts with times of their own that promise while idle, and partitions that join later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = 10
 
 
 class Given:
-    """A front that gives what it was given, from behind a position."""
+    """A front that emits the given elements, from after a position."""
 
     partitions = 1
     arrival = False
@@ -52,7 +52,7 @@ def fed(folder: Path, incarnation: int, *given: Any, beginning: Beginning | None
 
 
 def drained(feed: Feed) -> list[FlatItem]:
-    """All that enters, once all of it is durable."""
+    """Everything that enters, once all of it is durable."""
     found: list[FlatItem] = []
     deadline = time.monotonic() + SECONDS
     while feed.waiting or feed._queue:
@@ -62,7 +62,7 @@ def drained(feed: Feed) -> list[FlatItem]:
 
 
 def reported(feed: Feed, moment: Moment, most: int = 0) -> None:
-    """Wait until a moment is reported: what covers it is durable."""
+    """Wait until a moment is reported: then whatever covers it is durable."""
     deadline = time.monotonic() + SECONDS
     feed.take(most)
     while feed.report().get(INDEX) != moment:
@@ -107,12 +107,12 @@ def test_a_replay_gives_the_times_that_were_chosen_and_nothing_new_below_the_pro
     reported(first, AFTER_ALL)
     first.join(SECONDS)
     assert list(read_log(tmp_path, "numbers", 0)) == [(0, 5), (1, 50)]
-    # The next life hears of no promise, and of one more element.
+    # The next life finds no promise, and one more element.
     again = [Element(0, "a", 5), Element(1, "b", 7), Element(2, "c", 60), Element(3, "d", 200)]
     following = fed(tmp_path, 2, *again)
     assert times(drained(following)) == [5, 50, 100, 200]
     following.join(SECONDS)
-    # One that begins from a cut does the same with the rest.
+    # A life that starts from a cut does the same with the rest.
     last = fed(tmp_path, 3, *again, beginning=Beginning(0, (20, 0)))
     assert times(drained(last)) == [50, 100, 200]
     last.join(SECONDS)
@@ -122,10 +122,10 @@ def test_what_one_life_dropped_no_later_life_gives_again_from_the_same_cut(tmp_p
     elements = [Element(number, number, 10 * number) for number in range(8)]
     for life, (shown, entered) in enumerate(
         [
-            # The sinks show what came at 10, and the second life goes on without 20 and 30.
+            # The sinks have the output of time 10, and the second life continues without 20 and 30.
             (None, [0, 10, 20, 30]),
             ((10, INDEX), [0, 10, 40, 50]),
-            ((40, INDEX - 1), [0, 10, 60, 70]),  # of another front's output of the same time
+            ((40, INDEX - 1), [0, 10, 60, 70]),  # another front's output of the same time
             ((70, INDEX), [0, 10, 60, 70]),
         ],
         start=1,
@@ -143,7 +143,7 @@ def test_a_partition_that_joins_comes_behind_all_that_was_let_out(tmp_path: Path
     feed = fed(tmp_path, 2, Element(0, "a", 5), Element(1, "b", 95), beginning=joining)
     assert times(drained(feed)) == [81, 95]
     feed.join(SECONDS)
-    # It has joined, and does so only once.
+    # It has joined, and joins only once.
     following = fed(
         tmp_path,
         3,

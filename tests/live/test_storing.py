@@ -16,7 +16,7 @@ from emberflow.sinks.writer import UNDER_WAY_MAX, SinkFailedError, WriterThread
 
 
 class Shelf:
-    """A sink that fails by chance: before it stores, or after it has stored and before it says so."""
+    """A sink that fails at random: before it stores, or after it stored and before it answers."""
 
     retry_seconds = 30.0
 
@@ -60,7 +60,7 @@ def store(writer: WriterThread, stored: StoredBundle) -> None:
 
 def test_whatever_fails_each_bundle_is_stored_once_and_in_order() -> None:
     dice = Random(3)
-    faults = ["", ""]  # the first opening and bundle go well: then there is something to lose
+    faults = ["", ""]  # the first open and bundle succeed, so that there is something to lose
     shelf = Shelf(
         fault
         for fault in iter(
@@ -111,7 +111,7 @@ def test_nothing_is_stored_behind_a_bundle_that_could_not_be() -> None:
         def store(self, bundle: StoredBundle) -> None:
             if not tried:
                 tried.append(bundle)
-                come.wait(60)  # until there is one behind it
+                come.wait(60)  # until the next bundle waits
                 raise PayloadError("a set has no JSON")
             super().store(bundle)
 

@@ -1,4 +1,4 @@
-"""The wire hears this run's own processes and nobody else."""
+"""The wire accepts this run's own processes and nothing else."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_several_messages_in_one_are_told_apart_again(count: int, keys: RunKeys)
         assert list(wire.decoded(late)) == []
         for length in range(len(message)):
             told: list[Any] = []
-            with suppress(WireError):  # where it ends within a word
+            with suppress(WireError):  # the data ends within a message
                 told.extend(wire.decoded(message[:length]))
             assert told == words[: len(told)], "nothing is made up"
             assert len(told) < count
@@ -148,7 +148,7 @@ def test_keys_do_not_show_in_what_is_printed(keys: RunKeys) -> None:
 
 
 def test_payloads_of_a_class_that_no_module_has_travel_by_value() -> None:
-    """As those of a script or a notebook: the worker that gets one knows the class by the flow."""
+    """As in a script or a notebook: the worker knows the class from the flow."""
     namespace: dict[str, Any] = {}
     exec("class Word(str):\n    __module__ = '__main__'", namespace)
     word = namespace["Word"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import emberflow as ef
 
-#: For every test against an oracle. Runs differ in how long they take: other work is going on.
+#: For all tests against an oracle. No deadline: other work may slow a run down.
 searching = settings(max_examples=60, deadline=None)
 
 # `True`, `1` and `1.0` are one key.
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 
 def events(*, at_most: int = 14) -> st.SearchStrategy[list[Event]]:
-    """In the order of their global times, which are unique and may be negative."""
+    """Sorted by global time; times are unique and may be negative."""
     global_times = st.tuples(st.integers(-9, 12), st.integers(0, 1))
     keys_and_values = st.tuples(st.sampled_from(KEYS), st.integers(-3, 3))
     return st.dictionaries(global_times, keys_and_values, max_size=at_most).map(
@@ -41,7 +41,7 @@ def events(*, at_most: int = 14) -> st.SearchStrategy[list[Event]]:
 def outputs_of(
     events: list[Event], build: Callable[[ef.Stream[Event], ef.Stream[Event]], ef.Stream[Any]]
 ) -> list[Any]:
-    """What comes out of a flow of two fronts, whose elements are listed last first."""
+    """The output of a flow with two fronts, whose elements are listed in reverse."""
     flow = ef.Flow("tested")
     build(flow.front("first"), flow.front("second")).sink("out")
     first, second = (
@@ -54,7 +54,7 @@ def outputs_of(
 def keyed_outputs_of(
     events: list[Event], build: Callable[[ef.KeyedStream[Any, Event]], ef.Stream[Any]]
 ) -> list[Any]:
-    """The same, both fronts merged and keyed."""
+    """The same with both fronts merged and keyed."""
     return outputs_of(events, lambda *fronts: build(ef.merge(*fronts).key_by(key_of)))
 
 
@@ -67,7 +67,7 @@ def value_of(event: Event) -> int:
 
 
 def histories(events: list[Event]) -> list[tuple[Event, list[int]]]:
-    """Each event with the values of its key up to its own, by looking through all before it."""
+    """Each event with the values of its key so far, found by searching all earlier events."""
     return [
         (event, [e.value for e in events[: place + 1] if e.key == event.key])
         for place, event in enumerate(events)

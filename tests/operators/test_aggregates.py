@@ -1,4 +1,4 @@
-"""Aggregates so far, and `distinct`, against the whole history of each key."""
+"""Running aggregates, and `distinct`, against the whole history of each key."""
 
 from __future__ import annotations
 

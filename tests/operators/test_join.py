@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import emberflow as ef
 from tests.operators.inputs import Event, events, key_of, outputs_of, searching
 
-# Front 0 is the left side, front 1 the right one: at one time, the left comes first.
+# Front 0 is the left side, front 1 the right one: at equal times the left comes first.
 
 
 def pairs_with_the_latest(events: list[Event]) -> list[tuple[Event, Event]]:
@@ -23,7 +23,7 @@ def pairs_with_the_latest(events: list[Event]) -> list[tuple[Event, Event]]:
 
 
 def pairs_within(events: list[Event], low: int, high: int) -> list[tuple[Event, Event]]:
-    """Each pair where its later event is, and those of one event in the order of the earlier."""
+    """Each pair at its later event; pairs of one event in the order of the earlier."""
     pairs = []
     for place, event in enumerate(events):
         for other in events[:place]:
@@ -95,7 +95,7 @@ def test_both_sides_may_have_keys_of_their_own(events: list[Event]) -> None:
 
 
 def test_a_stream_joined_with_itself_meets_its_own_payloads() -> None:
-    """The left side reads the stream first: a payload's left copy comes before its right one."""
+    """The left side reads the stream first: a payload's left copy comes before its right copy."""
     flow = ef.Flow("twice")
     letters = flow.front("letters").key_by(lambda letter: None)
     letters.join(letters, lambda left, right: left + right).sink("latest")

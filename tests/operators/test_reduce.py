@@ -1,4 +1,4 @@
-"""`reduce` and `fold` are a loop over each key's payloads, and a cycle of the four operations."""
+"""`reduce` and `fold` equal a loop over each key's payloads, and a cycle of the four operations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def begun(event: Event) -> tuple[int, ...]:
 
 
 def appended(values: tuple[int, ...], event: Event) -> tuple[int, ...]:
-    """An accumulator that remembers the order of all it was made of."""
+    """An accumulator that remembers all its payloads in order."""
     return (*values, event.value)
 
 
@@ -38,7 +38,7 @@ def test_reduce_is_a_loop_over_the_payloads_of_a_key(events: list[Event]) -> Non
     with_key = keyed_outputs_of(
         events, lambda s: s.reduce(first=begun, combine=appended, with_key=True)
     )
-    # The key as the newest payload has it: 1 and True are one key, but do not look the same.
+    # The key is that of the newest payload: 1 and True are one key, but look different.
     assert repr(with_key) == repr([(e.key, tuple(history)) for e, history in histories(events)])
 
 
@@ -59,7 +59,7 @@ def reduced_by_hand(
     first: Callable[[Any], Any],
     combine: Callable[[Any, Any], Any],
 ) -> ef.Stream[Any]:
-    """The graph of the papers, drawn by a user."""
+    """The papers' graph, as a user would write it."""
     accumulators = stream.flow.loop()
     mapped = stream.map(lambda payload: ("mapped", key(payload), payload))
     tuples = ef.merge(mapped, accumulators).key_by(lambda item: item[1]).group(window=2)
@@ -82,7 +82,7 @@ def reduced_by_hand(
     st.lists(st.lists(st.tuples(st.sampled_from(KEYS), st.integers(-3, 3)), max_size=4), max_size=6)
 )
 def test_reduce_is_the_cycle_that_a_user_can_write(lines: list[list[tuple[Any, int]]]) -> None:
-    """Also when one element becomes several payloads of one key, and when it is chained."""
+    """Also if one element becomes several payloads of one key, and if reductions are chained."""
 
     def flow_of(reduce: Callable[..., ef.Stream[Any]]) -> dict[str, list[Any]]:
         flow = ef.Flow("reduced")

@@ -1,8 +1,8 @@
-"""Windows against their definition: which payloads are in which window, and when it is told.
+"""Windows against their definition: which payloads are in which window, and when it is emitted.
 
-``update`` tells a window's value after each of its payloads, at the payload's time, windows of one
-payload in the order of their starts. ``close`` tells it once, at the end of the window; windows
-that end together come in the order of the payloads that opened them.
+``update`` emits a window's value after each of its payloads, at the payload's time; windows of one
+payload come in the order of their starts. ``close`` emits it once, at the end of the window;
+windows that end together come in the order of the payloads that opened them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.operators.inputs import Event, events, keyed_outputs_of, searching, v
 
 Windowed = ef.WindowedStream[Any, Event]
 
-# What can be made of a window: by emberflow, and of the list of its events.
+# Aggregates of a window: by Emberflow, and from the list of its events.
 AGGREGATES: dict[str, tuple[Callable[[Windowed], Any], Callable[[list[Event]], Any]]] = {
     "collect": (lambda w: w.collect(), tuple),
     "count": (lambda w: w.count(), len),
@@ -52,7 +52,7 @@ def result(time: int, window: tuple[int, int], members: list[Event], aggregate: 
 
 
 def closed(windows: list[tuple[tuple[int, int], list[Event]]], aggregate: str) -> list[Any]:
-    """The results of whole windows as they close: by their ends, then by who opened them."""
+    """The results of complete windows, by their ends, then by the payloads that opened them."""
     in_order = sorted(windows, key=lambda entry: (entry[0][1], entry[1][0][:2], entry[0]))
     return [result(window[1], window, members, aggregate) for window, members in in_order]
 
@@ -74,7 +74,7 @@ time_windows = st.one_of(
 
 
 def containing(spec: Any, time: int) -> Iterator[tuple[int, int]]:
-    """By trying every start."""
+    """All windows that contain a time, found by trying every start."""
     slide = getattr(spec, "slide", spec.size)
     for start in range(time - spec.size + 1, time + 1):
         if (start - spec.offset) % slide == 0:
@@ -114,7 +114,7 @@ def test_a_window_of_time_tells_its_value_when_it_closes(
 
 
 def sessions(events: list[Event], gap: int) -> list[list[Event]]:
-    """Of events of one key: cut wherever the next comes ``gap`` or more after the last."""
+    """Events of one key, split wherever the next comes ``gap`` or more after the last."""
     cut: list[list[Event]] = []
     for event in events:
         if cut and event.time - cut[-1][-1].time < gap:
@@ -174,7 +174,8 @@ def test_a_count_window_tells_updates_and_full_windows(
 # --- Payloads that were scheduled -----------------------------------------------------------------
 
 # Like ticks, scheduled payloads come before the elements of their time. Whether they come before
-# the tick depends on the names of the operations, and must not matter: here is one of each.
+# the tick depends on the names of the operations, and must not matter: these names give one of
+# each.
 names = pytest.mark.parametrize("name", ["d", "e"])
 
 
@@ -212,7 +213,7 @@ def test_a_window_of_windows_that_end_with_it_loses_nothing(name: str) -> None:
 
 
 def test_a_session_may_last() -> None:
-    """A session that is extended again and again is no endless loop."""
+    """A session that is extended again and again is not an endless loop."""
     flow = ef.Flow("kept alive")
     beats = flow.front("beats").key_by(lambda beat: None)
     beats.window(ef.Session(gap=2), emit="close").count().map(lambda r: r.value).sink("counts")

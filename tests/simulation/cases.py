@@ -1,7 +1,7 @@
-"""One seed, one case: a random flow, its elements and everything about the run.
+"""One seed is one case: a random flow, its elements, and the circumstances of the run.
 
-`judged` runs a case and holds it against the reference. Whatever is wrong is told with the seed, the
-options and the command that shows it again.
+`judged` runs a case and compares it with the reference. An error shows the seed, the options and
+the command that reproduces it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from tests.strategies import Elements, random_flow
 
 
 class WrongError(AssertionError):
-    """A case did not come out as the reference says, or broke an invariant on the way."""
+    """A case differs from the reference, or broke an invariant on the way."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A graph, what enters it, and what the run is like."""
+    """A graph, its elements, and the options of the run."""
 
     name: str
     graph: Graph
     elements: Elements
     options: Options
-    #: Trimming has a rhythm that small flows never reach. Here it follows every progress.
+    #: Small flows never reach the usual interval of trimming. If set, workers trim at every
+    #: progress.
     trims_always: bool = False
     again: str = ""
     on_error: OnError = "fail"
@@ -88,7 +89,7 @@ class Case:
 
 
 def judged(case: Case, **machines: Any) -> SimulationResult:
-    """Run a case; raise `WrongError` unless all is as it must be."""
+    """Run a case; raise `WrongError` if anything is wrong."""
     expected = case.expected
     try:
         result = case.run(**machines)
@@ -101,7 +102,7 @@ def judged(case: Case, **machines: Any) -> SimulationResult:
 
 
 def always_trimming(worker: type[Worker]) -> type[Worker]:
-    """Trims whenever it may: everything, or what has waited longest."""
+    """Trims whenever it may: everything, or the buckets that have waited longest."""
 
     class AlwaysTrimming(worker):  # type: ignore[valid-type, misc]
         progresses = 0

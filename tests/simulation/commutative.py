@@ -1,10 +1,11 @@
 """Random flows whose output, as a multiset, does not depend on the order of arrival.
 
-Without determinism the output cannot be compared to the byte. But some operators make of a multiset
-of payloads one multiset, whatever order it comes in: maps, filters, merges, copies; a count by key,
-which gives 1, 2, ... n for a key that has n; the lengths of the tuples of a grouping; distinct; and a
-loop whose rounds look at one payload only. Flows of these have a reference in every order, and their
-counts tell of each item that was lost, or counted twice: in the output and in the state.
+Without determinism the output cannot be compared to the byte. But some operators turn a multiset of
+payloads into the same multiset, whatever the order: maps, filters, merges, copies; a count by key,
+which gives 1, 2, ... n for a key with n payloads; the lengths of the tuples of a grouping;
+distinct; and a loop whose rounds look at one payload only. Flows of these have one reference for
+every order, and their counts show every item that was lost or counted twice, in the output or in
+the state.
 
 Payloads are small ints, as in `tests.strategies`.
 """
@@ -89,7 +90,7 @@ def _keyed(random: Random, stream: Any) -> Any:
 
 
 def _loop(random: Random, flow: ef.Flow, stream: Any) -> Any:
-    """Rounds that look at one payload only, and go to another worker by another key each time."""
+    """Each round looks at one payload only, and sends it to another worker by another key."""
     rounds = random.randint(1, ROUNDS_MAX)
     modulus = random.choice((2, 3, 7))
     again: Any = flow.loop()

@@ -1,7 +1,7 @@
-"""One seed, one case with crashes: a random flow, and everything that goes wrong while it runs.
+"""One seed is one case with crashes: a random flow, and everything that goes wrong while it runs.
 
-`judged_with_crashes` runs a case and holds what the sinks have in the end against the reference. For
-fronts that take arrival times the reference gets the times that their logs say were given.
+`judged_with_crashes` runs a case and compares the final content of the sinks with the reference. If
+fronts assign arrival times, the reference gets the times in their logs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.strategies import Elements
 
 @dataclass(frozen=True)
 class CrashCase:
-    """A graph, what enters it, what the run is like and what goes wrong."""
+    """A graph, its elements, the options of the run, and its faults."""
 
     name: str
     graph: Graph
@@ -37,7 +37,7 @@ class CrashCase:
 
     @classmethod
     def of(cls, seed: int) -> CrashCase:
-        """The case of a seed: the same in every process. Some have few operators and much state."""
+        """The case of a seed, the same in every process. Some have few operators and much state."""
         case = Case.of(seed)
         if Random(f"dense {seed}").random() < 0.4:
             flow, elements = dense_flow(Random(seed))
@@ -73,7 +73,7 @@ class CrashCase:
         return list(timed_elements(self.graph, self.elements))
 
     def expected(self, simulation: CrashSimulation) -> dict[str, list[Any]]:
-        """What the reference puts out, on the elements with the times that they were given."""
+        """The reference's output for the elements with the times that they got."""
         reference = Reference(self.graph)
         for moment, front, payload in self.given(simulation):
             reference.enter(moment, front, payload)  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ class CrashCase:
         return reference.outputs
 
     def given(self, simulation: CrashSimulation) -> list[tuple[Moment, Front, Any]]:
-        """The elements, in the order of the times that they were given."""
+        """The elements, in the order of the times that they got."""
         given = []
         positions = dict.fromkeys(simulation.storage.logs, 0)
         for index in self.faults.arrival:
@@ -109,7 +109,7 @@ class CrashCase:
 
 
 def dense_flow(random: Random) -> tuple[ef.Flow, Elements]:
-    """Every kind of state, by many keys, so that hardly anything that is lost is lost unseen."""
+    """Every kind of state, with many keys, so that a loss hardly ever goes unseen."""
     flow = ef.Flow("dense")
     numbers = ef.merge(flow.front("one"), flow.front("two"))
     keys = random.choice((2, 5, 9))
@@ -131,12 +131,11 @@ def dense_flow(random: Random) -> tuple[ef.Flow, Elements]:
 def judged_with_crashes(
     case: CrashCase, **machines: Any
 ) -> tuple[SimulationResult, CrashSimulation]:
-    """Run a case; raise `WrongError` unless every sink has what it must have, to the byte."""
+    """Run a case; raise `WrongError` unless every sink holds exactly the right bytes."""
     simulation = case.simulation(**machines)
     try:
         result = simulation.run(case.entering())
         partitions = {name: sink.payloads for name, sink in simulation.storage.sinks.items()}
-        # `guarantees.judge(flow, inputs, outputs, failures)` belongs here once there is one.
         check_partitions(case.graph, partitions, case.expected(simulation))
     except Exception as error:
         raise WrongError(f"{type(error).__name__}: {error}\n{case}") from error

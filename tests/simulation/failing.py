@@ -1,4 +1,4 @@
-"""Graphs whose functions fail for some payloads: of maps, of keys, of reductions."""
+"""Graphs whose functions fail for some payloads: maps, keys, reductions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def failing(
 ) -> Callable[..., Any]:
     """The same function, except that it raises for some payloads.
 
-    A combine raises for some payloads, or for some payloads after some accumulators: those that only
-    speculation meets are among them.
+    A combine raises for some payloads, or for some payloads with some accumulators, including
+    accumulators that only speculation makes.
     """
     modulus = random.choice(moduli)
     rest = random.randrange(modulus)
@@ -37,7 +37,7 @@ def failing(
 
 
 def scheduling(function: Callable[..., Any], random: Random) -> Callable[..., Any]:
-    """A first or a combine that sometimes makes an accumulator that cannot leave a reduce."""
+    """A first or a combine that sometimes returns an `At`, which cannot leave a reduce."""
     modulus = random.choice([2, 5])
 
     def called(*arguments: Any) -> Any:
@@ -48,7 +48,7 @@ def scheduling(function: Callable[..., Any], random: Random) -> Callable[..., An
 
 
 def with_failures(graph: Graph, random: Random, *, most: int = 2) -> Graph:
-    """The same graph with functions that raise: of maps, keys, or what a reduction is made of."""
+    """The same graph with functions that raise: maps, keys, or the functions of a reduction."""
     own = {
         node
         for reduction in graph.reductions
@@ -81,11 +81,11 @@ def with_failing_key(node: Node, random: Random) -> Node:
 
 
 def with_failing_reduction(nodes: list[Node], reduction: Any, random: Random) -> Any:
-    """A key, a first or a combine that raises, in the reduction and in the nodes it stands for."""
+    """A key, first or combine that raises, in the reduction and in the nodes that it replaces."""
     what = random.choice(["first", "combine_function", "key"])
     if what == "key" and (reduction.pair is None or reduction.key is None):
         what = "first"
-    # Only what a plain reduce holds is the user's own, and may be anything.
+    # Only in a plain reduce may accumulators be of any type; the others are ours.
     kinds = [failing] if what == "key" or reduction.key is None else [failing, failing, scheduling]
     reduction = replace(reduction, **{what: random.choice(kinds)(getattr(reduction, what), random)})
     if what == "key":
@@ -97,16 +97,16 @@ def with_failing_reduction(nodes: list[Node], reduction: Any, random: Random) ->
 
 
 def diverting(seed: int) -> Case:
-    """The case of a seed, with functions that fail, and what fails diverted."""
+    """The case of a seed with functions that fail, and errors diverted."""
     case = Case.of(200_000 + seed)
     graph = with_failures(case.graph, Random(f"diverted {seed}"), most=4)
     return replace(case, graph=graph, on_error="divert", again=f"diverting({seed})")
 
 
 def with_failing_transactions(graph: Graph, random: Random) -> Graph:
-    """The same graph, where functions of transactions raise: maps, keys, updates, checks, constraints.
+    """The same graph, in which maps, keys, updates, checks or constraints of transactions raise.
 
-    Seldom, so that many of these inputs are met by speculation only.
+    They raise rarely, so that many of these inputs occur in speculation only.
     """
 
     def rarely(function: Any) -> Any:

@@ -1,12 +1,12 @@
-"""The baseline, simulated: marker workers, their coordinator, a disk and sinks, on a fake network.
+"""The baseline, simulated: marker workers, a coordinator, a disk and sinks on a fake network.
 
-A run is a number of lives. A life has workers, links, an acker and a coordinator, and all of them
-die with it, at a moment that the seed decides, with whatever is on links, half captured, not yet
-committed or not yet stored. What survives is in `Disk`: committed snapshots and what sinks have. The
-last life is spared and must come to its end.
+A run is a number of lives. A life has workers, links, an acker and a coordinator. All of them die
+at a moment that the seed decides, and with them everything that is on links, half captured, not yet
+committed or not yet stored. `Disk` survives: committed snapshots and the content of sinks. The last
+life is spared and must come to its end.
 
-Workers may be another number in each life. A front lives beside the worker it feeds; sinks store
-after a delay and say so after another one, so that a crash comes between the two as well.
+Each life may have another number of workers. A front lives beside the worker that it feeds. Sinks
+store after one delay and answer after another, so that a crash may come in between.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from emberflow.values.shares import equal_shares
 from tests.simulation.commutative import commutative_flow
 
 CRASHES_MAX = 4
-#: A life that is to be lost is lost before so many ticks; one that ends earlier is not.
+#: A life that is to be lost dies within this many ticks, unless it ends earlier.
 LIFE_TICKS_MAX = (100, 400, 1_500)
 
 
 class WrongError(AssertionError):
-    """Something was lost, came twice, or never came to an end."""
+    """Something was lost, came twice, or never ended."""
 
 
 @dataclass
@@ -47,9 +47,9 @@ class Disk:
     buckets: dict[tuple[str, Any], list[Row]] = field(default_factory=dict)
     saved: list[Scheduled] = field(default_factory=list)
     sinks: dict[tuple[str, int], tuple[Moment, list[Any]]] = field(default_factory=dict)
-    #: Of each snapshot: positions, and all output of the epochs up to it; to be checked.
+    #: For each snapshot: the positions, and all output of the epochs up to it, to be checked.
     committed: list[tuple[dict[str, int], Counter[tuple[str, Any]]]] = field(default_factory=list)
-    #: How often something was lost, and how many items were in back-edge logs: that it was tried.
+    #: The number of crashes, and of items in back-edge logs: shows that both were tested.
     crashes: int = 0
     logged: int = 0
 
@@ -99,7 +99,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Case:
-    """All that a seed draws."""
+    """Everything that a seed draws."""
 
     seed: int
     flow: ef.Flow
@@ -130,7 +130,7 @@ class _Crash(Exception):  # noqa: N818 - no error: it is what the simulation is 
 
 
 class Life:
-    """One life: `run` gives whether it came to its end."""
+    """One life. `run` returns whether it came to its end."""
 
     def __init__(self, case: Case, disk: Disk, number: int, hosts: type[Host]) -> None:
         self.case, self.disk, self.number = case, disk, number
@@ -187,7 +187,7 @@ class Life:
     def _begin_snapshot(self) -> None:
         self.snapshots += 1
         self.under_way = self.snapshots
-        # What is full, now and then, is the chain of increments begun anew.
+        # A full snapshot now and then starts a new chain of increments.
         self.full = self.disk.number == 0 or self.random.random() < 0.2
         self.captured, self.paused = {}, set()
         number, full = self.under_way, self.full
@@ -218,7 +218,7 @@ class Life:
         self._look()
 
     def _look(self) -> None:
-        """Whether nothing is in flight, and something waits for that."""
+        """Check whether something waits for the moment when nothing is in flight, and go on if so."""
         if self.acker.entries:
             return
         if self.waits_for_calm and len(self.paused) == self.workers:
@@ -253,7 +253,7 @@ class Life:
 
 
 class Host:
-    """A worker, the fronts beside it and the stores of its sinks."""
+    """A worker, the fronts beside it, and the stores of its sinks."""
 
     def __init__(self, life: Life, index: int) -> None:
         self.life, self.index = life, index
@@ -288,13 +288,13 @@ class Host:
         rows = [row for bucket in disk.buckets.values() for row in bucket]
         self.worker.restore(owned(rows, self.index, equal_shares(workers)))
         self.do(self.worker.restore_in_flight(disk.number, disk.saved))
-        # Behind the ack of what was in flight, on the same link.
+        # Sent after the ack of what was in flight, on the same link.
         self.tell(lambda: self.life.hear_ready(self.index))
 
     # Events.
 
     def feed(self) -> None:
-        """A few elements of each front, again and again."""
+        """Take a few elements of each front, again and again."""
         network, graph = self.life.network, self.life.graph
         if not self.is_paused:
             for name in self.fronts:
@@ -313,7 +313,7 @@ class Host:
         network.later(network.ticks(30), self.feed)
 
     def receive(self, frame: Frame) -> None:
-        """Frames wait while the worker is busy, and are then dealt with together."""
+        """Frames wait while the worker is busy, and are then processed together."""
         if not self.frames:
             self.life.network.later(self.life.network.ticks(20), self.work)
         self.frames.append(frame)
@@ -346,7 +346,7 @@ class Host:
         if self.life.ending and self.life.under_way is None:
             self.finish()
 
-    # What comes of them.
+    # Effects.
 
     def tell(self, action: Any) -> None:
         self.life.network.send(f"worker {self.index}", "coordinator", action)
@@ -423,7 +423,7 @@ class Host:
 
 
 def judged(case: Case, hosts: type[Host] = Host) -> Disk:
-    """Run a case through all its lives, and hold it against the reference. Raises `WrongError`."""
+    """Run a case through all its lives and compare it with the reference. Raises `WrongError`."""
     disk = Disk()
     number = 0
     while not Life(case, disk, number, hosts).run():

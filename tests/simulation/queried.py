@@ -1,7 +1,7 @@
-"""Random queries of random flows of transactions, and the oracle: the reference's state at that time.
+"""Random queries on random transaction flows; the oracle is the reference's state at that time.
 
-The oracle shares nothing with what it judges. It runs one transaction at a time, as far as the
-moment that an answer claims to be of, and looks at what is in its dicts.
+The oracle shares no code with what it judges. It runs one transaction at a time, up to the moment
+that an answer claims, and looks into its dicts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_even(key: Any, value: Any) -> bool:
 
 
 def drawn_questions(random: Random, graph: Graph, count: int) -> list[SimulatedRead]:
-    """Of keys, ranges and predicates, over one or several states, asked in every way."""
+    """Reads of keys, ranges and predicates, of one or several states, with all options."""
     states = readable_states(Layout(graph))
     names = sorted(states)
     asked = []
@@ -62,7 +62,7 @@ def drawn_questions(random: Random, graph: Graph, count: int) -> list[SimulatedR
 
 
 def reference_states(graph: Graph, elements: Any) -> Callable[[Moment], dict[str, dict[Any, Any]]]:
-    """The states that the transactions below a moment left; moments are asked for in order."""
+    """The states that the transactions below a moment left. Moments must be asked for in order."""
     reference = Reference(graph)
     ahead = list(timed_elements(graph, elements))[::-1]
 
@@ -81,7 +81,7 @@ def reference_states(graph: Graph, elements: Any) -> Callable[[Moment], dict[str
 def expected_answer(
     asked: SimulatedRead, states: dict[str, dict[Any, Any]]
 ) -> dict[str, list[Any]]:
-    """Keys and values, in order, of each state that was asked for."""
+    """The expected keys and values, in order, by state."""
     answer = {}
     for info, part in zip(asked.question.states, asked.question.parts, strict=True):
         own = states[info.name]
@@ -111,7 +111,7 @@ def check_answers(case: TransactionCase, answered: list[Answered | None]) -> Non
             raise AssertionError(f"asked as of {each.at}, answered as of {each.moment}")
         if each.at is None and each.moment < each.least:
             raise AssertionError(f"answered as of {each.moment}, which is before {each.least}")
-        expected = expected_answer(each.asked, at(each.moment))
+        expected = expected_answer(each.read, at(each.moment))
         got = {name: list(rows.items()) for name, rows in each.answer.items()}
         if got != expected:
             raise AssertionError(
@@ -120,14 +120,14 @@ def check_answers(case: TransactionCase, answered: list[Answered | None]) -> Non
 
 
 def judged_with_queries(seed: int, *, crashes: int = 0, count: int = 12) -> SimulationResult:
-    """Run a case with queries at random moments; raise `WrongError` unless all is right."""
+    """Run a case with queries at random moments; raise `WrongError` if anything is wrong."""
     case = TransactionCase.of(seed)
     random = Random(f"queries {seed}")
     asked = drawn_questions(random, case.graph, count)
     history = random.choice(HISTORIES)
     elements = list(timed_elements(case.graph, case.elements))
     simulation: Simulation | CrashSimulation
-    machines: dict[str, Any] = {"asked": asked, "history": history}
+    machines: dict[str, Any] = {"reads": asked, "history": history}
     if case.trims_always:
         machines["worker"] = always_trimming(Worker)
     if crashes:

@@ -1,12 +1,13 @@
 """As many seeds as wanted: ``python -m tests.simulation.soak --seeds 10000 [--from 0] [--jobs 2]``.
 
-With ``--crashes`` everything that can go wrong does; without, nothing crashes. Flows are drawn of all
-operations, or with ``--transactions`` of transactions, with ``--queries`` of these with reads of their
-states, with ``--histories`` of list-append transactions whose isolation is judged; ``--batch`` runs all
-kinds through the passes of a batch, without Spark, where nothing crashes. ``--traces`` prints the digest of each run instead, to be compared between processes.
+``--crashes`` adds crashes of all kinds. Flows are drawn from all operations; with
+``--transactions`` from transactions, with ``--queries`` from transactions with reads of their
+states, with ``--histories`` from list-append transactions whose isolation is judged. ``--batch``
+runs all kinds through the passes of a batch, without Spark and without crashes. ``--traces`` prints
+the digest of each run instead, to be compared between processes.
 
-Every seed that fails is told with its options and the command that shows it again; the exit code is
-1 then.
+For every seed that fails it prints the options and the command that reproduces it; then the exit
+code is 1.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def judge(seed: int, drawn: str, crashes: bool) -> None:
 
 
 def problems(seeds: range, drawn: str, crashes: bool) -> tuple[list[str], tuple[float, int]]:
-    """What is wrong with these seeds, and how long the slowest of them took."""
+    """The problems of these seeds, and how long the slowest of them took."""
     found, slowest = [], (0.0, -1)
     for seed in seeds:
         begin = time.perf_counter()

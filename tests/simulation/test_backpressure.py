@@ -1,4 +1,4 @@
-"""Credits: what is in the system stems from a bounded number of elements, and all of it drains."""
+"""Credits bound the number of elements in the system, and everything drains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.engine.fake_link import on_fake_link
 
 
 class Observed(Simulation):
-    """Knows, behind every event of a worker, what is where."""
+    """Records the load after every event of a worker."""
 
     def __init__(self, graph: Graph, options: Options) -> None:
         simulation = self
@@ -43,7 +43,7 @@ class Observed(Simulation):
         super().__init__(graph, options, worker=Watching)
 
     def observed(self, effects: Effects) -> Effects:
-        """The acker knows the minimal time first, so by its word even fewer elements are open."""
+        """By the acker's minimal time, which is ahead of the workers', there are even fewer."""
         minimal = self.acker.progress.of_all()
         fronts: dict[int, int] = {}
         for time, front in self.emitted:
@@ -100,7 +100,7 @@ def test_a_front_far_ahead_waits_in_its_source(credit: int) -> None:
 
 @pytest.mark.parametrize("credit", [1, 3, 10])
 def test_no_more_waits_at_barriers_than_there_are_credits(credit: int) -> None:
-    """One item an element, and barriers that hear of the minimal time no later than fronts do."""
+    """One item per element; barriers learn of the minimal time no later than fronts do."""
     flow = two_fronts()
     graph = flow.graph()
     elements = {"fast": range(200), "slow": [ef.At(time, time) for time in range(0, 200, 25)]}
@@ -154,7 +154,7 @@ def test_a_front_that_waits_for_another_goes_on_when_that_one_does() -> None:
     link.enter("slow", promise=(2, 1))
     link.drain()
     gate.minimal_time(link.acker.progress.of_all())
-    assert gate.credits == 3  # times 0, 1 and 2: the front of the fast one comes first
+    assert gate.credits == 3  # times 0, 1 and 2: the fast front's index is lower
     assert emit_all_that_is_allowed() == 3
     link.finish("slow")
     link.drain()

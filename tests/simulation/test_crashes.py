@@ -1,7 +1,8 @@
 """A thousand seeds with crashes: whoever dies when, every sink ends up with what the reference has.
 
-Workers and the driver crash, cuts are lost half way or torn, answers of sinks get lost, what was
-replaced lingers, clocks are off. For more, ``make soak``. A seed that fails says how to see it again.
+Workers and the driver crash, cuts are abandoned or torn, sinks' answers get lost, replaced
+processes linger, clocks are off. For more seeds, ``make soak``. A failing seed shows how to
+reproduce it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def test_the_sinks_have_what_the_reference_has(first: int) -> None:
         assert result.incarnations == len(simulation.lives)
         assert 1 < result.incarnations <= 1 + case.faults.crashes
         happened += what_happened(simulation)
-    # None of it would say anything if it did not happen.
+    # Check that all these faults really happened.
     assert happened["restored"] > 10
     assert happened["restored rows"] > 50
     assert happened["increments"] > 20
@@ -80,7 +81,7 @@ def test_crashes_are_a_parameter_of_simulate() -> None:
     for seed in range(20):
         result = ef.simulate(word_count(), words=words, seed=seed, workers=3, crashes=2)
         assert result.outputs == expected
-        assert result.incarnations in (2, 3)  # a crash may come before the one before it is noticed
+        assert result.incarnations in (2, 3)  # a crash may come before the previous one was noticed
         assert len(result.statistics) >= 1
         cuts += result.cuts
     assert cuts > 20

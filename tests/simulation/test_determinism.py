@@ -1,4 +1,4 @@
-"""The same seed, the same run: in this process, in another, and whatever strings hash to."""
+"""The same seed gives the same run: in this process, in another, and for every hash seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 
 
 def test_another_seed_gives_another_trace() -> None:
-    """With the same flow and options: the digest is of what happened, not of what was asked."""
+    """With the same flow and options: the digest is of the events, not of the arguments."""
     case = Case.of(3, workers=4)
     digests = {
         replace(case, options=replace(case.options, seed=seed)).run().trace for seed in range(10)

@@ -1,4 +1,4 @@
-"""Errors that are diverted: the same records, in the same order, and the same output beside them."""
+"""Diverted errors: the same records in the same order, and the same output beside them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simulation.failing import diverting
 
 @pytest.mark.parametrize("chunk", range(4))
 def test_random_flows_that_fail_all_over_equal_the_reference(chunk: int) -> None:
-    """The records that say what went wrong, and what comes of all the rest."""
+    """Both the error records and the rest of the output."""
     diverted: Counter[str] = Counter()
     for case in islice(map(diverting, count(chunk, 4)), 100):
         outputs = judged(case).outputs
@@ -36,7 +36,7 @@ def test_random_flows_that_fail_all_over_equal_the_reference(chunk: int) -> None
 
 
 def test_what_fails_is_skipped_and_the_accumulator_stays() -> None:
-    """By hand, so that not only two runners agree."""
+    """Expected by hand, so that the test does not only compare two runners."""
     flow = ef.Flow("kept")
 
     def first(number: int) -> int:
@@ -52,7 +52,7 @@ def test_what_fails_is_skipped_and_the_accumulator_stays() -> None:
     keyed = flow.front("numbers").key_by(lambda number: number % 2)
     keyed.reduce(first=first, combine=combine, with_key=True).sink("out")
     outputs = ef.run(flow, on_error="divert", numbers=[11, 7, 7, 13, 5, 10, 12, 8, 7, 2])
-    # 11 and 7 of the odd ones: the first is refused, so that the second is a first too.
+    # 11 and 7 are odd: 11 is refused, so 7 starts the accumulator.
     assert outputs["out"] == [(1, 7), (1, 20), (1, 25), (0, 8), (0, 10)]
     assert [(e.time, e.payload, e.problem.split(": ")[1]) for e in outputs["errors"]] == [
         (0, 11, "11 comes first"),
@@ -70,7 +70,7 @@ def test_other_branches_of_the_element_go_on_and_nothing_half_done_does() -> Non
     numbers.flat_map(lambda n: [n, ef.At(20 + n, -n), ef.At(5 - n, 0)]).sink("one")
     numbers.map(lambda n: 10 * n).sink("other")
     outputs = ef.run(flow, on_error="divert", numbers=[0, 1, 2, 3])
-    # 3 asks for time 2, when it is 3 already: what it scheduled for time 23 does not come either.
+    # 3 schedules for time 2 at time 3, which fails, so its item for time 23 is dropped too.
     assert outputs["one"] == [0, 1, 2, 0, 0, 0, 0, -1, -2]
     assert outputs["other"] == [0, 10, 20, 30]
     assert [error.time for error in outputs["errors"]] == [3]
@@ -80,7 +80,7 @@ def test_other_branches_of_the_element_go_on_and_nothing_half_done_does() -> Non
 def test_an_endless_loop_is_diverted_as_by_the_reference(
     monkeypatch: pytest.MonkeyPatch, stateful: str
 ) -> None:
-    """Where an item is found to be endless does not depend on what runs as one machine."""
+    """An endless loop is detected at the same item, however nodes are fused into machines."""
     for module in (cycles_module, reference_module):
         monkeypatch.setattr(module, "CHILD_IDS_MAX", 40)
     flow = ef.Flow("endless")

@@ -1,4 +1,4 @@
-"""A range of keys that is done is released, whatever another one is waiting for."""
+"""A finished range of keys is released, no matter what other ranges wait for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def entered(flow: ef.Flow) -> FakeLink:
 
 
 def test_a_stuck_barrier_does_not_hold_the_others_output() -> None:
-    """The front is beside worker 0; what is for partition 1 hangs on the link to worker 1."""
+    """The front is beside worker 0; the items for partition 1 are stuck on the link to worker 1."""
     link = entered(partitioned())
     link.drain(stuck=frozenset({(0, 1)}))
     assert link.released == {("out", 0): in_partition(0)}
@@ -48,13 +48,14 @@ def test_a_stuck_barrier_does_not_hold_the_others_output() -> None:
 
 
 def test_what_may_still_go_anywhere_holds_all() -> None:
-    """The same, but what hangs on the link is before a shuffle, and could end in any partition."""
+    """The same, but the stuck items are before a shuffle and could end in any partition."""
     flow = ef.Flow("shuffled")
     grouped = flow.front("in").key_by(lambda n: n).group(window=1).map(lambda ns: ns[0])
     grouped.key_by(lambda n: n // 2).sink("out", partitions=2)
     link = entered(flow)
     link.drain(stuck=frozenset({(0, 1)}))
-    stuck = in_partition(1)[0]  # as many workers as partitions: the owner of a key
+    # there are as many workers as partitions, so this worker owns the key
+    stuck = in_partition(1)[0]
     assert link.acker.progress.anywhere == (stuck, 0)
     released = [number for out in link.released.values() for number in out]
     assert all(number < stuck for number in released)
@@ -64,7 +65,7 @@ def test_what_may_still_go_anywhere_holds_all() -> None:
 
 
 def test_past_the_last_shuffle_a_slow_way_to_one_barrier_is_its_own() -> None:
-    """Worker 1 cannot reach the barrier of worker 0, and releases its own output all the same."""
+    """Worker 1 cannot reach the barrier of worker 0, and still releases its own output."""
     flow = ef.Flow("both ways")
     grouped = flow.front("in").key_by(lambda n: n).group(window=1).map(lambda ns: ns[0])
     grouped.key_by(lambda n: n // 2).sink("out", partitions=2)

@@ -1,4 +1,4 @@
-"""Functions that raise: the error of the reference, and no error where only speculation met one."""
+"""Functions that raise: the error is the reference's, and speculation alone causes none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simulation.transactional import TransactionCase
 
 
 def told(error: ef.StepError) -> tuple[Any, ...]:
-    """All that an error tells."""
+    """All fields of an error."""
     return (
         type(error),
         error.step,
@@ -60,7 +60,7 @@ def test_the_error_is_the_one_of_the_reference(chunk: int) -> None:
 
 @pytest.mark.parametrize("chunk", range(2))
 def test_the_error_of_a_transaction_is_the_one_of_the_reference(chunk: int) -> None:
-    """Or there is none, and all is as if functions never failed: decisions, outputs and states."""
+    """Without one, decisions, outputs and states are as if no function had ever failed."""
     raised = passed = 0
     for seed in range(chunk, 60, 2):
         case = TransactionCase.of(100_000 + seed)
@@ -92,9 +92,9 @@ def test_an_error_of_a_flow_is_the_same_from_run_and_simulate() -> None:
 @pytest.mark.parametrize("with_key", [True, False])
 @pytest.mark.parametrize("culprit", ["first", "combine"])
 def test_a_reduce_that_schedules_is_told_as_by_the_reference(culprit: str, with_key: bool) -> None:
-    """Only maps schedule. In order or late, the first one that tries is the one that is told.
+    """Only maps schedule. In order or late, the first item that tries is in the error.
 
-    Beside its key an `At` is a value like any other.
+    In a pair with its key, an `At` is a value like any other.
     """
     flow = ef.Flow("scheduling reduce")
     keyed = ef.merge(flow.front("one"), flow.front("two")).key_by(lambda n: n % 2)
@@ -115,7 +115,7 @@ def test_a_reduce_that_schedules_is_told_as_by_the_reference(culprit: str, with_
 
 
 def consecutive(numbers: tuple[int, ...]) -> int:
-    """Raises unless nothing is missing between."""
+    """Raises if a number is missing in between."""
     for before, after in pairwise(numbers):
         if after != before + 3:
             raise ValueError(f"{before} and then {after}")
@@ -149,13 +149,13 @@ def in_key(stream: ef.Stream[int]) -> ef.Stream[Any]:
 
 
 def in_schedule(stream: ef.Stream[int]) -> ef.Stream[Any]:
-    """Three consecutive ones are scheduled for later, others for the past."""
+    """Schedules three consecutive numbers for later, others for the past, which raises."""
     tuples = stream.key_by(key).group(window=2).with_time()
     return tuples.map(lambda t: ef.At(t.time + 10 - 3 * (t.payload[-1] - t.payload[0]), t.payload))
 
 
 def behind_a_failure(stream: ef.Stream[int]) -> ef.Stream[Any]:
-    """What an accumulator that fails would have caused is not there either."""
+    """An accumulator that fails has no effects either."""
     return in_map(in_reduce(stream)).key_by(lambda _: 0).reduce(first=lambda n: n, combine=max)
 
 
@@ -166,7 +166,7 @@ def behind_a_failure(stream: ef.Stream[int]) -> ef.Stream[Any]:
 def test_what_only_speculation_meets_is_no_error(
     step: Callable[[ef.Stream[int]], ef.Stream[Any]], fused: bool
 ) -> None:
-    """In order the functions never raise. Out of order they do, and that has to be taken back."""
+    """In order the functions never raise. Out of order they do, and that must be taken back."""
     flow = ef.Flow("in order")
     fronts = [flow.front(f"front-{number}") for number in range(3)]
     step(ef.merge(*fronts)).sink("out")
@@ -192,7 +192,7 @@ def test_what_only_speculation_meets_is_no_error(
 def test_an_endless_loop_is_told_as_by_the_reference(
     monkeypatch: pytest.MonkeyPatch, later: bool
 ) -> None:
-    """At once, and with rounds that are scheduled: those find an end in time only."""
+    """At once, and with scheduled rounds, which end only by time."""
     for module in (cycles_module, reference_module):
         monkeypatch.setattr(module, "CHILD_IDS_MAX", 40)
     flow = ef.Flow("endless")

@@ -1,4 +1,4 @@
-"""The baseline by arrival: whatever crashes, each element counts once, in the output and in states."""
+"""The baseline by arrival: whatever crashes, output and states count each element once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries of state: every answer is the reference's state at the time that it claims to be of."""
+"""Queries of state: every answer is the reference's state at the time that it claims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHUNK = 25
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a scan of a few keys takes several of them."""
+    """So that a scan of a few keys takes several pages."""
     monkeypatch.setattr(reading_module, "ROWS_A_PAGE", 2)
 
 
@@ -44,7 +44,7 @@ def test_crashes_change_no_answer(first: int) -> None:
 
 
 def test_the_queries_are_worth_it() -> None:
-    """They are asked in every way, of many moments between the beginning and the end."""
+    """The queries use all options, and their moments are spread from beginning to end."""
     moments, refused, total = set(), 0, 0
     for seed in range(40):
         for each in judged_with_queries(seed, crashes=seed % 3).answered:
@@ -116,9 +116,9 @@ def test_reduces_are_read_like_states(crashes: int) -> None:
         worker = always_trimming(Worker)
         if crashes:
             faults = Faults.drawn(seed, crashes=crashes)
-            simulation = CrashSimulation(graph, options, faults, asked=asked, worker=worker)
+            simulation = CrashSimulation(graph, options, faults, reads=asked, worker=worker)
         else:
-            simulation = Simulation(graph, options, asked=asked, worker=worker)
+            simulation = Simulation(graph, options, reads=asked, worker=worker)
         entering = list(timed_elements(graph, elements))
         result = simulation.run(entering)
         for each in result.answered:
@@ -135,7 +135,7 @@ def test_reduces_are_read_like_states(crashes: int) -> None:
                     for name in "ab"
                 },
             )
-            expected = expected_answer(each.asked, {name: dict(outputs[name]) for name in states})
+            expected = expected_answer(each.read, {name: dict(outputs[name]) for name in states})
             got = {name: list(rows.items()) for name, rows in each.answer.items()}
             assert got == expected, (seed, each)
 

@@ -1,4 +1,4 @@
-"""An accumulator that is an `At` is refused by every runner, in the same words."""
+"""Every runner refuses an accumulator that is an `At`, with the same words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_it_is_the_reference_s_error(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_one_that_only_speculation_makes_is_taken_back(workers: int) -> None:
-    """Sums of what has come so far, out of order, go above a limit that true sums stay below."""
+    """Out of order, sums go above a limit that the true sums stay below."""
     numbers = [9, -9, 8, -8, 7, -7, 6, -6]
     calm = flow(limit=9)
     expected = ef.run(calm, numbers=numbers)

@@ -1,6 +1,6 @@
 """A thousand seeds: random flows on random clusters, each against the reference.
 
-For more, ``make soak``. A seed that fails says how to see it again.
+For more seeds, ``make soak``. A failing seed shows how to reproduce it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def test_the_output_is_the_reference(first: int) -> None:
 
 
 class Holding(Worker):
-    """Counts how often it has something held back behind an event."""
+    """Counts how often it holds items back after an event."""
 
     times = 0
 

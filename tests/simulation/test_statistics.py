@@ -1,4 +1,4 @@
-"""The figures of a run are what happened."""
+"""The statistics of a run match what happened."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_over_random_flows_they_add_up() -> None:
         assert len(workers) == case.options.workers
         assert sum(worker.elements for worker in workers) == sum(map(len, case.elements.values()))
         assert sum(worker.released for worker in workers) == outputs
-        # At a barrier an item either leaves or is taken back, by a tombstone that arrives too.
+        # An item at a barrier is released, or taken back by a tombstone, which is counted as well.
         assert sum(worker.arrived - 2 * worker.tombstones for worker in workers) == outputs
         assert result.overhead >= 1.0
         assert outputs == 0 or result.overhead == sum(w.arrived for w in workers) / outputs
@@ -77,7 +77,7 @@ def test_disorder_costs_replays_and_overhead() -> None:
 
 
 def test_load_is_told_by_worker() -> None:
-    """Every element crosses the network once at most: its key's owner is here or there."""
+    """Every element crosses the network at most once, to the owner of its key."""
     result = simulated(word_count(), Options.drawn(3, workers=4), words=WORDS)
     entry, *_ = (name for name in result.statistics[0].items_of if name.endswith("pair"))
     load = [worker.items_of[entry] for worker in result.statistics]

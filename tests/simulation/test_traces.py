@@ -1,4 +1,4 @@
-"""Traces tell two histories of one item apart, however far round a loop they went."""
+"""Traces distinguish two histories of one item, however often it went round a loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.mutations import own_case
 
 
 def out_and_home(rounds: int) -> Callable[[tuple[int, int, int]], int]:
-    """The first hop goes to one worker and the last to another, or the other way round."""
+    """The first hop goes to one worker and the last to another, or vice versa."""
 
     def key(hop: tuple[int, int, int]) -> int:
         left, bit, _ = hop
@@ -24,7 +24,7 @@ def out_and_home(rounds: int) -> Callable[[tuple[int, int, int]], int]:
 
 @pytest.mark.parametrize("rounds", [2, 3, 33, 64, 65, 66])
 def test_where_an_item_was_first_and_last_is_not_mixed_up(rounds: int) -> None:
-    """65 once: a trace that rotates by one bit a hop is where it began after 64 of them."""
+    """65: a trace that rotates by one bit per hop would be back at its start after 64."""
     flow = ef.Flow("out and home")
     merged = ef.merge(*(flow.front(f"front-{number}") for number in range(3)))
     again = flow.loop()

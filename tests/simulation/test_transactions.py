@@ -1,7 +1,7 @@
-"""Transactions on many workers: decisions, outputs and states are those of one at a time.
+"""Transactions on many workers: decisions, outputs and states equal those of one at a time.
 
-Some seeds here; ``python -m tests.simulation.soak --transactions`` for as many as you want, and with
-``--crashes`` for as many with crashes. (``make soak`` does both.)
+More seeds: ``python -m tests.simulation.soak --transactions``, with ``--crashes`` to add crashes.
+``make soak`` does both.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_one_access_is_decided_where_it_is_with_no_vote() -> None:
 
 
 def test_one_access_costs_as_many_messages_as_a_fold() -> None:
-    """Counted, on three workers: what crosses the network is the access, and what comes of it."""
+    """On three workers only the access and its output cross the network."""
     flow = ef.Flow("purses")
     purse = flow.state("purses", default=10**6)
     with flow.front("changes").transaction() as tx:
@@ -140,7 +140,7 @@ def test_to_decide_alone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 # --- The checkers bite -----------------------------------------------------------------------------
 
 
-#: What checkers say. Anything else would be a mistake of the mutation, not one that they found.
+#: The checkers' messages. Any other error would be a mistake in the mutation itself.
 NOTICED = re.compile(
     r"the reference has|found no item to take back|released .* after|in two bundles|"
     r"the minimal time is|still holds items|the acker still has|"
@@ -187,6 +187,6 @@ def wrong_with_crashes(seed: int) -> str | None:
 
 @pytest.mark.parametrize("first", range(0, CRASH_SEEDS, CHUNK))
 def test_a_crash_leaves_all_of_a_transaction_or_nothing(first: int) -> None:
-    """Workers and drivers die, and states come back from cuts: decisions and values are the same."""
+    """Workers and drivers die, cuts restore the states: decisions and values stay the same."""
     for seed in range(300_000 + first, 300_000 + first + CHUNK):
         judged_with_crashes_and_cuts(transactions_with_crashes(seed))

@@ -1,8 +1,8 @@
-"""What one element begets is settled in turns, however much it is and however few keys it is for.
+"""What one element begets is settled in turns, however much it is and however few keys it touches.
 
-All of it has one global time, by which nobody can tell who is next. Corrections beget corrections then,
-and on several workers they met each other for minutes. What is counted here is in the simulation, so it
-is the same on every machine.
+All of it has one global time, so global time cannot say which transaction is next. Without turns,
+corrections would cause corrections, on several workers for minutes. The counts here are of the
+simulation, so they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def crowd(count: int) -> ef.Flow:
 
 @pytest.mark.parametrize(("workers", "seed"), [(2, 1), (4, 3)])
 def test_transactions(workers: int, seed: int) -> None:
-    """With the second seed it took a million replays."""
+    """Without turns the second seed took a million replays."""
     elements, count = [3, 5], 200
     transactions = len(elements) * count
     result = ef.simulate(crowd(count), elements=elements, seed=seed, workers=workers)
     assert result.outputs == ef.run(crowd(count), elements=elements)
     assert len(result.outputs["rejected"]) > transactions / 5
-    # Each of three accesses at most once for each turn of its element: on average far less often.
+    # At most one replay for each access and each turn of the element; on average far fewer.
     assert sum(worker.replays for worker in result.statistics) < transactions * 3 * count / 4
     assert sum(worker.items_sent for worker in result.statistics) < transactions * 20
 
 
 def whirl(count: int, rounds: int) -> ef.Flow:
-    """An element makes many numbers, which go round: where to depends on all that were there before."""
+    """An element makes many numbers that go round a loop; each hop depends on all earlier visitors."""
     flow = ef.Flow("whirl")
     again = flow.loop()
     many = flow.front("elements").flat_map(lambda n: [(n * 7 + i, rounds) for i in range(count)])
@@ -62,14 +62,13 @@ def whirl(count: int, rounds: int) -> ef.Flow:
 
 @pytest.mark.parametrize(("workers", "seed"), [(2, 1), (3, 0)])
 def test_rounds_of_a_loop(workers: int, seed: int) -> None:
-    """With three workers and these few numbers it took 360,000 messages; with twice as many it did
-    not end."""
+    """Without turns, three workers took 360,000 messages, and twice as many numbers did not end."""
     elements, count, rounds = [3, 5], 30, 3
     numbers = len(elements) * count * (rounds + 1)
     result = ef.simulate(whirl(count, rounds), elements=elements, seed=seed, workers=workers)
     assert result.outputs == ef.run(whirl(count, rounds), elements=elements)
     assert len(result.outputs["mixed"]) == numbers
-    # Each number at most once for each that an element made: on average half as often.
+    # At most one replay for each pair of an element's numbers; on average half of them.
     assert sum(worker.replays for worker in result.statistics) < numbers * numbers / 4
-    # Whoever presumes again at every turn sends many times as much.
+    # A machine that presumes again at every turn would send many times as much.
     assert sum(worker.items_sent for worker in result.statistics) < numbers * 20

@@ -1,14 +1,15 @@
 """Random flows of transactions, drawn from a seed, and how they are judged.
 
-Payloads are small ints, so that any step can follow any other. Few keys and tight checks make for
-contention and for violated constraints; keys that depend on values read make for accesses that move
-when something before them changes. What is drawn:
+Payloads are small ints, so that any step can follow any other. Few keys and tight checks cause
+contention and violated constraints; keys that depend on values read cause accesses that move when
+something before them changes. A flow has:
 
-- one to three states with 2 to 20 keys, one of which may hold the last few payloads instead of a sum;
-- one to four transactions: on a front, on all of them merged, behind a `flat_map` (several of one
-  element), on what an earlier transaction committed, rejected or put out, or beside it; some try
-  what was rejected again;
-- in each one to four branches of updates and reads, some of them one behind another;
+- one to three states with 2 to 20 keys; one of them may hold the last few payloads instead of a
+  sum;
+- one to four transactions: on a front, on all fronts merged, behind a `flat_map` (several per
+  element), on what an earlier transaction committed, rejected or emitted, or beside it; some retry
+  what was rejected;
+- in each transaction one to four branches of updates and reads, some in series;
 - checks, and constraints over all values.
 """
 
@@ -31,7 +32,7 @@ from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 
 @dataclass(frozen=True)
 class TransactionCase(Case):
-    """A case whose states are held against the reference too."""
+    """A case whose states are compared with the reference too."""
 
     @classmethod
     def of(cls, seed: int, *, workers: int | None = None) -> TransactionCase:
@@ -76,8 +77,8 @@ def judged_with_states(case: TransactionCase, **machines: Any) -> SimulationResu
 def judged_with_crashes_and_cuts(case: CrashCase, **machines: Any) -> SimulationResult:
     """Run a case with crashes; raise `WrongError` unless outputs, states and all cuts are right.
 
-    A cut at T has to hold what the reference has when all elements below T, and none else, are done:
-    so no transaction is in it by half, and none that was rejected.
+    A cut at T must hold what the reference has after all elements below T and no others: so it
+    contains no half of a transaction, and no rejected one.
     """
     result, simulation = judged_with_crashes(case, **machines)
     reference = Reference(case.graph)
@@ -112,7 +113,7 @@ def judged_with_crashes_and_cuts(case: CrashCase, **machines: Any) -> Simulation
 
 
 def transactions_with_crashes(seed: int) -> CrashCase:
-    """The flow of a seed, and what goes wrong while it runs."""
+    """The flow of a seed, and its faults."""
     case = CrashCase.from_case(TransactionCase.of(seed), seed)
     again = f"python -m tests.simulation.soak --transactions --crashes --from {seed} --seeds 1"
     return replace(case, again=again)
@@ -137,10 +138,10 @@ def random_transactions(random: Random) -> tuple[ef.Flow, dict[str, list[Any]]]:
 
 
 def plain(payload: Any) -> int:
-    """An int of whatever a source has."""
+    """An int from whatever a source emits."""
     if isinstance(payload, ef.Rejected):
         return payload.element + len(payload.check)
-    if isinstance(payload, tuple):  # what an access gives: payload and value
+    if isinstance(payload, tuple):  # an access emits payload and value
         return plain(payload[0]) * 3 + payload[1]
     return payload
 
@@ -156,7 +157,7 @@ class _Draft:
         if len(fronts) == 1:
             self.sink(fronts[0])
         else:
-            # Both ways: on its own, and in one stream.
+            # Both: the front on its own, and merged with the others.
             merged = ef.merge(*(front.map(lambda n: n) for front in fronts))
             self.sources.append(merged)
             self.sink(merged)
@@ -175,7 +176,7 @@ class _Draft:
             source = source.flat_map(lambda n: [n * 7 + part for part in range(parts)])
         again = None
         if random.random() < 0.1:
-            # What is rejected is tried again with less.
+            # Retry rejected transactions with less.
             again = self.flow.loop()
             source = ef.merge(source, again)
         single = random.random() < 0.25
@@ -194,7 +195,7 @@ class _Draft:
         outputs = self.outputs
         self.outputs = []
         if random.random() < 0.15:
-            # Nobody asks what became of it; its updates count all the same.
+            # Nobody reads the outcome; the updates still count.
             for output in outputs:
                 self.sink(output)
             return
@@ -208,7 +209,7 @@ class _Draft:
         self.sink(tx.committed)
 
     def branch(self, tx: ef.Transaction[int], *, single: bool) -> None:
-        """Accesses one behind another; a single one may well be decided alone."""
+        """Accesses in series; a single access may be decided alone."""
         random = self.random
         stream: Any = tx
         if random.random() < 0.5:
@@ -284,7 +285,7 @@ class _Draft:
         stream.sink(f"sink-{self.sinks}")
 
     def end(self) -> None:
-        """Whatever was not drawn is used once."""
+        """Use every state or stream that was not drawn once."""
         unused = [state for state in self.states if state.name not in self.touched]
         if self.last_few is not None and "last few" not in self.touched:
             unused.append(self.last_few)

@@ -1,9 +1,9 @@
-"""Live queries on clusters: a program of its own, so that no JVM meets that of the other tests.
+"""Live queries on clusters, in a program of its own, so that its JVM is not that of other tests.
 
     python tests/spark/clusters.py local-cluster|standalone|connect FOLDER
 
-Each compares live queries with the reference and prints what it saw as a line of JSON. Whatever it
-starts it ends; all of it listens on loopback only.
+Each scenario compares live queries with the reference and prints what it saw as a line of JSON. It
+ends whatever it starts, and listens on loopback only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS = {
 
 
 def word_count() -> ef.Flow:
-    """Three partitions of the sink, so that several workers have a barrier."""
+    """With three partitions of the sink, so that several workers have a barrier."""
     flow = ef.Flow("word count")
     words = flow.front("lines").flat_map(lambda line: line.split())
     counts = words.key_by(lambda word: word).count()
@@ -51,7 +51,7 @@ def word_count() -> ef.Flow:
 
 
 def live(spark: SparkSession, workers: int, folder: Path, **options: object) -> bool:
-    """Whether a live query gives what the reference does. Its sink is written by the workers."""
+    """Whether a live query gives the reference's output. Its sink is written by the workers."""
     flow = word_count()
     out = folder / f"out-{workers}"
     builder = (
@@ -77,7 +77,7 @@ def live(spark: SparkSession, workers: int, folder: Path, **options: object) -> 
 
 
 def refused(start: Callable[[], object]) -> str:
-    """What a query that cannot run says."""
+    """The error of a query that cannot run."""
     try:
         start()
     except ef.EmberflowError as error:
@@ -91,7 +91,7 @@ def executors(spark: SparkSession) -> int:
 
 
 def impatient(spark: SparkSession, workers: int, folder: Path) -> str:
-    """What is said when the slots do not come, without the wait."""
+    """The error when the slots do not come, without the wait."""
     cluster.EXECUTORS_SECONDS_MAX = 0.5
     try:
         return refused(lambda: live(spark, workers, folder))
@@ -155,7 +155,8 @@ def standalone(folder: Path) -> dict[str, Any]:
                 *(*here, "--port", str(port)),
             )
         )
-        # Known by a name, as drivers often are: what listens needs the address behind it.
+        # Known by a name, as drivers often are: the coordinator has to listen on the address behind
+        # it.
         spark = running.enter_context(session(master, **{"spark.driver.host": "localhost"}))
         nobody = impatient(spark, 2, folder)
         for number in range(2):
@@ -166,7 +167,7 @@ def standalone(folder: Path) -> dict[str, Any]:
                     *("--cores", "2", "--memory", "1g", "--work-dir", str(folder / "work"), master),
                 )
             )
-        # The executors are on their way: the query waits for them.
+        # The executors are still starting: the query waits for them.
         same = {workers: live(spark, workers, folder) for workers in (2, 4)}
         return {"same": same, "executors": executors(spark), "nobody there": nobody}
 
@@ -176,7 +177,7 @@ def connect(folder: Path) -> dict[str, Any]:
     settings = SETTINGS | {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
-        # Spark's own check of slots gives up at once, to see what becomes of it.
+        # Spark's own check of slots gives up at once, to see what follows.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1",
     }
@@ -193,7 +194,7 @@ def connect(folder: Path) -> dict[str, Any]:
             same[3] = live(spark, 3, folder, coordinatorHost=f"localhost:{free_port()}")
             found = {"same": same, "slots": cluster.slots_of(spark)}
             found["too many"] = refused(lambda: live(spark, 5, folder))
-            # And if nobody had counted first:
+            # Without our own count of slots:
             spark.conf.set("spark.sql.leafNodeDefaultParallelism", "7")
             found["slots unknown"] = cluster.slots_of(spark)
             found["too many for Spark"] = refused(lambda: live(spark, 6, folder))
@@ -207,7 +208,7 @@ if __name__ == "__main__":
     os.environ["SPARK_HOME"] = str(SPARK_HOME)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # All that these JVMs do is to start Python: they need no compiler that takes its time.
+    # These JVMs only start Python, so they need no optimizing compiler.
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     scenario = {"local-cluster": local_cluster, "standalone": standalone, "connect": connect}
     found = scenario[sys.argv[1]](Path(sys.argv[2]))

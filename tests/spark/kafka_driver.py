@@ -1,4 +1,4 @@
-"""A driver that is there to be killed: a live query from a topic to a topic, for ever.
+"""A driver for tests to kill: a live query from topic to topic, for ever.
 
 python tests/spark/kafka_driver.py SERVERS IN OUT CHECKPOINT IDLE_MS|never
 """
@@ -26,7 +26,7 @@ def first(posting: tuple[str, int]) -> dict[str, Any]:
 
 
 def following(entry: dict[str, Any], posting: tuple[str, int]) -> dict[str, Any]:
-    """What a word has come to. The history is another one for each order of its postings."""
+    """The next entry of a word. Its history depends on the order of the postings."""
     history = hashlib.md5(f"{entry['history']} {posting[1]}".encode()).hexdigest()[:8]
     return {"word": posting[0], "count": entry["count"] + 1, "last": posting[1], "history": history}
 
@@ -55,7 +55,7 @@ def main(servers: str, source: str, target: str, checkpoint: str, idle: str) -> 
             .option("checkpointInterval", 300)
             .start()
         )
-        # For whoever reads the log of a test that failed.
+        # For readers of the log of a failed test.
         while not query.awaitTermination(2):
             progress = query.lastProgress or {}
             shown = ("elements", "released", "minimalTime", "recoveries", "waiting", "unstored")

@@ -1,6 +1,6 @@
-"""``ordering="arrival"`` on Spark: no order is promised, but each element counts once, whatever dies.
+"""``ordering="arrival"`` on Spark: no order is promised, but each element counts exactly once.
 
-The flows are those whose output, as a multiset, is the same in every order.
+The flows have the same output, as a multiset, in every order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NUMBERS = list(range(600))
 
 
 def counting() -> ef.Flow:
-    """Two keyed steps one behind the other, so that there is something to align."""
+    """Two keyed steps in series, so that markers have something to align."""
     flow = ef.Flow("count by arrival")
     counted = flow.front("numbers").key_by(lambda number: number % 17).count()
     again = counted.key_by(lambda pair: pair[1] % 5).count()
@@ -84,7 +84,7 @@ def test_each_element_counts_once(
 
 
 def killing(flow_of: Any, folder: Path) -> ef.Flow:
-    """The flow behind a front whose elements tell which processes they pass."""
+    """The flow, behind a map that records the processes that its elements pass."""
     pids = folder / "pids"
     pids.mkdir(exist_ok=True)
 
@@ -208,7 +208,7 @@ def test_at_least_once_with_snapshots_goes_on_from_them(
 
 
 class Once:
-    """A source that gives each number once, whoever asks: the file says how many are gone."""
+    """A source that gives each number once, to whoever reads: a file holds the next one."""
 
     partitions = 1
     replayable = False
@@ -236,7 +236,7 @@ def test_a_source_that_cannot_be_read_again_is_read_from_its_log(
     query = (
         arrival(spark, flow, tmp_path)
         .read(numbers=Once(given, 600))
-        .option("checkpointInterval", 10**9)  # all of the first life is in the log only
+        .option("checkpointInterval", 10**9)  # the whole first life is in the log only
         .start()
     )
     try:
@@ -251,8 +251,8 @@ def test_a_source_that_cannot_be_read_again_is_read_from_its_log(
     assert query.recoveries
     found = stored(tmp_path)
     assert set(found.values()) == {1}
-    assert {count for _, count in found} == {1}  # no number came in twice
-    # What was not logged yet is gone, and only that.
+    assert {count for _, count in found} == {1}  # no number entered twice
+    # Only elements that were not logged yet are lost.
     assert 600 - len(found) < 150
 
 

@@ -1,4 +1,4 @@
-"""Backfill on Spark, then live from its checkpoint: together one run over everything, to the byte."""
+"""Backfill on Spark, then live from its checkpoint: together they equal one run, to the byte."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def gone_live(
     checkpoint: Path,
     workers: int = 2,
 ) -> None:
-    """A live query from a checkpoint on, to the end of its fronts."""
+    """Run a live query from a checkpoint until its fronts end."""
     query = (
         flow.live(spark)
         .read(**read)
@@ -76,7 +76,7 @@ def count_of(outputs: Bytes) -> int:
 
 
 def test_random_flows_handed_over(spark: SparkSession, tmp_path: Path) -> None:
-    """A hundred others, at random times, on the engine alone: tests/batch/test_backfill.py."""
+    """tests/batch/test_backfill.py tries a hundred others, at random times, without Spark."""
     flow, elements = random_flows_together([Random(seed) for seed in range(2)])
     given = {
         name: ef.rows(frame(spark, one, "value long", 2), unique=True)
@@ -120,7 +120,7 @@ SINKS = ("counts", "pairs", "windows")
 
 
 def as_rows(spark: SparkSession) -> ef.runners.batch.Rows:
-    """Documents and, below them, times: as a folder of history would have them."""
+    """Documents and, below them, times: the layout of a folder of history."""
     df = spark.createDataFrame(
         [(number, *document) for number, document in enumerate(DOCUMENTS)],
         "time long, number long, words array<string>",
@@ -137,7 +137,7 @@ def files(folder: Path) -> dict[str, sinks.Files]:
 
 
 class Deadly(sinks.Files):
-    """Kills the process that has just stored something and not said so, once."""
+    """Kills its process once, after it has stored something and before it answers."""
 
     def open(self, partition: int) -> Any:
         writer = super().open(partition)
@@ -176,7 +176,7 @@ def test_a_killed_backfill_is_repeated_and_any_number_of_workers_goes_on(
     store = CheckpointStore(checkpoint)
     assert store.latest() is None
     assert sinks.read_files(tmp_path / "windows")
-    # The next one comes to the end of its work, and is lost just before that counts.
+    # The next attempt finishes its work, and dies just before its commit.
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointStore, "commit", lost)
         with pytest.raises(OSError, match="lost"):
@@ -189,7 +189,7 @@ def test_a_killed_backfill_is_repeated_and_any_number_of_workers_goes_on(
     cut = store.latest()
     assert cut is not None
     assert cut.time == (until, 0)
-    # What earlier attempts left behind is gone.
+    # The leftovers of earlier attempts are gone.
     assert {part.path for part in cut.parts} == {
         f"parts/{path.name}" for path in (checkpoint / "parts").iterdir()
     }
@@ -212,7 +212,7 @@ def lost(store: Any, manifest: Any) -> None:
 
 
 class Parted:
-    """Two partitions with times of their own, the same ones in both; it notes where it is read."""
+    """Two partitions with the same times in both; it notes the positions where it is read."""
 
     partitions = 2
     arrival = False
@@ -280,7 +280,7 @@ def test_the_partitions_of_a_source_go_on_where_the_backfill_ended(
         reference.enter(at, graph.fronts[front], payload)
     reference.finish()
     assert repr(written["groups"].payloads()) == repr(reference.outputs["groups"])
-    # What was not written is what the DataFrame had, and live goes on behind it.
+    # The DataFrame has the output below the time, and live continues after it.
     assert 0 < len(windows_before) < len(reference.outputs["windows"])
     together = windows_before + written["windows"].payloads()
     assert repr(together) == repr(reference.outputs["windows"])
@@ -339,7 +339,7 @@ def test_rows_that_are_numbered_end_at_a_time_too(spark: SparkSession) -> None:
     for given, until in ((one, 3), (ef.rows(spread, order_by="value", payload="value"), 2)):
         found = flow.batch(spark, letters=given, until=until, raw=True)
         assert ef.payloads(found["out"]) == ["A", "B", "C"][:until]
-    # What cannot be numbered is still told, though it would be left out.
+    # Rows that cannot be numbered are reported, even if they would be left out.
     with pytest.raises(Exception, match="rows in several partitions and no time column"):
         ef.payloads(flow.batch(spark, letters=spread, until=1, raw=True)["out"])
 
@@ -412,7 +412,7 @@ def test_what_the_document_shows_is_what_happens(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As tests/test_docs.py does it; these blocks need Spark."""
+    """As in tests/test_docs.py; these blocks need Spark."""
     document = Path(__file__).parents[2] / "docs" / "backfill.md"
     blocks = re.findall(r"^```py\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
     assert len(blocks) > 3

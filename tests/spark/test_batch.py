@@ -1,4 +1,4 @@
-"""Batch on Spark: the rows of every sink are the reference's output, to the byte, in any layout."""
+"""Batch on Spark: every sink's rows are the reference's output, to the byte, in any layout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def assert_equal(expected: dict[str, list[Any]], found: dict[str, DataFrame]) ->
 
 
 def examples() -> dict[str, tuple[ef.Flow, dict[str, list[Any]], dict[str, tuple[Any, str]]]]:
-    """Flow, elements, and of each front the class and the columns."""
+    """The flow, its elements, and the class and columns of each front."""
     clicks, average = example("click_sessions"), example("moving_average")
     index, orders = example("inverted_index"), example("orders")
     grouping, words = example("grouping"), example("word_count")
@@ -121,12 +121,12 @@ def transactional_examples() -> dict[
     }
 
 
-# With columns, as users have them. On 1, 3 and 8 partitions: tests/contract.
+# With columns, as users have them. tests/contract runs 1, 3 and 8 partitions.
 @pytest.mark.parametrize("name", sorted(examples()))
 def test_the_examples_in_batch_equal_the_reference(
     spark: SparkSession, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES))  # tasks import from where the driver does
+    monkeypatch.syspath_prepend(str(EXAMPLES))  # tasks import from the driver's path
     flow, elements, schemas = examples()[name]
     given = {
         front: ef.rows(frame(spark, elements[front], schema, 2), payload=payload, unique=True)
@@ -141,8 +141,8 @@ def test_an_example_without_a_test_is_noticed() -> None:
     assert scripts == set(examples())
 
 
-# Hundreds of others, without Spark: tests/batch; other random flows: tests/contract. Here one of each
-# way that transactions run.
+# tests/batch runs hundreds of others without Spark, tests/contract other random flows. Here is one
+# for each way in which transactions run.
 @pytest.mark.parametrize(("seed", "ways"), [(6, {"by key"}), (7, {"apart"}), (17, {"in order"})])
 def test_random_transactions_in_batch_equal_the_reference(
     spark: SparkSession, seed: int, ways: set[str]
@@ -205,7 +205,7 @@ COUNTS = [("the", 1), ("dog", 1), ("the", 2), ("cat", 1), ("the", 3), ("the", 4)
 
 def test_payloads_become_columns_that_spark_can_sort(spark: SparkSession) -> None:
     lines = frame(spark, LINES, "value string", 2)
-    (counts,) = word_count().batch(spark, lines=lines).values()  # the schema is found out
+    (counts,) = word_count().batch(spark, lines=lines).values()  # the schema is inferred
     assert counts.dtypes[:2] == [("word", "string"), ("n", "bigint")]
     assert counts.columns[2:] == ["_time", "_front", "_path"]
     rows = counts.orderBy("_time", "_path").collect()
@@ -339,7 +339,7 @@ def test_order_by_numbers_rows_and_a_tie_is_refused(spark: SparkSession) -> None
 
 @pytest.mark.parametrize("unique", [False, True])
 def test_a_time_that_is_there_twice_is_named(spark: SparkSession, unique: bool) -> None:
-    """Also where the user claims that there is none, as soon as the two meet."""
+    """Also if the user says that times are unique, as soon as the two rows meet."""
     df = spark.createDataFrame([(n % 20, "x") for n in range(21)], "time long, value string")
     lines = ef.rows(df.repartition(3), unique=unique)
     (counts,) = word_count().batch(spark, raw=True, lines=lines).values()
@@ -435,7 +435,7 @@ def test_an_error_is_that_of_the_reference(spark: SparkSession, flow: ef.Flow) -
 
 
 def test_classes_of_a_script_travel_too(spark: SparkSession) -> None:
-    class Local(NamedTuple):  # nobody can import it
+    class Local(NamedTuple):  # not importable
         n: int
         of: tuple[Any, ...]
 
@@ -452,7 +452,7 @@ def test_classes_of_a_script_travel_too(spark: SparkSession) -> None:
 
 
 def test_a_state_many_times_the_memory_of_a_task_passes(spark: SparkSession) -> None:
-    """2,000 accumulators of a megabyte, in one task that never holds more than a few of them."""
+    """2,000 accumulators of a megabyte, in one task that never holds more than a few."""
 
     def megabyte(n: int) -> tuple[int, bytes]:
         return n, bytes(1 << 20)
@@ -475,5 +475,5 @@ def test_a_state_many_times_the_memory_of_a_task_passes(spark: SparkSession) -> 
     ].collect()
     assert sorted(row.n for row in out) == list(range(6_000))
     assert all(row.bytes == (1 << 20) + row.n // 2_000 for row in out)
-    # Held at once: what a slice makes. Held all together they would be 2,000 megabytes.
+    # A task holds what one slice makes; all accumulators together are 2,000 megabytes.
     assert max(row.resident for row in out) < 700

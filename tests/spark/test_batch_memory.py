@@ -1,7 +1,7 @@
-"""A state and a history much larger than what a task may have, through a batch that is given no more.
+"""A state and a history much larger than a task's memory pass through a batch.
 
-Spark itself sets the limit (`spark.executor.pyspark.memory`), so that a worker that wants more gets a
-MemoryError. The same worker is asked to hold as much as the state at once, to see that it fails.
+Spark itself sets the limit (`spark.executor.pyspark.memory`): a worker that needs more gets a
+MemoryError. The test also checks that holding the whole state at once fails in such a worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark reads the parts of a cut as it reads any Parquet."""
+"""Spark reads the parts of a cut like any Parquet file."""
 
 from __future__ import annotations
 

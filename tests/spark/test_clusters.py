@@ -1,7 +1,7 @@
-"""Live queries where executors are processes of their own, and where the driver is not Spark's.
+"""Live queries with executors as separate processes, and with a driver that is not Spark's.
 
-Each cluster is started by `clusters.py` in a process of its own. A machine that has too little
-memory for a handful of JVMs skips them and says so.
+`clusters.py` starts each cluster in a process of its own. The tests are skipped, with a message, on
+machines with too little memory for several JVMs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = [
 
 
 def ran(scenario: str, folder: Path) -> Any:
-    """What the program saw. Should it hang, it goes with all that it has started."""
+    """What the program printed. If it hangs, it is killed with everything that it started."""
     program = subprocess.Popen(
         [sys.executable, str(PROGRAM), scenario, str(folder)],
         stdout=subprocess.PIPE,

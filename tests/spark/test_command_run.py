@@ -1,4 +1,4 @@
-"""`emberflow run`, as a user runs it: a process of its own, files in and out, Ctrl-C."""
+"""`emberflow run` as a user runs it: a process of its own, files in and out, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ failing = ef.Flow("failing")
 failing.front("docs").map(lambda doc: doc["missing"]).sink("out")
 """
 
-# A module beside that of the flow, which the workers have to find too.
+# A module beside the flow's, which workers must be able to import too.
 BESIDE = """
 def words(doc):
     return doc["text"].split()
@@ -42,7 +42,7 @@ DOCS = [{"at": 10 * n, "text": f"the dog {n % 3} and the cat {n % 5}"} for n in 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a flow and documents. What is imported from it is forgotten."""
+    """A current folder with a flow and documents. Modules imported from it are forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     for name in ("wordy", "beside"):
@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
 
 
 def expected() -> list[Any]:
-    """What the reference runner makes of the same documents, as JSON has it."""
+    """The reference's output for the same documents, as JSON stores it."""
     elements = [ef.At(doc["at"], doc) for doc in DOCS]
     outputs = ef.run(load_flow("wordy.py:flow"), docs=elements)
     return [list(count) for count in outputs["counts"]]
@@ -93,7 +93,7 @@ def test_files_to_files_until_ctrl_c(folder: Path) -> None:
         encoding="utf-8",
     )
     try:
-        # The last document may stay open until the drain: its front could give more of its time.
+        # The last document may stay open until the drain: its front could still emit at its time.
         wait_until(lambda: process.poll() is not None or _stored(out) >= len(want) - 7, 90)
         process.send_signal(signal.SIGINT)
         printed, told = process.communicate(timeout=60)

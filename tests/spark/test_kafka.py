@@ -46,7 +46,7 @@ def test_a_dataframe_has_the_elements_of_the_live_front(
 ) -> None:
     topic = kafka.topic(3)
     for partition in (0, 2):
-        # Timestamps and fields stand still and go back; some records are malformed, the first too.
+        # Timestamps and fields repeat and go back; some records are malformed, also the first.
         values = [
             b"{oops" if number % 7 == 0 else json.dumps({"at": number // 3 - number % 4}).encode()
             for number in range(200)
@@ -87,7 +87,7 @@ def test_a_backfill_and_the_rest_are_one_run(spark: SparkSession, kafka: KafkaBr
 def test_a_topic_is_backfilled_and_then_read_on(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, idle_ms: int | None
 ) -> None:
-    """With idle_ms the query notes times, and its front joins: at the cut, and not behind it."""
+    """With idle_ms the query notes times, and its front joins at the cut, not after it."""
     topic = kafka.topic(2)
     for partition in (0, 1):
         values = [str(100 * partition + number).encode() for number in range(40)]
@@ -154,7 +154,7 @@ def test_silent_partitions_hold_nothing_back_and_new_ones_join(
         kafka.produce(topic, [b"1", b"2"])
         awaited(lambda: memory.payloads(0), 2, query)
         kafka.grow(topic, 3)
-        # As old as can be: it has to wait its turn, and must not be lost for it.
+        # The oldest possible timestamp: the record has to wait its turn, and must not be lost.
         kafka.produce(topic, [b"3"], partition=2, timestamp=lambda number: 1)
         awaited(lambda: memory.payloads(0), 3, query)
         kafka.produce(topic, [b"4"], partition=1)

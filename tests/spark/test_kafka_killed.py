@@ -1,4 +1,4 @@
-"""Workers, the driver and the broker, killed at random moments: the output topic never shows it."""
+"""Workers, the driver and the broker are killed at random moments; the output topic never shows it."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ DRIVER = Path(__file__).parent / "kafka_driver.py"
 #: Above 0 in `make soak`, which kills more often and at other moments.
 ROUND = int(os.environ.get("EMBERFLOW_FAULTS_ROUND", "0"))
 SEED = 11 + ROUND
-#: How long anything may take until it goes on: a driver's start is the slowest.
+#: How long anything may stall: starting a driver is the slowest.
 SECONDS = 90
 WORDS = [f"word {number}" for number in range(23)]
 
 
 @pytest.fixture
 def own_broker() -> Iterator[KafkaBroker]:
-    """Not that of the other tests: it is killed."""
+    """A broker of its own, because it is killed."""
     with running_broker() as broker:
         yield broker
 
 
 class Writing:
-    """Writes documents to both partitions, steadily, until it is told to end.
+    """Writes documents to both partitions at a steady rate until it is told to end.
 
-    Each once: an idempotent producer writes some twice when the broker is killed, now and then. So
-    none is tried again before it was looked for.
+    Each document is written once. Even an idempotent producer sometimes writes twice when the
+    broker is killed, so a document is looked for before it is written again.
     """
 
     def __init__(self, broker: KafkaBroker, topic: str, apart: bool) -> None:
@@ -70,14 +70,14 @@ class Writing:
         self._ended.set()
         self._thread.join(SECONDS)
         assert not self._thread.is_alive()
-        # Without words: it only says that nothing below its time will come.
+        # A document without words only says that nothing below its time will come.
         self._write(0, {"id": -1, "words": []})
         self._write(1, {"id": -1, "words": []})
 
     def _run(self) -> None:
         while not self._ended.wait(0.03):
             partition = self._dice.randrange(PARTITIONS)
-            # Each partition has words of its own, where the order of partitions is not known.
+            # Each partition has words of its own if the order of partitions is not known.
             words = WORDS[partition::PARTITIONS] if self._apart else WORDS
             words = self._dice.choices(words, k=self._dice.randrange(5))
             self._write(partition, {"id": len(self.documents), "words": words})
@@ -91,7 +91,7 @@ class Writing:
         self.documents.append(ef.At(at, document))
 
     def _delivered(self, partition: int, document: dict[str, Any], at: int) -> bool:
-        """Whether the broker says so. If not, it may have it all the same."""
+        """Whether the broker has confirmed it. If not, the broker may still have it."""
         told: list[Any] = []
         self._producer.produce(
             self._topic,
@@ -102,7 +102,7 @@ class Writing:
         )
         assert self._producer.flush(SECONDS) == 0
         (error,) = told
-        return error is None  # `==` would ask the error for its number
+        return error is None  # `==` would compare error codes
 
 
 class Driver:
@@ -127,13 +127,13 @@ class Driver:
             )
 
     def kill(self) -> None:
-        """The driver alone: its JVM and workers have to notice themselves."""
+        """Kill the driver only: its JVM and workers have to notice by themselves."""
         self.processes[-1].kill()
         self.processes[-1].wait(SECONDS)
         self.start()
 
     def kill_worker(self, dice: random.Random) -> bool:
-        """One of the processes that Spark's Python daemon has forked."""
+        """Kill one of the processes that Spark's Python daemon has forked."""
         parents = _parents()
         daemons = [pid for pid in parents if "pyspark.daemon" in _command_line(pid)]
         own = [pid for pid in daemons if self.processes[-1].pid in _ancestors(pid, parents)]
@@ -147,7 +147,7 @@ class Driver:
         assert self.processes[-1].poll() is None, self._log.read_text(errors="replace")[-5_000:]
 
     def end(self) -> None:
-        """All that came of all drivers. Each is the leader of a group of its own."""
+        """Kill everything that all drivers started. Each driver leads a process group of its own."""
         for process in self.processes:
             for group in (process.pid,):
                 try:
@@ -193,7 +193,7 @@ class Out:
         self._topic = topic
 
     def wait_for_more(self, before: int, driver: Driver) -> int:
-        """Wait until it is longer than before; how long it is, in offsets."""
+        """Wait until it is longer than before; return its length, in offsets."""
         deadline = time.monotonic() + SECONDS
         while (now := self._broker.ends(self._topic, PARTITIONS)) <= before:
             driver.check_alive()
@@ -203,7 +203,7 @@ class Out:
         return now
 
     def wait_for(self, count: int, driver: Driver) -> None:
-        """Wait until it has so many records, as long as it gets more."""
+        """Wait until it has this many records, as long as it grows."""
         ends = 0
         while (found := sum(map(len, values(self._broker, self._topic)))) < count:
             try:
@@ -235,11 +235,11 @@ def kill_again_and_again(
     dice.shuffle(kinds)
     count = 0
     for kind in kinds:
-        # It has to have gone on since the last kill, so that this one hits it at work.
+        # Output since the last kill shows that the query is at work when it is hit.
         count = out.wait_for_more(count, driver)
         time.sleep(dice.uniform(0, 1))
         if kind == "worker":
-            while not driver.kill_worker(dice):  # between two lives there is none
+            while not driver.kill_worker(dice):  # between two lives there are no workers
                 time.sleep(0.1)
         elif kind == "driver":
             driver.kill()
@@ -281,10 +281,10 @@ def test_the_output_topic_equals_the_reference_to_the_byte(
 
 @pytest.mark.timeout(600)
 def test_what_a_silent_partition_promised_is_kept(own_broker: KafkaBroker, tmp_path: Path) -> None:
-    """Timestamps long past: each record comes later than was promised, and its time is a choice.
+    """Timestamps long past: each comes after its time was promised, so the front chooses one.
 
-    In which order the partitions meet is the query's own affair, so each has words of its own. Should
-    a later life choose otherwise, output would be lost or come twice.
+    The order in which partitions meet is up to the query, so each has words of its own. If a later
+    life chose other times, output would be lost or repeated.
     """
     with running(own_broker, tmp_path, "50", apart=True) as (writing, driver, out, target):
         kill_again_and_again(["worker", "driver"], own_broker, writing, driver, out)

@@ -1,4 +1,4 @@
-"""Listeners of a live query, PySpark's own included."""
+"""Listeners of a live query, including PySpark's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 60
 
 
 class OfPySpark(StreamingQueryListener):
-    """Written for PySpark's queries. Does with events what such listeners do."""
+    """A listener written for PySpark's queries; it handles events as such listeners do."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, Any]] = []
@@ -43,7 +43,7 @@ class OfPySpark(StreamingQueryListener):
 
 
 class Given:
-    """Gives its elements and then waits for more, which never come."""
+    """Emits its elements and then waits for ever."""
 
     partitions = 1
 
@@ -104,7 +104,7 @@ def test_a_listener_hears_what_the_query_failed_with(spark: SparkSession) -> Non
 
 
 class Stopping:
-    """Ends the query from within, once it has seen something."""
+    """Stops the query from within, once it has seen an event."""
 
     def __init__(self) -> None:
         self.query: Any = None
@@ -132,7 +132,7 @@ def test_a_listener_may_stop_the_query(spark: SparkSession) -> None:
 
 
 class Broken:
-    """Raises at the start, and then hangs until it is let go."""
+    """Raises at the start, and later blocks until it is released."""
 
     def __init__(self) -> None:
         self.let_go = threading.Event()

@@ -1,4 +1,4 @@
-"""Live on Spark: what comes out is what the reference says, and nothing is left behind."""
+"""Live on Spark: the output is the reference's, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 60
 def live(
     spark: SparkSession, flow: ef.Flow, workers: int, elements: dict[str, Any]
 ) -> dict[str, list[Any]]:
-    """What a flow gives live, each sink's partitions one after another."""
+    """The live output of a flow, each sink's partitions one after another."""
     kept = {name: sinks.Memory() for name in flow.graph().sinks}
     query = (
         flow.live(spark)
@@ -80,7 +80,7 @@ def test_a_function_that_raises_ends_the_query_with_the_reference_s_error(
 
 
 class Broken:
-    """A front whose source is gone after three elements."""
+    """A front whose source fails after three elements."""
 
     partitions = 1
 
@@ -153,7 +153,7 @@ def open_files() -> int:
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files through /proc")
 def test_ten_starts_and_stops_leave_no_thread_and_no_socket_behind(spark: SparkSession) -> None:
     flow = word_count()
-    live(spark, flow, 2, {"lines": LINES[:5]})  # what Spark itself keeps is there after this
+    live(spark, flow, 2, {"lines": LINES[:5]})  # after this Spark's own threads and files exist
     threads, files = {thread.name for thread in threading.enumerate()}, open_files()
     for _ in range(10):
         live(spark, flow, 2, {"lines": LINES[:5]})
@@ -171,7 +171,7 @@ def test_a_sink_that_has_some_of_it_gets_only_the_rest(spark: SparkSession, tmp_
         assert query.awaitTermination(SECONDS)
 
     run(LINES[:60])
-    run(LINES)  # from the start again: the same times, the same output, nothing twice
+    run(LINES)  # from the start again: the same times and output, nothing twice
     expected = [list(count) for count in ef.run(flow, lines=LINES)["counts"]]
     assert list(sinks.read_files(tmp_path, 0)) == expected
 

@@ -1,4 +1,4 @@
-"""Live with errors diverted: the stream goes on, and the records are those of the reference."""
+"""Live with errors diverted: the stream goes on, and the error records equal the reference's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 60
 def live(
     spark: SparkSession, flow: ef.Flow, workers: int, reads: dict[str, Any], **options: Any
 ) -> dict[str, list[Any]]:
-    """What a flow gives live, and what was diverted. Its sinks have one partition."""
+    """The live output and the diverted errors. All sinks have one partition."""
     kept = {name: sinks.Memory() for name in [*flow.graph().sinks, "errors"]}
     builder = flow.live(spark).read(**reads).write(**kept).option("workers", workers)
     for key, value in options.items():
@@ -92,7 +92,7 @@ MALFORMED = {
 
 
 def written(folder: Path) -> list[tuple[int, str]]:
-    """Orders in two files, and malformed lines before some of them. The lines, by order."""
+    """Write orders to two files, with malformed lines before some. Returns those lines, by order."""
     ahead: list[tuple[int, str]] = []
     for name, numbers in (("1.jsonl", range(1, 90)), ("2.jsonl", range(90, 200))):
         with open(folder / name, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -120,7 +120,7 @@ def test_malformed_lines_go_to_the_errors_sink_in_their_places(
     }
     malformed = [error for error in output["errors"] if error.function == "-"]
     assert [error for error in output["errors"] if error.function != "-"] == expected["errors"]
-    # At the time of the order behind them; the last ones after the last.
+    # At the time of the order after them; the last ones after the last order.
     times = [3 * number if number < 199 else 3 * 198 + 1 for number, _ in ahead]
     assert [error.time for error in malformed] == times
     assert [error.payload for error in malformed] == [
@@ -128,7 +128,7 @@ def test_malformed_lines_go_to_the_errors_sink_in_their_places(
     ]
     assert all(error.step.startswith("front 'orders' (") for error in malformed)
     assert "1.jsonl, line 3, is not JSON" in malformed[0].problem
-    # In one order with all others, and ahead of whatever the order itself failed with.
+    # In one order with all others, before any error of the order itself.
     assert [error.time for error in output["errors"]] == sorted(e.time for e in output["errors"])
     for before, after in zip(output["errors"], output["errors"][1:], strict=False):
         assert before.time < after.time or not (before.function != "-" == after.function)
@@ -157,7 +157,7 @@ def test_the_first_problem_ends_the_query_whoever_finds_another_one_sooner(
 
 @pytest.mark.parametrize("seed", [703, 706, 707, 710])
 def test_random_flows_live_equal_the_reference(spark: SparkSession, seed: int) -> None:
-    """Their functions take ints, and a third of the elements are none."""
+    """Their functions take ints, and a third of the elements are not ints."""
     flow, elements = random_flow(Random(seed))
     random = Random(seed)
     elements = {
@@ -207,7 +207,7 @@ def test_it_says_what_is_missing(spark: SparkSession) -> None:
     ready = (
         flow.live(spark).read(orders=fronts.Iterable([]), notes=fronts.Iterable([])).write(**kept)
     )
-    with pytest.raises(ef.InputError, match=r"not said where to\. Add \.write\(errors=\.\.\.\)"):
+    with pytest.raises(ef.InputError, match=r"no sink for them\. Add \.write\(errors=\.\.\.\)"):
         ready.option("onError", "divert").start()
     with pytest.raises(ef.InputError, match=r"takes 'fail' or 'divert', got 'ignore'"):
         ready.option("onError", "ignore")
@@ -229,7 +229,7 @@ flow.front("numbers").map(lambda n: 60 // n).sink("out")
 
 
 def test_the_command_line_diverts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process of its own: Spark allows one session in one."""
+    """In a process of its own: Spark allows one session per process."""
     (tmp_path / "inverse.py").write_text(FLOW)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.jsonl").write_text("3\n0\n{oops\n4\n")
@@ -246,10 +246,10 @@ def test_the_command_line_diverts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "raised ZeroDivisionError" in inverse["problem"]
     assert oops["payload"] == "{oops"
     assert "1.jsonl, line 3, is not JSON" in oops["problem"]
-    # And what is wrong is told before Spark is started.
+    # Errors in the arguments are reported before Spark starts.
     monkeypatch.chdir(tmp_path)
     for arguments, complaint in [
-        (command[4:-2], "not said where to. Add --sink errors=..."),
+        (command[4:-2], "no sink for them. Add --sink errors=..."),
         (command[4:-4] + command[-2:], "Add --on-error divert, or leave out"),
         ([*command[4:-3], "ignore"], "takes 'fail' or 'divert', got 'ignore'"),
     ]:

@@ -1,4 +1,4 @@
-"""State of a live query, read while it runs: one consistent cut, whatever goes on and whoever dies."""
+"""The state of a live query, read while it runs: always a consistent cut, whatever dies."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from emberflow.runners.live.serving import http as endpoint_module
 
 ACCOUNTS = 60
 BEGIN = 100
-SECONDS = 180  # for what takes one or two on a machine that has nothing else to do
-#: Something that cannot travel.
+SECONDS = 180  # for what takes one or two on an idle machine
+#: An object that cannot be pickled.
 LOCK = threading.Lock()
 
 
 def bank() -> ef.Flow:
-    """Transfers between accounts that all begin with the same: the sum never changes."""
+    """Transfers between accounts with equal initial balances: the sum never changes."""
     flow = ef.Flow("bank")
     accounts = flow.state("accounts", default=BEGIN)
     last: ef.State[tuple[int, ...]] = flow.state("last", default=())
@@ -54,7 +54,7 @@ def drawn(partition: int, count: int) -> list[tuple[int, int, int]]:
 
 
 class Transfers:
-    """Two partitions of so many transfers, and then silence: the query stays."""
+    """Two partitions of this many transfers, and then silence: the query stays up."""
 
     partitions = 2
 
@@ -94,7 +94,7 @@ def started(
 
 @pytest.fixture(scope="module")
 def settled(spark: SparkSession) -> Iterator[LiveQuery]:
-    """A query whose fronts have given all they had."""
+    """A query whose fronts have emitted everything."""
     query = started(spark, Transfers(600), historyKept=100, httpPort=0)
     try:
         await_time(query, 599)
@@ -121,7 +121,7 @@ def await_time(query: LiveQuery, last: int) -> None:
 
 
 def states_up_to(last: ef.GlobalTime, count: int) -> dict[str, dict[Any, Any]]:
-    """One transfer at a time, in the order of global times, as far as the last one."""
+    """The states after one transfer at a time, in order, up to the given global time."""
     accounts = dict.fromkeys(range(ACCOUNTS), BEGIN)
     few: dict[int, tuple[int, ...]] = {}
     counts: dict[int, int] = {}
@@ -145,7 +145,7 @@ def states_up_to(last: ef.GlobalTime, count: int) -> dict[str, dict[Any, Any]]:
 
 
 def check(answer: ef.Answer, count: int) -> None:
-    """Of three states, read at once: all is as of one time, and that is the reference's."""
+    """Three states read at once: all values are as of one time, and equal the reference's."""
     expected = states_up_to(answer.as_of, count)
     assert answer["accounts"] == expected["accounts"]
     assert answer["last"] == expected["last"]
@@ -300,7 +300,7 @@ def test_every_query_sees_the_sum_at_full_load(spark: SparkSession) -> None:
 
 
 class Counting:
-    """Every number below so many, again and again: element ``i`` has time ``i``."""
+    """The numbers below a limit, again and again: element ``i`` has time ``i``."""
 
     partitions = 1
 
@@ -344,7 +344,7 @@ def test_a_scan_of_many_pages_is_as_of_one_moment_while_all_of_it_changes(
                     time.sleep(0.02)
             found = dict(rows)
             assert len(found) == len(rows) == keys
-            # All elements below its time, and none of the others.
+            # All elements below its time, and no others.
             assert sum(found.values()) == pages.as_of.time
             assert max(found.values()) - min(found.values()) <= 1
         assert list(state.scan(limit=5, timeout=SECONDS)) == [0, 1, 2, 3, 4]
@@ -369,7 +369,7 @@ def can_scan(query: LiveQuery) -> bool:
 
 
 def test_queries_go_on_while_workers_are_killed(spark: SparkSession, tmp_path: Path) -> None:
-    """Each answer is the reference's at its time, and no answer goes back behind another."""
+    """Each answer equals the reference at its time, and no answer is older than an earlier one."""
     count, kills = 1_600, 2
     query = started(
         spark,
@@ -415,7 +415,7 @@ def test_queries_go_on_while_workers_are_killed(spark: SparkSession, tmp_path: P
 def test_state_is_there_after_a_restart_though_nothing_new_comes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Below the cut all is final: nobody has to wait for an element to read it."""
+    """Everything below the cut is final: a read need not wait for an element."""
     options = {"checkpointLocation": str(tmp_path / "cuts"), "checkpointInterval": 100}
     query = started(spark, Transfers(300), **options)
     await_time(query, 299)
@@ -550,7 +550,7 @@ def test_other_methods_are_refused(settled: LiveQuery) -> None:
 def test_who_says_nothing_keeps_nobody_waiting_for_ever(
     settled: LiveQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Silent connections take all threads; the next one is told to come again, then it is served."""
+    """Silent connections take all threads; the next client is told to retry, and then served."""
     monkeypatch.setattr(endpoint_module, "_SOCKET_SECONDS", 1.0)
     assert settled.endpoint is not None
     host, _, port = settled.endpoint.url.removeprefix("http://").partition(":")

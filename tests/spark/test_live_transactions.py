@@ -1,4 +1,4 @@
-"""Transactions live on Spark: the same engine, so the same decisions, and the same errors."""
+"""Transactions live on Spark: the same engine, so the same decisions and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a live query tells of itself while it runs."""
+"""The progress that a live query reports while it runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_latency_ends_when_the_output_is_stored(spark: SparkSession) -> None:
     assert query.awaitTermination(SECONDS)
     progress = query.lastProgress
     assert progress is not None
-    # What is final waits for the sink, and no element is settled before its output is in it.
+    # Final output waits for the sink, and no element is settled before its output is stored.
     assert progress.latencyMs["p50"] >= 1_000 * STORING_SECONDS
     assert progress.elements == progress.released == 200
     assert sum(each["numInputRows"] for each in query.recentProgress) == 200
@@ -63,7 +63,7 @@ def test_every_element_is_measured_also_the_last_one(spark: SparkSession) -> Non
 
 
 class Silent:
-    """Has times of its own and nothing to say: all others wait for it."""
+    """A front with times of its own and no elements: all other fronts wait for it."""
 
     partitions = 1
 

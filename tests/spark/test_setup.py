@@ -1,4 +1,4 @@
-"""What `make test` sets up is enough for Spark: no skips here, a missing Java is a failure."""
+"""What `make test` installs is enough for Spark. Nothing is skipped: a missing Java is a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots that are there and taken: a query that cannot start says so and leaves nothing behind."""
+"""All slots are taken: a query that cannot start says so and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 60
 
 
 class Waiting:
-    """Has nothing, and does not end."""
+    """A front without elements that does not end."""
 
     partitions = 1
 

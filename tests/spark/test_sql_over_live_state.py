@@ -1,4 +1,4 @@
-"""SQL over the state of a query that runs: one consistent state, filters answered by the workers."""
+"""SQL over the state of a running query: one consistent state; the workers apply filters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def state(spark: SparkSession, name: str, **options: Any) -> DataFrame:
 
 
 def expected() -> dict[int, int]:
-    """Of every account that was ever in a transfer that came through."""
+    """The balance of every account in a committed transfer."""
     balances: dict[int, int] = {}
     entering = sorted(
         (number, partition, transfer)

@@ -1,4 +1,4 @@
-"""SQL over the state of real live queries: as of any cut it is the reference's state."""
+"""SQL over the state of real live queries: as of every cut it equals the reference's state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = [f"account {number}" for number in range(12)]
 
 
 def bank() -> ef.Flow:
-    """Two states that change together; reduces, of which one has keys with parts; a grouping."""
+    """Two states that change together; reduces, one with tuple keys; a grouping."""
     flow = ef.Flow("bank")
     accounts = flow.state("accounts", default=0)
     sides: ef.State[int] = flow.state("sides", default=0)
@@ -58,7 +58,7 @@ Elements = dict[str, Callable[[], Iterator[Any]]]
 
 
 def elements(seed: int) -> Elements:
-    """Of each front the elements, without end and the same each time."""
+    """The elements of each front, without end and the same each time."""
 
     def deposits() -> Iterator[Any]:
         draw = Random(seed)
@@ -74,7 +74,7 @@ def elements(seed: int) -> Elements:
 
 
 def run(spark: SparkSession, location: Path, workers: int, given: Elements) -> None:
-    """Live, until there are some cuts; all are kept."""
+    """Run live until there are some cuts; all are kept."""
     flow = bank()
     query = (
         flow.live(spark)
@@ -95,7 +95,7 @@ def run(spark: SparkSession, location: Path, workers: int, given: Elements) -> N
 
 def cuts_of(location: Path) -> list[Manifest]:
     with warnings.catch_warnings():
-        # One that is pruned between being listed and being read.
+        # A cut may be pruned between being listed and being read.
         warnings.simplefilter("ignore", DamagedCutWarning)
         return CheckpointStore(location).cuts()
 
@@ -112,7 +112,7 @@ def wait_for_cuts(
 
 
 def reference(given: Elements, cut: Manifest) -> dict[str, dict[Any, Any]]:
-    """The state below the time of a cut: the last that the reference says of each key."""
+    """The state below the time of a cut: the reference's last value of each key."""
     time, front = cut.time
     below = {
         name: list(islice(given[name](), time + (index < front)))
@@ -224,7 +224,7 @@ def test_sql_with_joins_groups_and_filters(spark: SparkSession, checkpoint: Path
     }
 
 
-#: Whether Spark is left with nothing to do. tests/datasource has many more.
+#: Whether Spark has nothing left to filter. tests/datasource has many more.
 FILTERS = {
     "key = 'account 3'": True,
     "key IN ('account 3', 'account 11', 'nobody')": True,
@@ -237,7 +237,7 @@ FILTERS = {
 def test_filters_on_the_key_are_pushed_down_and_change_nothing(
     spark: SparkSession, checkpoint: Path
 ) -> None:
-    # Without pushdown, which Spark has off unless told: a scan, and Spark's own answers.
+    # Pushdown is off by default in Spark: a full scan, and Spark filters.
     assert spark.conf.get(PUSHDOWN) == "false"
     answers = [f"coalesce({each}, false) AS f{number}" for number, each in enumerate(FILTERS)]
     rows = state(spark, checkpoint, "accounts").selectExpr("key", "value", *answers).collect()
@@ -261,7 +261,7 @@ def test_filters_on_the_key_are_pushed_down_and_change_nothing(
         assert partitions(one) <= 2
         found = values(one)
 
-        # Without the option nothing is taken, and a DataFrame serves any number of queries.
+        # Without the option nothing is pushed down, and one DataFrame serves any number of queries.
         frame = state(spark, checkpoint, "accounts", partitions=5)
         assert partitions(frame) == 5
         assert frame.where("key = 'account 3'").count() == 1
@@ -324,7 +324,7 @@ def test_errors_reach_the_user(spark: SparkSession, checkpoint: Path) -> None:
 def test_a_query_that_runs_can_be_read_and_every_read_is_one_moment(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Transfers leave the sum of all balances as it is: so it is, in every cut, all the time."""
+    """Transfers do not change the sum of all balances, so every cut has the same sum."""
     flow = ef.Flow("transfers")
     accounts = flow.state("accounts", default=100)
     with flow.front("transfers").transaction() as tx:
@@ -335,7 +335,7 @@ def test_a_query_that_runs_can_be_read_and_every_read_is_one_moment(
     tx.committed.sink("done")
 
     def transfers() -> Iterator[tuple[int, int, int]]:
-        # First of all everybody is known.
+        # First touch every account.
         yield from ((number, number + 1, 0) for number in range(0, 200, 2))
         draw = Random(7)
         while True:

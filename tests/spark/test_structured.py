@@ -1,7 +1,7 @@
-"""The data source on real Spark: found by itself, and what it says when something is wrong.
+"""The data source on real Spark: it registers itself, and its errors are clear.
 
 The other end is the bridge of a live query without the query: what a stream is told does not depend
-on the flow. The whole of it, with kills, is in `tests/faults/test_structured.py`.
+on the flow. `tests/faults/test_structured.py` tests the whole of it, with kills.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def offered(tmp_path: Path) -> Iterator[Offered]:
 
 
 def written(spark: SparkSession, folder: Path, columns: str, options: dict[str, str]) -> str:
-    """What a stream of four rows in two tasks was told; nothing if all went well."""
+    """The error of a stream of four rows in two tasks; empty if it succeeded."""
     (folder / "in").mkdir(exist_ok=True)
     for number in range(2):
         (folder / "in" / f"{number}.json").write_text(
@@ -100,7 +100,7 @@ def test_a_stream_that_is_right_is_taken_in_once(
     spark: SparkSession, tmp_path: Path, offered: Offered
 ) -> None:
     given = {"query": offered.name, "front": "docs"}
-    for _ in range(2):  # the second one goes on from its checkpoint, and has nothing more
+    for _ in range(2):  # the second continues from its checkpoint, and has nothing more to do
         assert written(spark, tmp_path, "at long, word string", given) == ""
         assert sorted(words(offered.front)) == ["0 0", "0 1", "1 0", "1 1"]
     address = offered.bridge.address

@@ -1,4 +1,4 @@
-"""Functions that are not pure, each in its own way. Children import this module: keep it light."""
+"""Functions that are impure, each in its own way. Children import this module: keep it light."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows that are deterministic pass, whatever they are made of, and say what was tried."""
+"""Deterministic flows pass, whatever they are made of, and the result says what was tried."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Colour(Enum):
 
 
 class Plain:
-    """No equality of its own, and a cache that fills when it is looked at."""
+    """Has no ``__eq__``, and a cache that fills when it is read."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -157,7 +157,7 @@ def logged(word: str) -> str:
 
 
 def memory() -> Callable[[str], int]:
-    """A cache that never changes an answer."""
+    """A cache that never changes a result."""
     known: dict[str, int] = {}
 
     def length(word: str) -> int:
@@ -210,7 +210,7 @@ INNOCENT: list[Callable[[Any], Any]] = [
 
 
 def test_innocent_functions_of_many_kinds() -> None:
-    """One flow with all of them, so that it takes one round of processes."""
+    """One flow with all of them, so that one set of child processes is enough."""
     flow = ef.Flow("innocent")
     words = flow.front("words")
     for number, function in enumerate(INNOCENT):
@@ -224,7 +224,7 @@ def test_innocent_functions_of_many_kinds() -> None:
 
 
 def test_functions_may_refuse_what_never_was() -> None:
-    """Speculation shows a combine accumulators that lack an element: it may raise on them."""
+    """Speculation calls a combine with accumulators that lack an element: it may raise then."""
 
     def consecutive(last: int, number: int) -> int:
         if number != last + 1:

@@ -1,4 +1,4 @@
-"""`emberflow verify`: one line and 0 for a clean flow, the error on stderr and 1 otherwise."""
+"""`emberflow verify`: one line and exit code 0 for a clean flow, otherwise stderr and 1."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_wrong_usage(arguments: list[str], complaint: str) -> None:
 
 
 class TestElements:
-    """In this process, so that each need not take a process of its own."""
+    """In this process, which is faster than one process per case."""
 
     @pytest.fixture(autouse=True)
     def _forgetful(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ WORDS = ["dog", "cat", "hen", "ant", "bee"]
 
 
 def mapping(function: Callable[[Any], Any]) -> ef.Flow:
-    """A flow with the function between innocent ones."""
+    """A flow with the function between pure ones."""
     flow = ef.Flow("between")
     flow.front("words").map(lambda word: word).map(function).map(lambda image: image).sink("out")
     return flow
@@ -26,7 +26,7 @@ def mapping(function: Callable[[Any], Any]) -> ef.Flow:
 def blamed(
     flow: ef.Flow, function: Callable[..., Any], cause: str, **elements: Any
 ) -> ef.NondeterminismError:
-    """Verify, and see that the function and its line are blamed, for this cause."""
+    """Verify, and check that the error names the function, its line and this cause."""
     with pytest.raises(ef.NondeterminismError) as caught:
         ef.verify(flow, seeds=2, workers=(1, 2), **elements)
     error = caught.value
@@ -124,7 +124,7 @@ class TestState:
         assert place in str(error)
 
     def test_that_only_the_first_run_sees(self) -> None:
-        """A filter of duplicates by hand: after one run of the reference it has seen everything."""
+        """A hand-made filter of duplicates: after one run of the reference it has seen everything."""
         seen: set[str] = set()
 
         def is_new(word: str) -> bool:
@@ -140,7 +140,7 @@ class TestState:
         assert sum(map(len, (error.elements or {}).values())) == 1
 
     def test_that_only_another_order_sees(self) -> None:
-        """The first word of a length decides for all: repeated in any order, the answers stay."""
+        """The first word of a length decides for all: repeating calls in any order shows nothing."""
         first_of_length: dict[int, str] = {}
 
         def representative(word: str) -> str:
@@ -151,7 +151,7 @@ class TestState:
         assert len((error.elements or {})["words"]) == 2
 
     def test_that_only_speculation_sees(self) -> None:
-        """Remembers by what an accumulator never decides in order: only a replay is told apart."""
+        """Caches by the number alone. In order each number meets one total: only a replay shows it."""
         remembered: dict[int, int] = {}
 
         def add(total: int, number: int) -> int:
@@ -176,7 +176,7 @@ class TestState:
             return buffer
 
         error = blamed(mapping(letters), letters, findings.STATE, words=WORDS)
-        assert "what it returned is changed by its next call" in str(error)
+        assert "its next call changes the value that it returned" in str(error)
 
 
 class TestInPlace:
@@ -242,7 +242,7 @@ class TestOrderOfSets:
         blamed(flow, impure.each_distinct_word, findings.SET, lines=LINES)
 
     def test_that_is_a_payload(self) -> None:
-        """The set itself has no order: who made it is innocent, who lists it is not."""
+        """A set has no order: the function that makes it is innocent, the one that lists it is not."""
         flow = ef.Flow("listed")
         sets = flow.front("lines").map(lambda line: frozenset(line.split()))
         sets.map(impure.members).sink("lists")

@@ -1,4 +1,4 @@
-"""Children that crash, hang or cannot load the flow; and mistakes that are no impurity."""
+"""Children that crash, hang or cannot load the flow; and mistakes that are not impurity."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import emberflow as ef
 from emberflow.runners.simulation import Options, Simulation, SimulationResult
 from emberflow.runners.verify import blame, verification
 from emberflow.runners.verify.child_runs import OtherRun
+from emberflow.runners.verify.functions.comparison import fresh, saved
 from emberflow.runners.verify.functions.findings import STATE
-from emberflow.runners.verify.functions.results import fresh, saved
-from emberflow.runners.verify.processes import nursery, processes, tasks
-from emberflow.runners.verify.processes.processes import ChildError, Job, results_of
+from emberflow.runners.verify.processes import children, nursery, tasks
+from emberflow.runners.verify.processes.children import ChildError, Job, results_of
 from emberflow.runners.verify.processes.tasks import Calls, Checked, Run
 from emberflow.runners.verify.trial import Case, Subject
 from tests.verify import impure
@@ -153,7 +153,7 @@ class TestMistakesThatAreNoImpurity:
 
 
 def test_one_function_after_the_other_finds_who_makes_the_difference() -> None:
-    """The last resort, for what no single call gives away."""
+    """The last resort, for impurity that no single call shows."""
     calls = 0
 
     def number(word: str) -> tuple[str, int]:
@@ -180,7 +180,7 @@ def test_outputs_are_those_of_the_runners() -> None:
         ran = tasks.ran(subject.graph, subject.sites, task)
         assert ran.outputs is not None
         assert fresh(ran.outputs) == {"out": ["A", "B"]}
-        assert processes.saved_graph(subject.graph) == subject.data
+        assert children.saved_graph(subject.graph) == subject.data
 
 
 def test_draws_of_generated_elements_are_the_same_each_time() -> None:

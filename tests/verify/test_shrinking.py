@@ -1,4 +1,4 @@
-"""A failing case becomes small, within bounds, and fails again when it is pasted into a test."""
+"""A failing case is shrunk, within bounds, and fails again when it is pasted into a test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Elements = dict[str, list[Any]]
 
 
 def smallest(elements: Elements, needed: set[Any], **bounds: Any) -> tuple[Elements, int]:
-    """What is left if just these elements are needed, and how many tries that took."""
+    """The elements left if exactly these are needed, and the number of tries."""
     tries = 0
 
     def fails(tried: Elements) -> Finding | None:
@@ -71,7 +71,7 @@ def test_a_try_that_raises_is_no_success() -> None:
 
 
 def test_the_finding_is_that_of_the_small_case() -> None:
-    """Two elements of a key are needed to change its accumulator in place; the message shows them."""
+    """It takes two elements of a key to change its accumulator in place; the message shows both."""
     flow = ef.Flow("lists")
     flow.front("words").key_by(len).reduce(
         first=lambda word: [word], combine=impure.appending
@@ -101,7 +101,7 @@ numbers.key_by(lambda number: None).reduce(first=lambda number: number, combine=
 
 
 def test_the_pasted_case_fails_again_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """Also for the hardest kind, which only shows when elements overtake each other."""
+    """Also for the hardest kind, which shows only when elements overtake each other."""
     file = tmp_path / "speculating.py"
     file.write_text(SPECULATING + "ef.verify(flow, odd=range(1, 31, 2), even=range(2, 32, 2))\n")
     errors = ran(file)

@@ -1,4 +1,4 @@
-"""What counts as the same value: by content, with order where there is one, without false alarms."""
+"""What counts as the same value: by content, with order where there is one, no false alarms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import emberflow as ef
-from emberflow.runners.verify.functions.results import (
+from emberflow.runners.verify.functions.comparison import (
     NotComparableError,
     fingerprint,
     fresh,
@@ -38,7 +38,7 @@ class Slotted:
 
 
 class Lenient:
-    """Two of these are equal if their names are, whatever they remember."""
+    """Equal if the names are, whatever else they remember."""
 
     def __init__(self, name: str, memory: list[int]) -> None:
         self.name = name

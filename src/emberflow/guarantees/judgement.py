@@ -22,7 +22,7 @@ from emberflow.guarantees.verdict import (
     listed,
 )
 from emberflow.runners.reference import NestedPlace
-from emberflow.runners.verify.functions.results import NotComparableError, fingerprint
+from emberflow.runners.verify.functions.comparison import NotComparableError, fingerprint
 from emberflow.values.item import GlobalTime
 
 #: The number of elements that each search may enter: some seconds for an ordinary flow.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from emberflow.errors import InputError, shortened
 from emberflow.graph.calls import balance_of
 from emberflow.graph.nodes import Graph, Sink
-from emberflow.runners.verify.functions.results import NotComparableError, same
+from emberflow.runners.verify.functions.comparison import NotComparableError, same
 from emberflow.values.hashing import owner
 from emberflow.values.item import GlobalTime
 

@@ -1,4 +1,4 @@
-"""What all runners check before they divert errors: the mode, and the names that it takes."""
+"""Checks of ``on_error`` that all runners share: the mode, and the names it reserves."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from emberflow.graph.nodes import Graph
 
 
 def checked_on_error(graph: Graph, on_error: object, named: str) -> OnError:
-    """The mode, if it is one and the flow leaves the name of the errors sink free.
+    """The mode, if it is a valid one and the flow does not use the name of the errors sink.
 
-    ``named`` is what the user calls it: a parameter here, an option there.
+    ``named`` is how the user spells it in this runner: a parameter or an option.
     """
     if on_error not in get_args(OnError):
         modes = " or ".join(map(repr, get_args(OnError)))
@@ -20,7 +20,7 @@ def checked_on_error(graph: Graph, on_error: object, named: str) -> OnError:
     if on_error == "divert" and any(node.kind == "state" for node in graph.nodes):
         raise InputError(
             f"flow {graph.flow!r} has transactions, whose errors cannot be diverted: leave out "
-            f"{named}, or let a check refuse what an update would raise at."
+            f"{named}, or give updates a check that rejects what they would raise an error for."
         )
     if on_error == "divert" and ERRORS_SINK in graph.sinks:
         raise InputError(
@@ -35,11 +35,12 @@ def known_sinks(
 ) -> list[str]:
     """The sinks that a live query writes to: those of the flow, and the errors sink.
 
-    ``give`` and ``divert`` are how the user gives an errors sink, and how they ask for one.
+    ``give`` and ``divert`` are the code with which a user adds an errors sink, and asks for
+    diversion.
     """
     if on_error == "divert" and ERRORS_SINK not in given:
         raise InputError(
-            f"flow {graph.flow!r}: what fails is to be diverted, and it is not said where to. "
+            f"flow {graph.flow!r}: failed items are to be diverted, but there is no sink for them. "
             f"Add {give}."
         )
     if on_error == "fail" and ERRORS_SINK in given and ERRORS_SINK not in graph.sinks:
@@ -51,7 +52,7 @@ def known_sinks(
 
 
 def check_parameters(graph: Graph, method: str, *parameters: str) -> None:
-    """That no front has the name of a parameter, which would take its elements."""
+    """Check that no front has the name of a parameter: its elements could not be passed."""
     for name in parameters:
         if name in graph.fronts:
             raise InputError(
@@ -61,7 +62,7 @@ def check_parameters(graph: Graph, method: str, *parameters: str) -> None:
 
 
 def sink_partitions(graph: Graph, on_error: OnError) -> list[tuple[str, int]]:
-    """All partitions of all sinks, by the name of the sink; the errors sink is one of them."""
+    """All partitions of all sinks, as (name of the sink, partition); with the errors sink."""
     own = [
         (sink.name, partition)
         for sink in graph.sinks.values()

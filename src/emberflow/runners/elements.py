@@ -1,4 +1,4 @@
-"""The elements a user hands to a runner in memory: checked, and given their global times."""
+"""Elements that a user passes to an in-memory runner: checked, and given their global times."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def timed_elements(
 ) -> Iterator[tuple[GlobalTime, Front, Any]]:
     """All elements of all fronts in the order of their global times.
 
-    The times are the order, so the elements of a list may be listed in any. An iterator is taken as
-    it comes, one element at a time, and has to be in order itself.
+    A list is sorted by time, so its elements may be given in any order. An iterator is read lazily,
+    one element at a time, so it has to be in order itself.
     """
     check_names(graph, elements)
     return merge(
@@ -69,7 +69,7 @@ def _increasing(
 
 
 def check_names(graph: Graph, elements: Mapping[str, Any]) -> None:
-    """Every front has elements, and every name is that of a front."""
+    """Check that every front has elements, and that every name is the name of a front."""
     fronts = ", ".join(map(repr, graph.fronts))
     for name in elements:
         if name not in graph.fronts:

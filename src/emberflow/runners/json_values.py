@@ -1,4 +1,4 @@
-"""Keys and values as JSON, and back.
+"""Keys and values to JSON, and keys from JSON.
 
 =====================  ==================================================
 JSON                   Python, as a key that is asked for
@@ -10,15 +10,15 @@ JSON                   Python, as a key that is asked for
 ``{...}``              refused: no key is a dict
 =====================  ==================================================
 
-In the query of a URL a key is JSON too: ``key=7`` is a number and ``key="7"`` a text. What is no JSON
-is the text that it is, so ``key=ada`` needs no quotes.
+In the query string of a URL a key is JSON too: ``key=7`` is a number and ``key="7"`` a text.
+Anything that is not valid JSON is taken as text, so ``key=ada`` needs no quotes.
 
-The other way everything is shown as well as JSON can. Numbers, texts, booleans and None are what they
-are; tuples, lists and every other sequence are lists; a dict with texts for keys is an object, another
-one a list of pairs; sets are lists in the order of their JSON; a dataclass is an object; dates and
-times are texts of ISO 8601; an enum is its value; what is not finite, and every other thing (bytes,
-decimals, UUIDs), is the text that ``str`` makes of it, bytes in hexadecimal. So not every key that is
-shown can be asked for: of other types than those above only Python can ask.
+Values are shown as well as JSON can. Numbers, texts, booleans and None stay as they are. Tuples,
+lists and other sequences become lists. A dict whose keys are all texts becomes an object, any other
+dict a list of pairs. Sets become lists, sorted by their JSON. A dataclass becomes an object, a date
+or time an ISO 8601 text, an enum its value, bytes a hexadecimal text. Infinities, NaN and every
+other type (decimals, UUIDs) become the text that ``str`` makes. So some keys can be shown but not
+asked for: a key of a type that is not in the table can be read from Python only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from emberflow.values.persistent import PersistentList
 
 
 def from_json(value: Any) -> Any:
-    """A key of what was JSON.
+    """A key from parsed JSON.
 
     >>> from_json(["ada", [1, None]])
     ('ada', (1, None))
@@ -52,7 +52,7 @@ def from_json(value: Any) -> Any:
 
 
 def key_of_text(text: str) -> Any:
-    """A key in the query of a URL.
+    """A key from the query string of a URL.
 
     >>> [key_of_text(text) for text in ("ada", "7", '"7"', '["ada", 7]', "null")]
     ['ada', 7, '7', ('ada', 7), None]
@@ -69,7 +69,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """What ``json.dumps`` takes.
+    """A value that ``json.dumps`` accepts.
 
     >>> to_json({"at": datetime.date(2026, 1, 2), "pairs": ((1, {2}),), "rate": float("inf")})
     {'at': '2026-01-02', 'pairs': [[1, [2]]], 'rate': 'inf'}

@@ -1,12 +1,13 @@
-"""What is asked of the state of a flow, and what is answered: the same for every runner.
+"""Reads of a flow's state, and their answers: the same for every runner.
 
-A question names states, and of each the keys or the range of keys that it is about. Keys are known
-to belong to one worker each; a range goes to all of them. The answer is put together of the rows
-that come back, which are all as of one moment.
+A `Question` names states and, for each state, keys or a range of keys. Each key is sent to the
+worker that owns it; a range is sent to all workers. The rows that come back are all as of one
+moment and are assembled into one `Answer`.
 
-**As of.** Users count inclusively: ``as_of=7`` is after all elements of time 7, ``as_of=(7, 0)``
-after the element of time 7 of front 0. Machines count exclusively, 'below this moment'. Fronts are
-ints, so the one is the other plus one: `moment_after` and `last_before` go there and back.
+**As of.** Users count inclusively: ``as_of=7`` means after all elements of time 7, ``as_of=(7, 0)``
+after the element of time 7 of front 0. Machines count exclusively, 'below this moment'. Front
+indexes are ints, so the exclusive bound is the inclusive one plus one: `moment_after` and
+`last_before` convert between them.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from emberflow.values.hashing import UnstableKey, key_hash
 from emberflow.values.item import GlobalTime, is_time
 from emberflow.values.shares import Shares, owner_in
 
-#: Below every front index, those of scheduled items included.
+#: Less than every front index, including those of scheduled items.
 _FRONT_MIN = -(2**63)
 
-#: What may be asked of a state: keys, or a `Scan`.
+#: What a read may ask of a state: keys, or a `Scan`.
 Wanted: TypeAlias = "Iterable[Any] | Scan"
 
-#: Keys in one question: more would be a message that nobody wants to wait behind.
+#: Keys in one question. A bigger message would delay the messages behind it.
 KEYS_MAX = 100_000
 
 
 class Scan(NamedTuple):
-    """The keys of a state from ``low`` on and below ``high``, of which ``where(key, value)`` holds.
+    """The keys of a state from ``low`` on and below ``high`` for which ``where(key, value)`` holds.
 
-    Whatever is left out is no limit.
+    An omitted bound is no limit.
 
     >>> Scan(low="a", high="c")
     Scan(low='a', high='c', where=None)
@@ -47,10 +48,10 @@ class Scan(NamedTuple):
 
 
 class Answer(dict[Any, Any]):
-    """What was read, by key (of several states: by state, then by key), and as of when.
+    """What a read returns: values by key (of several states: by state, then by key), and when.
 
-    ``as_of`` is a global time: the answer is what the elements up to it, and no others, have left.
-    Given back as ``as_of=``, it asks for the same moment again.
+    ``as_of`` is a global time: the answer reflects the elements up to and including it, and no
+    others. Pass it as ``as_of=`` to read at the same moment again.
 
     >>> answer = Answer({"ada": 5}, as_of=GlobalTime(7, 0))
     >>> answer, answer["ada"], answer.as_of
@@ -72,7 +73,7 @@ def _rebuilt(rows: dict[Any, Any], as_of: GlobalTime) -> Answer:
 
 
 class Question:
-    """What is asked, checked against what the flow has."""
+    """A read, checked against the states of the flow."""
 
     def __init__(
         self, flow: str, states: Mapping[str, StateInfo], wanted: Mapping[str, Wanted]
@@ -84,7 +85,7 @@ class Question:
             )
         self.states = [checked_state(flow, states, name) for name in wanted]
         self.parts = [_part(name, what) for name, what in wanted.items()]
-        #: Of each part, those of its keys.
+        #: For each part, the hashes of its keys.
         self._hashes = [_hashes_of(part) for part in self.parts]
         if sum(len(part.keys) for part in self.parts if isinstance(part, Keys)) > KEYS_MAX:
             raise InputError(
@@ -93,11 +94,11 @@ class Question:
 
     @property
     def holds(self) -> bool:
-        """Whether it is answered in pages, and its moment kept meanwhile."""
+        """Whether it is answered in pages, so that workers must keep its moment meanwhile."""
         return any(isinstance(part, ScanPart) for part in self.parts)
 
     def asks(self, shares: Shares) -> dict[int, tuple[tuple[int, Selection], ...]]:
-        """What is asked of each worker; nothing of those that have none of the keys."""
+        """The parts for each worker. Workers that own none of the keys are left out."""
         asks: dict[int, list[tuple[int, Selection]]] = {}
         for number, part in enumerate(self.parts):
             if isinstance(part, ScanPart):
@@ -114,7 +115,7 @@ class Question:
     def assembled(
         self, rows: Iterable[tuple[int, Any, Any]], moment: Moment, *, default: bool
     ) -> Answer:
-        """The answer by state: keys in the order they were asked for, of a scan in their own."""
+        """The answer by state: keys in the order in which they were asked for; a scan in key order."""
         found: list[dict[Any, Any]] = [{} for _ in self.parts]
         for number, key, value in rows:
             found[number][key] = value
@@ -130,7 +131,7 @@ class Question:
 
 
 def checked_state(flow: str, states: Mapping[str, StateInfo], name: object) -> StateInfo:
-    """By its name, or by the state itself."""
+    """Look a state up by its name, or by the state object itself."""
     name = getattr(name, "name", name)
     if not isinstance(name, str) or name not in states:
         known = ", ".join(map(repr, states)) or "none"
@@ -168,7 +169,7 @@ def _hashes_of(part: Selection) -> list[int]:
 
 
 def moment_after(as_of: object) -> Moment:
-    """The least moment that is after a time, or a global time.
+    """The least moment after a time, or after a global time.
 
     >>> moment_after((7, 0)), last_before(moment_after((7, 0)))
     ((7, 1), GlobalTime(time=7, front=0))

@@ -1,33 +1,34 @@
 """The reference runner: sequential, in order, in one process. It defines what is right.
 
-Elements are taken in the order of their global times, and each is followed to its end before the
-next one is looked at. Within an element, the item that comes first in the order is processed first:
-an operation's outputs are put on a stack in reverse, so the first output and all it causes are done
-before the second is touched. Child ids grow along the same way, so *the order of processing is the
-order of metas*, everywhere: at every grouping, at every sink. That is the whole argument for why
-nothing here is ever taken back, and it is checked, not assumed (`_in_order`).
+The runner takes elements in the order of their global times and follows each to its end before it
+looks at the next. Within an element it processes the item with the least place first: it pushes an
+operation's outputs on a stack in reverse, so the first output and everything it causes are done
+before the second is touched. Child ids grow in the same direction, so *the order of processing is
+the order of places*, at every grouping and at every sink. That is the whole argument for why
+nothing here is ever taken back. `_in_order` checks it on every item.
 
-Scheduled items wait in a heap, by their places, and go before the next element that is after them.
+Scheduled items wait in a heap, sorted by place. The runner processes them before the next element
+whose place is greater.
 
-The operations, straight from the papers:
+The operations, as in the papers:
 
 - map: each image in turn, with the next child id;
 - broadcast: the item to each port, with the port's number as child id;
 - merge: the item as it is;
-- grouping: the item joins its bucket; the last ``window`` payloads of the bucket go on, under the
-  meta of the newest;
-- sink: the payload leaves.
+- grouping: the item joins its bucket; the last ``window`` payloads of the bucket are emitted, at
+  the place of the newest;
+- sink: the payload is appended to the output.
 
-Transactions have a file of their own (`sequential`): one at a time, all or nothing.
+Transactions are in `sequential`: one at a time, all or nothing.
 
-There is no replay, so global time and child ids identify an item, and the trace stays empty.
+Without replay, global time and child ids identify an item, so there is no trace.
 
-**Diverted items.** With ``on_error="divert"`` an item that a step cannot process yields nothing
-there, and an `emberflow.Diverted` goes to the output ``"errors"`` instead of an exception to the
-caller. It is all or nothing: of a function that raises after it scheduled something, nothing is
-scheduled. Everything else goes on, other branches of the same element too. Of the steps that keep
-something, a grouping holds what reached it; a reduction keeps the accumulator as it was (see
-`dsl.operators.reduce`). A loop of the user's own has no such rule: what failed in it does not come back.
+**Diverted items.** With ``on_error="divert"``, a step that cannot process an item emits nothing for
+it; the runner appends an `emberflow.Diverted` to the output ``"errors"`` instead of raising. A step
+fails as a whole: if its function raises after it scheduled something, nothing is scheduled.
+Everything else goes on, including other branches of the same element. A grouping keeps the items
+that reached it; a reduction keeps its accumulator as it was (see `dsl.operators.reduce`). A user's
+own loop has no such rule: an item that fails in it does not come back.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.sequential import Sequential
 from emberflow.values.item import CHILD_IDS_MAX, At, ChildIds, GlobalTime, scheduled_child_ids
 
-#: The order of an item: all of a meta that matters where there is no replay.
+#: Where an item is in the order. Without replay nothing else of its meta matters.
 NestedPlace: TypeAlias = tuple[GlobalTime, ChildIds]
 
-#: An item before the node that is to process it: its place, the node's id and the payload.
+#: An item about to be processed: its place, the id of the node that processes it, and the payload.
 Waiting: TypeAlias = tuple[NestedPlace, int, Any]
 
 
@@ -66,7 +67,8 @@ def run(
     """Run a flow on the elements of its fronts and return each sink's output, in order.
 
     Element ``i`` of a front has time ``i``; ``At(time, payload)`` gives another one. Elements of
-    several fronts come in the order of ``(time, front)``, fronts counted as they were written.
+    several fronts are taken in the order of ``(time, front)``; fronts are numbered in the order in
+    which the flow declares them.
 
     >>> import emberflow as ef
     >>> flow = ef.Flow("word count")
@@ -74,8 +76,8 @@ def run(
     >>> ef.run(flow, lines=["the dog", "the cat"])
     {'counts': [('the', 1), ('dog', 1), ('the', 2), ('cat', 1)]}
 
-    What a function cannot process ends the run with a `StepError`. With ``on_error="divert"`` it
-    goes to an output ``"errors"``, as a `Diverted`, and all else goes on.
+    A function that raises ends the run with a `StepError`. With ``on_error="divert"``, the item
+    that it could not process goes to an output ``"errors"``, as a `Diverted`, and the run goes on.
 
     >>> flow = ef.Flow("totals")
     >>> amounts = flow.front("orders").map(float).key_by(lambda amount: None)
@@ -94,7 +96,7 @@ def run(
 
 
 class Reference:
-    """One run. Enter elements in order, then `finish`."""
+    """One run. Call `enter` for each element in order, then `finish`."""
 
     def __init__(self, graph: Graph, *, on_error: OnError = "fail") -> None:
         self.graph = graph
@@ -110,21 +112,21 @@ class Reference:
 
     @property
     def states(self) -> dict[str, dict[Any, Any]]:
-        """Key to value, of each state, as of now."""
+        """The current value of each key, by state."""
         return self._transactions.states
 
     def enter(self, global_time: GlobalTime, front: Front, payload: Any) -> None:
-        """Process an element, after all that was scheduled for a time before it."""
+        """Process an element, after everything scheduled for an earlier time."""
         place: NestedPlace = (global_time, ())
         self._follow_scheduled(place)
         self._follow((place, front.id, payload))
 
     def advance(self, global_time: GlobalTime) -> None:
-        """Process what is scheduled for global times below this one."""
+        """Process everything scheduled for global times below this one."""
         self._follow_scheduled((global_time, ()))
 
     def finish(self) -> None:
-        """Process what is scheduled for times after the last element."""
+        """Process everything scheduled for times after the last element."""
         self._follow_scheduled(None)
 
     def _follow_scheduled(self, until: NestedPlace | None) -> None:
@@ -154,11 +156,11 @@ class Reference:
             stack.extend(reversed(outputs))
 
     def _kept(self, node: Node, place: NestedPlace, payload: Any) -> Iterator[Waiting]:
-        """What goes round a reduction where its combine map raised: what was there before."""
+        """What a reduction keeps when its combine map raises: the accumulator as it was."""
         if isinstance(node, Map) and node.kept is not None:
             global_time, child_ids = place
             for accumulator in node.kept(payload):
-                # First image, port 0: the place of the accumulator that there is not.
+                # First image, port 0: the place that the new accumulator would have had.
                 yield (global_time, (*child_ids, 0, 0)), self.graph.kept_reader(node), accumulator
 
     def _in_order(self, place: NestedPlace, node: int) -> None:
@@ -194,7 +196,7 @@ class Reference:
         return pass_on
 
     def _placed(self, node: Node) -> Callable[[Any, GlobalTime], object]:
-        """The balancing function of a node that has one: it says where, and may say that it fails."""
+        """The node's balancing function, called only so that it raises wherever it does live."""
         key = node.inputs[0].key
         return (lambda payload, global_time: None) if key is None else balance_of(node, key)
 

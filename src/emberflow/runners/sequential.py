@@ -1,18 +1,19 @@
-"""Transactions one at a time, in order: what the reference runner does, and so what is right.
+"""Transactions for the reference runner: one at a time, in order. This defines what is right.
 
-The reference follows everything an item causes before it looks at the next one, and what is within a
-transaction has smaller places than what comes out of it. So when an `Open` puts its transaction's
-closing on the stack, below the opening item, the closing is reached when all that belongs to the
-transaction is done, and before anything of another one. In between, updates go to a scratch copy:
-later accesses of the transaction see it, and nobody else is there to. The closing looks at what the
-checks said, in the order of accesses, then at the constraints over all values, and applies all of it
-or nothing.
+The reference follows everything that an item causes before it looks at the next one, and items
+within a transaction have smaller places than its outputs. An `Open` pushes a closing item on the
+stack below the opening item. So the closing item is reached once everything in the transaction is
+done, and before anything of another transaction. In between, updates go to a scratch copy, which
+later accesses of the same transaction see. No other transaction runs meanwhile. The closer then
+looks at the results of the checks, in the order of accesses, then at the constraints over all
+values, and applies all updates or none.
 
-A transaction that touched nothing has nothing to constrain: it commits. One that cannot fail, and
-whose outcome nobody reads, has no closer in the graph: its updates are applied as they come.
+A transaction that touched nothing has nothing to constrain: it commits. A transaction that cannot
+fail, and whose outcome nobody reads, has no closer in the graph: its updates are applied
+immediately.
 
-All accesses of a transaction run, also behind one that failed, but for what would go on from the
-failed one itself: a step can rely on the check before it.
+A failed access does not stop the transaction: all other accesses still run. Only the steps behind
+the failed access itself do not, so a step can rely on the check before it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Processor: TypeAlias = Callable[[NestedPlace, Any], Iterator[Waiting]]
 
 @dataclass(slots=True)
 class _Running:
-    """The transaction under way."""
+    """The transaction that is running."""
 
     element: Any
     values: Values = field(default_factory=Values)
@@ -59,11 +60,11 @@ class _Running:
 
 
 class Sequential:
-    """The states of a run, and the processors of the nodes of transactions."""
+    """The states of a run, and the processors of all nodes that belong to transactions."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        #: Key to value, of each state: what has been committed.
+        #: The committed value of each key, by state.
         self.states: dict[str, dict[Any, Any]] = {
             node.name: {} for node in graph.nodes if isinstance(node, State)
         }
@@ -183,7 +184,7 @@ class Sequential:
         return state
 
     def _readers_of(self, node: State) -> dict[int, dict[str, int]]:
-        """By access: who reads what of it."""
+        """By access: the reader of each of its outputs."""
         found: dict[int, dict[str, int]] = {access: {} for access in node.accesses}
         for (number, what), (reader, _) in zip(
             node.outputs, self.graph.readers[node.id], strict=True

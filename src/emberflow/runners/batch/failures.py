@@ -1,8 +1,8 @@
-"""Errors of a batch: from what Spark raises back to what Emberflow meant.
+"""Recovers Emberflow's own error from the exception that Spark raises for a failed batch.
 
-A task that fails ends the job, and Spark raises a `PythonException` in the driver whose text holds
-the task's traceback. The last part of it is our own error, word for word. `failure_of` takes it out
-again. Of the payload there is only what was shown of it.
+A failed task ends the job. Spark raises a `PythonException` in the driver whose text contains the
+task's traceback, which ends with our own error, word for word. `failure_of` parses it. Of the
+payload only its ``repr`` is left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _END = re.compile(r"\n\n|\n\s+at \w|\n\s*SQLSTATE|\n== ")
 
 
 class Shown:
-    """Stands for a payload of which only its ``repr`` came over."""
+    """Stands for a payload of which only the ``repr`` is left."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -38,14 +38,14 @@ class Shown:
 
 
 def failure_of(raised: BaseException) -> EmberflowError | None:
-    """The error of Emberflow's behind one of Spark's; None if there is none.
+    """The Emberflow error behind an exception of Spark's; None if there is none.
 
     >>> failure_of(ValueError("something else")) is None
     True
     """
     if isinstance(raised, EmberflowError):
         return raised
-    # The first is the cause; what follows it happened on the way out.
+    # The first error is the cause; later ones happened during cleanup.
     found = _FOUND.search(str(raised))
     if found is None:
         return None

@@ -1,16 +1,16 @@
-"""`front_log`: what went into a live query by one of its fronts, as a DataFrame.
+"""`front_log`: the elements that entered a live query through one front, as a DataFrame.
 
-A front that chose anything itself has noted it in its log (`checkpoint.logs.front_log`): the times that it
-gave, and the payloads where its source could not give them again. So the log, or the log and the
-source together, is exactly what went in, with the global times; and a batch over it has to give what
-the live query gave. The columns are those that `Flow.batch` takes as they are: ``time``,
-``_partition`` and ``_payload``.
+A front that made choices of its own has written them to its log (`checkpoint.logs.front_log`): the
+times that it assigned, and the payloads if its source cannot be read again. So the log, alone or
+together with the source, has exactly the elements that entered, with their global times, and a
+batch over it must give the output of the live query. The columns are those that `Flow.batch`
+accepts: ``time``, ``_partition`` and ``_payload``.
 
-A task reads a piece of a log where the payloads are in it. Where they are in the source, a task
-reads a partition: the log and the source go side by side, and their positions have to agree.
+If the log has the payloads, each task reads one piece of a log. If the source has them, each task
+reads one partition: it reads log and source side by side and checks that their positions agree.
 
-What is refused rather than given in part: a log whose older segments were removed with the cuts that
-needed them (``keepFrontLogs`` keeps them), and a front that has no log.
+It refuses to return part of the elements: a log whose older segments were removed with the cuts
+that needed them is an error (``keepFrontLogs`` keeps them), and so is a front without a log.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ def front_log(
     *,
     source: Front | None = None,
 ) -> DataFrame:
-    """What went into a live query by a front, to be given to `Flow.batch` as it is.
+    """The elements that entered a live query through a front, as a DataFrame for `Flow.batch`.
 
-    ``checkpoint`` is the query's ``checkpointLocation``; it needs ``keepFrontLogs``. If the log has
-    only times and positions, because the source can be read again, ``source`` is that source: a
-    front as the query had it. A front that had times of its own and promised nothing has no log,
-    and needs none: make a DataFrame of its source.
+    ``checkpoint`` is the query's ``checkpointLocation``; the query needs the option
+    ``keepFrontLogs``. If the source can be read again, the log has only times and positions; then
+    pass the front that the query read as ``source``. A front whose elements had times of their own
+    and that promised nothing has no log and needs none: make a DataFrame of its source.
     """
     text = os.fspath(checkpoint)
     given = _Given(text if "://" in text else os.path.abspath(text), front, source)
     pieces: list[tuple[int, str | None, int | None]] = []
     for log in _logs(given):
         of_log = log.pieces()
-        if not of_log:  # a crash came before it was begun
+        if not of_log:  # the query crashed before it wrote anything
             continue
         _check_whole(log, of_log)
         if _has_payloads(given, log, of_log):
@@ -66,14 +66,14 @@ def front_log(
         else:
             pieces.append((log.partition, None, None))
     rows = spark.createDataFrame(pieces, "partition int, name string, until long")
-    # One piece a task: it may be most of a gigabyte of payloads.
+    # One piece per task: a piece may hold most of a gigabyte of payloads.
     spread = rows.repartition(max(1, len(pieces)), "partition", "name")
     return spread.mapInArrow(task_of(read_pieces, given), _SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a task has to know."""
+    """The arguments of a task."""
 
     location: str
     front: str
@@ -84,7 +84,7 @@ class _Given:
 
 
 def _logs(given: _Given) -> list[Log]:
-    """The logs of all partitions, which are counted from 0."""
+    """The logs of all partitions, which are numbered from 0."""
     logs = []
     for partition in count():
         log = given.log(partition)
@@ -120,11 +120,11 @@ def _has_payloads(given: _Given, log: Log, pieces: list[Piece]) -> bool:
                     f"front_log(spark, checkpoint, {given.front!r}, source=fronts.Files(...))."
                 )
             return batch.payloads is not None
-    return True  # it is empty, and so is what comes of it
+    return True  # the log is empty, so there are no payloads to look up
 
 
 def read_pieces(given: _Given, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: the entries of the pieces that it got."""
+    """In a task: the elements of its pieces."""
     for batch in batches:
         columns = (column.to_pylist() for column in batch.columns)
         for partition, name, limit in zip(*columns, strict=True):
@@ -147,7 +147,7 @@ def _rows(partition: int, elements: Iterator[LogEntry]) -> Iterator[pa.RecordBat
 
     from emberflow.fronts.protocol import Malformed
 
-    # What is malformed has a time as well, and went to the errors sink, not into the flow.
+    # Malformed records have a time too, but they went to the errors sink, not into the flow.
     entered = (entry for entry in elements if not isinstance(entry[2], Malformed))
     while entries := list(islice(entered, _ROWS_AT_ONCE)):
         yield pa.RecordBatch.from_arrays(
@@ -161,17 +161,17 @@ def _rows(partition: int, elements: Iterator[LogEntry]) -> Iterator[pa.RecordBat
 
 
 def _with_source(given: _Given, log: Log, partition: int) -> Iterator[LogEntry]:
-    """The entries of a log with what its source has at their positions."""
+    """The entries of a log, with the payloads that the source has at their positions."""
     source = copy(given.source)
     assert source is not None
     if hasattr(source, "until_end"):
-        source.until_end = True  # what comes later did not go in
+        source.until_end = True  # later records did not enter the query
     reading: Iterator[Element] = (
         element for element in source.read(partition, None) if element is not None
     )
     for number, entry in enumerate(_entries(log, log.pieces())):
         element = next(reading, None)
-        if number == 0:  # a query that went on from a backfill did not begin at the beginning
+        if number == 0:  # after a backfill the query did not start at the beginning of the source
             while element is not None and element.position != entry[0]:
                 element = next(reading, None)
         if element is None or element.position != entry[0]:

@@ -5,9 +5,10 @@
     rows ──> MapInArrow ──> Exchange hashpartitioning(bucket) ──> Sort ──> MapInArrow ──> ...
              front pass                                                    a pass
 
-A row between two passes is a chunk of many items (`bus`), so Spark's part in it is small: it moves bytes.
+A row between two passes is a chunk of many items (`bus`), so Spark has little to do per item: it
+moves bytes.
 
-Nothing runs here but the sample that finds out a schema, if none is given.
+Nothing runs here, except on a sample of rows to infer a schema, if none is given.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from emberflow.runners.batch.passes.passes import Pass
 
-#: Rows of each front that a schema is found out with.
+#: How many rows of each front are sampled to infer a schema.
 _SAMPLED_ROWS = 100
 _OPTIONS = ("schema", "partitions", "raw", "ordered", "until")
 
@@ -80,7 +81,7 @@ def checked_inputs(
     method: str,
     options: Sequence[str],
 ) -> dict[str, FrontRows]:
-    """The rows of each front, when all that was given makes sense."""
+    """The rows of each front, after all arguments have been checked."""
     for name in options:
         if name in graph.fronts:
             raise InputError(
@@ -149,7 +150,7 @@ def _columns(
 
 
 def _schemas(graph: Graph, schema: Any) -> Mapping[str, Any]:
-    """By sink. One schema alone is that of the one sink."""
+    """Schemas by sink. A single schema is for the only sink."""
     if schema is None:
         return {}
     if not isinstance(schema, Mapping):
@@ -169,9 +170,9 @@ def _schemas(graph: Graph, schema: Any) -> Mapping[str, Any]:
 
 
 def _sample(graph: Graph, inputs: Mapping[str, FrontRows]) -> dict[str, list[Any]]:
-    """What the first rows of each front give, on the reference runner."""
+    """The output for the first rows of each front, by the reference runner."""
     elements: dict[str, list[At[Any]]] = {}
-    #: Of sources with partitions, with their own global times.
+    #: Elements of sources with partitions, with their own global times.
     partitioned: list[tuple[GlobalTime, Front, Any]] = []
     for name, rows in inputs.items():
         table = rows.selected().limit(_SAMPLED_ROWS).toArrow()
@@ -199,14 +200,14 @@ def _sample(graph: Graph, inputs: Mapping[str, FrontRows]) -> dict[str, list[Any
     except EmberflowError as error:
         raise InputError(
             f"flow {graph.flow!r}: the first rows of each front, taken for a sample of the output, "
-            f"lead to an error: {error}\nIf it comes of what the sample lacks, pass schema= to "
-            f"batch(), and no sample is taken."
+            f"lead to an error: {error}\nIf that is only because the sample lacks other rows, pass "
+            f"schema= to batch(): then no sample is taken."
         ) from error
     return reference.outputs
 
 
 class PlanBuilder:
-    """Builds the DataFrames of a plan: of one sink, or of all there is if the pass names none."""
+    """Builds the DataFrames of a plan: for one sink, or for everything if the pass names no sink."""
 
     def __init__(
         self,
@@ -224,13 +225,13 @@ class PlanBuilder:
         self._last = frozenset({units.sink_target})
 
     def rows(self, columns: SinkColumns, ordered: bool) -> DataFrame:
-        """The rows of the one sink."""
+        """The rows of the pass's sink."""
         self._columns = columns
         self._given = replace(self._given, ordered=ordered)
         return self.joined()
 
     def joined(self) -> DataFrame:
-        """What leaves the last stages."""
+        """The union of the last stages' output."""
         plan = self._plan
         frames = [
             self._front(self._inputs[front.name], targets)
@@ -273,7 +274,7 @@ class PlanBuilder:
 
 
 def shuffle_partitions(spark: SparkSession) -> int:
-    """How many partitions Spark gives a shuffle that does not say."""
+    """How many partitions Spark uses for a shuffle by default."""
     number = spark.conf.get("spark.sql.shuffle.partitions")
     first = spark.conf.get("spark.sql.adaptive.coalescePartitions.initialPartitionNum", number)
     return int(first or number or 1)
@@ -282,13 +283,13 @@ def shuffle_partitions(spark: SparkSession) -> int:
 def task_of(
     run: Callable[[Any, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], given: Any
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function of a module as what a task runs, with what it is given."""
+    """A closure for Spark that calls a function of a module, by name, with this argument."""
     shipped = cloudpickle.dumps(given)
-    path = list(sys.path)  # what the flow imports here, tasks import too
+    path = list(sys.path)  # tasks can import what this process can
     module, name = run.__module__, run.__name__
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Imported in the task: the closure itself stays small and free of our modules.
+        # Imported in the task, so that the closure stays small and does not contain our modules.
         import importlib
         import pickle
         import sys
@@ -304,7 +305,7 @@ def _union(frames: list[DataFrame]) -> DataFrame:
 
 
 def payloads(df: DataFrame) -> list[Any]:
-    """The payloads of a raw DataFrame of a batch, in order, as the reference runner gives them.
+    """The payloads of a raw batch DataFrame, in the order of the reference runner.
 
     It collects them, so they have to fit in the driver's memory.
     """
@@ -313,7 +314,7 @@ def payloads(df: DataFrame) -> list[Any]:
             f"payloads() takes a DataFrame of batch(raw=True), got one with the columns "
             f"{', '.join(df.columns)}."
         )
-    # Sorted here: Spark would run the whole batch twice, the first time to sample for its ranges.
+    # Sorted here: an ``orderBy`` would run the whole batch twice, first to sample its ranges.
     rows = df.select(TIME, PATH, PAYLOAD).collect()
     places = sorted((time, bytes(path), bytes(payload)) for time, path, payload in rows)
     return [decode(payload) for _, _, payload in places]

@@ -1,12 +1,14 @@
 """The simulation: the real engine on many workers over a seeded fake network.
 
-`options`    what is drawn per seed: one object that says everything about a run, one for its faults
-`network`    virtual time, and links that are FIFO and slow
-`checkers`   objects of their own, apart from the machines they check
-`cluster`    workers, fronts and the acker, put together and run until all is drained
-`recovery`   the same with crashes: incarnations, one after another, and the driver that starts them
-`processes`  what crashes: workers with their fronts and their ways to the sinks
-`storage`    what outlives crashes: cuts, logs, sinks
+`options`    the circumstances of a run, and its faults: one object each, drawn from the seed
+`network`    virtual time; FIFO links with delays; all randomness
+`checkers`   invariants, in objects apart from the machines that they check
+`cluster`    workers, fronts and the acker, run until everything is drained; nothing crashes
+`recovery`   the same with crashes: one incarnation after another, and the driver that starts them
+`processes`  processes that crash: workers with their fronts and outlets to sinks
+`queries`    reads of state, asked while everything else goes on
+`storage`    what survives crashes: cuts, logs, sinks
+`results`    what a run returns, or raises
 """
 
 from emberflow.runners.simulation.cluster import Simulation, simulate

@@ -1,6 +1,6 @@
-"""What must hold in every run, judged by objects that know more than any machine does.
+"""Invariants of every run, checked by objects that know more than any machine does.
 
-They see every frame, element and bundle, and share no code with what they check.
+Checkers see every frame, element and bundle. They share no code with the machines that they check.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class MinimalTimeChecker:
         self._graph = graph
         self._sinks = {sink.id for sink in graph.sinks.values()} | {len(graph.nodes)}
         self._flying: dict[int, tuple[int, Frame]] = {}
-        #: By the id of a frame: the least place in it, and the node that is bound for; first of what
-        #: goes on from there, then of what is for barriers.
+        #: By frame id: the least place in the frame and the node that it is for. The first of the
+        #: pair covers items for ordinary nodes, the second items for barriers.
         self._leasts: dict[int, tuple[_Least, _Least]] = {}
         self._entering: dict[int, list[Moment]] = {}
 
@@ -57,7 +57,7 @@ class MinimalTimeChecker:
         self._leasts.pop(frame.id, None)
 
     def progress(self, progress: Progress) -> None:
-        """What the acker says."""
+        """Check the progress that the acker announces."""
         self._check(progress.anywhere, progress.of_range)
         if progress.within:
             for _, frame in self._in_flight():
@@ -66,8 +66,10 @@ class MinimalTimeChecker:
                         self._check_turns(progress.within, node, items)
 
     def at_barriers(self, worker: Worker) -> None:
-        """What a worker goes by, which may know more of its own range. All that is in flight may go
-        there, but for what is bound for another worker's barriers."""
+        """Check a worker's own minimal time: for its own range it may know more than the acker.
+
+        Everything in flight may still get there, except items for other workers' barriers.
+        """
         at_own = {worker.index: worker.minimal}
         self._check(worker.minimal, lambda destination: at_own.get(destination, BEFORE_ALL))
 
@@ -88,7 +90,7 @@ class MinimalTimeChecker:
                     )
 
     def _least_of(self, frame: Frame) -> tuple[_Least, _Least]:
-        """Found once for each frame, which is looked at in every step while it is in flight."""
+        """Cached by frame: every step looks at every frame in flight."""
         leasts = self._leasts.get(frame.id)
         if leasts is None:
             places: dict[bool, list[tuple[Place, int]]] = {True: [], False: []}
@@ -103,7 +105,7 @@ class MinimalTimeChecker:
         return [*self._flying.values(), *held]
 
     def _check_turns(self, turn: Place, node: int, items: list[FlatItem]) -> None:
-        """Whoever goes by turns takes it that no transaction before this one can change any more."""
+        """A closer that goes by turns relies on this: no earlier transaction can change any more."""
         bound_for = self._graph.nodes[node]
         if isinstance(bound_for, Merge):
             bound_for = self._graph.nodes[self._graph.readers[node][0][0]]
@@ -128,7 +130,7 @@ class MinimalTimeChecker:
 
 
 class ReleaseChecker:
-    """Barriers release in order, each place once, and the bundle's time is that of its last item."""
+    """Barriers release in order, each place once, and a bundle's time is the time of its last item."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], Place] = {}
@@ -154,7 +156,7 @@ class ReleaseChecker:
 
 
 def check_drained(workers: list[Worker], entries: int) -> None:
-    """At the end nothing is left in any table, and buckets hold only what they must."""
+    """At the end all tables are empty, and buckets hold no more than they must."""
     if entries:
         raise CheckError(f"the acker still has {entries} global times that are not done")
     for worker in workers:
@@ -182,7 +184,7 @@ def check_drained(workers: list[Worker], entries: int) -> None:
 def check_partitions(
     graph: Graph, partitions: dict[tuple[str, int], list[Any]], expected: dict[str, list[Any]]
 ) -> None:
-    """Every partition of every sink holds, to the byte, what the reference has for it."""
+    """Every partition of every sink holds exactly the bytes that the reference has for it."""
     for sink in graph.sinks.values():
         own: list[list[Any]] = [[] for _ in range(sink.partitions)]
         for payload in expected[sink.name]:
@@ -199,7 +201,7 @@ def check_partitions(
 
 
 def check_outputs(outputs: dict[str, list[Any]], expected: dict[str, list[Any]]) -> None:
-    """The output equals the reference."""
+    """The output equals that of the reference."""
     for sink, payloads in expected.items():
         if outputs[sink] == payloads:
             continue

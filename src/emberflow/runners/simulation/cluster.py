@@ -1,7 +1,7 @@
-"""A cluster in one process: the real machines, moved by a fake network.
+"""A cluster in one process: the real machines, driven by a fake network.
 
 Everything that happens is an event of the network, in an order that the seed decides. A front lives
-beside the worker it feeds. Frames, acks and progress travel on links of their own, each FIFO.
+beside the worker that it feeds. Frames, acks and progress travel on links of their own, each FIFO.
 Nothing crashes here; `recovery` puts the same machines into processes that do.
 """
 
@@ -51,8 +51,8 @@ def simulate(
 ) -> SimulationResult:
     """Run a flow on several workers over a network with delays, all drawn from the seed.
 
-    With ``crashes``, so often a worker or the driver dies, at moments that the seed draws too; the
-    run is restored from its last cut each time, and the output is the same.
+    With ``crashes``, a worker or the driver dies that many times, at moments drawn from the seed.
+    Each time the run is restored from its last cut, and the output is the same.
 
     >>> import emberflow as ef
     >>> flow = ef.Flow("word count")
@@ -63,8 +63,8 @@ def simulate(
     >>> ef.simulate(flow, lines=["the dog", "the cat"], crashes=2).outputs == result.outputs
     True
 
-    ``on_error="divert"`` is as for `emberflow.run`: what a function cannot process goes to an
-    output ``"errors"``, and all else goes on.
+    ``on_error="divert"`` works as in `emberflow.run`: an item that a function cannot process goes
+    to an output ``"errors"``, and the run goes on.
 
     >>> flow = ef.Flow("inverse")
     >>> flow.front("numbers").map(lambda n: 12 // n).sink("out")
@@ -73,8 +73,8 @@ def simulate(
     >>> result.outputs == ef.run(flow, numbers=numbers, on_error="divert")
     True
 
-    ``queries`` are reads of state, each as for `LiveQuery.read`: a dict from the names of states to
-    keys. They are asked at moments that the seed draws; ``answers`` are as of various times then.
+    ``queries`` are reads of state, as for `LiveQuery.read`: each is a dict from names of states to
+    keys. They are asked at moments drawn from the seed, so ``answers`` are as of various times.
 
     >>> flow = ef.Flow("word count")
     >>> words = flow.front("lines").flat_map(str.split).key_by(lambda word: word)
@@ -93,18 +93,18 @@ def simulate(
         raise InputError(f"simulate(crashes=) takes an int of at least 0, got {crashes!r}.")
     options = Options.drawn(seed, workers=workers)
     states = readable_states(Layout(graph))
-    asked = [SimulatedRead(Question(graph.flow, states, query), default=True) for query in queries]
+    reads = [SimulatedRead(Question(graph.flow, states, query), default=True) for query in queries]
     simulation: Simulation | CrashSimulation
     if crashes:
         faults = Faults.drawn(seed, crashes=crashes)
-        simulation = CrashSimulation(graph, options, faults, on_error=on_error, asked=asked)
+        simulation = CrashSimulation(graph, options, faults, on_error=on_error, reads=reads)
     else:
-        simulation = Simulation(graph, options, on_error=on_error, asked=asked)
+        simulation = Simulation(graph, options, on_error=on_error, reads=reads)
     return simulation.run(timed_elements(graph, elements))
 
 
 class Simulation:
-    """One run of a graph under given options."""
+    """One run of a graph under given options, without crashes."""
 
     def __init__(
         self,
@@ -114,13 +114,13 @@ class Simulation:
         worker: type[Worker] = Worker,
         acker: type[Acker] = Acker,
         on_error: OnError = "fail",
-        asked: Sequence[SimulatedRead] = (),
+        reads: Sequence[SimulatedRead] = (),
         history: int = 0,
     ) -> None:
         self.graph = graph
         self.options = options
         self.network = Network(options)
-        self.asker = Asker(self.network, asked, history)
+        self.asker = Asker(self.network, reads, history)
         layout = Layout(graph, on_error=on_error)
         shares = options.shares(options.workers)
         self.workers = [
@@ -153,7 +153,8 @@ class Simulation:
             self.network.run()
             if self.failure is None:
                 for host in self.workers:
-                    host.worker.progress(self.acker.progress)  # nobody asks for history any more
+                    # releases the history that reads had kept
+                    host.worker.progress(self.acker.progress)
                 self.minimal_time_checker.finished()
                 check_drained([host.worker for host in self.workers], self.acker.entries)
         except (CheckError, DoesNotDrainError) as error:
@@ -162,7 +163,7 @@ class Simulation:
             raise self.failure
         return SimulationResult(
             outputs={
-                # Partitions are in order each; together they are put into the one order.
+                # Each partition is in order already; merge the partitions into one order.
                 sink: [payload for _, _, payload in sorted(released, key=lambda item: item[0])]
                 for sink, released in self.released.items()
             },
@@ -173,7 +174,7 @@ class Simulation:
             answered=list(self.asker.answered),
         )
 
-    # What hosts tell.
+    # Called by the hosts below.
 
     def effects(self, index: int, effects: Effects) -> None:
         if self.failure is not None:
@@ -223,7 +224,7 @@ class Simulation:
 
 
 class _WorkerHost:
-    """A worker and the frames that wait for it."""
+    """A worker and the queue of frames that wait for it."""
 
     def __init__(self, simulation: Simulation, worker: Worker) -> None:
         self.simulation = simulation
@@ -231,24 +232,24 @@ class _WorkerHost:
         self.index = worker.index
         self._waiting: deque[Frame] = deque()
         self._busy = False
-        self._told_at = 0
+        self._passed_until = 0
         self.reading = ReadingHost(
             simulation.network,
             worker,
             reached=self._reached,
-            tell=lambda message: simulation.answer(self.index, message),
+            send=lambda message: simulation.answer(self.index, message),
             later=simulation.network.later,
         )
 
     def _reached(self) -> Moment:
-        """All that the fronts here have let in is below this."""
+        """Everything that the fronts of this worker have let in is below this moment."""
         fronts = [front for front in self.simulation.fronts if front.host is self]
         return max((front.gate.reached for front in fronts), default=BEFORE_ALL)
 
-    def tell_time(self) -> None:
+    def pass_time(self) -> None:
         now = self.simulation.network.now
-        self.worker.pass_time(now - self._told_at)
-        self._told_at = now
+        self.worker.pass_time(now - self._passed_until)
+        self._passed_until = now
 
     def receive(self, frame: Frame) -> None:
         self._waiting.append(frame)
@@ -268,7 +269,7 @@ class _WorkerHost:
         self._busy = False
         count = len(self._waiting) if self.simulation.options.takes_all else 1
         frames = [self._waiting.popleft() for _ in range(count)]
-        self.tell_time()
+        self.pass_time()
         effects = self.worker.deliver(frames)
         self.simulation.effects(self.index, effects)
         for frame in frames:
@@ -277,7 +278,7 @@ class _WorkerHost:
         self._work_later()
 
     def progress(self, progress: Progress) -> None:
-        self.tell_time()
+        self.pass_time()
         self.simulation.effects(self.index, self.worker.progress(progress))
         self.simulation.minimal_time_checker.at_barriers(self.worker)
         self.worker.tidy(is_waited_for=bool(self._waiting))
@@ -287,7 +288,7 @@ class _WorkerHost:
 
 
 class _FrontHost:
-    """A front with its elements, beside the worker it feeds."""
+    """A front with its elements, beside the worker that it feeds."""
 
     def __init__(self, simulation: Simulation, node: Front) -> None:
         self.simulation = simulation
@@ -329,7 +330,7 @@ class _FrontHost:
             self.simulation.minimal_time_checker.entered(self.node.index, moment)
         if not self._elements:
             self.gate.finished()
-        self.host.tell_time()
+        self.host.pass_time()
         effects = self.host.worker.enter(
             self.node.id, elements, {self.node.index: self.gate.promise}
         )

@@ -1,4 +1,4 @@
-"""Virtual time, and links that are FIFO and slow."""
+"""Virtual time, and FIFO links with random delays. The same seed gives the same run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ EVENTS_MAX = 2_000_000
 
 
 class DoesNotDrainError(Exception):
-    """Events beget events: after the network has calmed down something still goes round."""
+    """The network has calmed down, and yet events keep causing events."""
 
 
 class Network:
-    """Calls things later. All randomness of a simulation is drawn here, in order of events."""
+    """A queue of future events. Draws all randomness of a simulation, in the order of events."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -36,7 +36,7 @@ class Network:
 
     @property
     def trace(self) -> str:
-        """A digest of all that was noted: equal for equal runs, in every process."""
+        """A digest of everything noted: equal for equal runs, in every process."""
         return self._digest.hexdigest()
 
     def note(self, *what: object) -> None:
@@ -53,7 +53,7 @@ class Network:
     def send(
         self, source: str, target: str, action: Callable[[], None], *, most: int | None = None
     ) -> None:
-        """Have something arrive after a delay, and not before what was sent on this link earlier."""
+        """Deliver after a random delay, but never before an earlier message on the same link."""
         delay = self.ticks(self.options.delay_ticks_max if most is None else most)
         if self.is_slow(("link", source, target), self.options.slow_links):
             delay *= self.options.slowness
@@ -74,18 +74,18 @@ class Network:
         return self._random.random() < likely
 
     def interrupt(self, events: int, action: Callable[[], None]) -> None:
-        """Do something after so many more events; sooner if there are no more."""
+        """Run an action after this many more events, or when no events are left."""
         self._interruptions.append((self.events + events, action))
         self._interruptions.sort(key=itemgetter(0), reverse=True)
 
     def is_slow(self, what: object, share: float) -> bool:
-        """Whether this link or worker is one of the slow ones. Decided when first asked."""
+        """Whether this link, worker or front is a slow one. Drawn at the first call."""
         if what not in self._slow:
             self._slow[what] = self._random.random() < share
         return self._slow[what]
 
     def run(self) -> None:
-        """Until nothing is on the agenda any more."""
+        """Run until no events are left."""
         interruptions = self._interruptions
         while self._agenda or interruptions:
             if interruptions and (not self._agenda or interruptions[-1][0] <= self.events):

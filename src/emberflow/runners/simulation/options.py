@@ -1,4 +1,4 @@
-"""What a simulated run is like: one frozen object, drawn from a seed, printed on failure."""
+"""The circumstances of a simulated run: frozen objects, drawn from a seed, printed on failure."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from emberflow.values.shares import Shares
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Times are ticks of the simulated clock."""
+    """The circumstances of a run without its faults. Times are ticks of the simulated clock."""
 
     seed: int
     workers: int
     #: How many elements of a front may be at or above the minimal time.
     credit: int
-    #: A front emits up to this many at once ...
+    #: A front emits up to this many elements at once ...
     burst_max: int
     #: ... and then pauses for up to this long. Some fronts are `skew` times slower.
     pause_ticks_max: int
     skew: int
-    #: A frame is under way for 1 to this long; on a slow link, `slowness` times as long.
+    #: A message takes 1 to this many ticks; on a slow link, `slowness` times as many.
     delay_ticks_max: int
     slowness: int
     slow_links: float
-    #: A worker takes up to this long before it looks at its frames, a slow one more.
+    #: A worker waits up to this long before it takes its frames; a slow one waits longer.
     work_ticks_max: int
     slow_workers: float
     #: Whether a worker takes all frames that wait, or one at a time.
     takes_all: bool
-    #: From then on the network is calm and everything must drain.
+    #: From this tick on the network is calm, and everything must drain.
     calm_after_ticks: int
 
     @classmethod
@@ -59,7 +59,7 @@ class Options:
         )
 
     def shares(self, workers: int, life: int = 0) -> Shares:
-        """Any shares of so many workers, another time others."""
+        """Random shares of the hash space for this many workers; different in each life."""
         random = Random(f"emberflow shares {self.seed} {life}")
         return tuple(
             worker for worker in range(workers) for _ in range(random.choice((1, 1, 2, 3)))
@@ -68,36 +68,36 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What goes wrong in a simulated run with crashes, and when. Chances are between 0 and 1."""
+    """What goes wrong in a simulated run with crashes, and when. Probabilities are from 0 to 1."""
 
     crashes: int
-    #: A crash comes up to this many events after the one before it, or after the beginning.
+    #: A crash comes up to this many events after the previous one, or after the beginning.
     crash_events_max: int
-    #: How likely it is the driver that crashes, and not a worker.
+    #: The probability that the driver crashes instead of a worker.
     driver: float
-    #: The driver hears of the death of a worker, or is started again itself, after up to so long.
+    #: The driver notices the death of a worker, or is itself restarted, after up to this long.
     restart_ticks_max: int
-    #: How likely the others live on for a while, up to so long, and believe they are needed.
+    #: The probability that a process lives on for up to this long after it was replaced.
     lingers: float
     linger_ticks_max: int
-    #: The next incarnation has as many workers as the one before it, or another number.
+    #: Whether the next incarnation may have another number of workers.
     workers_change: bool
-    #: Between two cuts at least so long, and how likely one is given up half way.
+    #: The least pause between two cuts, and the probability that a cut is abandoned half way.
     cut_ticks: int
     cuts_lost: float
-    #: Buckets that a capture looks at between two events, and how long it then pauses.
+    #: How many buckets a capture visits between two events, and how long it then pauses.
     capture_limit: int
     capture_ticks_max: int
-    #: A write of a cut, a bundle or an entry of a log takes up to this long. A crash may tear what
-    #: was last written of a cut.
+    #: Writing a cut, a bundle or a log entry takes up to this long. A crash tears the part of a cut
+    #: that was written last with probability `torn`.
     write_ticks_max: int
     sink_ticks_max: int
     log_ticks_max: int
     torn: float
-    #: How likely a sink stores a bundle and its answer is lost; and when it is asked again.
+    #: The probability that a sink's answer is lost, and when the worker sends the bundle again.
     answers_lost: float
     retry_ticks: int
-    #: Fronts that take arrival times, by index, and how far their clocks may be off, either way.
+    #: Indexes of the fronts that assign arrival times, and how far off their clocks may be.
     arrival: frozenset[int] = frozenset()
     skew_ticks_max: int = 100
 

@@ -1,8 +1,8 @@
-"""The processes that crash: workers, each with the fronts beside it and its ways to the sinks.
+"""Processes that crash: workers, each with the fronts beside it and its outlets to sinks.
 
-A process that is killed does nothing any more; one that lingers does not know that others have
-taken its place. Both is decided from outside: nothing here behaves differently for it, but that
-every message says which incarnation it is of, and one of another incarnation is dropped.
+A killed process does nothing any more. A lingering process does not know that it was replaced. The
+simulation decides both from outside; the code here does not know. Every message carries its
+incarnation, and a process drops messages of other incarnations.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def is_of_another(incarnation: int, own: int) -> bool:
-    """Whether a message of this incarnation is not for one that belongs to another."""
+    """Whether a message of this incarnation must be dropped by a process of incarnation ``own``."""
     return incarnation != own
 
 
 class Process:
-    """What can be killed."""
+    """A process that can be killed. A dead one no longer acts on its timers."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -53,7 +53,7 @@ class Process:
 
 
 class WorkerProcess(Process):
-    """Asks its sinks, restores, works."""
+    """A worker process: asks its sinks for their last times, restores the cut, then works."""
 
     def __init__(self, life: Life, index: int) -> None:
         super().__init__(life.network)
@@ -77,7 +77,7 @@ class WorkerProcess(Process):
         self._unanswered = len(self._outlets)
         self._waiting: deque[Frame] = deque()
         self._busy = False
-        self._told_at = life.network.now
+        self._passed_until = life.network.now
         self._cut: CutOfProcess | None = None
         self._reading: ReadingHost | None = None
 
@@ -91,7 +91,7 @@ class WorkerProcess(Process):
         self.ask_sinks()
 
     def ask_sinks(self) -> None:
-        """Nothing may be released before every sink has said what it has."""
+        """The worker may release nothing before every sink has told its last global time."""
         for outlet in self._outlets.values():
             outlet.ask(self._answered)
         if not self._outlets:
@@ -117,14 +117,14 @@ class WorkerProcess(Process):
             life.network,
             self.worker,
             reached=lambda: max((front.reached for front in self.fronts), default=BEFORE_ALL),
-            tell=lambda said: life.tell_driver(self.name, lambda driver: driver.answered(said)),
+            send=lambda reply: life.tell_driver(self.name, lambda driver: driver.answered(reply)),
             later=self.later,
         )
         life.tell_driver(self.name, lambda driver: driver.restored(self.index))
         self._work_later()
 
     def go(self) -> None:
-        """Every worker has restored, and the acker knows what that caused: fronts may report."""
+        """All workers have restored, and the acker knows the items that caused: fronts may report."""
         for front in self.fronts:
             front.begin()
 
@@ -149,7 +149,7 @@ class WorkerProcess(Process):
         self._busy = False
         count = len(self._waiting) if self.life.options.takes_all else 1
         frames = [self._waiting.popleft() for _ in range(count)]
-        self.tell_time()
+        self.pass_time()
         self._effects(self.worker.deliver(frames))
         for frame in frames:
             self.life.minimal_time_checker.processed(frame)
@@ -160,12 +160,12 @@ class WorkerProcess(Process):
         self, node: int, elements: list[tuple[Moment, Any]], reports: dict[int, Moment]
     ) -> None:
         assert self.worker is not None
-        self.tell_time()
+        self.pass_time()
         self._effects(self.worker.enter(node, elements, reports))
 
     def progress(self, progress: Progress) -> None:
         assert self.worker is not None
-        self.tell_time()
+        self.pass_time()
         self._effects(self.worker.progress(progress))
         self.life.minimal_time_checker.at_barriers(self.worker)
         self.worker.tidy(is_waited_for=bool(self._waiting))
@@ -176,11 +176,11 @@ class WorkerProcess(Process):
         assert self._reading is not None
         self._reading.hear(message)
 
-    def tell_time(self) -> None:
+    def pass_time(self) -> None:
         assert self.worker is not None
         now = self.life.network.now
-        self.worker.pass_time(now - self._told_at)
-        self._told_at = now
+        self.worker.pass_time(now - self._passed_until)
+        self._passed_until = now
 
     def _effects(self, effects: Effects) -> None:
         life = self.life
@@ -210,12 +210,12 @@ class WorkerProcess(Process):
         self.worker.cut_committed(moment)
 
     def has_stored_below(self, moment: Moment) -> bool:
-        """Whether nothing below a moment waits for a sink."""
+        """Whether the sinks have stored all output below a moment."""
         return all(outlet.has_stored_below(moment) for outlet in self._outlets.values())
 
     def stored(self) -> None:
         if self._cut is not None:
-            self._cut.tell_if_done()
+            self._cut.report_if_done()
 
     @property
     def is_idle(self) -> bool:
@@ -227,7 +227,7 @@ def _receives(frame: Frame) -> Callable[[WorkerProcess], None]:
 
 
 class CutOfProcess:
-    """A cut under way in one process: captured a little at a time, written, told of."""
+    """A cut under way in one process: captured step by step, written, reported to the driver."""
 
     def __init__(self, process: WorkerProcess, number: int, moment: Moment, since: Moment) -> None:
         assert process.worker is not None
@@ -238,7 +238,7 @@ class CutOfProcess:
         self._rows: list[Row | Scheduled] = []
         self._part = f"{process.name} cut {number}"
         self._written = False
-        self._told = False
+        self._reported = False
         self._go_on()
 
     def _go_on(self) -> None:
@@ -248,7 +248,7 @@ class CutOfProcess:
 
     def _step(self) -> None:
         if self._process._cut is not self:
-            return  # given up for a later one
+            return  # abandoned for a later cut
         life = self._process.life
         rows = self._capture.next(life.faults.capture_limit)
         if rows is not None:
@@ -261,14 +261,14 @@ class CutOfProcess:
 
     def _is_written(self) -> None:
         self._written = True
-        self.tell_if_done()
+        self.report_if_done()
 
-    def tell_if_done(self) -> None:
-        """The part is stored, and so is every bundle that was released at the cut's moment."""
+    def report_if_done(self) -> None:
+        """Report to the driver once the part is written and all output below the cut is stored."""
         process = self._process
-        if not self._written or self._told or not process.has_stored_below(self._moment):
+        if not self._written or self._reported or not process.has_stored_below(self._moment):
             return
-        self._told = True
+        self._reported = True
         part = (self._part, len(self._rows))
         positions = {front.index: front.position_at(self._moment) for front in process.fronts}
         number, index = self._number, process.index
@@ -282,13 +282,13 @@ def _moment_of(item: FlatItem) -> Moment:
 
 
 class Outlet:
-    """The way of one partition to its sink: one bundle at a time, asked about until it is answered."""
+    """Carries the output of one partition to its sink: one bundle at a time, resent until answered."""
 
     def __init__(self, process: WorkerProcess, sink: str, partition: int) -> None:
         self._process = process
         self._name = f"sink {sink} {partition}"
         self._sink: SinkPartition = process.life.storage.sinks[sink, partition]
-        #: What the sink has, as far as is known.
+        #: The sink's last global time, as far as this process knows.
         self.last: Moment = BEFORE_ALL
         self._items: list[FlatItem] = []
         self._under_way = 0
@@ -299,23 +299,23 @@ class Outlet:
 
         def asked() -> None:
             last = self._sink.last
-            self._back(lambda: answered(last))
+            self._send_back(lambda: answered(last))
 
         def answered(last: Moment) -> None:
             self.last = last
             then()
 
-        self._there(asked)
+        self._send_to_sink(asked)
 
-    def _there(self, action: Callable[[], None]) -> None:
+    def _send_to_sink(self, action: Callable[[], None]) -> None:
         self._process.life.network.send(self._process.name, self._name, action)
 
-    def _back(self, action: Callable[[], None]) -> None:
+    def _send_back(self, action: Callable[[], None]) -> None:
         process = self._process
         process.life.network.send(self._name, process.name, lambda: process.if_alive(action))
 
     def add(self, items: list[FlatItem]) -> None:
-        # The sink may have more than it had when it was asked: from a process that lingers.
+        # A lingering process may have stored more since the sink was asked: skip those items.
         self._items += items[bisect_right(items, self.last, key=_moment_of) :]
         self._store()
 
@@ -323,7 +323,7 @@ class Outlet:
         return not self._items or self._items[0][0] >= moment
 
     def _store(self) -> None:
-        """Send all that waits as one bundle, if none is under way."""
+        """Send everything that waits as one bundle, unless one is under way."""
         if self._under_way or not self._items:
             return
         self._under_way = len(self._items)
@@ -343,15 +343,15 @@ class Outlet:
 
         def commit() -> None:
             if not self._process.alive and network.chance(0.5):
-                return  # it was killed in the middle of the write
+                return  # the process was killed in the middle of the write
             is_stored = sink.commit(after, items, last)
             network.note("stored", self._name, is_stored, last)
             life.fenced += not is_stored
             if network.calm or not network.chance(faults.answers_lost):
                 now_last = sink.last
-                self._back(lambda: self._answered(attempt, now_last))
+                self._send_back(lambda: self._answered(attempt, now_last))
 
-        self._there(begin)
+        self._send_to_sink(begin)
         self._process.later(
             faults.retry_ticks + 2 * faults.sink_ticks_max, lambda: self._retry(attempt)
         )
@@ -361,7 +361,7 @@ class Outlet:
             self._try()
 
     def _answered(self, attempt: int, last: Moment) -> None:
-        """What is at or below the sink's last time is stored, whoever stored it."""
+        """Everything up to the sink's last time is stored, no matter which process stored it."""
         if attempt != self._attempt or not self._under_way:
             return
         self.last = last
@@ -373,10 +373,11 @@ class Outlet:
 
 
 class FrontOfProcess:
-    """A front beside the worker it feeds: it replays from the cut, and goes on.
+    """A front beside the worker that it feeds: it replays from the cut, then goes on.
 
-    One that takes arrival times gives the elements in its log the times that the log says. It writes
-    new ones, and promises while idle, to the log, and reports them when they are durable.
+    A front that assigns arrival times replays logged elements at their logged times. It writes the
+    times of new elements, and its promises while idle, to the log, and reports them once they are
+    durable.
     """
 
     def __init__(self, process: WorkerProcess, node: Front) -> None:
@@ -390,12 +391,12 @@ class FrontOfProcess:
         self._log = life.storage.logs[node.index]
         self._begun_at = 0 if life.cut is None else life.cut.manifest.positions[node.index]
         self._position = self._begun_at
-        #: The global times of all elements from the cut on.
+        #: The global times of all elements since the cut.
         self._given: list[Moment] = []
         self._waiting_for_credit = False
         self._skew = 0
         self._logged: list[int] = []
-        #: What was promised before: no new element may be below it.
+        #: An earlier life may have promised up to here: no new element may be below it.
         self._floor = TIME_MIN
 
     def begin(self) -> None:
@@ -416,7 +417,7 @@ class FrontOfProcess:
         return self._gate.reached
 
     def position_at(self, moment: Moment) -> int:
-        """How many elements are below a moment that is not below the cut this began with."""
+        """How many elements are below a moment at or above the cut that this life began from."""
         return self._begun_at + bisect_left(self._given, moment)
 
     def progress(self, progress: Progress) -> None:
@@ -485,16 +486,17 @@ class FrontOfProcess:
         return time
 
     def _report(self, new_times: list[int]) -> None:
-        """Write to the log, and report when that is durable."""
+        """Write to the log, and report once the write is durable."""
         process, log, promise = self._process, self._log, self._gate.promise
         life = process.life
-        # That there are no more elements the source knows again: it is no time that was chosen.
+        # The end of the elements is not logged: the source will say so again. It is no time that
+        # the front chose.
         chosen = promise[0] if promise != AFTER_ALL else TIME_MIN
 
         def durable() -> None:
             times = new_times
             if not process.alive and life.network.chance(0.7):
-                # Killed in the middle: the first few may be there, and what follows them is not.
+                # Killed in the middle of the write: only the first few entries may be there.
                 times = times[: life.network.count(len(times) + 1) - 1]
                 log.append(life.number, times, TIME_MIN)
                 log.close(life.number)
@@ -509,7 +511,7 @@ class FrontOfProcess:
 def sources_of(
     fronts: list[Front], elements: list[tuple[Moment, Front, Any]]
 ) -> dict[int, list[tuple[Moment, Any]]]:
-    """By front index, its elements in order."""
+    """The elements of each front, in order, by front index."""
     own: dict[int, list[tuple[Moment, Any]]] = {front.index: [] for front in fronts}
     for moment, front, payload in elements:
         own[front.index].append(((moment[0], moment[1]), payload))

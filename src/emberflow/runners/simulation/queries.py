@@ -1,7 +1,7 @@
-"""Queries of state in a simulated run: asked at moments that the seed draws, beside all that goes on.
+"""Reads of state in a simulated run, asked at moments drawn from the seed while the run goes on.
 
-Whoever asks outlives every crash: a question that was not answered when the workers or the driver
-died is asked again of those that come next. What it got by then is dropped.
+The asker survives every crash. When the workers or the driver die, it drops the rows of every
+unanswered read and asks the next incarnation again.
 """
 
 from __future__ import annotations
@@ -28,185 +28,188 @@ from emberflow.runners.questions import Answer, Question
 from emberflow.runners.simulation.network import Network
 from emberflow.values.shares import Shares
 
-#: A question is asked after up to so many events.
+#: A read is asked after up to this many events.
 _EVENTS_MAX = 400
-#: Keys that a scan looks at between two events, at most, and how long it then pauses.
+#: How many keys a scan visits between two events, at most, and how long it then pauses.
 _KEYS_MAX = 4
 _PAUSE_TICKS_MAX = 20
 
 
 class SimulatedRead(NamedTuple):
-    """A question, and how it is asked."""
+    """A read, and how it is asked."""
 
     question: Question
     ordered: bool = False
-    #: Whether it is asked as of some moment that is kept, or that comes soon, and not as of now.
+    #: Whether to read as of a drawn moment, in the history or soon to come, instead of now.
     earlier_or_later: bool = False
     default: bool = False
-    #: Whether who asks goes away after the first page.
+    #: Whether the asker cancels the read after the first page.
     given_up: bool = False
 
 
 class Answered(NamedTuple):
-    """What came of a question: an answer as of a moment, or why there is none."""
+    """The outcome of a read: an answer as of a moment, or a refusal."""
 
-    asked: SimulatedRead
+    read: SimulatedRead
     moment: Moment
     answer: Answer | None
     refused: ReadRefused | None
-    #: What it was asked as of, if that was wished for.
+    #: The moment that the read asked for, if it asked for one.
     at: Moment | None
-    #: What was answered before it was asked; of an ordered one, also what any front had let in.
+    #: The answer must not be before this: the latest answer before the read was asked and, for an
+    #: ordered read, all elements that any front had let in.
     least: Moment
 
 
-#: Sends something to a worker, behind all that the coordinator has told it.
+#: Sends a message to a worker, behind all earlier messages of the coordinator.
 Send = Callable[[int, Any], None]
 
 
 class Asker:
-    """Asks all questions of a run."""
+    """The client that asks all reads of a run."""
 
-    def __init__(self, network: Network, asked: Sequence[SimulatedRead], history: int) -> None:
+    def __init__(self, network: Network, reads: Sequence[SimulatedRead], history: int) -> None:
         self._network = network
-        self._asked = asked
+        self._reads = reads
         self._history = history
-        self._asking: ReadCoordinator | None = None
+        self._coordinator: ReadCoordinator | None = None
         self._send: Send = lambda worker, message: None
         self._shares: Shares = ()
         self._number = 0
         self._floor: Moment = BEFORE_ALL
-        #: How far fronts have come, seen from above: who asks could not know.
+        #: How far the fronts have come. The simulation knows; a real client would not.
         self.reached: Callable[[], Moment] = lambda: BEFORE_ALL
-        #: By the number of the question at the present coordinator.
-        self._open: dict[int, _Open] = {}
-        self.answered: list[Answered | None] = [None] * len(asked)
+        #: Open reads, by their number at the present coordinator.
+        self._open: dict[int, _OpenRead] = {}
+        self.answered: list[Answered | None] = [None] * len(reads)
 
     def begin(self) -> None:
-        for index in range(len(self._asked)):
-            self._network.interrupt(self._network.count(_EVENTS_MAX), self._asking_of(index))
+        for index in range(len(self._reads)):
+            self._network.interrupt(self._network.count(_EVENTS_MAX), self._asking(index))
 
-    def _asking_of(self, index: int) -> Callable[[], None]:
+    def _asking(self, index: int) -> Callable[[], None]:
         def ask() -> None:
-            self._ask(_Open(index, self._asked[index]))
+            self._ask(_OpenRead(index, self._reads[index]))
 
         return ask
 
-    # The coordinator.
+    # Called by the coordinator's side.
 
     def attach(self, shares: Shares, since: Moment, send: Send) -> None:
-        """There is a coordinator, of workers that have restored the cut at this moment."""
-        self._asking = ReadCoordinator(max(shares) + 1, since=since, history=self._history)
+        """A coordinator has started, for workers that have restored the cut at this moment."""
+        self._coordinator = ReadCoordinator(max(shares) + 1, since=since, history=self._history)
         self._shares, self._send = shares, send
         again, self._open = list(self._open.values()), {}
-        for question in again:
-            self._ask(question)
+        for open_read in again:
+            self._ask(open_read)
 
     def detach(self) -> None:
-        """The workers are lost, or the driver is."""
-        self._asking = None
+        """The workers or the driver have died."""
+        self._coordinator = None
 
     def progress(self, progress: Progress, tell: Callable[[Progress], None]) -> None:
-        """Tell progress, with what is to be kept, and behind it what has waited for it."""
-        if self._asking is None:
+        """Send progress to the workers, with the moment to keep, then the reads that waited for it."""
+        if self._coordinator is None:
             tell(progress)
             return
         minimal = progress.of_all()
-        kept = self._asking.kept_at(minimal)
+        kept = self._coordinator.kept_at(minimal)
         tell(progress._replace(kept=kept))
-        self._say(self._asking.told(minimal, kept))
+        self._dispatch(self._coordinator.told(minimal, kept))
 
-    def hear(self, said: ReadPage | FrontsReply) -> None:
-        if self._asking is None:
+    def hear(self, message: ReadPage | FrontsReply) -> None:
+        if self._coordinator is None:
             return
-        self._say(
-            self._asking.page(said) if isinstance(said, ReadPage) else self._asking.marked(said)
+        self._dispatch(
+            self._coordinator.page(message)
+            if isinstance(message, ReadPage)
+            else self._coordinator.marked(message)
         )
 
-    def _say(self, said: list[Outgoing]) -> None:
-        for worker, message in said:
+    def _dispatch(self, messages: list[Outgoing]) -> None:
+        for worker, message in messages:
             if worker is None:
                 self._answer(message)
             else:
                 self._send(worker, message)
 
-    # Who asks.
+    # The client's side.
 
-    def _ask(self, question: _Open) -> None:
+    def _ask(self, open_read: _OpenRead) -> None:
         self._number += 1
         number = self._number
-        asking = self._asking
-        question.rows = []
-        if asking is None:
-            self._open[number] = question  # until there is somebody to ask
+        coordinator = self._coordinator
+        open_read.rows = []
+        if coordinator is None:
+            self._open[number] = open_read  # asked once there is a coordinator
             return
-        asked = question.asked
-        if asked.earlier_or_later and question.at is None:
-            question.at = self._drawn(asking)
-        self._open[number] = question
-        question.least = max(self._floor, self.reached()) if asked.ordered else self._floor
-        self._say(
-            asking.begin(
+        read = open_read.read
+        if read.earlier_or_later and open_read.at is None:
+            open_read.at = self._drawn(coordinator)
+        self._open[number] = open_read
+        open_read.least = max(self._floor, self.reached()) if read.ordered else self._floor
+        self._dispatch(
+            coordinator.begin(
                 number,
-                asked.question.asks(self._shares),
-                at=question.at,
+                read.question.asks(self._shares),
+                at=open_read.at,
                 floor=self._floor,
-                ordered=asked.ordered,
-                holds=asked.question.holds,
+                ordered=read.ordered,
+                holds=read.question.holds,
             )
         )
 
-    def _drawn(self, asking: ReadCoordinator) -> Moment:
-        """Some moment that is kept or a bit before, or that is still to come."""
-        (first, _), (last, _) = asking.range
+    def _drawn(self, coordinator: ReadCoordinator) -> Moment:
+        """A moment in the history, slightly before it, or still to come."""
+        (first, _), (last, _) = coordinator.range
         least = min(max(first, -3), 200) - 2
         most = max(least, min(last, 200)) + 3
         return least - 1 + self._network.count(most - least + 1), self._network.count(4) - 2
 
     def _answer(self, message: ReadBegan | ReadRefused | ReadPage) -> None:
-        question = self._open.get(message.number)
-        if question is None:
+        open_read = self._open.get(message.number)
+        if open_read is None:
             return
         if isinstance(message, ReadRefused):
             del self._open[message.number]
-            self.answered[question.index] = Answered(
-                question.asked, BEFORE_ALL, None, message, question.at, question.least
+            self.answered[open_read.index] = Answered(
+                open_read.read, BEFORE_ALL, None, message, open_read.at, open_read.least
             )
             return
         if isinstance(message, ReadBegan):
-            question.moment, question.unanswered = message.moment, message.workers
+            open_read.moment, open_read.unanswered = message.moment, message.workers
         else:
             if message.problem is not None:
                 raise AssertionError(f"a worker could not answer: {message.problem}")
-            question.rows += message.rows
+            open_read.rows += message.rows
             if message.more:
                 self._take_page(message)
                 return
-            question.unanswered -= 1
-        if not question.unanswered:
-            self._end(message.number, question)
+            open_read.unanswered -= 1
+        if not open_read.unanswered:
+            self._end(message.number, open_read)
 
     def _take_page(self, page: ReadPage) -> None:
-        question, asking = self._open[page.number], self._asking
-        assert asking is not None
-        if question.asked.given_up:
+        open_read, coordinator = self._open[page.number], self._coordinator
+        assert coordinator is not None
+        if open_read.read.given_up:
             del self._open[page.number]
-            self._say(asking.close(page.number))
+            self._dispatch(coordinator.close(page.number))
             return
 
         def more() -> None:
-            if self._asking is asking:
-                self._say(asking.more(page.number, page.worker))
+            if self._coordinator is coordinator:
+                self._dispatch(coordinator.more(page.number, page.worker))
 
         self._network.later(self._network.ticks(_PAUSE_TICKS_MAX), more)
 
-    def _end(self, number: int, question: _Open) -> None:
+    def _end(self, number: int, open_read: _OpenRead) -> None:
         del self._open[number]
-        self._floor = max(self._floor, question.moment)
-        asked = question.asked
-        answer = asked.question.assembled(question.rows, question.moment, default=asked.default)
-        self.answered[question.index] = Answered(
-            asked, question.moment, answer, None, question.at, question.least
+        self._floor = max(self._floor, open_read.moment)
+        read = open_read.read
+        answer = read.question.assembled(open_read.rows, open_read.moment, default=read.default)
+        self.answered[open_read.index] = Answered(
+            read, open_read.moment, answer, None, open_read.at, open_read.least
         )
 
     @property
@@ -214,12 +217,12 @@ class Asker:
         return len(self._open)
 
 
-class _Open:
-    """A question under way."""
+class _OpenRead:
+    """A read under way."""
 
-    def __init__(self, index: int, asked: SimulatedRead) -> None:
+    def __init__(self, index: int, read: SimulatedRead) -> None:
         self.index = index
-        self.asked = asked
+        self.read = read
         self.at: Moment | None = None
         self.least: Moment = BEFORE_ALL
         self.moment: Moment = BEFORE_ALL
@@ -228,7 +231,7 @@ class _Open:
 
 
 class ReadingHost:
-    """What a worker does about questions, beside its work."""
+    """The part of a worker that answers reads, in small steps between its other work."""
 
     def __init__(
         self,
@@ -236,24 +239,24 @@ class ReadingHost:
         worker: Worker,
         *,
         reached: Callable[[], Moment],
-        tell: Callable[[ReadPage | FrontsReply], None],
+        send: Callable[[ReadPage | FrontsReply], None],
         later: Callable[[int, Callable[[], None]], None],
     ) -> None:
         self._network = network
         self._worker = worker
         self._reached = reached
-        self._tell = tell
+        self._send = send
         self._later = later
         self._going_on = False
 
     def hear(self, message: WorkerRead | FrontsRequest | NextPage | CancelRead) -> None:
         reading = self._worker.reading
         if isinstance(message, FrontsRequest):
-            self._tell(FrontsReply(self._worker.index, message.number, self._reached()))
+            self._send(FrontsReply(self._worker.index, message.number, self._reached()))
         elif isinstance(message, WorkerRead):
             page = reading.ask(message)
             if page is not None:
-                self._tell(page)
+                self._send(page)
         elif isinstance(message, NextPage):
             reading.more(message.number)
         else:
@@ -269,5 +272,5 @@ class ReadingHost:
         self._going_on = False
         page = self._worker.reading.go_on(self._network.count(_KEYS_MAX))
         if page is not None:
-            self._tell(page)
+            self._send(page)
         self._go_on_later()

@@ -1,13 +1,12 @@
-"""The simulation with crashes: incarnations, one after another, over storage that outlives them.
+"""The simulation with crashes: one incarnation after another, over storage that survives them.
 
-A *life* is one incarnation: its number, its workers, what it was restored from, and its checkers.
-The driver starts it, holds its acker, takes its cuts and hears of its deaths; when the driver dies
-too, another one is started, which knows nothing but what is stored. Then everything goes on: all
-sinks must end up with what the reference says, whoever died when.
+A *life* is one incarnation: its number, its workers, the cut it was restored from, and its
+checkers. The driver starts a life, runs its acker, takes its cuts and is told of its deaths. When
+the driver dies, a new driver starts that knows only what is stored. In the end all sinks must hold
+what the reference says, no matter who died when.
 
-What must hold is checked where it can break: while a life lasts by its checkers, at the end by the
-content of the sinks. Crashes are limited in number, and the network becomes calm; from then on the
-run has to drain.
+Checkers verify each life while it lasts; at the end the contents of the sinks are compared. The
+number of crashes is limited and the network becomes calm; from then on the run has to drain.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ class CrashSimulation:
         worker: type[Worker] = Worker,
         acker: type[Acker] = Acker,
         on_error: OnError = "fail",
-        asked: Sequence[SimulatedRead] = (),
+        reads: Sequence[SimulatedRead] = (),
         history: int = 0,
     ) -> None:
         self.graph = graph
         self.options = options
         self.faults = faults
         self.network = Network(options)
-        self.asker = Asker(self.network, asked, history)
+        self.asker = Asker(self.network, reads, history)
         self.layout = Layout(graph, on_error=on_error)
         self.storage = Storage(graph, on_error)
         self.worker = worker
@@ -79,7 +78,7 @@ class CrashSimulation:
             self.network.run()
             if self.failure is None:
                 for worker in self.lives[-1].engines():
-                    worker.progress(self.lives[-1].acker.progress)  # nobody asks for history now
+                    worker.progress(self.lives[-1].acker.progress)  # releases the history of reads
                 self._check_drained()
         except (CheckError, DoesNotDrainError) as error:
             raise SimulationError(str(error), self.options, self.faults) from error
@@ -115,7 +114,7 @@ class CrashSimulation:
         life.minimal_time_checker.finished()
         check_drained(life.engines(), life.acker.entries)
 
-    # What goes wrong.
+    # Crashes.
 
     def _plan_a_crash(self) -> None:
         if self._crashes_left:
@@ -127,7 +126,7 @@ class CrashSimulation:
         if self.failure is not None:
             return
         if self.driver is not None and network.chance(faults.driver):
-            if network.chance(faults.lingers):  # and may still commit the cut that it had in hand
+            if network.chance(faults.lingers):  # it may still commit its open cut
                 network.later(network.count(faults.linger_ticks_max), self.driver.kill)
             else:
                 self.driver.kill()
@@ -146,7 +145,7 @@ class CrashSimulation:
         self._plan_a_crash()
 
     def _tear(self) -> None:
-        """What was written last may turn out not to be on the disk, whatever was said."""
+        """The part written last may turn out not to be on the disk, although the write succeeded."""
         life = self.lives[-1]
         if life.written_last is not None and self.network.chance(self.faults.torn):
             self.storage.cuts.tear(life.written_last)
@@ -156,7 +155,7 @@ class CrashSimulation:
         self.driver.start_workers()
 
     def end(self, failure: Exception) -> None:
-        """The run ends with an error of the user's: nothing goes on."""
+        """A user's function has failed: stop everything."""
         self.failure = failure
         for life in self.lives:
             for process in life.processes:
@@ -166,7 +165,7 @@ class CrashSimulation:
 
 
 class Life:
-    """One incarnation, as its processes know it."""
+    """One incarnation, as its processes see it."""
 
     def __init__(
         self, simulation: CrashSimulation, number: int, workers: int, cut: Restorable | None
@@ -187,9 +186,9 @@ class Life:
         )
         self.minimal_time_checker = MinimalTimeChecker(self.graph, [])
         self.release_checker = ReleaseChecker()
-        #: The part of a cut that was written last.
+        #: The name of the part of a cut that was written last.
         self.written_last: str | None = None
-        #: Bundles that a sink refused, because it had another last one than their writer thought.
+        #: Bundles that a sink refused because its last bundle was not the one that the writer knew.
         self.fenced = 0
         self.processes = [WorkerProcess(self, index) for index in range(workers)]
 
@@ -213,7 +212,7 @@ class Life:
         return self.acker.progress
 
     def leave_alone(self) -> None:
-        """Nobody needs these processes any more. Some do not hear of it at once."""
+        """Replace these processes. Some linger before they are killed."""
         network, faults = self.network, self.faults
         for process in self.processes:
             if process.alive and network.chance(faults.lingers):
@@ -240,21 +239,21 @@ class Life:
             process = self.processes[index]
             newest = self.simulation.lives[-1].processes
             if not process.alive and index < len(newest):
-                process = newest[index]  # its address is another's by now
+                process = newest[index]  # a newer process has this address by now
             process.hear(number, message)
 
         self.network.send(source, self.processes[index].name, arrives)
 
 
 class Driver(Process):
-    """Starts lives. What it knows of one dies with it: the acker, and the cut under way."""
+    """Starts lives. Its acker and its open cut die with it."""
 
     def __init__(self, simulation: CrashSimulation) -> None:
         super().__init__(simulation.network)
         self.simulation = simulation
         self.faults = simulation.faults
         self.storage = simulation.storage
-        self.life: Life  # from the first start on
+        self.life: Life  # set by the first start
         self._unrestored: set[int] = set()
         self._cut: _CutUnderWay | None = None
         self._committed: Manifest | None = None
@@ -262,7 +261,7 @@ class Driver(Process):
         self._cut_at = 0
 
     def start_workers(self) -> None:
-        """The next incarnation, from the newest cut that is whole."""
+        """Start the next incarnation from the newest cut that is whole."""
         storage = self.storage
         storage.incarnation += 1
         cut = storage.cuts.newest()
@@ -287,7 +286,7 @@ class Driver(Process):
 
     def hears_of_death(self, life: Life) -> Callable[[], None]:
         def heard() -> None:
-            # A driver that was replaced finds that the count has gone on without it.
+            # A replaced driver finds a newer incarnation in the storage, and leaves it alone.
             is_newest = self.storage.incarnation == life.number
             if self.alive and self.life is life and is_newest:
                 life.leave_alone()
@@ -302,7 +301,7 @@ class Driver(Process):
     # Restoring.
 
     def restored(self, index: int) -> None:
-        """Its ack of what it restored has come before, on the same link."""
+        """A worker has restored. Its ack for the restored items came earlier on the same link."""
         self._unrestored.discard(index)
         if not self._unrestored:
             for process in self.life.processes:
@@ -345,7 +344,7 @@ class Driver(Process):
         since = BEFORE_ALL if self._committed is None else self._committed.moment
         network = self.network
         if self._cut is not None and network.chance(self.faults.cuts_lost):
-            self._cut = None  # given up half way, and another begun
+            self._cut = None  # abandon it half way and begin another
         if self._cut is not None or network.now < self._cut_at or moment <= since:
             return
         self._cut_at = network.now + self.faults.cut_ticks
@@ -383,7 +382,7 @@ class Driver(Process):
 
 
 class _CutUnderWay:
-    """What the driver knows of the cut that it has begun."""
+    """The driver's view of the cut that it has begun."""
 
     def __init__(self, number: int, moment: Moment, missing: set[int]) -> None:
         self.number = number

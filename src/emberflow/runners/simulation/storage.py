@@ -1,9 +1,12 @@
-"""What outlives every crash: cuts, the logs of fronts, sinks. In memory, with the faults of a disk.
+"""Storage that survives every crash: cuts, front logs, sinks. In memory, with the faults of a disk.
 
-Each is as weak as the real thing may be, and no weaker. A part of a cut, once written, may turn out
-to be torn; a manifest is there or not. A log takes a batch of entries, of which a crash may leave
-the first few; it refuses a writer that is not the last to have opened it. A sink stores a bundle as
-a whole or not at all, and only behind the bundle that the writer believes to be its last.
+Each store is as weak as a real one may be, and no weaker:
+
+- A part of a cut may turn out to be torn after it was written. A manifest is written or it is not.
+- A log takes a batch of entries; a crash may leave only the first few. It accepts writes only from
+  the incarnation that opened it last.
+- A sink stores a bundle as a whole or not at all, and only behind the bundle that the
+  writer takes for the last.
 """
 
 from __future__ import annotations
@@ -20,19 +23,19 @@ from emberflow.values.item import TIME_MIN, FlatItem
 
 
 class Manifest(NamedTuple):
-    """What commits a cut: by its number, the one it adds to, and what its parts must look like."""
+    """The record that commits a cut: which cut it builds on, and what its parts must contain."""
 
     number: int
     parent: int | None
     moment: Moment
-    #: Names, each with the number of rows, which does here for a checksum.
+    #: The name of each part and its number of rows, which serves as a checksum here.
     parts: tuple[tuple[str, int], ...]
     #: By front: how many of its elements are below the moment.
     positions: dict[int, int]
 
 
 class Restorable(NamedTuple):
-    """A cut that was found whole, put together with those it adds to."""
+    """A cut that was found whole, combined with the cuts that it builds on."""
 
     manifest: Manifest
     rows: list[Row]
@@ -40,19 +43,19 @@ class Restorable(NamedTuple):
 
 
 class CutStorage:
-    """Parts and manifests. A cut is there when its manifest is."""
+    """Parts and manifests. A cut exists once its manifest does."""
 
     def __init__(self) -> None:
         self.parts: dict[str, list[Row | Scheduled]] = {}
         self.manifests: list[Manifest] = []
-        #: How often a cut was found damaged and the one before it used.
+        #: How many damaged cuts were skipped for the cut before them.
         self.passed_over = 0
 
     def write(self, name: str, rows: Sequence[Row | Scheduled]) -> None:
         self.parts[name] = list(rows)
 
     def tear(self, name: str) -> None:
-        """A part loses its second half."""
+        """Drop the second half of a part."""
         rows = self.parts[name]
         del rows[len(rows) // 2 :]
 
@@ -60,7 +63,7 @@ class CutStorage:
         self.manifests.append(manifest)
 
     def newest(self) -> Restorable | None:
-        """The last committed cut of which every part is whole, down to the one it began with."""
+        """The last committed cut that is whole, and so are all cuts that it builds on."""
         for manifest in reversed(self.manifests):
             found = self.restorable(manifest)
             if found is not None:
@@ -69,7 +72,7 @@ class CutStorage:
         return None
 
     def restorable(self, manifest: Manifest) -> Restorable | None:
-        """A cut put together with those it adds to; None if a part of one of them is torn."""
+        """A cut combined with those it builds on; None if any part is torn."""
         chain = self._chain(manifest)
         if not all(self.is_whole(name, rows) for link in chain for name, rows in link.parts):
             return None
@@ -88,7 +91,7 @@ class CutStorage:
 
 
 class FrontLog:
-    """The times that a front has given, and the last promise that it may have reported."""
+    """The times that a front has assigned, and the last promise that it may have reported."""
 
     def __init__(self) -> None:
         self.times: list[int] = []
@@ -96,11 +99,11 @@ class FrontLog:
         self._writer = 0.0
 
     def open(self, incarnation: int) -> None:
-        """From now on nobody older may write, also not what is under way to the disk."""
+        """Refuse older incarnations from now on, including writes that they have sent already."""
         self._writer = max(self._writer, incarnation)
 
     def close(self, incarnation: int) -> None:
-        """A writer was killed: nothing more comes from it."""
+        """The writer was killed: refuse whatever it still has on its way."""
         if self._writer == incarnation:
             self._writer += 0.5
 
@@ -113,19 +116,19 @@ class FrontLog:
 
 
 class SinkPartition:
-    """Items and the global time of the last one, which change together."""
+    """Items and the global time of the last one, which change atomically."""
 
     def __init__(self) -> None:
         self.items: list[FlatItem] = []
         self.last: Moment = BEFORE_ALL
-        #: What a crash left half written: nobody ever sees it.
+        #: What a crash left half written. No reader ever sees it.
         self.torn: list[FlatItem] = []
 
     def begin(self, items: list[FlatItem]) -> None:
         self.torn = items[: (len(items) + 1) // 2]
 
     def commit(self, after: Moment, items: list[FlatItem], last: Moment) -> bool:
-        """Store a bundle behind the one that ended at ``after``; refused if that is not the last."""
+        """Store a bundle, unless the last one stored did not end at ``after``."""
         if self.last != after:
             return False
         self.items += items
@@ -138,7 +141,7 @@ class SinkPartition:
 
 
 class Storage:
-    """All of it. ``incarnation`` counts up, also over crashes of the driver."""
+    """Everything that survives. ``incarnation`` counts up, also across crashes of the driver."""
 
     def __init__(self, graph: Graph, on_error: OnError = "fail") -> None:
         self.incarnation = 0

@@ -1,15 +1,15 @@
-"""A run whose output is not the reference's, while every call for itself looked pure: who is it?
+"""Finds the guilty function when a run differs from the reference although every call looked pure.
 
-Asked in this order, until one answers:
+It tries these in order, until one finds the function:
 
-1. the run again, in a fresh process, with all calls recorded: a function that answered the same
-   arguments twice in different ways, or otherwise than in the reference, is no function;
-2. the run again, here, with every call checked (a simulation calls functions with arguments that
-   never occur in the reference: accumulators that lack an element);
-3. both runs with all functions answering from memory. If they still differ it is not the functions:
-   then it is Emberflow, and that is said;
-4. one function after the other as it is, the rest from memory: the one that brings the difference
-   back is it.
+1. Run again in a fresh process and record all calls. A function that gave different results for the
+   same arguments, or other results than in the reference, is guilty.
+2. Run again in this process and check every call. A simulation calls functions with arguments that
+   never occur in the reference, such as accumulators that lack an element.
+3. Run both with all functions memoised. If the outputs still differ, the functions are innocent: it
+   is a bug of Emberflow, and the error says so.
+4. Memoise all functions but one, for each function in turn. The one that brings the difference back
+   is guilty.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from emberflow.errors import InternalError
 from emberflow.runners.simulation import Options
 from emberflow.runners.verify.child_runs import OtherRun, problem_with
+from emberflow.runners.verify.functions.comparison import fresh, saved
 from emberflow.runners.verify.functions.findings import (
     STATE,
     UNKNOWN,
@@ -31,22 +32,21 @@ from emberflow.runners.verify.functions.probes import (
     conflict,
     memoised,
 )
-from emberflow.runners.verify.functions.results import fresh, saved
 from emberflow.runners.verify.functions.sites import Watch, watched
 from emberflow.runners.verify.functions.variables import keeping
-from emberflow.runners.verify.processes.processes import HASH_SEEDS, Job, results_of
+from emberflow.runners.verify.processes.children import HASH_SEEDS, Job, results_of
 from emberflow.runners.verify.processes.tasks import Ran, Run, ran, run
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject
 
 
 def simulated(subject: Subject, case: Case, options: Options) -> OtherRun | None:
-    """Run a simulation here; what is wrong with it, if anything."""
+    """Run a simulation in this process; return the run if it differs from the reference."""
     problem = problem_with(ran(subject.graph, subject.sites, Run(case.data, options)), case)
     return OtherRun(case, HASH_SEEDS[0], options, problem) if problem else None
 
 
 def blamed(subject: Subject, other: OtherRun) -> Failure:
-    """Who is to blame for a run. Raises `InternalError` if it is Emberflow."""
+    """The guilty function. Raises `InternalError` if it is Emberflow's fault."""
     finding = (
         _by_records(subject, other) or _by_checks(subject, other) or _by_memory(subject, other)
     )
@@ -54,7 +54,7 @@ def blamed(subject: Subject, other: OtherRun) -> Failure:
     def fails(tried: Elements) -> Finding | None:
         data = saved(tried)
         (again,) = subject.performed([Run(data, other.options)], hash_seed=other.hash_seed)
-        if other.options is None:  # it was the reference itself that went otherwise there
+        if other.options is None:  # the child's reference run itself differed
             reference = ran(subject.graph, subject.sites, Run(data))
         else:
             (reference,) = subject.performed([Run(data)], hash_seed=other.hash_seed)
@@ -88,7 +88,7 @@ def _by_checks(subject: Subject, other: OtherRun) -> Finding | None:
     except FoundError as found:
         return found.finding
     except Exception:
-        pass  # the calls until then are recorded
+        pass  # the calls so far are recorded
     differing = conflict(subject.sites, other.case.checked.records, checker.records)
     if differing is None:
         return None
@@ -100,8 +100,8 @@ def _by_checks(subject: Subject, other: OtherRun) -> Finding | None:
 def _by_memory(subject: Subject, other: OtherRun) -> Finding:
     if not _alike(subject, other, but=None):
         raise InternalError(
-            f"flow {subject.graph.flow!r}: a run differs from the reference, and so it does when all "
-            f"functions answer from memory: they are not to blame. Please report it, with "
+            f"flow {subject.graph.flow!r}: a run differs from the reference, even with all functions "
+            f"memoised, so they are not to blame. This is a bug of Emberflow: please report it, with "
             f"{_how(other.options)}.\n{other.problem}"
         )
     for site in subject.sites:
@@ -109,14 +109,17 @@ def _by_memory(subject: Subject, other: OtherRun) -> Finding:
             return Finding(
                 site.index,
                 STATE,
-                ("alone it makes the difference between two runs", *keeping(site.function)),
+                (
+                    "with all other functions memoised two runs still differ",
+                    *keeping(site.function),
+                ),
                 "-",
                 (("expected", "the output of the reference"), ("got", other.problem)),
             )
     return Finding(
         None,
         UNKNOWN,
-        ("two runs differ; alone none of the functions makes the difference",),
+        ("two runs differ, but they agree if all functions but one are memoised",),
         "-",
         (("expected", "the output of the reference"), ("got", other.problem)),
     )
@@ -129,7 +132,7 @@ def _how(options: Options | None) -> str:
 
 
 def _alike(subject: Subject, other: OtherRun, *, but: int | None) -> bool:
-    """Whether reference and run agree where all functions but one answer from one memory."""
+    """Whether reference and run agree when all functions but one share one memo."""
     watch: Watch = memoised({}, but=but)
     graph = watched(subject.graph, subject.sites, watch)
     return _agree(

@@ -1,18 +1,18 @@
-"""The same calls and runs in other processes, and what it means when they differ.
+"""Repeats calls and runs in child processes, and compares them with this process.
 
-Each child has a PYTHONHASHSEED of its own, begins with functions that have never been called, and
-goes about it in an order of its own:
+Each child has a PYTHONHASHSEED of its own, starts with functions that have never been called, and
+works in an order of its own:
 
 =====  ==================================================================
 seed   tasks
 =====  ==================================================================
-1      all that is checked here, checked anew
+1      all checks of this process again
 2      the recorded calls backwards, then the reference, then simulations
 3      simulations, then the recorded calls shuffled, then the reference
 =====  ==================================================================
 
 A recorded call that gives another result is a finding by itself, because its arguments are fixed;
-`differences` asks why it differs. A run that gives another output while all calls agree is left to
+`differences` finds out why. A run that gives another output although all calls agree is left to
 `blame`.
 """
 
@@ -24,15 +24,15 @@ from typing import Any, NamedTuple
 
 from emberflow.runners.simulation import Options
 from emberflow.runners.verify.differences import SIMULATIONS, differing_calls
+from emberflow.runners.verify.functions.comparison import NotComparableError, fresh, same
 from emberflow.runners.verify.functions.probes import agree, conflict
-from emberflow.runners.verify.functions.results import NotComparableError, fresh, same
-from emberflow.runners.verify.processes.processes import HASH_SEEDS, Job
+from emberflow.runners.verify.processes.children import HASH_SEEDS, Job
 from emberflow.runners.verify.processes.tasks import Calls, Check, Checked, Ran, Run, Task
 from emberflow.runners.verify.trial import Case, Failure, Subject, failed_check
 
 
 class OtherRun(NamedTuple):
-    """A run in a child that did not give what the reference gives."""
+    """A run whose output is not that of the reference."""
 
     case: Case
     hash_seed: int
@@ -41,7 +41,7 @@ class OtherRun(NamedTuple):
 
 
 def jobs_for(cases: Sequence[Case], options: Sequence[Options]) -> list[Job]:
-    """What each child has to do. `differences` knows the same order."""
+    """The tasks of each child. `differences` below pairs the results with them in the same order."""
     return [
         Job(seed, [task for case in cases for task in _tasks(seed, case, options)])
         for seed in HASH_SEEDS
@@ -70,7 +70,7 @@ def _order(hash_seed: int, count: int) -> list[int]:
 def differences(
     subject: Subject, cases: Sequence[Case], options: Sequence[Options], results: list[list[Any]]
 ) -> Failure | OtherRun | None:
-    """The first thing that is not as it is here: a check, a call, or else a run."""
+    """The first difference from this process: a finding, a call, or otherwise a run."""
     other_run: OtherRun | None = None
     for case, seed, task, result in _paired(cases, options, results):
         if isinstance(result, Checked):
@@ -102,7 +102,7 @@ def differences(
 
 
 def problem_with(ran: Ran, case: Case) -> str:
-    """What is wrong with a run: nothing if it gave what the reference gave."""
+    """What is wrong with a run; empty if its output is that of the reference."""
     if ran.outputs is None:
         return ran.error
     if agree(case.checked.outputs, ran.outputs):

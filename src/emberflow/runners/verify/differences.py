@@ -1,11 +1,11 @@
 """Recorded calls that gave another result in a child process: why, and for which elements.
 
-Three more children make all calls in the recorded order: two of them with the hash seed of the child
-where they differed, one with another. So the reasons can be told apart:
+Three more children make all calls in the recorded order: two with the hash seed of the child where
+the calls differed, one with another seed. That tells the causes apart:
 
-- two processes with one hash seed differ: it is the process;
-- only those with different hash seeds differ: it is the order of a set, or ``hash``;
-- they all agree, with each other or even with this process: it is what came before the call.
+- two processes with the same hash seed differ: the result depends on the process;
+- only processes with different hash seeds differ: it depends on the order of a set, or on ``hash``;
+- all three agree: it depends on the calls before it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from emberflow.runners.simulation import Options
+from emberflow.runners.verify.functions.comparison import (
+    NotComparableError,
+    fingerprint,
+    fresh,
+    saved,
+)
 from emberflow.runners.verify.functions.findings import (
     PROCESS,
     SET,
@@ -22,14 +28,13 @@ from emberflow.runners.verify.functions.findings import (
     different_processes,
 )
 from emberflow.runners.verify.functions.probes import RecordedCall, agree
-from emberflow.runners.verify.functions.results import NotComparableError, fingerprint, fresh, saved
 from emberflow.runners.verify.functions.variables import keeping
-from emberflow.runners.verify.processes.processes import HASH_SEEDS, Job, results_of
+from emberflow.runners.verify.processes.children import HASH_SEEDS, Job, results_of
 from emberflow.runners.verify.processes.tasks import Calls, Run, Task
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject
 
-#: How many simulations a child runs for each case: each has its own order of calls. As many are
-#: tried on a case that is made smaller, so that it fails again when it is pasted into a test.
+#: How many simulations a child runs for each case; each has its own order of calls. Shrinking tries
+#: as many, so that the smaller case fails again when it is pasted into a test.
 SIMULATIONS = 20
 
 
@@ -40,9 +45,9 @@ def differing_calls(
     hash_seed: int,
     bad: dict[int, bytes | None],
 ) -> Failure:
-    """Why calls differ in a child of this seed, and which of them to show.
+    """The cause of calls that differ in a child with this hash seed, and which of them to show.
 
-    ``bad`` are the results there, by the number of the record here.
+    ``bad`` holds the child's results, by the number of the record in this process.
     """
     records = case.checked.records
     forward = Calls([record[:2] for record in records])
@@ -75,7 +80,7 @@ def _by_arguments(
     cause: str,
     words: tuple[str, str],
 ) -> Failure:
-    """The arguments alone make these calls differ: elements fail if they lead to such a call."""
+    """The arguments alone decide: elements fail if they lead to one of these calls."""
     records = case.checked.records
     guilty = subject.sites[records[next(iter(pairs))].site]
     known = {
@@ -104,9 +109,10 @@ def _by_order(
     record: RecordedCall,
     then: bytes | None,
 ) -> Failure:
-    """What came before makes calls differ: elements fail if it matters what came before.
+    """Earlier calls decide: elements fail if their calls depend on the order.
 
-    Once more, backwards, or after simulations: small elements need many to overtake each other.
+    The orders tried are: twice in a row, backwards, and after simulations. Few elements need many
+    simulations before one overtakes another.
     """
     guilty = subject.sites[record.site]
 

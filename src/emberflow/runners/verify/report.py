@@ -1,4 +1,4 @@
-"""The error that a failure becomes: what, where, why, the two results, and code for a test."""
+"""The text of a `NondeterminismError`: function, step, cause, the two results, and code for a test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH = 88
 def error_of(
     flow: str, sites: Sequence[Site], finding: Finding, elements: Elements, *, given: int
 ) -> NondeterminismError:
-    """``elements`` are those that are left of the ``given`` ones."""
+    """The error for a finding. ``elements`` are those left of the ``given`` ones."""
     if finding.site is None:
         function = " or ".join(dict.fromkeys(str(site.given) for site in sites))
         step = "-"
@@ -49,7 +49,7 @@ def error_of(
 
 
 def case_of(flow: str, elements: Elements) -> str:
-    """The elements as Python, ready to paste into a test beside the flow.
+    """The elements as Python code, ready to paste into a test beside the flow.
 
     >>> print(case_of("word count", {"lines": ["a", At(3, "b")]}))
     def test_word_count_is_deterministic() -> None:

@@ -1,8 +1,8 @@
-"""Elements made fewer while they still fail, within bounds of tries and time.
+"""Removes elements as long as the rest still fails, within bounds of tries and time.
 
-Greedy, as delta debugging does it: leave out halves, then quarters, and so on to single elements,
-and begin anew with every success. What is left cannot do without any single element, unless the
-bounds were met first. A try that raises anything has not failed in the way that is looked for.
+Greedy, as in delta debugging: it leaves out halves, then quarters, and so on down to single
+elements, and starts over after every success. In the end no single element can be left out, unless
+the bounds were met first. A try that raises counts as not failing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def shrunk(
     tries_max: int = TRIES_MAX,
     seconds_max: float = SECONDS_MAX,
 ) -> tuple[Elements, Finding]:
-    """The smallest of the elements found that still fail, and what they show."""
+    """The smallest failing elements found, and the finding that they lead to."""
     deadline = time.monotonic() + seconds_max
     kept = [(front, element) for front, given in elements.items() for element in given]
     tries = 0

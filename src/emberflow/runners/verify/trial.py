@@ -1,6 +1,6 @@
-"""What is tried: a flow with its functions, on one case of elements that the reference has passed.
+"""The flow under trial, and a case: elements that have passed the checks of the reference.
 
-And the question that every stage asks again while a case is made smaller: does it still fail?
+A `Failure` also knows how to test whether other elements still fail, which `shrinking` needs.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from emberflow.graph.nodes import Graph
+from emberflow.runners.verify.functions.comparison import saved
 from emberflow.runners.verify.functions.findings import Finding
 from emberflow.runners.verify.functions.probes import RecordedCall, recording
-from emberflow.runners.verify.functions.results import saved
 from emberflow.runners.verify.functions.sites import Site, sites_of, watched
+from emberflow.runners.verify.processes.children import saved_graph
 from emberflow.runners.verify.processes.nursery import Nursery
-from emberflow.runners.verify.processes.processes import saved_graph
 from emberflow.runners.verify.processes.tasks import Check, Checked, Task, checked, run
 
 Elements: TypeAlias = dict[str, list[Any]]
 
-#: Whether these elements show it too: then the finding, with the arguments that they lead to.
+#: Returns the finding that these elements lead to, if they fail in the same way.
 Fails: TypeAlias = Callable[[Elements], Finding | None]
 
 
 class Subject:
-    """A flow under trial. Made before it runs for the first time: see `processes.children`.
+    """A flow under trial. Made before the flow first runs: see `processes.children`.
 
-    To be entered: the child processes that it needs for small tries end with it.
+    A context manager: it ends the child processes that it started for small tries.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -55,7 +55,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Elements, and what the checks of the reference gave for them."""
+    """Elements, and the result of the reference's checks on them."""
 
     elements: Elements
     data: bytes
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A finding, the elements that led to it, and how to ask whether others do."""
+    """A finding, the elements that led to it, and a test whether other elements do too."""
 
     finding: Finding
     elements: Elements
@@ -72,10 +72,10 @@ class Failure:
 
 
 def failed_check(subject: Subject, elements: Elements, finding: Finding) -> Failure:
-    """The failure of a check: smaller elements fail if a check of them has the same finding.
+    """The failure of a check. Smaller elements fail if their check has the same finding.
 
-    A function that has remembered all it ever will gives nothing away any more in this process.
-    Then each try takes a process of its own.
+    A function that has already cached everything no longer shows a difference in this process. Then
+    each try runs in a process of its own.
     """
 
     def if_it_is(found: Finding | None) -> Finding | None:

@@ -1,14 +1,14 @@
 """`verify`: the determinism check of a user's own flow.
 
-In this order, and the first difference ends it:
+Three stages; the first difference ends the verification:
 
-1. every call of every function, checked on its own (`probes`), in two runs of the reference;
-2. the same calls and runs in other processes, with other hash seeds, in other orders (`child_runs`),
-   and at the same time
-3. simulations under many seeds and several numbers of workers, against the reference.
+1. Two runs of the reference, in which every call of every function is checked (`probes`).
+2. The same calls and runs in child processes, with other hash seeds and in other orders
+   (`child_runs`). Meanwhile:
+3. Simulations under many seeds and several numbers of workers, compared with the reference.
 
-A difference becomes a finding that names a function and a cause; the elements are made fewer
-(`shrinking`), and the whole is raised as a `NondeterminismError` (`report`).
+A difference becomes a finding that names a function and a cause. `shrinking` removes elements that
+are not needed to show it, and `report` turns it into a `NondeterminismError`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options
 from emberflow.runners.verify.blame import blamed, simulated
 from emberflow.runners.verify.child_runs import OtherRun, differences, jobs_for
-from emberflow.runners.verify.processes.processes import (
+from emberflow.runners.verify.processes.children import (
     HASH_SEEDS,
     WAIT_SECONDS_MIN,
     children,
@@ -40,10 +40,10 @@ from emberflow.values.hashing import WORKERS_MAX
 
 PARAMETERS = ("seeds", "workers", "generate")
 
-#: How often `generate` is asked for elements.
+#: How many cases `generate` makes.
 DRAWS = 5
 
-#: A child starts Python and may run beside others on one core.
+#: How much longer a child may take than this process: it starts Python, and may share a core.
 _SLOWER_CHILD = 30
 
 Generate = Callable[[Random], Mapping[str, Iterable[Any]]]
@@ -51,7 +51,7 @@ Generate = Callable[[Random], Mapping[str, Iterable[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was tried on a flow that was found deterministic. ``str()`` says it in one line."""
+    """What was tried on a flow that was found deterministic. ``str()`` gives a one-line summary."""
 
     flow: str
     seeds: int
@@ -60,9 +60,9 @@ class Verification:
     elements: int
     functions: int
     calls: int
-    #: Calls with arguments or results that cannot be copied, and so could not be checked.
+    #: Calls that could not be checked because their arguments or results cannot be copied.
     unchecked: int = 0
-    #: Functions that read a clock or random numbers and gave the same results all the same.
+    #: Functions that read a clock or random numbers, although their results were the same.
     suspicions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -90,9 +90,9 @@ def verify(
 ) -> Verification:
     """Check that a flow's output is a function of its input, and find the function that breaks it.
 
-    Runs the flow on the elements under ``seeds`` simulated networks, which take turns with the
-    numbers of ``workers``, and in several processes. Raises `NondeterminismError` that names the
-    function, the cause and a small case; what a function raises by itself is raised as by `run`.
+    Runs the flow on the elements in ``seeds`` simulations, each with the next number of
+    ``workers``, and in several processes. Raises a `NondeterminismError` that names the function,
+    the cause and a small case. An exception of a user's function is raised as by `run`.
 
     >>> import emberflow as ef
     >>> flow = ef.Flow("word count")
@@ -101,8 +101,8 @@ def verify(
     flow 'word count' is deterministic as far as tried: 8 seeds on 1, 2, 3 and 5 workers,
     4 processes with different hash seeds, 2 elements, 6 calls of 2 functions checked
 
-    ``generate`` makes elements instead, or those of the fronts that are not given: a function of a
-    `random.Random` that returns a dict by front. It is asked several times.
+    ``generate`` makes the elements of fronts that are not given: a function of a `random.Random`
+    that returns a dict by front. It is called several times.
     """
     graph = flow.graph()
     counts = _checked_parameters(graph, seeds, workers, generate)
@@ -128,7 +128,7 @@ def verify(
 
 
 def _passed(subject: Subject, elements: Elements) -> Case:
-    """A case that has passed the checks of the reference."""
+    """A case that has passed the reference's checks. Raises the error if it does not."""
     data = saved_elements(elements)
     result = checked(subject.graph, subject.sites, data)
     if result.finding is not None:
@@ -149,7 +149,7 @@ def _simulate(
 def _given(
     graph: Graph, elements: Mapping[str, Iterable[Any]], generate: Generate | None
 ) -> list[Elements]:
-    """The cases, every front a list, checked as `run` checks them."""
+    """All cases, with a list for every front, checked as `run` checks them."""
     fixed = {name: _as_list(name, given) for name, given in elements.items()}
     cases = [fixed]
     if generate is not None:
@@ -158,8 +158,8 @@ def _given(
             made = generate(Random(f"emberflow verify {draw}"))
             if not isinstance(made, Mapping) or set(made) & set(fixed):
                 raise InputError(
-                    f"generate= returns a dict from fronts that are not given otherwise to their "
-                    f"elements, got {shortened(made)}."
+                    f"generate= returns a dict with the elements of fronts that are not given "
+                    f"otherwise, got {shortened(made)}."
                 )
             cases.append({**fixed, **{name: _as_list(name, given) for name, given in made.items()}})
     for case in cases:

@@ -1,26 +1,27 @@
-"""`Flow.backfill`: history in batch, then live, and nobody can tell where one ended.
+"""`Flow.backfill`: history in batch, continued live, with the output of a single run.
 
 ::
 
     rows ──> passes of all steps ──> Exchange by end ──> Sort ──> last pass ──> sinks, parts of a cut
              (`passes`, `ends`)                                   (`handover`)        then its manifest
 
-The claim is that a backfill up to T and a live query from it on give together what one run gives.
-Below T: the batch runs the elements below T, and of what they cause all that is below T; nothing at
-or above T could change that. From T on: a live query restores a cut at T, and `engine.cuts.cut` says what
-such a cut holds and why that is enough; it does not say that a live query has to have made it. The
-cut is written in the same format, by key hash, so any number of workers restores it.
+The claim: a backfill up to T and a live query that continues from it give together the output of
+one run. Below T: the batch runs the elements below T and everything below T that they cause;
+nothing at or above T could change that. From T on: the live query restores a cut at T.
+`engine.cuts.cut` says what such a cut holds and why it is enough, no matter who made it. The
+backfill writes the cut in the same format, by key hash, so any number of workers can restore it.
 
-**Killed and repeated.** What counts is the manifest, and it is written when all sinks have stored
-all they get and all parts are durable. Before that a repetition begins anew: the sinks pass over
-what they have, and parts of earlier attempts are files that no manifest names. After that it finds
-the cut, and does nothing. Whoever has claimed the checkpoint meanwhile, a live query say, fences the
-backfill off (`checkpoint.cuts.store`).
+**Killed and repeated.** The manifest commits a backfill. It is written once all sinks have stored
+everything and all parts are durable. Before that, a repetition starts over: the sinks skip what
+they have stored, and no manifest names the parts of earlier attempts. After that, a repetition
+finds the cut and does nothing. If another driver, such as a live query, has claimed the checkpoint
+meanwhile, it fences the backfill off (`checkpoint.cuts.store`).
 
-**Where fronts go on.** A DataFrame says nothing of the positions of the source that a live front
-will read. Positions that are given stand in the manifest. A front that the manifest does not name
-reads its source from the beginning and passes over what is below T, by the times that its elements
-have (`live.worker.feed`). Elements without times of their own are new by definition: they arrive.
+**Where fronts continue.** A DataFrame does not know the positions of the source that a live front
+will read. Positions that the user passes go into the manifest. A front without a position there
+reads its source from the beginning and skips the elements below T, by their times
+(`live.worker.feed`). Elements without times of their own are new by definition: they get times when
+they arrive.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _OPTIONS = (
     "raw",
     "ordered",
 )
-#: The parts of the state, at most: each is a range of hashes, and a file that a worker opens.
+#: The state has at most this many parts. Each is a range of hashes, and a file that workers open.
 _PARTS_MAX = 64
 
 
@@ -91,7 +92,7 @@ def backfill(
     inputs = checked_inputs(graph, fronts, partitions, until, "backfill", _OPTIONS)
     units = Units(graph)
     rest = [name for name in graph.sinks if name not in write]
-    # First, because a schema that is missing is better told before an hour of work than after.
+    # First: a missing schema should be reported before an hour of work, not after it.
     frames = sink_frames(spark, units, inputs, rest, schema, partitions, raw, ordered, until)
     for sink in write.values():
         if hasattr(sink, "check"):
@@ -116,7 +117,7 @@ def _check_sinks(graph: Graph, write: Mapping[str, Any]) -> None:
 
 
 def _positions(graph: Graph, given: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
-    """By front and partition. What is no dict is the position of the one partition."""
+    """Positions by front and partition. A value that is not a dict is for the only partition."""
     positions: dict[str, dict[int, Any]] = {}
     for name, position in given.items():
         if name not in graph.fronts:
@@ -155,7 +156,7 @@ class _Backfill:
         positions: Mapping[str, Mapping[int, Any]],
         partitions: int | None,
     ) -> None:
-        # pyarrow is an extra, and all this is imported with the package.
+        # pyarrow is an optional dependency, and this module is imported with the package.
         from emberflow.checkpoint.cuts.store import CheckpointStore
 
         self._spark = spark
@@ -189,7 +190,7 @@ class _Backfill:
         self._store.prune(1, incarnation=life.incarnation)
 
     def _is_done(self, store: CheckpointStore) -> bool:
-        """Whether an earlier attempt has come to its end. Asked before anybody is fenced off."""
+        """Whether an earlier attempt has completed. Checked before any other driver is fenced off."""
         cut = store.latest()
         if cut is None:
             if location_of(self._location).names("fronts"):
@@ -202,8 +203,8 @@ class _Backfill:
         if cut.time == self._moment:
             return True
         raise InputError(
-            f"{store} has a cut at {cut.time}, so nothing can be filled in up to {self._moment} "
-            f"there. A backfill begins from nothing: give it a location of its own, and sinks, too."
+            f"{store} has a cut at {cut.time} already, so a backfill up to {self._moment} cannot "
+            f"begin there. Give it an empty location, and empty sinks."
         )
 
     def _nothing_before(self, store: CheckpointStore) -> None:
@@ -211,7 +212,7 @@ class _Backfill:
             raise InputError(f"{store} is in use: another driver has just made a cut there.")
 
     def _remove_spools(self, incarnation: int) -> None:
-        """Those of this attempt, and of earlier ones that could not do so themselves."""
+        """Remove the spools of this attempt, and those that earlier attempts left behind."""
         from emberflow.runners.batch.backfill.handover import SPOOLS
 
         location = location_of(self._location)
@@ -221,10 +222,10 @@ class _Backfill:
                     location.remove(f"{SPOOLS}/{name}")
 
     def _stored(self, cut: int, incarnation: int) -> list[PartInfo]:
-        """Run the job, and store what of its output the driver has to."""
-        from emberflow.runners.batch.backfill.handover import Handing, Spool, store_spool
+        """Run the job, then store the output of sinks that live in the driver."""
+        from emberflow.runners.batch.backfill.handover import Handover, Spool, store_spool
 
-        handing = Handing(
+        handover = Handover(
             self._graph,
             self._moment,
             self._location,
@@ -236,7 +237,7 @@ class _Backfill:
             },
         )
         try:
-            rows = self._handed_over(handing).collect()
+            rows = self._handed_over(handover).collect()
         except Exception as error:
             failure = failure_of(error)
             if failure is None:
@@ -244,37 +245,37 @@ class _Backfill:
             raise failure from error
         parts = []
         for (data,) in rows:
-            told = pickle.loads(data)
-            if isinstance(told, Spool):
-                store_spool(self._location, told, self._write[told.sink], self._moment)
+            report = pickle.loads(data)
+            if isinstance(report, Spool):
+                store_spool(self._location, report, self._write[report.sink], self._moment)
             else:
-                parts.append(told)
+                parts.append(report)
         return parts
 
-    def _handed_over(self, handing: Any) -> DataFrame:
-        from emberflow.runners.batch.backfill.handover import TOLD_SCHEMA, hand_over
+    def _handed_over(self, handover: Any) -> DataFrame:
+        from emberflow.runners.batch.backfill.handover import REPORT_SCHEMA, hand_over
         from emberflow.runners.batch.passes.passes import Pass
         from emberflow.runners.batch.shuffle.bus import Spread
 
-        asked = self._partitions or shuffle_partitions(self._spark)
-        parts = min(asked, _PARTS_MAX)
+        partitions = self._partitions or shuffle_partitions(self._spark)
+        parts = min(partitions, _PARTS_MAX)
         given = Pass(
             self._graph,
             None,
             until=self._moment[0],
             written=frozenset(self._write),
             parts=parts,
-            spread=Spread(asked, ends_from=self._units.sink_target),
+            spread=Spread(partitions, ends_from=self._units.sink_target),
         )
         rows = PlanBuilder(self._units, self._inputs, given, self._partitions).joined()
         writers = sum(self._graph.sinks[name].partitions for name in self._write)
         slots = rows.select(self._slot().alias("bucket"), "time", "path", "payload")
         spread = slots.repartition(parts + writers, "bucket")
         in_order = spread.sortWithinPartitions("bucket", "time", "path")
-        return in_order.mapInArrow(task_of(hand_over, handing), TOLD_SCHEMA)
+        return in_order.mapInArrow(task_of(hand_over, handover), REPORT_SCHEMA)
 
     def _slot(self) -> Column:
-        """`EndTargets.slot_of`, for Spark."""
+        """`EndTargets.slot_of` as a Spark expression."""
         from pyspark.sql import functions as sql
 
         from emberflow.runners.batch.passes.ends import SPREAD_BITS, EndTargets

@@ -1,18 +1,18 @@
-"""The last pass of a backfill: from rows to what lies outside of Spark, the checkpoint and the sinks.
+"""The last pass of a backfill: writes rows to the checkpoint and the sinks, outside of Spark.
 
-It gets the chunks of the ends (`ends`) by slot, and writes
+A task gets the chunks of the ends (`ends`) by slot, and writes
 
-- a part of the cut for the state it got, and one for what is scheduled;
-- the bundles of each partition of a sink, all of which it got, put in order (`sorting`).
+- one part of the cut for the state that it got, and one for scheduled items;
+- the bundles of the sink partitions that it got as a whole, in order (`sorting`).
 
-A task may be run again, or twice at once, so all it does can be repeated. A part has a name of its
-own, and only what the task tells the driver is ever named by a manifest. A sink is asked for its
-last global time, and what is at or below it is passed over: the rows are the same every time, so
-that is the same output. A sink that lives in the driver gets its rows by way of a *spool*, a file
-beside the checkpoint, which the driver reads when the job is done: so nobody ever holds more than a
+Spark may run a task again, or twice at once, so everything it does can be repeated. Each part has a
+name of its own, and the manifest names only the parts that the task reports to the driver. The task
+asks a sink for its last global time and skips the items up to it: every run makes the same rows, so
+they are the same output. A sink that lives in the driver gets its rows through a *spool*, a file
+beside the checkpoint that the driver reads when the job is done. So no process holds more than one
 bundle in memory.
 
-Bundles are as large as it takes to be worth a store, and never split a global time.
+Bundles are large enough to be worth a write, and never split a global time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from emberflow.sinks.protocol import StoredBundle
 from emberflow.sinks.writer import WriterThread
 from emberflow.values.item import GlobalTime
 
-#: Items handed on at once, and what makes a bundle: payloads, or bytes of them on the bus.
+#: How many items are passed on at once, and how many payloads, or bytes of them, make a bundle.
 _ITEMS_AT_ONCE = 512
 _BUNDLE_PAYLOADS = 10_000
 _BUNDLE_BYTES = 8 << 20
@@ -60,22 +60,22 @@ _JOIN_SECONDS = 60.0
 
 _SPOOLED = pa.schema([pa.field("chunk", pa.binary())])
 
-#: Where spools are, beside what a checkpoint holds.
+#: The folder of spools within a checkpoint.
 SPOOLS = "backfill"
-#: What a task tells the driver: pickled, a row each.
-TOLD_SCHEMA = "told binary"
+#: The reports of a task to the driver: pickled, one per row.
+REPORT_SCHEMA = "report binary"
 
 
 @dataclass(frozen=True, slots=True)
-class Handing:
-    """All that a task has to know."""
+class Handover:
+    """The arguments of a task."""
 
     graph: Graph
     moment: Moment
     checkpoint: str
     cut: int
     incarnation: int
-    #: By name, those that are written here; None for those that live in the driver.
+    #: The sinks by name; None for a sink that lives in the driver.
     sinks: Mapping[str, Any]
 
 
@@ -84,25 +84,25 @@ def spool_path(incarnation: int) -> str:
 
 
 class Spool(NamedTuple):
-    """The rows of a partition of a sink that lives in the driver."""
+    """A file with the rows of one partition of a sink that lives in the driver."""
 
     sink: str
     partition: int
     path: str
 
 
-def hand_over(given: Handing, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the last pass in a task, and tell what it wrote."""
-    told = handed_over(given, batches)
-    data = [pickle.dumps(one) for one in told]
-    yield pa.RecordBatch.from_arrays([pa.array(data, pa.binary())], names=["told"])
+def hand_over(given: Handover, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the last pass in a task, and return its reports as rows."""
+    reports = handed_over(given, batches)
+    data = [pickle.dumps(one) for one in reports]
+    yield pa.RecordBatch.from_arrays([pa.array(data, pa.binary())], names=["report"])
 
 
-def handed_over(given: Handing, batches: Iterable[pa.RecordBatch]) -> list[PartInfo | Spool]:
-    """Write what the rows say; what was written that the driver has to know of."""
+def handed_over(given: Handover, batches: Iterable[pa.RecordBatch]) -> list[PartInfo | Spool]:
+    """Write the rows; return the parts and spools that the driver has to know of."""
     targets = EndTargets(Units(given.graph))
     store = CheckpointStore(given.checkpoint)
-    told: list[PartInfo | Spool] = []
+    reports: list[PartInfo | Spool] = []
     with ExitStack() as opened:
         part = {
             kind: opened.enter_context(
@@ -110,7 +110,7 @@ def handed_over(given: Handing, batches: Iterable[pa.RecordBatch]) -> list[PartI
             )
             for kind, named in ((targets.state, {}), (targets.scheduled, {"kind": SCHEDULED}))
         }
-        sinks = _Sinks(given, targets, told)
+        sinks = _Sinks(given, targets, reports)
         opened.enter_context(sinks)
         for batch in batches:
             slots = batch.column(0).to_pylist()
@@ -120,8 +120,8 @@ def handed_over(given: Handing, batches: Iterable[pa.RecordBatch]) -> list[PartI
                     _add_rows(part[target], target == targets.state, unchunked(data.as_py()))
                 else:
                     sinks.add(slot, data.as_py())
-    told += [one.info for one in part.values() if one.info is not None]
-    return told
+    reports += [one.info for one in part.values() if one.info is not None]
+    return reports
 
 
 def _add_rows(part: NewPart, is_state: bool, items: Items) -> None:
@@ -133,12 +133,14 @@ def _add_rows(part: NewPart, is_state: bool, items: Items) -> None:
 
 
 class _Sinks:
-    """The partitions of sinks that come by, one after another."""
+    """The sink partitions of a task, one after another."""
 
-    def __init__(self, given: Handing, targets: EndTargets, told: list[PartInfo | Spool]) -> None:
+    def __init__(
+        self, given: Handover, targets: EndTargets, reports: list[PartInfo | Spool]
+    ) -> None:
         self._given = given
         self._targets = targets
-        self._told = told
+        self._reports = reports
         self._slot: int | None = None
         self._sorter = Sorter(doubled_in(given.graph))
 
@@ -153,41 +155,41 @@ class _Sinks:
             self._sorter.close()
 
     def add(self, slot: int, data: bytes) -> None:
-        """Take a chunk; those of a slot come one after another."""
+        """Add a chunk. All chunks of a slot arrive together."""
         if slot != self._slot:
             self._end()
             self._slot = slot
         self._sorter.add(data)
 
     def _end(self) -> None:
-        """All of a slot has come: hand it over, in order."""
+        """A slot is complete: write its items, in order."""
         if self._slot is None:
             return
-        taker = self._opened(self._slot)
+        writer = self._opened(self._slot)
         try:
             for _, times, paths, payloads in self._sorter.ended():
                 for start in range(0, len(paths), _ITEMS_AT_ONCE):
                     some = slice(start, start + _ITEMS_AT_ONCE)
-                    taker.add(times[some], paths[some], payloads[some])
+                    writer.add(times[some], paths[some], payloads[some])
         except BaseException:
-            taker.give_up()
+            writer.give_up()
             raise
-        taker.end()
+        writer.end()
 
-    def _opened(self, slot: int) -> Bundling | _Spooling:
+    def _opened(self, slot: int) -> BundleWriter | _SpoolWriter:
         given = self._given
         name = self._targets.sinks[slot >> HASH_BITS].name
         partition = slot & HASH_MASK
         sink = given.sinks[name]
         if sink is not None:
-            return Bundling(sink, name, partition, given.moment)
+            return BundleWriter(sink, name, partition, given.moment)
         spool = Spool(name, partition, spool_path(given.incarnation))
-        self._told.append(spool)
-        return _Spooling(given.checkpoint, spool)
+        self._reports.append(spool)
+        return _SpoolWriter(given.checkpoint, spool)
 
 
-class Bundling:
-    """Makes bundles of the items of a partition of a sink, in order, and has them stored."""
+class BundleWriter:
+    """Writes the items of one sink partition as bundles. Items are added in order."""
 
     def __init__(self, sink: Any, name: str, partition: int, moment: Moment) -> None:
         self._name, self._partition = name, partition
@@ -206,7 +208,7 @@ class Bundling:
             )
 
     def add(self, times: Integers, paths: list[bytes], payloads: list[Any]) -> None:
-        """Items in order, behind those before."""
+        """Add items, which follow those added before."""
         size = column_of(payloads).size // max(1, len(payloads))
         for time, path, payload in zip(times.tolist(), paths, payloads, strict=True):
             at = GlobalTime(time, front_of(path))
@@ -220,7 +222,7 @@ class Bundling:
             self._bytes += size
 
     def end(self) -> None:
-        """All items have come: when this returns, all is stored."""
+        """No more items: returns once everything is stored."""
         try:
             self._store()
             self._wait()
@@ -241,13 +243,13 @@ class Bundling:
             self._payloads, self._bytes = [], 0
 
     def _wait(self) -> None:
-        """Until the sink has the bundle before; how long it is tried is the sink's affair."""
+        """Wait until the sink has stored the previous bundle. The sink decides how long it retries."""
         while self._busy:
             self._busy = not self._writer.stored(_WAIT_SECONDS)
 
 
-class _Spooling:
-    """Writes the items of a partition of a sink to a spool, as chunks."""
+class _SpoolWriter:
+    """Writes the items of one sink partition to a spool, as chunks."""
 
     def __init__(self, checkpoint: str, spool: Spool) -> None:
         self._opened = ExitStack()
@@ -271,15 +273,15 @@ class _Spooling:
 
 
 def store_spool(checkpoint: str, spool: Spool, sink: Any, moment: Moment) -> None:
-    """In the driver: hand the items of a spool to their sink."""
-    bundling = Bundling(sink, spool.sink, spool.partition, moment)
+    """In the driver: write the items of a spool to their sink."""
+    writer = BundleWriter(sink, spool.sink, spool.partition, moment)
     try:
         with location_of(checkpoint).open(spool.path) as file, pa.ipc.open_stream(file) as stream:
             for batch in stream:
                 for data in batch.column(0):
                     _, times, paths, payloads = unchunked(data.as_py())
-                    bundling.add(times, paths, payloads)
+                    writer.add(times, paths, payloads)
     except BaseException:
-        bundling.give_up()
+        writer.give_up()
         raise
-    bundling.end()
+    writer.end()

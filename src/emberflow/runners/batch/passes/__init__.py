@@ -1,1 +1,1 @@
-"""The passes of a batch: what a Spark task does with the sorted items of one key after another."""
+"""The passes of a batch: what a Spark task does with sorted items, one key after another."""

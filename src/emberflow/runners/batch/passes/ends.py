@@ -1,10 +1,10 @@
-"""What is left at the end of a backfill: the rows of all sinks, all state, and what is scheduled.
+"""The results of a backfill as rows: the output of all sinks, all state, and scheduled items.
 
-A backfill ends at a time T, and what comes of it is three things: output below T for the sinks, the
-state of every key as of T, and the items that were scheduled from below T for later. All three are
-items on the bus like any others, for *ends* instead of units. So they pass through the shuffles of
-later stages untouched, a task that Spark runs again makes the same rows again, and only the pass
-behind the last shuffle (`handover`) touches anything outside of Spark.
+A backfill up to a time T has three results: output below T for the sinks, the state of every key as
+of T, and the items that were scheduled from below T for later. All three are items on the bus like
+any others, but for *ends* instead of units. So later stages forward them untouched, a task that
+Spark runs again makes the same rows again, and only the pass after the last shuffle (`handover`)
+writes anything outside of Spark.
 
 ==========  ==========================  ================================================  ==============
 end         lower half of bucket        payload                                           place
@@ -14,17 +14,17 @@ scheduled   range of the place's hash   operation, origin, payload              
 a sink      partition, and spread       the payload                                       the item's
 ==========  ==========================  ================================================  ==============
 
-A bucket is a slice of its own (`bus.Spread`), so it says where its items go at the end. The items of a
-key are one item here, because whoever stores them wants them together; the place of that item only
-tells it from all others.
+Each bucket is a slice of its own (`bus.Spread`), so it decides where its items go at the end. All
+items of a key are packed into one, because they are stored together; its place only has to be
+unique.
 
-All that is for one partition of a sink has to come to one task at the end, and not before: on its
-way through the shuffles of other stages it is *spread*. The last shuffle goes by *slot*: a partition
-of a sink, or a range of hashes.
+All items for one sink partition have to reach one task at the end, but not before: until then they
+are *spread* over several buckets. The last shuffle goes by *slot*: a sink partition, or a range of
+hashes.
 
-**T** is ``(until, 0)``: below it are the elements of earlier times, and what is scheduled for that
-very time, since scheduled items come before elements. A live query whose fronts have all promised
-``until`` stands at the same moment.
+**T** is ``(until, 0)``. Below it are the elements of earlier times, and the items scheduled for
+that very time, because scheduled items come before elements. A live query whose fronts have all
+promised ``until`` is at the same moment.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.batch.shuffle.bus import HASH_BITS, HASH_MASK
 from emberflow.values.hashing import HASH_MIN, encode_key, key_hash, owner
 
-#: Into so many buckets a partition of a sink is spread; more would make the rows of the bus small.
+#: A sink partition is spread over 2**SPREAD_BITS buckets. More would make the bus's rows too small.
 SPREAD_BITS = 6
 _SPREAD_MASK = (1 << SPREAD_BITS) - 1
 _PARTITIONS_MAX = 1 << HASH_BITS - SPREAD_BITS
-#: Ends that come one by one are put on the bus so many at a time.
+#: How many ends are collected before they are put on the bus.
 _AT_ONCE = 512
-#: Odd, and far from any pattern that times may have.
+#: Odd, and unrelated to any pattern that times may have.
 _FACTOR = 0x9E3779B97F4A7C15
 
-#: ``(buckets, times, paths, payloads)``, to the bus.
+#: Adds ``(buckets, times, paths, payloads)`` to the bus.
 _Add: TypeAlias = Callable[[list[int], list[int], list[bytes], list[Any]], None]
 
 
 class EndTargets:
-    """The numbers of the ends, behind those of the units."""
+    """The numbers of the ends, which follow those of the units."""
 
     def __init__(self, units: Units) -> None:
         self.state = units.sink_target
@@ -70,7 +70,7 @@ class EndTargets:
         self.of_sink = {sink.name: target for target, sink in self.sinks.items()}
 
     def slot_of(self, bucket: int) -> int:
-        """What the last shuffle goes by."""
+        """The number that the last shuffle partitions by."""
         target, low = bucket >> HASH_BITS, bucket & HASH_MASK
         return target << HASH_BITS | (low >> SPREAD_BITS if target in self.sinks else low)
 
@@ -92,13 +92,13 @@ class Ends:
         self._payloads: list[Any] = []
 
     def flush(self) -> None:
-        """Put on the bus what came one by one."""
+        """Put the collected ends on the bus."""
         if self._buckets:
             self._add(self._buckets, self._times, self._paths, self._payloads)
             self._clear()
 
     def _add_one(self, target: int, hashed: int, time: int, path: bytes, payload: Any) -> None:
-        # Hashes are signed: lifted, they are counted from 0.
+        # Hashes are signed: shift them to count from 0.
         self._buckets.append(target << HASH_BITS | (hashed - HASH_MIN) * self._parts >> HASH_BITS)
         self._times.append(time)
         self._paths.append(path)
@@ -107,9 +107,9 @@ class Ends:
             self.flush()
 
     def ended(self, node: int) -> Ended:
-        """Told what is left of each key of a node."""
+        """A callback for the final state of each key of a node."""
         graph, fused = self._units.graph, self._units.layout.fused.get(node)
-        # Of a reduction the accumulator is all; the cycle that it stands for has the state's name.
+        # A reduction's state is its accumulator, saved under the name of the grouping of its cycle.
         operation = graph.nodes[node if fused is None else fused.reduction.group].name
         held = 2 if fused is None else 3
         target, add = self._targets.state, self._add_one
@@ -122,7 +122,7 @@ class Ends:
         return ended
 
     def ahead_of(self, until: int) -> Ahead:
-        """Takes what is scheduled for later than this."""
+        """A callback that takes the items scheduled for later than this."""
         target, add = self._targets.scheduled, self._add_one
 
         def ahead(
@@ -138,12 +138,12 @@ class Ends:
         return ahead
 
     def sink_step(self, sink: Sink) -> Step:
-        """The step of a sink: each item to its partition."""
+        """The step of a sink: sends each item to its partition."""
         target, add = self._targets.of_sink[sink.name] << HASH_BITS, self._add
         balance = None if sink.key is None else balance_of(sink, sink.key)
         if sink.partitions > _PARTITIONS_MAX:
             raise FlowError(
-                f"{sink} has {sink.partitions} partitions, and a backfill knows {_PARTITIONS_MAX}."
+                f"{sink} has {sink.partitions} partitions; a backfill takes up to {_PARTITIONS_MAX}."
             )
 
         def to_sink(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
@@ -162,12 +162,12 @@ class Ends:
 
 
 def dropped_after(until: int) -> Ahead:
-    """For who wants no more than the output: what is scheduled for later is dropped."""
+    """A callback that drops items scheduled for later than this, for runs that need output only."""
     return lambda node, place, origin, payload: place[0] > until
 
 
 def state_rows(payload: tuple[str, Any, list[tuple[int, bytes, Any]]]) -> list[Row]:
-    """The rows of a cut that an item of state stands for."""
+    """The rows of a cut for one item of state."""
     operation, key, items = payload
     hashed = key_hash(key)
     return [
@@ -176,6 +176,6 @@ def state_rows(payload: tuple[str, Any, list[tuple[int, bytes, Any]]]) -> list[R
 
 
 def row_of_scheduled(time: int, path: bytes, payload: tuple[str, Moment, Any]) -> Scheduled:
-    """The row of a cut that a scheduled item stands for."""
+    """The row of a cut for one scheduled item."""
     operation, origin, held = payload
     return scheduled_row(operation, origin, (time, *decoded_path(path)), held)

@@ -1,12 +1,12 @@
-"""Grouping and reduction over the sorted items of one key hash at a time.
+"""Grouping and reduction over sorted items, one key hash at a time.
 
-A pass gets items sorted by (key hash, place). So when the hash changes, no item of it will ever
-follow, and all that was kept for it is dropped: a grouping holds ``window - 1`` payloads of a key, a
-reduction its accumulator, whatever the number of keys and the length of their histories. Different
-keys of one hash are told apart by a dict, as everywhere.
+A pass gets items sorted by (key hash, place). So when the hash changes, no item with the old hash
+follows, and the machine drops everything that it kept for it. A grouping holds ``window - 1``
+payloads of a key and a reduction its accumulator, no matter how many keys there are or how long
+their histories. A dict tells different keys with the same hash apart.
 
-``ended`` is told what was left of each key, if anybody wants to know: that is the state of the step
-after the last element, which a backfill hands on.
+If ``ended`` is given, the machine calls it with the final state of each key, which a backfill hands
+over.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from emberflow.runners.batch.passes.steps import Step
 from emberflow.values.functions import itself
 from emberflow.values.item import At
 
-#: An item of a key that ended: time, path, payload, and the accumulator of a reduction. Of a state
-#: the payload is the value.
+#: An item of a key's final state: time, path, payload, and the accumulator of a reduction. For a
+#: state, the payload is the value.
 Kept: TypeAlias = tuple[int, bytes, Any, Any]
-#: ``(key, what is left of it)``
+#: Called with ``(key, its final state)``.
 Ended: TypeAlias = Callable[[Any, list[Kept]], None]
 
-#: ``(times, paths, keys, accumulators)``: a step that takes pairs as two lists.
+#: Takes ``(times, paths, keys, accumulators)``: a step that takes pairs as two lists.
 Pairs: TypeAlias = Callable[[list[int], list[bytes], list[Any], list[Any]], None]
 
 _ABSENT: Any = object()
@@ -42,7 +42,7 @@ _TEXT = {str}
 
 
 class GroupMachine:
-    """The last ``window`` payloads of the key, for each item."""
+    """Emits the last ``window`` payloads of the key for each item."""
 
     def __init__(self, node: Group, send: Step, ended: Ended | None = None) -> None:
         self._key = node.key.function
@@ -77,7 +77,7 @@ class GroupMachine:
         self._send(times, paths, tuples)
 
     def end(self) -> None:
-        """No item of this hash will follow."""
+        """No item with this hash follows."""
         if self._ended is not None:
             for key, places in self._places.items():
                 payloads = list(self._held[key])[len(self._held[key]) - len(places) :]
@@ -95,18 +95,19 @@ class GroupMachine:
 
 
 class Reducer:
-    """What a fused reduction makes of one item: the functions, the places and the errors."""
+    """A fused reduction for a single item: its functions, places and errors."""
 
     def __init__(self, graph: Graph, fused: Fused) -> None:
         reduction = fused.reduction
         self.keyed, self.with_key = fused.keyed, reduction.with_key
         self.first, self.combine = reduction.first, reduction.combine_function
-        #: Whether accumulators are numbers that follow each other: then nobody has to be called.
+        #: Whether accumulators just count up: then no function has to be called.
         self.counts = reduction.combine_function is one_more
         self._shown = reduction.shown
         self._combine_node = graph.nodes[reduction.combine]
         self._value_node = None if reduction.value is None else graph.nodes[reduction.value]
-        # First image of the pair map and of the combine map, port 1 of the broadcast, value map.
+        # Child ids: first image of the pair map and of the combine map, port 1 of the broadcast,
+        # value map.
         self.out = encoded_path((0, 0, 1, 0) if fused.keyed else (0, 1))
         self.key_of: Callable[[Any], Any]
         self.value_of: Callable[[Any], Any]
@@ -122,13 +123,13 @@ class Reducer:
         return (key, accumulator) if self.with_key else accumulator
 
     def failure(self, error: Exception, payload: Any, time: int, path: bytes) -> Exception:
-        """What to raise when ``first`` or ``combine`` did."""
+        """The error to raise when ``first`` or ``combine`` raised."""
         assert isinstance(self._combine_node, Map)
         shown = self._shown(self.value_of(payload))
         return function_error(self._combine_node, error, shown, (time, front_of(path)))
 
     def refuse(self, accumulator: At[Any], time: int, path: bytes) -> None:
-        """An accumulator cannot be scheduled; where triples go on, the map behind them says so."""
+        """Raise: an accumulator cannot be scheduled. For triples, a later map raises."""
         if self.keyed:
             assert isinstance(self._value_node, Map)
             scheduled_time(self._value_node, accumulator, (time, front_of(path)))
@@ -136,7 +137,7 @@ class Reducer:
 
 
 class ReduceMachine:
-    """The accumulator of the key after each item."""
+    """Emits the accumulator of the key after each item."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class ReduceMachine:
         self._send_pairs = pairs if reducer.keyed and reducer.with_key else None
         self._ended = ended
         self._bucket: int | None = None
-        #: The key at hand and its accumulator; and those of other keys of the same hash.
+        #: The present key and its accumulator; then those of other keys with the same hash.
         self._key: Any = _ABSENT
         self._accumulator: Any = None
         self._held: dict[Any, Any] = {}
@@ -194,7 +195,7 @@ class ReduceMachine:
         keys: list[Any],
         accumulators: list[Any],
     ) -> None:
-        """Append the key and the accumulator of each item."""
+        """Append the key and the accumulator of each item to the lists."""
         reducer = self._reducer
         first, combine, counts = reducer.first, reducer.combine, reducer.counts
         values = payloads if reducer.keyed else [payload[2] for payload in payloads]
@@ -218,7 +219,7 @@ class ReduceMachine:
                 else:
                     rest = accumulate(values[start + 1 : end], combine, initial=accumulator)
                     next(rest)
-                    accumulators += rest  # if it raises, those before are there
+                    accumulators += rest  # if it raises, the earlier ones are in the list
                 accumulator = accumulators[-1]
         except Exception as error:
             number = len(accumulators) - done
@@ -226,7 +227,7 @@ class ReduceMachine:
         self._bucket, self._key, self._accumulator = bucket_now, key_now, accumulator
 
     def _turn_to(self, bucket: int, key: Any) -> Any:
-        """Put the key at hand aside, or all of its hash if that has ended; the other one's state."""
+        """Switch to another key and return its accumulator. If the hash changes, drop all old keys."""
         if bucket != self._bucket:
             self.end()
             self._bucket = bucket
@@ -235,7 +236,7 @@ class ReduceMachine:
         return self._held.pop(key, _ABSENT)
 
     def end(self) -> None:
-        """No item of this hash will follow."""
+        """No item with this hash follows."""
         if self._ended is not None and self._key is not _ABSENT:
             self._held[self._key] = self._accumulator
             for key, (time, path, payload) in self._last.items():
@@ -258,7 +259,7 @@ def _runs(buckets: list[int]) -> Iterator[slice]:
 def _stretches(
     buckets: list[int], payloads: list[Any], key_of: Callable[[Any], Any], keys: list[Any]
 ) -> Iterator[tuple[int, int, Any]]:
-    """Where stretches of one bucket and one key begin and end, and the key; all keys go to a list."""
+    """Start, end and key of each stretch with one bucket and key. Appends every item's key."""
     texts = set(map(type, payloads)) == _TEXT
     start = 0
     for end in _ends(buckets):
@@ -268,7 +269,7 @@ def _stretches(
             keys.append(key)
             yield start, end, key
         elif texts and payloads[start:end].count(payloads[start]) == length:
-            # Texts that are equal are one text to a function, and it gives one key.
+            # A function cannot tell equal texts apart, so they have the same key.
             keys += [key] * length
             yield start, end, key
         else:
@@ -276,7 +277,7 @@ def _stretches(
             keys += here
             if here.count(key) == length:
                 yield start, end, key
-            else:  # keys of one hash take turns
+            else:  # different keys with the same hash alternate
                 for number, key in enumerate(here, start):
                     yield number, number + 1, key
         start = end

@@ -1,12 +1,11 @@
 """What runs in a Spark task: one pass over the rows of a partition, from Arrow to Arrow.
 
-Rows between passes are chunks of items (`bus`), sorted by the slice that they are of; a slice at a
-time is put in order (`sorting`) and goes through the machines of its unit, which see the items of one
-key after the other.
+Rows between passes are chunks of items (`bus`), sorted by slice. The pass sorts one slice at a time
+(`sorting`) and feeds it to the machine of its unit, which sees the items of one key after another.
 
-A pass takes parts of what it has, small enough that what a part turns into stays small, and yields a
-batch of rows whenever enough have come together. A clock helps to choose how long a part is; what
-comes out does not depend on it.
+A pass processes its input in parts, small enough that the output of a part stays small, and yields
+a batch of rows whenever it has enough. A clock helps to choose the size of a part; the output does
+not depend on it.
 """
 
 from __future__ import annotations
@@ -46,22 +45,22 @@ from emberflow.runners.batch.shuffle.sorting import Sorter, doubled_in
 from emberflow.runners.interpreter import seldom_collecting
 from emberflow.values.hashing import key_hash
 
-#: Rows and bytes that leave as one Arrow batch.
+#: Rows and bytes of an Arrow batch of output.
 _ROWS_MAX = 10_000
 _BYTES_MAX = 16 << 20
-#: Items taken through the steps at once. Each of them may make an accumulator, and accumulators may
-#: be large; but large ones take long to make, so a part is as long as what it costs.
+#: Items that go through the steps at once. Each may make an accumulator, and accumulators may be
+#: large; but large ones take long to make, so the size of a part is chosen by the time it takes.
 _PART_MIN, _PART_MAX = 16, 2_048
 _PART_SECONDS = 0.005
-#: What a part should turn into, and the least and most elements that make one.
+#: The aimed-at output of a part of elements, and the fewest and most elements of a part.
 _ITEMS_AIMED_AT = 8_192
 _BYTES_AIMED_AT = 2 << 20
 _ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
 
-#: Keys whose bucket is remembered. Past that it is forgotten and begun anew.
+#: How many keys' buckets are cached. When the cache is full, it is cleared.
 _KNOWN_MAX = 200_000
 
-#: Texts that are longer than this on average hardly come twice.
+#: Texts longer than this on average hardly repeat, so they are not cached.
 _TEXT_LENGTH = 32
 _TEXT = {str}
 
@@ -70,26 +69,26 @@ _OBJECTS_A_COLLECTION = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """All that a task has to know; it travels in the closure that Spark ships."""
+    """The arguments of a task; they travel in the closure that Spark ships."""
 
     graph: Graph
-    #: The sink that all is for; None for all of them, and for what is left at the end (`ends`).
+    #: The only sink to compute; None to compute all of them, and the ends of a backfill (`ends`).
     sink: Sink | None
-    #: Units that run in this pass: rows for others go on as they are.
+    #: Units that run in this pass. Rows for other units are forwarded.
     units: tuple[int, ...] = ()
-    #: Or the front whose elements begin here.
+    #: Instead of units: the front whose elements enter here.
     front: Checked | None = None
-    #: The columns of the sink, if all that leaves is for it.
+    #: The columns of the sink, if all output is for it.
     columns: SinkColumns | None = None
-    #: Whether rows of the sink leave in the order of their places.
+    #: Whether rows of the sink are sorted by place.
     ordered: bool = False
-    #: How the next shuffle spreads what leaves for other units.
+    #: How the next shuffle distributes the rows for other units.
     spread: Spread = ANYWHERE
-    #: What maps schedule for later than this goes no further.
+    #: Items scheduled for later than this are not processed.
     until: int | None = None
-    #: Where all is for all: the sinks whose rows are wanted.
+    #: If all sinks are computed: the sinks whose rows are wanted.
     written: frozenset[str] = frozenset()
-    #: And into how many parts its state goes.
+    #: And the number of parts of the state.
     parts: int = 1
 
 
@@ -104,15 +103,15 @@ def passed(
     batches: Iterable[pa.RecordBatch],
     ended: Callable[[int], Ended] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What a pass makes of its rows. ``ended(node)`` is told what is left of each key of a node."""
+    """The output of a pass. ``ended(node)`` makes a callback for the final state of its keys."""
     runner = Runner(given, ended)
     if given.front is not None:
-        return runner.begun(given.front, batches)
-    return runner.gone_on(batches)
+        return runner.front_pass(given.front, batches)
+    return runner.unit_pass(batches)
 
 
 def no_doubles(front: Checked, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Fail on a time that is there twice: there is no row but for such."""
+    """Fail if there is a row: each row is a time that occurs twice."""
     for batch in batches:
         for time in batch.column(0).to_pylist():
             raise front.double(time)
@@ -145,7 +144,9 @@ class Runner:
 
     # Rows in, rows out.
 
-    def begun(self, front: Checked, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def front_pass(
+        self, front: Checked, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
         send = self._step(self.units.layout.readers[front.front.id][0])
         size = 64
         for batch in batches:
@@ -164,7 +165,7 @@ class Runner:
                 yield from self._out.full()
         yield from self._rest()
 
-    def gone_on(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def unit_pass(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sorter, current = Sorter(doubled_in(self.given.graph)), None
         try:
             for batch in batches:
@@ -200,7 +201,7 @@ class Runner:
         yield from self._out.rest()
 
     def _passes(self, target: int) -> bool:
-        """Whether what is for this unit goes on to a later pass."""
+        """Whether rows for this unit are forwarded to a later pass."""
         return target not in self._machines and self.given.columns is None
 
     def _slice_of(self, target: int, blocks: Iterator[Items]) -> Iterator[pa.RecordBatch]:
@@ -224,7 +225,7 @@ class Runner:
                 start = end
                 yield from self._out.full()
 
-    # The steps between: made once a pass, from the graph.
+    # Steps, built once per pass from the graph.
 
     def _machine(self, number: int) -> GroupMachine | ReduceMachine | StateMachine | Region:
         layout, graph = self.units.layout, self.given.graph
@@ -237,7 +238,9 @@ class Runner:
                 if reader not in unit.nodes and reader in self._needed
             }
             whole = [
-                drawn for open_, drawn in self.units.ordering.whole.items() if open_ in unit.nodes
+                transaction
+                for open_, transaction in self.units.ordering.whole.items()
+                if open_ in unit.nodes
             ]
             serial = Serial(graph, whole, self._ended) if whole else None
             return Region(
@@ -259,7 +262,7 @@ class Runner:
         return GroupMachine(found, send, ended)
 
     def _sends(self, state: State) -> list[dict[str, Step]]:
-        """By access of a state: where what it sends goes, if anybody wants to hear it."""
+        """For each access of a state: the steps that read its outputs, if this plan needs them."""
         sends: list[dict[str, Step]] = [{} for _ in state.accesses]
         readers = self.units.layout.readers[state.id]
         for (number, what), reader in zip(state.outputs, readers, strict=True):
@@ -308,13 +311,13 @@ class Runner:
         target = self.units.sink_target << HASH_BITS
 
         def to_sink(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
-            # Any partition will do. Elements are spread, so that none has to take them all.
+            # Any partition will do; distribute the items, so that no task gets all of them.
             out.add([target | hash(time) & HASH_MASK for time in times], times, paths, payloads)
 
         return to_sink
 
     def _reported(self, node: Report) -> Step:
-        """Past a closer that has nothing to decide."""
+        """Stands for a closer that has nothing to decide."""
         graph, needed = self.given.graph, self._needed
         closes = (each for each in graph.nodes if isinstance(each, Close))
         close = next(each for each in closes if each.transaction == node.transaction)
@@ -336,8 +339,8 @@ class Runner:
         def to_state(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
             owns = [pair[1] for pair in payloads] if carried else payloads
             buckets, _ = placed(times, paths, owns)
-            told = [(number, payload) for payload in payloads] if several else payloads
-            out.add(buckets, times, paths, told)
+            tagged = [(number, payload) for payload in payloads] if several else payloads
+            out.add(buckets, times, paths, tagged)
 
         return to_state
 
@@ -393,7 +396,7 @@ class Runner:
 
 
 def _nowhere(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
-    """The step of a sink that nobody asks for."""
+    """The step of a sink that is not wanted."""
 
 
 #: ``(times, paths, payloads) -> (buckets, payloads)``
@@ -409,11 +412,12 @@ def _placed(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Pla
     ) -> tuple[Sequence[int], list[Any]]:
         short = _TEXT_LENGTH * len(payloads)
         if set(map(type, payloads)) == _TEXT and sum(map(len, payloads)) <= short:
-            with suppress(Exception):  # told below
+            with suppress(Exception):  # reported below
                 return texts.placed(payloads)
         try:
             return [known[key_of(payload)] for payload in payloads], payloads
-        except Exception:  # the key function raised, or a key has no stable hash: told item by item
+        # the key function raised, or a key has no stable hash: item by item, for the right error
+        except Exception:
             return [
                 target | balance(payload, (time, decoded_path(path)[0]))[1] & HASH_MASK
                 for time, path, payload in zip(times, paths, payloads, strict=True)
@@ -423,7 +427,7 @@ def _placed(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Pla
 
 
 class _Known(dict[Any, int]):
-    """The bucket of each key met so far: keys repeat, and a lookup is cheaper than a hash."""
+    """Caches the bucket of each key: keys repeat, and a lookup is cheaper than a hash."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -436,7 +440,7 @@ class _Known(dict[Any, int]):
 
 
 def _spread(known: _Known, key_of: Callable[[Any], Any], payload: Any) -> int:
-    """The bucket of a transaction. One that fails here fails again where it runs, and tells it."""
+    """The bucket of a transaction. An error here occurs again, and is raised, when it runs."""
     try:
         return known[key_of(payload)]
     except Exception:
@@ -444,10 +448,10 @@ def _spread(known: _Known, key_of: Callable[[Any], Any], payload: Any) -> int:
 
 
 class _Texts(dict[str, int]):
-    """Short texts met so far, numbered; and the bucket of each.
+    """Caches short texts, by number, and the bucket of each.
 
-    Equal texts cannot be told apart, so one object stands for all of them: it is at hand when it is
-    sorted, it is written once a chunk, and its key is asked for once.
+    Equal texts are interchangeable, so one object replaces all of them: it stays in the processor's
+    cache while sorting, is serialized once per chunk, and its key is computed once.
     """
 
     def __init__(self, key_of: Callable[[Any], Any], known: _Known) -> None:
@@ -474,7 +478,7 @@ class _Texts(dict[str, int]):
 
 
 class _SinkRows:
-    """Rows of the sink: each part becomes columns at once, so that no payload is held for long."""
+    """Rows of the sink: every part becomes columns at once, so that no payload is held for long."""
 
     def __init__(self, columns: SinkColumns, ordered: bool) -> None:
         self.taken = self.taken_bytes = 0
@@ -489,11 +493,11 @@ class _SinkRows:
             self._take(self._writer.batch(times, paths, payloads))
 
     def takes_columns(self, count: int) -> bool:
-        """Whether payloads that are tuples of so many may come as columns."""
+        """Whether payloads that are tuples of this many values may be added as columns."""
         return self._writer.takes_columns(count)
 
     def add_columns(self, times: list[int], paths: list[bytes], *columns: list[Any]) -> None:
-        """As `add` of tuples, without making them."""
+        """Like `add` of tuples, without making the tuples."""
         if times:
             self._take(self._writer.batch_of_columns(times, paths, columns))
 
@@ -512,7 +516,7 @@ class _SinkRows:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """All rows that are left; nothing comes after it if they are to be in order."""
+        """All rows that are left. If they are sorted, nothing can be added afterwards."""
         if self._sorter is not None:
             yield from self._sorter.ended() if self.taken else ()
         elif self._batches:

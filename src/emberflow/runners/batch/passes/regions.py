@@ -1,20 +1,20 @@
 """Cycles that are not fused: items one by one, the least place first.
 
-A cycle has no order of its nodes, but its items have one: what an item causes comes after it, and a
-grouping may only look at an item once all that come before have been there. So the items that enter
-(sorted, from Spark) and those that are under way in the cycle (in a heap) are taken strictly in the
-order of their places. That is what the reference runner does, and the argument is the same: the
-order of processing is the order of places, so nothing has ever to be taken back.
+A cycle has no order of its nodes, but its items have one: whatever an item causes comes after it,
+and a grouping may process an item only once all earlier items have been there. So the region takes
+the items that enter (sorted by Spark) and those under way in the cycle (in a heap) strictly in the
+order of their places. The reference runner does the same, and the argument is the same: the order
+of processing is the order of places, so nothing ever has to be taken back.
 
-For this, all items that can meet have to go through one machine. If the cycle is known to keep its
-key, these are the items of one key hash, and a machine a hash is enough: `Region.end` forgets all
-between two of them. If a round may change the key, everything may meet everything, and the whole
-region is one partition, with the state of all its keys in memory. Rounds of a Spark job each were
-considered: an unfused drift of n elements is a chain of n rounds, each of which may show functions
-inputs that never were. Order is cheaper.
+So all items that can meet have to go through one machine. If the cycle is known to keep its key,
+only items with the same key hash can meet, and `Region.end` drops everything between two hashes. If
+a round may change the key, any items may meet, and the whole region is one partition with the state
+of all its keys in memory. The alternative, one Spark job per round, is worse: an unfused drift of n
+elements is a chain of n rounds, and each round may call functions with inputs that never occur in
+order.
 
-Transactions that take effect as a whole are regions too (`ordering`): each is a step of its own that
-`transactions` takes from its opening to its closing.
+Transactions that take effect as a whole are regions too (`ordering`): each is one step, which
+`transactions` runs from opening to closing.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from emberflow.runners.batch.passes.steps import Ahead, Scheduling, Step
 from emberflow.runners.batch.passes.transactions import Serial
 from emberflow.values.item import CHILD_IDS_MAX, At
 
-#: What a node makes of an item: time, path, the node that reads it, payload.
+#: An output of a node: time, path, the node that reads it, payload.
 Made: TypeAlias = tuple[int, bytes, int, Any]
 _Process: TypeAlias = Callable[[int, bytes, Any], list[Made]]
 
-#: Items for one step outside that are handed over at once.
+#: How many items for a step outside of the region are passed on at once.
 _HANDED_OVER = 512
 
 
 class Region:
-    """A machine for the nodes of a cycle. ``outside`` has the steps that what leaves goes to."""
+    """A machine for the nodes of a cycle. ``outside`` has the steps that read its output."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class Region:
         self._outside = outside
         self._ahead_of = ahead
         self._ended = ended
-        #: By node and key: the last items, if anybody wants to know what is left of each key.
+        #: By node and key: the last items, if `ended` needs them.
         self._kept: dict[int, dict[Any, deque[Kept]]] = {}
         self._bucket: int | None = None
         self._ahead: list[tuple[int, bytes, int, int, Any]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
         self._loops = layout.graph.loop_entries
-        #: A long path, and how many numbers it has.
+        #: The last long path, and how many child ids it has.
         self._counted = b"", 0
         self._buckets: list[dict[Any, Any]] = []
         self._members = frozenset(unit.nodes)
@@ -84,7 +84,7 @@ class Region:
     def feed(
         self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
     ) -> None:
-        """Take sorted items in; each payload is ``(node that it enters by, payload)``."""
+        """Process sorted items; each payload is ``(node where it enters, payload)``."""
         for bucket, time, path, (node, payload) in zip(
             buckets, times, paths, payloads, strict=True
         ):
@@ -96,7 +96,7 @@ class Region:
             self._follow(time, path, node, payload)
 
     def end(self) -> None:
-        """No item of this hash will follow: run what is under way, and forget."""
+        """No item with this hash follows: process what is under way, then drop all state."""
         self._run_until(None, b"")
         if self._ended is not None:
             for node, kept in self._kept.items():
@@ -110,7 +110,7 @@ class Region:
             self._serial.end()
 
     def finish(self) -> None:
-        """Nothing will follow at all."""
+        """No item follows at all."""
         self.end()
         for node in self._leaving:
             self._hand_over(node)
@@ -138,7 +138,7 @@ class Region:
                     self._hand_over(reader)
 
     def _is_endless(self, path: bytes) -> bool:
-        # What goes round and round is mostly longer than the last time: only what is new is counted.
+        # A path that goes round a cycle mostly extends the last one: count only its new child ids.
         counted, count = self._counted
         if not counted or not path.startswith(counted):
             counted, count = b"", 0
@@ -221,7 +221,7 @@ class Region:
         return group
 
     def _keeper(self, node: int, count: int) -> Callable[[Any, Kept], None] | None:
-        """Notes the last items of each key of a node; None if nobody wants to know."""
+        """Records the last items of each key of a node; None if they are not needed."""
         if self._ended is None or count == 0:
             return None
         kept = self._kept[node] = {}

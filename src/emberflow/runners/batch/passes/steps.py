@@ -1,13 +1,12 @@
-"""Map and broadcast, a batch of columns at a time: what a pass does between two shuffles.
+"""Map and broadcast on batches of columns: what a pass does between two shuffles.
 
-Items are three lists of one length: times, paths and payloads. A step takes them and hands what it
-makes of them to the next one, so a chain of maps is a chain of calls, a batch each. Nothing is ever
-taken back in a batch, so there are no marks; and what a pass emits is sorted again behind it, so
-the order in which a step emits is of no account.
+Items are three lists of equal length: times, paths and payloads. A step passes its output to the
+next step, so a chain of maps is a chain of calls, one per batch. A batch run takes nothing back, so
+there are no marks. The output of a pass is sorted again, so a step may emit in any order.
 
-User functions are called in one comprehension. If anything is unusual (one raises, an image is
-scheduled) the batch is gone through again item by item, by the closures of `calls` that every runner
-uses, so that an error tells the same here as anywhere.
+User functions are called in one comprehension. If anything unusual happens (a function raises, an
+image is scheduled), the batch is processed again item by item with the closures of `graph.calls`
+that all runners use, so that errors are the same everywhere.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from emberflow.rows.paths import (
 )
 from emberflow.values.item import At, scheduled_child_ids
 
-#: ``(times, paths, payloads) -> None``; what comes of them has gone to the next step.
+#: Takes ``(times, paths, payloads)`` and passes its output to the next step.
 Step: TypeAlias = Callable[[list[int], list[bytes], list[Any]], None]
 
-#: Whether an item that a map schedules is for later than the batch goes. It is told the map, the
-#: item's time and path, the global time that it comes from, and the payload.
+#: Returns whether a scheduled item is later than the end of the batch. Arguments: the map, the
+#: item's time and path, the global time of its origin, and the payload.
 Ahead: TypeAlias = Callable[[Map, tuple[int, bytes], tuple[int, int], Any], bool]
 
 _FIRST = CHILDREN[0]
@@ -71,7 +70,7 @@ def map_step(node: Map, send: Step, ahead: Ahead | None = None) -> Step:
         times_out: list[int] = []
         paths_out: list[bytes] = []
         images_out: list[Any] = []
-        parent, children = b"", list[bytes]()  # what came of elements has one parent for all
+        parent, children = b"", list[bytes]()  # items that are elements all have the same path
         try:
             for time, path, payload in zip(times, paths, payloads, strict=True):
                 images = function(payload)
@@ -127,7 +126,7 @@ def _one_by_one(node: Map, send: Step, ahead: Ahead | None) -> Step:
 
 
 class Scheduling:
-    """The place of what a map schedules; None if ``ahead`` has taken it."""
+    """The place of an item that a map schedules; None if ``ahead`` has taken the item."""
 
     def __init__(self, node: Map, ahead: Ahead | None = None) -> None:
         self._node = node
@@ -146,14 +145,15 @@ class Scheduling:
         front = front_of(path)
         later = scheduled_time(self._node, at, (time, front))
         if front >= 0:
-            # (scheduling front, time, front, *child ids, child): the path as it is, in the middle.
+            # (scheduling front, time, front, *child ids, child): the path is in the middle,
+            # unchanged.
             return later, self._front_code + encoded_int(time) + path + encoded_int(child)
         ids = scheduled_child_ids((time, front), decoded_path(path)[1:], child)
         return later, encoded_path((self._front, *ids))
 
 
 def broadcast_step(ports: list[tuple[int, Step]]) -> Step:
-    """The step of a broadcast to those of its ports that anybody wants to hear."""
+    """The step of a broadcast, to the ports that have a reader in this plan."""
     sending = [(encoded_int(port), send) for port, send in ports]
 
     def broadcast(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
@@ -164,7 +164,7 @@ def broadcast_step(ports: list[tuple[int, Step]]) -> Step:
 
 
 def placed_step(balance: Balance, send: Step) -> Step:
-    """Before a step whose input has a key that decides nothing here: it may still be in error."""
+    """Calls a key function whose result does not matter here, because it may raise."""
 
     def placed(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
         for time, path, payload in zip(times, paths, payloads, strict=True):

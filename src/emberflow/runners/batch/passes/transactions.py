@@ -1,22 +1,23 @@
-"""Transactions in a batch: nothing comes late, so nothing is ever taken back.
+"""Transactions in a batch: nothing is late, so nothing is ever taken back.
 
-`ordering` says which of them run how.
+`ordering` decides which transactions run in which of two ways.
 
 **Apart** (`StateMachine`). All transactions of the state take effect access by access, so it is a
-keyed pass: items sorted by (key hash, place), one value at hand, and when the hash changes all of it
-is forgotten. It costs what a reduction costs. What leaves has the places that the reference gives
-it: a transaction that is decided alone lets out what a closer would; of one that cannot fail the
-value goes on to the next step, and `report_step` stands for its closer, which has nothing to decide.
+keyed pass: items are sorted by (key hash, place), one value is held, and everything is dropped when
+the hash changes. It costs what a reduction costs. Outputs have the places that the reference gives
+them. A transaction that is decided by a single access emits what its closer would. If a
+transaction cannot fail, the value goes to the next step, and `report_step` replaces its closer,
+which has nothing to decide.
 
-**As a whole** (`Serial`). The transactions of a region, one at a time in the order of places: each
-is followed from its opening to its closing at once, the first image and all it causes before the
-second, so that accesses come in the order of their places. Updates go to a scratch copy that the
-transaction alone sees, and at the end all of it is applied or nothing: this is `runners.sequential`,
+**As a whole** (`Serial`). The transactions of a region run one at a time, in the order of places.
+Each is followed from opening to closing at once, the first image and everything it causes before
+the second, so that accesses happen in the order of their places. Updates go to a scratch copy that
+only the transaction sees; at the end all of it is applied or nothing. This is `runners.sequential`,
 over paths instead of places.
 
-``ended`` is told, if anybody wants to know, the last committed version of each key once no access of
-it will follow: the place of the access that made it, and the value, which is what a cut has of a
-state (`engine.machines.state`).
+If ``ended`` is given, it is called with the last committed version of each key once no access of it
+follows: the place of the access that wrote it, and the value. That is what a cut has of a state
+(`engine.machines.state`).
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from emberflow.graph.transactions import (
 from emberflow.rows.paths import CHILDREN, encoded_int, front_of, split_path
 from emberflow.runners.batch.passes.machines import Ended
 from emberflow.runners.batch.passes.steps import Step
-from emberflow.runners.batch.plan.ordering import Drawn, results_of
+from emberflow.runners.batch.plan.ordering import TransactionNodes, results_of
 from emberflow.values.item import At
 
 _COMMITTED, _REJECTED, _OUTPUT, _RESULT = map(encoded_int, (COMMITTED, REJECTED, OUTPUT, RESULT))
 
-#: Keys known to have a stable hash. Past that they are forgotten and begun anew.
+#: How many keys are remembered as having a stable hash. When full, the set is cleared.
 _KEYS_MAX = 200_000
 
 
@@ -58,7 +59,7 @@ _KEYS_MAX = 200_000
 
 
 class _Use:
-    """An access as `StateMachine` uses it."""
+    """An access, prepared for `StateMachine`."""
 
     def __init__(self, graph: Graph, state: State, number: int, sends: dict[str, Step]) -> None:
         access = graph.nodes[state.accesses[number]]
@@ -69,13 +70,13 @@ class _Use:
         self.why = "" if access.check is None else access.check.name
         self.outcome = outcome_of(access)
         self.sends = sends
-        # Within a transaction that is decided alone there are one-to-one maps only, and the child
+        # A transaction that is decided by a single access has only one-to-one maps, and the child
         # id of an only image is one byte.
         self.depth = depth_of(graph, access) if access.alone else 0
 
 
 class StateMachine:
-    """The value of the key before and after each access; ``sends`` by access, and what it sends."""
+    """Keeps the value of the key across accesses. ``sends`` has the output steps of each access."""
 
     def __init__(
         self,
@@ -90,14 +91,15 @@ class StateMachine:
         self._bucket: int | None = None
         self._key: Any = _NO_KEY
         self._value: Any = state.default
-        #: Of other keys of the same hash; and where each was written last, if that is asked for.
+        #: Values of other keys with the same hash; and where each key was written last, if `ended`
+        #: needs it.
         self._held: dict[Any, Any] = {}
         self._written: dict[Any, tuple[int, bytes]] = {}
 
     def feed(
         self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
     ) -> None:
-        """Take sorted items in: payloads, or of a state with several accesses ``(number, payload)``."""
+        """Process sorted items: payloads, or ``(number, payload)`` if there are several accesses."""
         uses = self._uses
         if len(uses) == 1:
             (use,) = uses
@@ -113,15 +115,15 @@ class StateMachine:
         ]
         values, failed = self._run(buckets, numbers, times, paths, owns)
         for number, use in enumerate(uses):
-            here = [place for place, own in enumerate(numbers) if own == number]
+            here = [index for index, own in enumerate(numbers) if own == number]
             self._send(
                 use,
-                [times[place] for place in here],
-                [paths[place] for place in here],
-                [payloads[place] for place in here],
-                [owns[place] for place in here],
-                [values[place] for place in here],
-                {new: failed[place] for new, place in enumerate(here) if place in failed},
+                [times[index] for index in here],
+                [paths[index] for index in here],
+                [payloads[index] for index in here],
+                [owns[index] for index in here],
+                [values[index] for index in here],
+                {new: failed[index] for new, index in enumerate(here) if index in failed},
             )
 
     def _run(
@@ -132,7 +134,7 @@ class StateMachine:
         paths: list[bytes],
         owns: list[Any],
     ) -> tuple[list[Any], dict[int, Any]]:
-        """The value after each access; and of those whose check failed, the key."""
+        """The value after each access; and the keys of accesses whose check failed, by index."""
         uses, noting, written = self._uses, self._ended is not None, self._written
         bucket_now, key_now, current = self._bucket, self._key, self._value
         number_now = -1
@@ -167,14 +169,14 @@ class StateMachine:
                 append(value)
         except Exception:
             at = len(values)
-            if use is not None:  # says it as every runner does
+            if use is not None:  # raises the same error as in every runner
                 use.outcome(current, owns[at], (times[at], front_of(paths[at])))
             raise
         self._bucket, self._key, self._value = bucket_now, key_now, current
         return values, failed
 
     def _turn_to(self, bucket: int, key: Any) -> Any:
-        """Put the key at hand aside, or all of its hash if that has ended; the other one's value."""
+        """Switch to another key and return its value. If the hash changes, drop all old keys."""
         if bucket != self._bucket:
             self.end()
             self._bucket = bucket
@@ -198,12 +200,12 @@ class StateMachine:
         if failed:
             if "rejected" in sends:
                 self._reject(use, times, paths, payloads, values, failed)
-            holds = [place for place in range(len(times)) if place not in failed]
-            times = [times[place] for place in holds]
-            paths = [paths[place] for place in holds]
-            payloads = [payloads[place] for place in holds]
-            owns = [owns[place] for place in holds]
-            values = [values[place] for place in holds]
+            holds = [index for index in range(len(times)) if index not in failed]
+            times = [times[index] for index in holds]
+            paths = [paths[index] for index in holds]
+            payloads = [payloads[index] for index in holds]
+            owns = [owns[index] for index in holds]
+            values = [values[index] for index in holds]
         if "committed" in sends:
             elements = [pair[0] for pair in payloads] if access.carried else payloads
             sends["committed"](times, [path + _COMMITTED for path in paths], elements)
@@ -223,20 +225,20 @@ class StateMachine:
     ) -> None:
         name, carried = self._state.name, use.access.carried
         use.sends["rejected"](
-            [times[place] for place in failed],
-            [paths[place] + _REJECTED for place in failed],
+            [times[index] for index in failed],
+            [paths[index] + _REJECTED for index in failed],
             [
                 Rejected(
-                    payloads[place][0] if carried else payloads[place],
+                    payloads[index][0] if carried else payloads[index],
                     use.why,
-                    Values({(name, key): values[place]}),
+                    Values({(name, key): values[index]}),
                 )
-                for place, key in failed.items()
+                for index, key in failed.items()
             ],
         )
 
     def end(self) -> None:
-        """No access of this hash will follow."""
+        """No access with this hash follows."""
         if self._ended is not None and self._written:
             self._held[self._key] = self._value
             for key, (time, path) in self._written.items():
@@ -256,7 +258,7 @@ _NO_KEY: Any = _NoKey()
 
 
 def report_step(graph: Graph, report: Report, close: Close, sends: dict[int, Step]) -> Step:
-    """From what is reported to what leaves a transaction that cannot fail; ``sends`` by port."""
+    """The step that replaces the closer of a transaction that cannot fail; ``sends`` by port."""
     depth = depth_of(graph, report)
     what = ("committed", 0) if report.number < 0 else ("output", report.number)
     send = sends.get(close.outputs.index(what)) if what in close.outputs else None
@@ -278,7 +280,7 @@ def report_step(graph: Graph, report: Report, close: Close, sends: dict[int, Ste
 
 
 class _Running:
-    """The transaction under way."""
+    """The transaction that is running."""
 
     __slots__ = ("at", "element", "failed", "outputs", "path", "values", "written")
 
@@ -287,50 +289,53 @@ class _Running:
         self.path = path
         self.element = element
         self.values = Values()
-        #: What was updated, and the path of the last update.
+        #: The updated keys, with the path of the last update.
         self.written: dict[tuple[str, Any], bytes] = {}
         self.failed: tuple[str, Values] | None = None
         self.outputs: dict[int, list[tuple[bytes, Any]]] = {}
 
 
-#: What a node makes of an item: time, path, the node that reads it, payload. See `regions`.
+#: An output of a node: time, path, the node that reads it, payload. See `regions`.
 _Made: TypeAlias = tuple[int, bytes, int, Any]
-#: A step of a transaction: path, payload, the transaction.
+#: A step within a transaction: path, payload, the transaction.
 _Within: TypeAlias = Callable[[bytes, Any, _Running], None]
 
 
 class Serial:
-    """The states of a region, and its transactions one at a time."""
+    """The states of a region, and its transactions, one at a time."""
 
     def __init__(
-        self, graph: Graph, whole: Iterable[Drawn], ended: Callable[[int], Ended] | None = None
+        self,
+        graph: Graph,
+        whole: Iterable[TransactionNodes],
+        ended: Callable[[int], Ended] | None = None,
     ) -> None:
         self._graph = graph
         self._ended: dict[str, Ended] = {}
-        #: By state: what has been committed, and where, if that is asked for.
+        #: Committed values by state; and where each was written, if `ended` needs it.
         self._held: dict[str, dict[Any, Any]] = {}
         self._written: dict[tuple[str, Any], tuple[int, bytes]] = {}
         self._states: dict[int, State] = {}
         self._stable: set[Any] = set()
-        #: By the node that opens them.
+        #: Runs a transaction, by the node that opens it.
         self.process: dict[int, Callable[[int, bytes, Any], list[_Made]]] = {}
         whole = list(whole)
-        #: All nodes that it stands for.
+        #: All nodes that this replaces.
         self.nodes = frozenset(_inside(graph, whole))
-        for drawn in whole:
-            for number in drawn.states:
+        for transaction in whole:
+            for number in transaction.states:
                 state = graph.nodes[number]
                 assert isinstance(state, State)
                 self._held.setdefault(state.name, {})
                 if ended is not None:
                     self._ended[state.name] = ended(state.id)
                 self._states |= dict.fromkeys(state.accesses, state)
-        for drawn in whole:
-            run = self._alone if drawn.accesses[0].alone else self._together
-            self.process[drawn.open.id] = run(drawn)
+        for transaction in whole:
+            run = self._alone if transaction.accesses[0].alone else self._together
+            self.process[transaction.open.id] = run(transaction)
 
     def end(self) -> None:
-        """No transaction will follow that could see what these did."""
+        """No transaction follows that could see the effects of these."""
         for (state, key), (time, path) in self._written.items():
             self._ended[state](key, [(time, path, self._held[state][key], None)])
         self._written.clear()
@@ -342,10 +347,10 @@ class Serial:
         if self._ended:
             self._written[state, key] = (time, path)
 
-    # Decided by one access.
+    # Decided by a single access.
 
-    def _alone(self, drawn: Drawn) -> Callable[[int, bytes, Any], list[_Made]]:
-        (access,) = drawn.accesses
+    def _alone(self, transaction: TransactionNodes) -> Callable[[int, bytes, Any], list[_Made]]:
+        (access,) = transaction.accesses
         state = self._states[access.id]
         held, readers = self._held[state.name], self._ports(state, access)
         outcome, key_of = outcome_of(access), self._key_of(access)
@@ -368,7 +373,7 @@ class Serial:
             if "output" in readers:
                 made.append((time, running.path + _OUTPUT, readers["output"], (own, value)))
 
-        begin = self._within(drawn, self._graph.readers[drawn.open.id][0][0], decide)
+        begin = self._within(transaction, self._graph.readers[transaction.open.id][0][0], decide)
 
         def run(time: int, path: bytes, payload: Any) -> list[_Made]:
             nonlocal made
@@ -380,9 +385,9 @@ class Serial:
 
     # Decided by a closer.
 
-    def _together(self, drawn: Drawn) -> Callable[[int, bytes, Any], list[_Made]]:
-        begin = self._within(drawn, self._graph.readers[drawn.open.id][0][0], None)
-        close = drawn.close
+    def _together(self, transaction: TransactionNodes) -> Callable[[int, bytes, Any], list[_Made]]:
+        begin = self._within(transaction, self._graph.readers[transaction.open.id][0][0], None)
+        close = transaction.close
         requires = close is not None and bool(close.requires)
         verdict = verdict_of(close) if close is not None else None
         ports: list[tuple[str, int, bytes, int]] = []  # what, number, code, reader
@@ -427,21 +432,25 @@ class Serial:
 
         return run
 
-    def _within(self, drawn: Drawn, number: int, decide: _Within | None) -> _Within:
-        """The step of a node between opening and closing, with all that it leads to."""
+    def _within(
+        self, transaction: TransactionNodes, number: int, decide: _Within | None
+    ) -> _Within:
+        """The step of a node between opening and closing, with all steps after it."""
         node = self._graph.nodes[number]
         readers = [reader for reader, _ in self._graph.readers[number]]
         if isinstance(node, Map):
-            return _map_within(node, self._within(drawn, readers[0], decide))
+            return _map_within(node, self._within(transaction, readers[0], decide))
         if isinstance(node, Broadcast):
-            return _broadcast_within([self._within(drawn, reader, decide) for reader in readers])
+            return _broadcast_within(
+                [self._within(transaction, reader, decide) for reader in readers]
+            )
         if isinstance(node, Report):
             return _report_within(node)
         if isinstance(node, Access):
             if decide is not None:
                 return decide
             results = results_of(self._graph, self._states[node.id], node)
-            return self._access(node, [self._within(drawn, each, decide) for each in results])
+            return self._access(node, [self._within(transaction, each, decide) for each in results])
         raise InternalError(f"{node} cannot be in a transaction")
 
     def _access(self, access: Access, results: list[_Within]) -> _Within:
@@ -471,7 +480,7 @@ class Serial:
                 is_odd = value.__class__ is At
             except Exception:
                 is_odd = True
-            if is_odd:  # told as every runner tells it
+            if is_odd:  # raises the same error as in every runner
                 value, failed = outcome(before, payload, running.at)
             values[touched] = value
             if update is not None:
@@ -485,7 +494,7 @@ class Serial:
         return access_
 
     def _key_of(self, access: Access) -> Callable[[Any, tuple[int, int]], Any]:
-        """The key of a payload; one without a stable hash is refused, as everywhere."""
+        """The key of a payload. A key without a stable hash is refused, as everywhere."""
         balance, stable = balance_of(access, access.by), self._stable
 
         def key_of(payload: Any, at: tuple[int, int]) -> Any:
@@ -498,7 +507,7 @@ class Serial:
         return key_of
 
     def _ports(self, state: State, access: Access) -> dict[str, int]:
-        """Who reads what of an access that is decided alone."""
+        """The readers of an access that decides its transaction, by output."""
         return {
             what: reader
             for (number, what), (reader, _) in zip(
@@ -508,12 +517,12 @@ class Serial:
         }
 
 
-def _inside(graph: Graph, whole: list[Drawn]) -> Iterator[int]:
+def _inside(graph: Graph, whole: list[TransactionNodes]) -> Iterator[int]:
     """The nodes of these transactions, their states, and the merges before states and closers."""
-    for drawn in whole:
-        yield from drawn.nodes
-        ends = [graph.nodes[number] for number in drawn.states]
-        for node in [*ends, drawn.close]:
+    for transaction in whole:
+        yield from transaction.nodes
+        ends = [graph.nodes[number] for number in transaction.states]
+        for node in [*ends, transaction.close]:
             if node is not None:
                 yield node.id
                 source = graph.nodes[node.inputs[0].node]

@@ -1,16 +1,16 @@
-"""From a graph to stages: what runs in one pass, and what goes through a shuffle to the next.
+"""From a graph to stages: what runs in one pass, and what is shuffled to the next.
 
-A grouping, a fused reduction, a state or a cycle is a *unit*: it needs its items sorted, so a shuffle
-stands before it. Everything else (map, broadcast, merge) runs in the pass that made its input. Each
-sink has a plan of its own, of the units that lead to it and nothing else: the plan is a DataFrame,
-and a DataFrame is computed for whoever asks.
+A grouping, a fused reduction, a state or a cycle is a *unit*: it needs its items sorted, so there
+is a shuffle before it. Everything else (map, broadcast, merge) runs in the pass that made its
+input. Each sink has a plan of its own with only the units that lead to it, because a plan is a
+DataFrame, and Spark computes each DataFrame separately.
 
-Items between passes are rows of one kind, tagged with the unit they are for. A *frame* is a
-DataFrame of such rows and the set of units they are for. A stage takes frames, runs some units on
-them and lets rows for other units pass; each frame is read once. Where a stream forks and joins
-again, the two branches are therefore one frame, not two plans that Spark would compute twice (and
-2**n times, for n forks one after another); the price is that rows may pass a shuffle that they did
-not need. A flow without forks has no such rows.
+Items between passes are rows of one kind, tagged with the unit that they are for. A *frame* here is
+a DataFrame of such rows, with the set of units that they are for. A stage reads frames, runs some
+units on them and forwards rows for other units; each frame is read once. So where a stream forks
+and joins again, both branches are one frame, not two plans that Spark would compute twice (and 2**n
+times for n forks in a row). The price is that some rows pass through a shuffle that they did not
+need. A flow without forks has no such rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from emberflow.runners.batch.plan.ordering import Ordering
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A shuffle of some frames and a pass behind it that makes the next frame."""
+    """A shuffle of some frames, and the pass after it that makes the next frame."""
 
     frames: tuple[int, ...]
     units: tuple[int, ...]
@@ -36,11 +36,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """How the rows of a sink are made, or of all. Frames are numbered: the fronts', then the stages'."""
+    """How the rows of a sink, or of all, are made. Frames are numbered: fronts, then stages."""
 
     sink: Sink | None
     fronts: tuple[Front, ...]
-    #: The units that what enters by each of these fronts goes to.
+    #: For each front, the units that its elements go to.
     front_targets: tuple[frozenset[int], ...]
     stages: tuple[Stage, ...]
     #: The frames whose rows are all for the sink.
@@ -48,14 +48,14 @@ class SinkPlan:
 
 
 class Units:
-    """What of a graph needs its items sorted, and how items get from one to the next."""
+    """The units of a graph, and how items get from one unit to the next."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.layout = Layout(graph)
         self.ordering = Ordering(self.layout)
         self.units = self.ordering.units
-        #: By node: the number of the unit that it belongs to, for units that keep anything.
+        #: By node: the number of its unit, for stateful units.
         self.of_node = {
             node: number
             for number, unit in enumerate(self.units)
@@ -73,12 +73,12 @@ class Units:
 
     @property
     def sink_target(self) -> int:
-        """Stands for the sink among the numbers of units."""
+        """The number that stands for the sink among the numbers of units."""
         return len(self.units)
 
     @cached_property
     def behind(self) -> dict[int, list[int]]:
-        """By node: those that it depends on, with reductions fused."""
+        """By node: the nodes that it reads from, with reductions fused."""
         behind: dict[int, list[int]] = {node: [] for node in self.layout.nodes}
         for node, readers in self.ordering.joined.items():
             for reader in readers:
@@ -86,7 +86,7 @@ class Units:
         return behind
 
     def leading_to(self, sink: Sink | None) -> frozenset[int]:
-        """All nodes that a sink depends on, and the sink; all nodes, if it is None."""
+        """The sink and all nodes that it depends on; all nodes if it is None."""
         if sink is None:
             return frozenset(self.layout.nodes)
         found: set[int] = set()
@@ -99,7 +99,7 @@ class Units:
         return frozenset(found)
 
     def targets(self, nodes: tuple[int, ...], needed: frozenset[int]) -> frozenset[int]:
-        """The units, or the sink, that items of these nodes go to next."""
+        """The units, or the sink, that the output of these nodes goes to next."""
         found: set[int] = set()
         stack = [reader for node in nodes for reader in self.layout.readers[node]]
         seen: set[int] = set(nodes)
@@ -117,10 +117,10 @@ class Units:
         return frozenset(found)
 
     def keyed_node(self, unit: Unit, entry: int) -> int | None:
-        """The node whose key spreads what enters a cycle here; None if a round may change the key.
+        """The node whose key partitions a cycle's input; None if a round may change the key.
 
-        It is known to keep it where the one thing in the cycle that keeps state is a reduction of
-        ours, and what brings items back is known to leave their key alone.
+        A cycle keeps the key if its only stateful node is a reduction of ours and its maps are
+        known to leave the key alone.
         """
         if not unit.is_region:
             return unit.nodes[0]
@@ -141,7 +141,7 @@ class Units:
 
 
 def plan_of(units: Units, sink: Sink | None) -> SinkPlan:
-    """The stages that make the rows of a sink; of all there is, if it is None."""
+    """The stages that make the rows of a sink; of all sinks if it is None."""
     needed = units.leading_to(sink)
     fronts = tuple(front for front in units.graph.fronts.values() if front.id in needed)
     front_targets = tuple(units.targets((front.id,), needed) for front in fronts)
@@ -169,13 +169,14 @@ def _next_stage(
     frames: list[frozenset[int]],
     unread: set[int],
 ) -> tuple[set[int], set[int]]:
-    """Which frames the next stage reads, and which units run on them.
+    """The frames that the next stage reads, and the units that it runs on them.
 
-    A unit may run once no other unit that waits leads to it. Units are numbered in topological
-    order, so the first that waits always may; with it, all others that its frames have rows for.
+    A unit may run once no waiting unit leads to it. Units are numbered in topological order, so the
+    first waiting unit always may. The stage also runs all other such units that its frames have
+    rows for.
     """
     led_to: set[int] = set()
-    for number in waiting:  # in topological order, so what is led to is known in time
+    for number in waiting:  # in topological order
         led_to |= reached[number]
     ready = [number for number in waiting if number not in led_to]
     run, read = {ready[0]}, set[int]()

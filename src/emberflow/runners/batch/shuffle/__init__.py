@@ -1,1 +1,1 @@
-"""The shuffle of a batch: chunks of items between passes, sorted, spilled and in order."""
+"""The shuffle of a batch: rows of many items between passes, and sorts that spill to disk."""

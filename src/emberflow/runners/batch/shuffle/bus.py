@@ -1,21 +1,21 @@
 """Rows between passes: many items each, because a row costs Spark more than an item costs Python.
 
-Spark takes microseconds to bring a row from Arrow through a shuffle and a sort back to Arrow, and a
-flow has an item for each word. So a row is a *chunk*: items that go to one unit and whose key hashes
-are of one *slice*. What Spark has to know is the slice alone: it spreads rows by it and puts rows of
-one slice behind each other. The items of a slice are put in order behind the shuffle (`sorting`). ::
+Spark takes microseconds to move a row from Arrow through a shuffle and a sort back to Arrow, and a
+flow has an item for each word. So a row is a *chunk*: items for one unit whose key hashes fall into
+one *slice*. Spark needs to know only the slice: it distributes rows by it and puts the rows of one
+slice together. `sorting` sorts the items of a slice after the shuffle. ::
 
-    bucket    the unit that the items are for, and the number of the slice: what is hashed and sorted
+    bucket    the unit that the items are for, and the slice's number: Spark hashes and sorts by it
     time      the time of the first item
-    path      the rest of its place (`paths`)
+    path      the rest of its place (`emberflow.rows.paths`)
     payload   the items: their hashes and times as arrays, their paths and payloads as lists
 
-Guarantees: all items of a unit whose keys have one hash are in rows of one bucket; a row has items of
-one unit only, so what is for another unit passes as it is.
+Guarantees: all items of a unit whose keys have the same hash are in rows of one bucket. A row has
+items of one unit only, so a pass can forward rows for other units without looking into them.
 
-Slices are many, so that one of them is a small part of what a task has and fits in memory as a rule.
-Their numbers are chosen such that Spark's hash gives each of its partitions the same number of them;
-if Spark hashed otherwise, partitions would be less even, and nothing else would change.
+There are many slices, so that each is a small part of a task's items and usually fits in memory.
+Their numbers are chosen so that Spark's hash gives every partition equally many. If Spark hashed
+differently, partitions would be less even, and nothing else would change.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ _BUS: Final = pa.schema(
 HASH_BITS: Final = 32
 HASH_MASK: Final = (1 << HASH_BITS) - 1
 
-#: Items, and bytes of their payloads, that are cut into chunks at once: so many, over the number of
-#: slices, are in one row.
+#: Items, or bytes of payloads, that are collected before they are split into chunks. A row
+#: gets its share of them: one slice of many.
 _ITEMS_MAX: Final = 1 << 16
 _BYTES_MAX: Final = 8 << 20
-#: A chunk has no more bytes than this if it can be helped, since Spark moves thousands of rows at once.
+#: The aimed-at size of a chunk. Spark moves thousands of rows at once, so rows must stay small.
 _CHUNK_BYTES: Final = 1 << 16
 _CHUNK_ITEMS: Final = 1 << 12
 
-#: Slices in all, where there are fewer partitions than that.
+#: Slices in all, if there are fewer partitions than this.
 _SLICES: Final = 512
 
 _MARSHAL_VERSION: Final = 4
-#: Paths are short and shared by many elements; to look each of them up would cost more than it saves.
+#: The marshal version that does not look for repeated objects: paths are short, so it costs more
+#: than it saves.
 _WITHOUT_REFERENCES: Final = 2
 
 Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -67,11 +68,11 @@ Items: TypeAlias = tuple[Integers, Integers, list[bytes], list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Into how many partitions the next shuffle spreads rows, as far as one can tell."""
+    """How many partitions the next shuffle has, as far as is known here."""
 
     partitions: int = 1
-    #: From this number on there are no units, but the ends of a backfill (`ends`): their buckets stay as
-    #: they are, since the last shuffle has to tell them apart.
+    #: Targets from this number on are not units but the ends of a backfill (`ends`). Their buckets
+    #: stay as they are, because the last shuffle has to tell them apart.
     ends_from: int | None = None
 
     def buckets(self, target: int) -> Integers:
@@ -79,7 +80,7 @@ class Spread:
         return _buckets(target, self.partitions)
 
     def slices(self, buckets: Integers) -> tuple[Integers, Integers]:
-        """For the number of a unit and the hash of a key: the slice; and the bucket of each slice."""
+        """The slice of each (unit number, key hash), and the bucket of each slice."""
         ends = self._ends(buckets)
         if ends is None or not ends.any():
             return self._slices_of_units(buckets)
@@ -92,7 +93,7 @@ class Spread:
         return slices, np.concatenate((table, found))
 
     def hashes(self, buckets: Integers) -> Integers:
-        """What the items of a bucket are sorted by, before their places. Ends have no keys."""
+        """What the items of a bucket are sorted by, before their places. Ends have no keys: 0."""
         ends = self._ends(buckets)
         hashes = buckets & HASH_MASK
         return hashes if ends is None else np.where(ends, 0, hashes)
@@ -121,7 +122,7 @@ def _buckets(target: int, partitions: int) -> Integers:
     lacking = np.full(partitions, each)
     start, step = 0, 2 * partitions * each
     while lacking.any():
-        if start > HASH_MASK - step:  # what Spark calls a hash is none: any numbers will do
+        if start > HASH_MASK - step:  # Spark's hash is not what this expects: use any numbers
             return (target << HASH_BITS) + np.arange(partitions * each, dtype=np.int64)
         numbers = (target << HASH_BITS) + np.arange(start, start + step, dtype=np.int64)
         start += step
@@ -137,7 +138,7 @@ def _buckets(target: int, partitions: int) -> Integers:
 
 
 def spark_hash(numbers: Integers) -> Integers:
-    """What Spark's ``hash`` gives for a column of longs: Murmur3, with seed 42."""
+    """Spark's ``hash`` of a column of longs: Murmur3 with seed 42."""
     halves = numbers.astype(np.int64).view(np.uint64)
     mixed = np.full(len(numbers), 42, np.uint32)
     for half in (halves & np.uint64(HASH_MASK), halves >> np.uint64(HASH_BITS)):
@@ -161,7 +162,7 @@ def spark_hash(numbers: Integers) -> Integers:
 def chunk(
     hashes: Integers, times: Integers, paths: list[bytes], kind: str, payloads: list[Any]
 ) -> bytes:
-    """Items as the payload of a row."""
+    """Items, serialized as the payload of a row."""
     return marshal.dumps(
         (
             hashes.astype(np.uint32).tobytes(),
@@ -186,10 +187,10 @@ def unchunked(data: bytes) -> Items:
 
 
 class BusRows:
-    """Takes items, and gives rows for the next shuffle."""
+    """Collects items and makes rows for the next shuffle."""
 
     def __init__(self, spread: Spread) -> None:
-        #: Items, and about how many bytes, that have been taken so far.
+        #: Items, and their approximate bytes, that were added so far.
         self.taken = self.taken_bytes = 0
         self._spread = spread
         self._clear()
@@ -208,7 +209,7 @@ class BusRows:
         paths: list[bytes],
         payloads: list[Any],
     ) -> None:
-        """Take items; a bucket is a unit's number and a key's hash."""
+        """Add items. A bucket is a unit's number and a key's hash."""
         if not times:
             return
         column = column_of(payloads)
@@ -236,7 +237,7 @@ class BusRows:
         self._clear()
         slices, bucket_of = self._spread.slices(buckets)
         if len(bucket_of) <= 1 << 16:
-            slices = slices.astype(np.uint16)  # which numpy sorts in no time
+            slices = slices.astype(np.uint16)  # numpy sorts these by radix
         order = np.argsort(slices, kind="stable")
         slices, hashes, times = slices[order], self._spread.hashes(buckets[order]), times[order]
         numbers = order.tolist()
@@ -245,8 +246,8 @@ class BusRows:
         starts = _starts(slices, max(1, min(_CHUNK_ITEMS, _CHUNK_BYTES // per_item)))
         first_paths = [paths[start] for start in starts]
         chunks: list[bytes] = []
-        # From the end: what is cut off a list is in no other one then, and marshal need not look for
-        # it among all that it has written.
+        # From the end, and deleted there: then the objects of a chunk have one reference each, and
+        # marshal does not look for them among those already written.
         end = len(numbers)
         for start in reversed(starts):
             some, them = paths[start:], payloads[start:]
@@ -267,7 +268,7 @@ def _picked(values: list[Any], numbers: list[int]) -> list[Any]:
 
 
 def _starts(slices: Any, most: int) -> list[int]:
-    """Where chunks begin: with every slice, and within it after so many items."""
+    """Where chunks begin: with every slice, and after this many items within a slice."""
     begins = np.flatnonzero(np.concatenate(([True], slices[1:] != slices[:-1])))
     lengths = np.diff(np.append(begins, len(slices)))
     if lengths.max() <= most:

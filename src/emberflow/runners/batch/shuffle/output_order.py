@@ -1,8 +1,8 @@
-"""The rows that a task makes for a sink, in the order of their places.
+"""Sorts the rows that a task makes for a sink by place.
 
-A pass makes rows key by key, and whoever reads a partition wants them by time. Spark could sort them,
-row by row; here they are columns still, and a sort of columns costs a fraction of it. Rows are kept
-while they are few; what is more than a task should hold is put away in runs (`spilling`).
+A pass makes rows key by key, but readers of a partition expect them by time. Spark could sort them
+row by row; here they are still columns, which sort at a fraction of the cost. Few rows are held in
+memory; more than a task should hold are spilled to runs (`spilling`).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import pyarrow as pa
 from emberflow.rows.outputs import PATH, TIME
 from emberflow.runners.batch.shuffle.spilling import Spilling, nameless_file
 
-#: Bytes of columns that are sorted in memory, and of what is yielded at once.
+#: Bytes of columns that are sorted in memory, and rows that are yielded at once.
 _BYTES_MAX: Final = 48 << 20
 _ROWS: Final = 10_000
-#: Rows of a block of a file, and how many bytes of them there should be at most.
+#: Rows of a block in a file, at most, and the aimed-at number of bytes.
 _BLOCK_ROWS: Final = 4_096
 _BLOCK_BYTES: Final = 1 << 18
-#: Files that are merged at once.
+#: How many files are merged at once.
 _FILES_MAX: Final = 64
-#: Paths of up to so many bytes are compared as numbers.
+#: Paths of up to this many bytes are compared as numbers.
 _PATH_MAX: Final = 32
 
 
 class OutputSorter(Spilling[pa.RecordBatch, BinaryIO]):
-    """Takes rows of a sink in any order, and gives them in that of their places."""
+    """Takes rows of a sink in any order and yields them by place."""
 
     def __init__(self, schema: pa.Schema) -> None:
         super().__init__(_FILES_MAX)
@@ -57,11 +57,11 @@ class OutputSorter(Spilling[pa.RecordBatch, BinaryIO]):
         self._batches, self._bytes = [], 0
 
     def _held(self) -> Iterator[pa.RecordBatch]:
-        """What is at hand, as one block."""
+        """The rows in memory, as one sorted block."""
         batches, self._batches, self._bytes = self._batches, [], 0
         return iter([self._sorted(batches)] if batches else ())
 
-    # What `Spilling` wants to know.
+    # The methods that `Spilling` needs.
 
     def _written(self, blocks: Iterator[pa.RecordBatch]) -> BinaryIO:
         file = nameless_file()
@@ -104,7 +104,7 @@ class OutputSorter(Spilling[pa.RecordBatch, BinaryIO]):
         if longest > _PATH_MAX:
             places = list(zip(times.tolist(), paths.to_pylist(), strict=True))
             return pa.array(sorted(range(len(places)), key=places.__getitem__), pa.int64())
-        # Filled up with zeros they compare as before: see `sorting`.
+        # Padding with zeros does not change the order: see `sorting`.
         words = -(-longest // 8)
         filled = np.zeros((len(paths), 8 * words), np.uint8)
         filled[np.arange(8 * words) < lengths[:, None]] = np.frombuffer(data, np.uint8)[

@@ -1,16 +1,16 @@
-"""The items of a slice in the order of (key hash, place), however many they are.
+"""Sorts the items of a slice by (key hash, place), however many there are.
 
-Chunks of a slice come in any order. They are kept as they came, as bytes, while they are few, and
-sorted at once when the slice ends. If they are more than a task should hold, they are put away in runs
-(`spilling`). So a task needs the memory of `_BYTES_MAX` and what a merge of `_RUNS_MAX` blocks takes,
-whether it has a slice of many keys or all the history of one.
+The chunks of a slice arrive in any order. They are held as bytes and sorted when the slice ends. If
+they are more than a task should hold, they are spilled to runs (`spilling`). So a task needs
+`_BYTES_MAX` and the memory to merge `_RUNS_MAX` blocks, whether a slice has many keys or the whole
+history of one.
 
-Two items at one place of one key would make the order a whim, and the output with it. That cannot be
-but for an input that has a time twice, and it is an error.
+Two items with the same key and place would have no defined order, and so neither would the output.
+That happens only if the input has a time twice, and it is an error.
 
-**Paths as numbers.** numpy sorts numbers. A path filled up with zeros to a whole number of words
-compares as it did before: were one path another one and zeros behind it, then a code of an int would
-begin with a zero, and none does (`paths`).
+**Paths as numbers.** numpy sorts numbers fast. Padding paths with zeros to whole words does not
+change their order: two paths that become equal would differ by zero bytes at the end, but the code
+of an int never begins with a zero (`emberflow.rows.paths`).
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from emberflow.runners.batch.shuffle.bus import (
 )
 from emberflow.runners.batch.shuffle.spilling import Spilling, nameless_file
 
-#: Bytes of chunks that are sorted in memory. As objects they take several times as much.
+#: Bytes of chunks that are held in memory. As objects they take several times as much.
 _BYTES_MAX: Final = 8 << 20
-#: Items of a block of a run, and how many bytes of them there should be at most.
+#: Items of a block of a run, at most, and the aimed-at number of bytes.
 _BLOCK_ITEMS: Final = 2_048
 _BLOCK_BYTES: Final = 1 << 17
-#: Items of the first block, which tells how large items are.
+#: Items of the first block, which shows how large items are.
 _SAMPLED: Final = 16
-#: Runs that are merged at once.
+#: How many runs are merged at once.
 _RUNS_MAX: Final = 64
 
 _HASH_BITS: Final = np.uint64(HASH_BITS)
 
-#: Paths of up to so many bytes are compared as numbers.
+#: Paths of up to this many bytes are compared as numbers.
 _PATH_MAX: Final = 32
 
 
-#: ``(time, path)`` of two items at one place: what to raise.
+#: Makes the error for two items at the same ``(time, path)``.
 Doubled: TypeAlias = Callable[[int, bytes], Exception]
 
 
 def doubled_in(graph: Graph) -> Doubled:
-    """What to say of an element of a flow that is there twice."""
+    """Makes the error for an element that is there twice."""
 
     def doubled(time: int, path: bytes) -> InputError:
         front, *ids = decoded_path(path)
-        if front < 0:  # scheduled: the element that it comes from
+        if front < 0:  # a scheduled item: name the element that it comes from
             time, front = ids[0], ids[1]
         names = [name for name, known in graph.fronts.items() if known.index == front]
         return InputError(
@@ -73,7 +73,7 @@ def doubled_in(graph: Graph) -> Doubled:
 
 
 class Sorter(Spilling[Items, "_Run"]):
-    """Takes the chunks of one slice after the other, and gives the items of each in order."""
+    """Takes the chunks of one slice after another and yields the items of each in order."""
 
     def __init__(self, doubled: Doubled) -> None:
         super().__init__(_RUNS_MAX)
@@ -82,30 +82,30 @@ class Sorter(Spilling[Items, "_Run"]):
         self._bytes = 0
 
     def add(self, data: bytes) -> None:
-        """Take a chunk."""
+        """Add a chunk of the present slice."""
         self._chunks.append(data)
         self._bytes += len(data)
         if self._bytes >= _BYTES_MAX:
             self._put_away(self._held())
 
     def ended(self) -> Iterator[Items]:
-        """The items of all chunks so far, which are a whole slice, sorted."""
+        """The slice is complete: its items, sorted."""
         try:
             yield from self._with_runs(self._held())
         finally:
             self.close()
 
     def close(self) -> None:
-        """Forget all that there is."""
+        """Drop everything held or spilled."""
         self._drop_runs()
         self._chunks, self._bytes = [], 0
 
     def _held(self) -> Iterator[Items]:
-        """What is at hand, as one block."""
+        """The chunks in memory, as one sorted block."""
         chunks, self._chunks, self._bytes = self._chunks, [], 0
         return iter([_in_order(map(unchunked, chunks), self._doubled)] if chunks else ())
 
-    # What `Spilling` wants to know.
+    # The methods that `Spilling` needs.
 
     def _written(self, blocks: Iterator[Items]) -> _Run:
         return _Run(blocks)
@@ -149,7 +149,7 @@ def _in_order(parts: Iterable[Items], doubled: Doubled) -> Items:
 
 
 def _order(hashes: Integers, times: Integers, paths: list[bytes]) -> tuple[Integers, Integers]:
-    """The order of items, and the positions in it whose item is at the same place as the next."""
+    """The order of the items, and the positions in it where an item has the same place as the next."""
     longest = max(map(len, paths))
     if longest > _PATH_MAX:
         places = list(zip(hashes.tolist(), times.tolist(), paths, strict=True))
@@ -158,10 +158,10 @@ def _order(hashes: Integers, times: Integers, paths: list[bytes]) -> tuple[Integ
         return np.array(order, np.int64), np.array(twice, np.int64)
     words = -(-longest // 8)
     numbers = np.array(paths, f"S{8 * words}").view(">u8").reshape(-1, words).astype(np.uint64)
-    # The last of them counts most.
+    # The last column is the primary key of lexsort.
     columns: list[Any] = [numbers[:, word] for word in reversed(range(words))]
     least = times.min()
-    if int(times.max()) - int(least) <= HASH_MASK:  # both in one number
+    if int(times.max()) - int(least) <= HASH_MASK:  # hash and time fit in one number
         columns.append(hashes.astype(np.uint64) << _HASH_BITS | (times - least).astype(np.uint64))
     else:
         columns += [times, hashes]
@@ -174,7 +174,7 @@ def _order(hashes: Integers, times: Integers, paths: list[bytes]) -> tuple[Integ
 
 
 class _Run:
-    """Sorted items in a file, a block after the other."""
+    """Sorted items in a file, block by block."""
 
     def __init__(self, blocks: Iterator[Items]) -> None:
         self._file = nameless_file()
@@ -190,7 +190,7 @@ class _Run:
                     )
                     self._ends.append(self._file.tell())
                     start = end
-                    # The next block has as many as would have made this one of the size aimed at.
+                    # Size the next block by the bytes per item of this one.
                     size = max(1, min(_BLOCK_ITEMS, len(values) * _BLOCK_BYTES // max(1, count)))
             self._file.flush()
         except BaseException:

@@ -1,11 +1,11 @@
-"""A sort of more than fits in memory: sorted runs in files, merged a block of each at a time.
+"""An external merge sort: sorted runs in files, merged one block of each at a time.
 
-What is at hand is sorted when it is too much to hold, and written to a file, a *run*; at the end all
-runs are merged. So a task needs the memory of what it holds at once and of one block of each run, and
-a run is merged with others as soon as there are too many of them. Files are where Spark puts its own,
-and have no name: they are gone with the process, however it ends.
+When a task holds too much, it sorts it and writes it to a file, a *run*; at the end all runs are
+merged. When there are too many runs, some are merged earlier. So a task needs memory for what it
+holds at once and for one block of each run. The files are where Spark puts its own. They have no
+name, so they disappear with the process, however it ends.
 
-What blocks and runs are is for those who sort: items (`sorting`) or rows of a sink (`output_order`).
+Subclasses define blocks and runs: of items (`sorting`) or of rows of a sink (`output_order`).
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ class Run(Protocol):
 
 R = TypeVar("R", bound=Run)
 
-#: The first and the last place of a block, the block, and the run that the next one comes from.
+#: The first and last place of a block, the block, and the rest of its run.
 _Head: TypeAlias = tuple[Any, Any, B, Iterator[B]]
 
 
 class Spilling(ABC, Generic[B, R]):
-    """The runs of a sort that is under way, of which so many are merged at once."""
+    """The runs of a sort under way, of which at most ``runs_max`` are merged at once."""
 
     def __init__(self, runs_max: int) -> None:
         self._runs_max = runs_max
-        #: Runs by level: those of level ``n`` are made of ``runs_max`` of level ``n - 1``.
+        #: Runs by level: a run of level ``n`` is merged from ``runs_max`` runs of level ``n - 1``.
         self._levels: list[list[R]] = []
 
-    # What blocks are.
+    # Defined by subclasses.
 
     @abstractmethod
     def _written(self, blocks: Iterator[B]) -> R:
-        """A run of these blocks."""
+        """Write these blocks as a run."""
 
     @abstractmethod
     def _blocks(self, run: R) -> Iterator[B]:
-        """The blocks of a run again."""
+        """Read the blocks of a run."""
 
     @abstractmethod
     def _size(self, block: B) -> int:
-        """How many are in a block."""
+        """The number of entries in a block."""
 
     @abstractmethod
     def _place(self, block: B, number: int) -> Any:
-        """What a block is sorted by, of one in it."""
+        """The sort key of one entry."""
 
     @abstractmethod
     def _part(self, block: B, start: int, end: int) -> B:
-        """Some of a block, those that follow each other."""
+        """Consecutive entries of a block."""
 
     @abstractmethod
     def _sorted(self, parts: list[B]) -> B:
-        """All of some blocks, in order."""
+        """The entries of all these blocks, sorted, as one block."""
 
     # Runs.
 
     def _put_away(self, blocks: Iterator[B], level: int = 0) -> None:
-        """Write a run."""
+        """Write a run, and merge runs of a level that has become full."""
         if level == len(self._levels):
             self._levels.append([])
         runs = self._levels[level]
@@ -82,7 +82,7 @@ class Spilling(ABC, Generic[B, R]):
             runs.clear()
 
     def _with_runs(self, held: Iterator[B]) -> Iterator[B]:
-        """What is at hand, in order, with all that was put away."""
+        """Merge what is in memory with all runs."""
         runs = [self._blocks(run) for runs in self._levels for run in runs]
         return self._merged([*runs, held]) if runs else held
 
@@ -93,10 +93,11 @@ class Spilling(ABC, Generic[B, R]):
         self._levels = []
 
     def _merged(self, runs: list[Iterator[B]]) -> Iterator[B]:
-        """The blocks of several runs in order.
+        """Merge several runs.
 
-        Of each run one block is at hand. What is not beyond the end of any of these blocks may go:
-        whatever is still in a file is beyond it. At least one block is used up by that.
+        One block of each run is in memory. Everything up to the least last entry of these blocks
+        may be yielded, because everything still in files comes after it. That uses up at least one
+        block.
         """
         heads: list[_Head[B]] = []
         for run in runs:
@@ -107,7 +108,7 @@ class Spilling(ABC, Generic[B, R]):
             left: list[_Head[B]] = []
             for head in heads:
                 first, last, block, run = head
-                if first > bound:  # as most are, where runs follow each other
+                if first > bound:  # true for most heads if runs do not overlap
                     left.append(head)
                 elif last == bound:
                     parts.append(block)
@@ -129,7 +130,7 @@ class Spilling(ABC, Generic[B, R]):
 
 
 def nameless_file() -> BinaryIO:
-    """A file where Spark puts its own, which is gone with the process however that ends."""
+    """An unnamed temporary file in Spark's local folder, which disappears with the process."""
     folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     folder = folders[os.getpid() % len(folders)]
     return tempfile.TemporaryFile(dir=folder if os.path.isdir(folder) else None)

@@ -1,9 +1,9 @@
-"""What a function was seen to call that makes it look impure: clocks, random numbers, ``hash``, ``id``.
+"""Suspicious builtins that a function was seen to call: clocks, random numbers, ``hash``, ``id``.
 
-While a function runs, `Witness` is told of every builtin that it or anything under it calls
-(`sys.setprofile`), and notes the suspicious ones with the user's line. What has no builtin to be seen
-(NumPy) is looked for in the names that the code uses. Clues explain two different results; they
-never stand in for them, because a function may well time itself and be pure.
+While a function runs, `Witness` sees every builtin that it calls, directly or not
+(`sys.setprofile`), and notes the suspicious ones with the user's line. Calls that are invisible to
+it (NumPy) are guessed from the names in the code. Clues explain two different results; they never
+replace them: a function may time itself and still be pure.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _MODULES: dict[str, ClueKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Clue:
-    """Something that a function calls. ``sure`` ones differ from call to call by their nature."""
+    """A suspicious call. ``sure`` means that its result by nature differs from call to call."""
 
     kind: ClueKind
     text: str
@@ -72,14 +72,14 @@ class Clue:
 
 
 class Witness:
-    """Notes clues while it is entered. Not of logging: it reads a clock, and only for the log."""
+    """Collects clues between enter and exit. Ignores logging, which reads a clock only for the log."""
 
     def __init__(self) -> None:
         self.clues: dict[Clue, None] = {}
 
     def __enter__(self) -> Witness:
-        # A garbage collection calls whatever has asked to be told of it (tools that time it, say),
-        # in the middle of whoever happens to run: none of that is the function's doing.
+        # A garbage collection runs its callbacks (of profilers, say) inside whatever function is
+        # running. The function is not to blame for what they call.
         self._collecting = gc.isenabled()
         gc.disable()
         self._before = sys.getprofile()
@@ -103,7 +103,8 @@ class Witness:
             module = at.f_globals.get("__name__", "")
             if module == "logging":
                 return
-            name = f"{module}.{at.f_code.co_name}()"  # shuffle, and not the getrandbits under it
+            # show shuffle(), not the getrandbits() that it calls
+            name = f"{module}.{at.f_code.co_name}()"
             at = at.f_back
         text = f"it calls {name}"
         if at is not None and not at.f_code.co_filename.startswith(_OURS):
@@ -114,7 +115,7 @@ class Witness:
 def _kind_of(called: Any) -> tuple[ClueKind | None, bool]:
     owner = getattr(called, "__self__", None)
     if isinstance(owner, random.Random):
-        # Another generator than the common one may have been made, from a seed, in this very call.
+        # A generator other than the global one may have been seeded within this very call.
         return "random", owner is random._inst
     if isinstance(owner, type) and issubclass(owner, datetime.date):
         return ("clock" if called.__name__ in ("now", "utcnow", "today") else None), True
@@ -133,7 +134,7 @@ def _owner_name(called: Any) -> str:
 
 
 def clues_in_code(function: Callable[..., Any]) -> list[Clue]:
-    """Clues in the names that a function uses, for what no witness can see."""
+    """Clues guessed from the names that a function uses, for calls that no witness can see."""
     found: dict[Clue, None] = {}
     for reached in reached_by(function):
         for name, value in globals_of(reached).items():

@@ -1,7 +1,7 @@
-"""A finding: one function of the user that is not pure, and why it looks so.
+"""A finding: one function of the user that is not pure, and the probable cause.
 
-Every finding rests on two different results, or on an argument that was changed. The cause is named
-by what explains the difference best; the words of `why` also tell what else was seen.
+Every finding rests on two different results, or on an argument that was changed. The cause is the
+best explanation of the difference; `why` also lists what else was seen.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 from emberflow.errors import shortened
 from emberflow.runners.verify.functions.clues import Clue, ClueKind, clues_in_code
-from emberflow.runners.verify.functions.results import fresh, same
+from emberflow.runners.verify.functions.comparison import fresh, same
 from emberflow.runners.verify.functions.sites import Site, attempt
-from emberflow.runners.verify.functions.variables import changing, keeping, places_of
+from emberflow.runners.verify.functions.variables import changing, keeping, variables_of
 from emberflow.values.functions import name_of
 
 CLOCK = "reads a clock"
@@ -48,15 +48,15 @@ ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """All in words, so that it can be told by another process."""
+    """All fields are texts or numbers, so that a child process can send a finding."""
 
-    #: None where no single function could be found.
+    #: None if no single function could be found.
     site: int | None
     cause: str
     why: tuple[str, ...]
-    #: How the function was called.
+    #: The call, as code.
     call: str
-    #: The two that differ, each with the words for when it was.
+    #: The two results that differ, each with a label that says when it was seen.
     results: tuple[tuple[str, str], tuple[str, str]]
 
 
@@ -68,7 +68,7 @@ def changed_argument(site: Site, before: Any, after: Any) -> Finding | None:
             return Finding(
                 site.index,
                 cause,
-                (f"argument {number + 1} of {len(before)} is another value after the call",),
+                (f"argument {number + 1} of {len(before)} has another value after the call",),
                 _call(site, before),
                 (("before the call", shortened(old)), ("after the call", shortened(new))),
             )
@@ -76,8 +76,8 @@ def changed_argument(site: Site, before: Any, after: Any) -> Finding | None:
 
 
 def changed_result(site: Site, arguments: bytes, before: Any, after: Any) -> Finding:
-    """The finding that a call changed what an earlier call had returned."""
-    why = ("what it returned is changed by its next call", *keeping(site.function))
+    """The finding that a call changed the value that an earlier call had returned."""
+    why = ("its next call changes the value that it returned", *keeping(site.function))
     return Finding(
         site.index,
         STATE,
@@ -97,17 +97,17 @@ def different_results(
 ) -> Finding:
     """The finding that a function gave two results within one process.
 
-    ``original`` are the very arguments of the first call. A function that keeps to its first result
-    for them, and has another one for equal ones, looks at which objects they are.
+    ``original`` are the argument objects of the first call. If the function repeats its first
+    result for them, but not for equal copies, it depends on the identity of its arguments.
     """
     (_, first), _ = results
     if original is not None and all(same(first, attempt(site, original)) for _ in range(2)):
         if holds_a_set(original):
-            cause, why = SET, ["a copy of a set that it gets goes through its members otherwise"]
+            cause, why = SET, ["a copy of the set that it gets is iterated in another order"]
         else:
             cause, why = (
                 IDENTITY,
-                ["it keeps to its result for the same objects, not for equal ones"],
+                ["it repeats its result for the same objects, but not for equal ones"],
             )
             why += _texts(clues, "id")
     else:
@@ -117,7 +117,7 @@ def different_results(
 
 def _changing_cause(site: Site, arguments: bytes, clues: list[Clue]) -> tuple[str, list[str]]:
     function = site.function
-    held = any(isinstance(value, random.Random) for value in places_of(function).values())
+    held = any(isinstance(value, random.Random) for value in variables_of(function).values())
     sure = [clue for clue in clues if clue.sure or held]
     changed = changing(function, lambda: attempt(site, fresh(arguments)))
     guessed = clues_in_code(function)
@@ -132,7 +132,7 @@ def _changing_cause(site: Site, arguments: bytes, clues: list[Clue]) -> tuple[st
     for cause, why in ranked:
         if why:
             return cause, [*why, *(changed if cause is not STATE else [])]
-    return UNKNOWN, ["nothing that it calls or keeps explains it"]
+    return UNKNOWN, ["nothing that it calls, and no variable that it keeps, explains it"]
 
 
 def different_processes(
@@ -150,7 +150,7 @@ def different_processes(
     elif cause == SET:
         why = ["its result changes with PYTHONHASHSEED, as the order of a set of strings does"]
     elif cause == STATE:
-        why = ["in a process where it was called in another order, or not before, it differs"]
+        why = ["its result differs in a process that made other calls before this one"]
         why += keeping(site.function)
     else:
         why = ["it differs between processes, also with the same PYTHONHASHSEED"]
@@ -188,7 +188,7 @@ def _texts(clues: Iterable[Clue], *kinds: ClueKind) -> list[str]:
 
 
 def holds_a_set(value: Any, depth: int = 5) -> bool:
-    """Whether there is a set somewhere in a value, as far as it is worth looking."""
+    """Whether there is a set within a value, down to this depth."""
     if isinstance(value, set | frozenset):
         return len(value) > 1
     if depth == 0 or isinstance(value, str | bytes):

@@ -1,14 +1,14 @@
-"""What is put in the place of a function: it records calls, checks them, or answers from memory.
+"""Callables that replace a user's function: they record calls, check them, or memoise them.
 
-`Checker` judges each call by itself, right where it happens:
+`Checker` judges each call where it happens:
 
-1. the arguments are saved, the function is called, and the arguments must be what they were;
-2. what the function returned the time before must still be what it was;
-3. called again with fresh copies of the arguments it must give the same;
-4. and so it must at the end of the run, when all calls are made once more, the last one first.
+1. The arguments must be unchanged after the call.
+2. The result of the previous call must be unchanged.
+3. A second call with copies of the arguments must give the same result.
+4. So must another call at the end of the run, when all calls are repeated in reverse order.
 
-Each function is judged on its own arguments, so a wrong value that another one made upstream never
-puts the blame here. A call whose arguments or result cannot be copied is let through and counted.
+Each function is judged on its own arguments, so a wrong value made upstream never puts the blame on
+it. A call whose arguments or result cannot be copied is not checked, but counted.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from emberflow.runners.verify.functions.clues import Clue, Witness
-from emberflow.runners.verify.functions.findings import (
-    Finding,
-    changed_argument,
-    changed_result,
-    different_results,
-)
-from emberflow.runners.verify.functions.results import (
+from emberflow.runners.verify.functions.comparison import (
     NotComparableError,
     fingerprint,
     fresh,
     same,
     saved,
 )
+from emberflow.runners.verify.functions.findings import (
+    Finding,
+    changed_argument,
+    changed_result,
+    different_results,
+)
 from emberflow.runners.verify.functions.sites import Raised, Site, Watch, attempt, raised
 
 
 class RecordedCall(NamedTuple):
-    """A call: its site, and copies of its arguments and of its result."""
+    """A call: its site, and saved copies of its arguments and result."""
 
     site: int
     arguments: bytes
@@ -42,7 +42,7 @@ class RecordedCall(NamedTuple):
 
 
 class FoundError(BaseException):
-    """Ends a run at the first finding. No ``except Exception`` of a runner may catch it."""
+    """Ends a run at the first finding. No runner's ``except Exception`` may catch it."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding)
@@ -50,7 +50,7 @@ class FoundError(BaseException):
 
 
 def recording(records: list[RecordedCall]) -> Watch:
-    """Note every call that can be noted."""
+    """Record every call whose arguments and result can be copied."""
 
     def watch(site: Site) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -75,9 +75,9 @@ def _note(records: list[RecordedCall], site: Site, arguments: bytes | None, resu
 
 
 def memoised(memory: dict[tuple[int, str], Any], *, but: int | None = None) -> Watch:
-    """Answer equal arguments with the first answer: functions that are pure by force.
+    """Return the first result again for equal arguments, which forces every function to be pure.
 
-    The function of the site ``but`` is left as it is.
+    The function of the site ``but`` is called each time.
     """
 
     def watch(site: Site) -> Callable[..., Any]:
@@ -108,7 +108,7 @@ class Checker:
         self.sites = sites
         self.records: list[RecordedCall] = []
         self.unchecked = 0
-        #: By site: what the function was seen to call.
+        #: By site: the suspicious calls that were seen.
         self.clues: dict[int, dict[Clue, None]] = {site.index: {} for site in sites}
         self._returned: dict[int, tuple[Any, RecordedCall]] = {}
 
@@ -136,7 +136,7 @@ class Checker:
 
     def _check(self, site: Site, arguments: tuple[Any, ...], before: bytes, result: Any) -> None:
         if _saved(arguments) != before:
-            # Other bytes may still be the same value: a cached property, a set that was rebuilt.
+            # Other bytes may still be an equal value: a property was cached, a set was rebuilt.
             _raise_if(changed_argument(site, fresh(before), arguments))
         data = _saved(result)
         if data is None:
@@ -169,7 +169,7 @@ class Checker:
         return result
 
     def check_at_the_end(self) -> None:
-        """Make all calls once more, the last one first."""
+        """Repeat all calls in reverse order."""
         for record in reversed(self.records):
             site = self.sites[record.site]
             try:
@@ -186,7 +186,7 @@ class Checker:
 def conflict(
     sites: Sequence[Site], some: Iterable[RecordedCall], others: Iterable[RecordedCall]
 ) -> tuple[Site, RecordedCall, RecordedCall] | None:
-    """The first site, in the order of the graph, whose recorded calls are no function."""
+    """The first site, in graph order, that has two results for the same arguments."""
     known: dict[tuple[int, str], RecordedCall] = {}
     found: tuple[Site, RecordedCall, RecordedCall] | None = None
     for record in (*some, *others):
@@ -202,12 +202,12 @@ def conflict(
 
 
 def are_same(one: bytes, other: bytes) -> bool:
-    """Whether two saved values are the same; raises `NotComparableError` where that can't be told."""
+    """Whether two saved values are the same. Raises `NotComparableError` if it cannot be decided."""
     return one == other or same(fresh(one), fresh(other))
 
 
 def agree(one: bytes | None, other: bytes | None) -> bool:
-    """Whether two saved values are the same, as far as can be told."""
+    """Whether two saved values are the same, or cannot be compared."""
     try:
         return one is None or other is None or are_same(one, other)
     except NotComparableError:

@@ -1,15 +1,15 @@
-"""Where a graph calls functions of the user, and how to put others in their place.
+"""Where a graph calls the user's functions, and how to replace them.
 
-A step may call its functions itself (`map`) or through callables of our own that hold them, at any
-depth: ``Combined(first, combine)``, a closure of `fold`, a step of a window. A *site* is one function
-of the user at one node. `watched` builds the same graph with another callable at every site, so that
-calls can be recorded, checked or answered from memory; a runner can't tell the difference.
+A node may call a function itself (`map`), or through a callable of ours that holds it, at any
+depth: ``Combined(first, combine)``, a closure of `fold`, a step of a window. A *site* is one
+function of the user at one node. `watched` builds the same graph with another callable at every
+site, so that calls can be recorded, checked or memoised; runners cannot tell the difference.
 
-The holders are copied by pickling them, with the user's functions left out and the others put in on
-the way back (pickle's persistent ids). So whatever holds a function need not know of this, as long
-as it can be pickled, which every graph must be anyway.
+It copies the holders by pickling them: pickle's persistent ids leave the user's functions out, and
+the replacements are put in when unpickling. So a holder needs no support for this beyond being
+picklable, which every graph must be anyway.
 
-The sites of a graph are the same, in the same order, in every process.
+A graph has the same sites in the same order in every process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from emberflow.values.functions import UserFunction, code_of
 _PACKAGE = str(Path(__file__).parents[3])
 _JOINS = "emberflow.dsl.operators.join"
 
-#: What a `flat_map` takes as it is: payloads, or a mistake that it tells.
+#: Results of a `flat_map` that are not iterated here: collections of payloads, or values that it
+#: refuses.
 _AS_IT_IS = (list, tuple, str, bytes, bytearray, set, frozenset, dict)
 
 
@@ -42,7 +43,7 @@ class Site:
     node: int
     step: str
     given: UserFunction
-    #: How the node calls it: as a map does, or as a part of something of ours.
+    #: How the node calls it: the mode of the map, or "part" if it is held by a callable of ours.
     mode: str
     #: Whether its first argument is an accumulator.
     accumulates: bool
@@ -56,7 +57,7 @@ class Site:
         return self.given.role == "key"
 
     def call(self, arguments: tuple[Any, ...]) -> Any:
-        """The function's result, as the node will look at it: a generator has run to its end."""
+        """The result as the node will see it: a generator has been run to its end."""
         result = self.function(*arguments)
         if (
             self.mode == "many"
@@ -69,7 +70,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """In the place of a result: what a call raised. Messages may hold addresses, so types count."""
+    """Stands for a result when a call raised. Only the type counts: messages may contain addresses."""
 
     kind: str
     message: str = field(compare=False)
@@ -79,7 +80,7 @@ class Raised:
 
 
 def attempt(site: Site, arguments: tuple[Any, ...]) -> Any:
-    """What a call gives: its result, or `Raised`."""
+    """The result of a call, or `Raised`."""
     try:
         return site.call(arguments)
     except Exception as error:
@@ -90,12 +91,12 @@ def raised(error: Exception) -> Raised:
     return Raised(type(error).__qualname__, str(error))
 
 
-#: What is to be called at a site instead.
+#: Returns the callable that replaces the function of a site.
 Watch: TypeAlias = Callable[[Site], Callable[..., Any]]
 
 
 def sites_of(graph: Graph) -> tuple[Site, ...]:
-    """Every site, in the order of the graph."""
+    """All sites, in graph order."""
     found: list[Site] = []
     for node in graph.nodes:
         seen: set[int] = set()
@@ -122,7 +123,7 @@ def sites_of(graph: Graph) -> tuple[Site, ...]:
 
 
 def watched(graph: Graph, sites: Iterable[Site], watch: Watch) -> Graph:
-    """The same graph, with what `watch` gives for each site called in its place."""
+    """The same graph, in which each site calls the callable that `watch` returns for it."""
     by_node: dict[int, dict[int, Callable[..., Any]]] = {node.id: {} for node in graph.nodes}
     for site in sites:
         by_node[site.node][id(site.function)] = watch(site)
@@ -161,7 +162,7 @@ def _watched_node(node: Node, transplant: _Transplant) -> Node:
 def _watched_reduction(
     reduction: Reduction, by_node: dict[int, dict[int, Callable[..., Any]]]
 ) -> Reduction:
-    """Its functions are those of its nodes: all ints are nodes, all callables functions."""
+    """Its functions belong to its nodes: int fields are nodes, callable fields are functions."""
     held = {each.name: getattr(reduction, each.name) for each in fields(reduction)}
     table: dict[int, Callable[..., Any]] = {}
     for value in held.values():
@@ -188,7 +189,7 @@ def _holders(node: Node) -> Iterator[tuple[Callable[..., Any], tuple[UserFunctio
 
 
 def _accumulates(node: Node, given: UserFunction) -> bool:
-    # A join has a combine too, of two payloads.
+    # A join also has a combine, but of two payloads.
     step = getattr(getattr(node, "function", None), "combine", None)
     return given.role == "update" or (given.role == "combine" and type(step).__module__ != _JOINS)
 
@@ -199,7 +200,7 @@ def _is_ours(function: Callable[..., Any]) -> bool:
 
 
 class _Transplant:
-    """Copies callables, with other functions in the place of those whose ids it knows."""
+    """Copies callables and replaces the functions whose ids are in the table."""
 
     def __init__(self, table: dict[int, Any]) -> None:
         self._table = table
@@ -210,19 +211,19 @@ class _Transplant:
         if not self._table or not self.hits(holder):
             return holder
         data = io.BytesIO()
-        _Taking(data, self._table).dump(holder)
+        _FunctionPickler(data, self._table).dump(holder)
         data.seek(0)
-        return _Giving(data, self._table).load()
+        return _FunctionUnpickler(data, self._table).load()
 
     def hits(self, holder: Any) -> bool:
         if id(holder) in self._table:
             return True
-        taking = _Taking(io.BytesIO(), self._table)
-        taking.dump(holder)
-        return taking.hit
+        pickler = _FunctionPickler(io.BytesIO(), self._table)
+        pickler.dump(holder)
+        return pickler.hit
 
 
-class _Taking(cloudpickle.Pickler):  # type: ignore[misc]
+class _FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO, table: dict[int, Any]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._table = table
@@ -235,7 +236,7 @@ class _Taking(cloudpickle.Pickler):  # type: ignore[misc]
         return id(thing)
 
 
-class _Giving(pickle.Unpickler):
+class _FunctionUnpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, table: dict[int, Any]) -> None:
         super().__init__(file)
         self._table = table

@@ -1,10 +1,10 @@
-"""Where a function could keep something: the variables that outlive a call and that it can reach.
+"""The variables in which a function could keep state: those that outlive a call.
 
-These are its closure, globals, default arguments, attributes of itself, of ``self`` and of classes;
-also those of the user's functions that it calls. `changing` calls it once more and tells which of
-them are another value afterwards, which is as good as seeing it remember. `keeping` tells which
-could be changed, for where the change itself is long done. Neither decides that a function is
-impure: that takes two different results.
+These are its closure, globals, default arguments, and the attributes of itself, of ``self`` and of
+classes; also those of the user's functions that it calls. `changing` calls the function once more
+and names the variables that changed: as good as watching it remember. `keeping` names those that
+could change, for when the change has long happened. Neither proves that a function is impure: that
+takes two different results.
 """
 
 from __future__ import annotations
@@ -17,67 +17,68 @@ from collections.abc import Callable, Iterator, MutableMapping, MutableSequence,
 from typing import Any
 
 from emberflow.errors import shortened
-from emberflow.runners.verify.functions.results import NotComparableError, fingerprint
+from emberflow.runners.verify.functions.comparison import NotComparableError, fingerprint
 
 _PYTHON = tuple({sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"], "<frozen"})
 _INSTALLED = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})
 
-#: Helpers of helpers: what is further away is no explanation any more.
+#: Functions called through more helpers than this no longer explain anything.
 _DEPTH_MAX = 3
 
 
-def places_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """What outlives a call, by the words for it."""
-    places: dict[str, Any] = {}
+def variables_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The variables that outlive a call, by a description of each."""
+    variables: dict[str, Any] = {}
     owner = getattr(function, "__self__", None)
     if owner is None and not isinstance(function, types.FunctionType | functools.partial | type):
         owner = function
     if owner is not None and not isinstance(owner, types.ModuleType):
         for name, value in getattr(owner, "__dict__", {}).items():
             if not (callable(value) or name.startswith("__")):
-                places[f"the attribute {name!r} of {type(owner).__name__}"] = value
+                variables[f"the attribute {name!r} of {type(owner).__name__}"] = value
     if isinstance(function, functools.partial):
         for number, value in enumerate((*function.args, *function.keywords.values())):
-            places[f"argument {number} of the partial"] = value
+            variables[f"argument {number} of the partial"] = value
     for reached in reached_by(function):
-        places |= _places_of_one(reached)
-    return places
+        variables |= _variables_of_one(reached)
+    return variables
 
 
-def _places_of_one(function: types.FunctionType) -> dict[str, Any]:
-    places: dict[str, Any] = {}
+def _variables_of_one(function: types.FunctionType) -> dict[str, Any]:
+    variables: dict[str, Any] = {}
     code = function.__code__
     of = "" if code.co_name == "<lambda>" else f" of {code.co_name}"
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
-            places[f"the variable {name!r} that it closes over"] = cell.cell_contents
+            variables[f"the variable {name!r} that it closes over"] = cell.cell_contents
         except ValueError:  # not assigned yet
-            places[f"the variable {name!r} that it closes over"] = None
+            variables[f"the variable {name!r} that it closes over"] = None
     defaults = function.__defaults__ or ()
     positional = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     for name, value in (*zip(positional, defaults, strict=True), *_keyword_defaults(function)):
-        places[f"the default argument {name!r}{of}"] = value
+        variables[f"the default argument {name!r}{of}"] = value
     for name, value in function.__dict__.items():
         if name != "__wrapped__":
-            places[f"the attribute {name!r} of the function itself"] = value
+            variables[f"the attribute {name!r} of the function itself"] = value
     for name, value in globals_of(function).items():
         if isinstance(value, type) and not _is_library(value):
             for attribute, held in vars(value).items():
                 if not (attribute.startswith("__") or callable(held) or hasattr(held, "__get__")):
-                    places[f"the attribute {attribute!r} of the class {name}"] = held
+                    variables[f"the attribute {attribute!r} of the class {name}"] = held
         elif not isinstance(value, types.ModuleType | type) and not callable(value):
-            places[f"the global variable {name!r}"] = value
-    return places
+            variables[f"the global variable {name!r}"] = value
+    return variables
 
 
 def changing(function: Callable[..., Any], call: Callable[[], Any]) -> list[str]:
-    """The places that are another value after a call, in words."""
+    """Descriptions of the variables that have another value after a call."""
     before = {
-        name: (_digest(value), shortened(value, 60)) for name, value in places_of(function).items()
+        name: (_digest(value), shortened(value, 60))
+        for name, value in variables_of(function).items()
     }
     call()
     changed = []
-    for name, value in places_of(function).items():
+    for name, value in variables_of(function).items():
         digest, shown = before.get(name, ("", "nothing"))
         if _digest(value) != digest:
             now = shortened(value, 60)
@@ -87,11 +88,11 @@ def changing(function: Callable[..., Any], call: Callable[[], Any]) -> list[str]
 
 
 def keeping(function: Callable[..., Any]) -> list[str]:
-    """The places that could be changed without being assigned to, in words."""
+    """Descriptions of the variables that could change without an assignment."""
     mutable = (MutableMapping, MutableSequence, MutableSet, Iterator)
     return [
         f"{name} is a {type(value).__qualname__}, which can change"
-        for name, value in places_of(function).items()
+        for name, value in variables_of(function).items()
         if isinstance(value, mutable)
     ]
 
@@ -104,7 +105,7 @@ def _digest(value: Any) -> str:
 
 
 def reached_by(function: Callable[..., Any]) -> list[types.FunctionType]:
-    """A function and those of the user that it calls by name, not too far away."""
+    """The function, and the user's functions that it calls by name, at any depth up to the limit."""
     found: dict[types.FunctionType, None] = {}
     ahead: list[tuple[Any, int]] = [(function, 0)]
     while ahead:
@@ -167,5 +168,5 @@ def _is_library(value: Any) -> bool:
 
 
 def is_of_python(file: str) -> bool:
-    """Whether a file belongs to Python itself: what is installed may lie in a folder of it."""
+    """Whether a file is of the standard library, which may have installed packages below it."""
     return file.startswith(_PYTHON) and not file.startswith(_INSTALLED)

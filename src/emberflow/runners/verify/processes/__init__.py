@@ -1,1 +1,1 @@
-"""Child processes, in which a flow is tried with other hash seeds, and what they do."""
+"""Child processes that try a flow under other hash seeds, and the tasks that they perform."""

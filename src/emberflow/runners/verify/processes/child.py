@@ -1,11 +1,11 @@
-"""A child process: reads a job from its stdin, performs the tasks, writes what they gave to stdout.
+"""The program of a child process: a job from stdin, the results of its tasks to stdout.
 
-Started by `processes` with a PYTHONHASHSEED of its own. What the user's functions print goes to
-stderr: stdout belongs to the reply. The reply is always a pair: a word that says how it went, and
-the results or a text.
+`children` starts it with a PYTHONHASHSEED of its own. Whatever the user's functions print goes to
+stderr: stdout is for the reply. A reply is a pair: a word that says how it went, and the results or
+an error text.
 
-With the argument ``serve`` it is a server for the `nursery`: it loads the graph once, and forks for
-each list of tasks that comes in, so that each is performed by functions that were never called.
+With the argument ``serve`` it is a server for the `nursery`: it loads the graph once and forks for
+each list of tasks, so that every list is performed by functions that were never called.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import sys
 import traceback
 from typing import IO, Any
 
-from emberflow.runners.verify.functions.results import saved
+from emberflow.runners.verify.functions.comparison import saved
 from emberflow.runners.verify.functions.sites import sites_of
-from emberflow.runners.verify.processes.nursery import read_frame, write_frame
+from emberflow.runners.verify.processes.nursery import read_message, write_message
 from emberflow.runners.verify.processes.tasks import perform
 
 
@@ -48,11 +48,11 @@ def _done(job: bytes) -> tuple[str, Any]:
 
 def _serve(reply: IO[bytes]) -> None:
     requests = sys.stdin.buffer
-    graph = pickle.loads(read_frame(requests))
+    graph = pickle.loads(read_message(requests))
     sites = sites_of(graph)
     while True:
         try:
-            tasks = pickle.loads(read_frame(requests))
+            tasks = pickle.loads(read_message(requests))
         except EOFError:
             return
         ours, theirs = os.pipe()
@@ -61,19 +61,19 @@ def _serve(reply: IO[bytes]) -> None:
                 with os.fdopen(theirs, "wb") as answer:
                     answer.write(saved(("done", [perform(graph, sites, task) for task in tasks])))
             finally:
-                _end()  # whatever happens: there must be no second server
+                _end()  # in any case: there must be no second server
         os.close(theirs)
         with os.fdopen(ours, "rb") as answer:
             data = answer.read()
         os.wait()
-        # Nothing where the fork has crashed.
-        write_frame(reply, data or saved(("failed", "the process crashed")))
+        # No data means that the fork has crashed.
+        write_message(reply, data or saved(("failed", "the process crashed")))
 
 
 def _end() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads and exit handlers of the user's modules have no part in this.
+    # Do not wait for threads and exit handlers of the user's modules.
     os._exit(0)
 
 

@@ -1,9 +1,9 @@
-"""Fresh processes by the dozen, for making a case smaller: each try needs functions never called.
+"""Fresh processes for shrinking: each of many small tries needs functions that were never called.
 
-To start Python for every try would take most of the time. Where the system can fork, one child loads
-the flow and then forks for each try: the fork has the functions as they were loaded. Forks share
-addresses and the hash seed, so this is for what a function remembers, not for what differs between
-processes. A try that takes too long ends the child, and with it the search.
+Starting Python for every try would take most of the time. Where the system can fork, one child
+loads the flow and forks for each try; a fork has the functions as they were loaded. Forks share
+addresses and the hash seed, so they show what a function remembers, not what differs between
+processes. A try that takes too long ends the child, and with it the shrinking.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import subprocess
 from threading import Timer
 from typing import IO, Any
 
-from emberflow.runners.verify.functions.results import saved
-from emberflow.runners.verify.processes.processes import ChildError, Job, results_of, start
+from emberflow.runners.verify.functions.comparison import saved
+from emberflow.runners.verify.processes.children import ChildError, Job, results_of, start
 from emberflow.runners.verify.processes.tasks import Task
 
-#: A try is a small part of what has run already.
+#: Each try does a small part of what this process has already run.
 TRY_SECONDS_MAX = 30.0
 
 _LENGTH = struct.Struct(">Q")
 
 
 class Nursery:
-    """Performs tasks, each time in another process that has just loaded the graph."""
+    """Performs each list of tasks in another process that has just loaded the graph."""
 
     def __init__(self, graph: bytes) -> None:
         self._graph = graph
@@ -42,8 +42,8 @@ class Nursery:
         timer = Timer(TRY_SECONDS_MAX, _kill, (server,))
         timer.start()
         try:
-            write_frame(server.stdin, saved(tasks))
-            how, results = pickle.loads(read_frame(server.stdout))
+            write_message(server.stdin, saved(tasks))
+            how, results = pickle.loads(read_message(server.stdout))
         except Exception as error:
             raise ChildError(f"a try in a child process did not end well: {error}") from error
         finally:
@@ -57,7 +57,7 @@ class Nursery:
         server = start(hash_seed, "serve", stderr=subprocess.DEVNULL, start_new_session=True)
         self._servers[hash_seed] = server
         assert server.stdin is not None
-        write_frame(server.stdin, self._graph)
+        write_message(server.stdin, self._graph)
         return server
 
     def close(self) -> None:
@@ -68,19 +68,19 @@ class Nursery:
 
 
 def _kill(server: subprocess.Popen[bytes]) -> None:
-    """End a server and its fork, which are a group of their own."""
+    """Kill a server and its fork, which are in a process group of their own."""
     if server.poll() is None:
         os.killpg(server.pid, signal.SIGKILL)
 
 
-def write_frame(file: IO[bytes], data: bytes) -> None:
+def write_message(file: IO[bytes], data: bytes) -> None:
     file.write(_LENGTH.pack(len(data)))
     file.write(data)
     file.flush()
 
 
-def read_frame(file: IO[bytes]) -> bytes:
-    """The next frame. Raises `EOFError` where there is none."""
+def read_message(file: IO[bytes]) -> bytes:
+    """The next message. Raises `EOFError` at the end."""
     head = file.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError("the other side has closed")

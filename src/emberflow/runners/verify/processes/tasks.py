@@ -1,8 +1,8 @@
-"""What is done with a flow to try it, here or in a child process: the same code in both.
+"""The tasks that try a flow: the same code in this process and in children.
 
-A task is plain data and so is what it gives, so that both can travel. Results of functions and
-outputs travel as saved bytes: equal bytes need not be looked into, and what cannot be loaded is
-noticed where it is looked at.
+Tasks and their results are plain data, so that both can travel. Results of functions and outputs
+travel as saved bytes: equal bytes need no comparison, and a value that cannot be loaded is noticed
+only where it is looked at.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import Options, Simulation
 from emberflow.runners.verify.functions.clues import Clue
+from emberflow.runners.verify.functions.comparison import fresh, saved
 from emberflow.runners.verify.functions.findings import Finding, different_results
 from emberflow.runners.verify.functions.probes import (
     Checker,
@@ -25,7 +26,6 @@ from emberflow.runners.verify.functions.probes import (
     conflict,
     recording,
 )
-from emberflow.runners.verify.functions.results import fresh, saved
 from emberflow.runners.verify.functions.sites import Site, attempt, watched
 
 Outputs: TypeAlias = dict[str, list[Any]]
@@ -33,14 +33,14 @@ Outputs: TypeAlias = dict[str, list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Make recorded calls, in this order. Gives a list of saved results, None where it can't."""
+    """Repeat recorded calls in this order. Returns the saved results, None where there is none."""
 
     calls: list[tuple[int, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run the flow on saved elements, by the reference or by a simulation. Gives `Ran`."""
+    """Run the flow on saved elements, by the reference or by a simulation. Returns `Ran`."""
 
     elements: bytes
     options: Options | None = None
@@ -49,7 +49,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Saved outputs, or what went wrong."""
+    """Saved outputs, or the error."""
 
     outputs: bytes | None
     error: str = ""
@@ -58,22 +58,22 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Run the reference twice on saved elements, and check every call. Gives `Checked`."""
+    """Run the reference twice on saved elements, and check every call. Returns `Checked`."""
 
     elements: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the checks found, or outputs and calls that can be relied on so far."""
+    """A finding, or the outputs and recorded calls of a run that passed all checks."""
 
     finding: Finding | None
     outputs: bytes = b""
     records: list[RecordedCall] = field(default_factory=list)
     unchecked: int = 0
-    #: By site: what the function was seen to call.
+    #: By site: the suspicious calls that were seen.
     clues: dict[int, list[Clue]] = field(default_factory=dict)
-    #: What the first run raised, where nothing should have been raised.
+    #: What the first run raised, although the flow had run without an error before.
     error: str = ""
 
 
@@ -81,7 +81,7 @@ Task: TypeAlias = Calls | Run | Check
 
 
 def perform(graph: Graph, sites: Sequence[Site], task: Task) -> Any:
-    """Do it."""
+    """Perform a task in this process."""
     if isinstance(task, Calls):
         return [_called(sites[site], arguments) for site, arguments in task.calls]
     if isinstance(task, Run):
@@ -100,7 +100,7 @@ def _called(site: Site, arguments: bytes) -> bytes | None:
 
 
 def ran(graph: Graph, sites: Sequence[Site], task: Run) -> Ran:
-    """Run once. Whatever goes wrong is part of what is given: the reference did not fail."""
+    """Run once. An error is part of the result: the reference did not fail on these elements."""
     records: list[RecordedCall] = []
     if task.recorded:
         graph = watched(graph, sites, recording(records))
@@ -112,7 +112,7 @@ def ran(graph: Graph, sites: Sequence[Site], task: Run) -> Ran:
 
 
 def run(graph: Graph, elements: bytes, options: Options | None = None) -> Outputs:
-    """The outputs of the reference, or of a simulation, on copies of the elements of their own."""
+    """The outputs of the reference, or of a simulation, on fresh copies of the elements."""
     timed = timed_elements(graph, fresh(elements))
     if options is not None:
         return Simulation(graph, options).run(timed).outputs
@@ -124,7 +124,7 @@ def run(graph: Graph, elements: bytes, options: Options | None = None) -> Output
 
 
 def checked(graph: Graph, sites: Sequence[Site], elements: bytes) -> Checked:
-    """Two runs of the reference: one as it is, which may well raise, and one with every check."""
+    """Run the reference twice: once only recorded, which may raise, and once with every check."""
     records: list[RecordedCall] = []
     outputs = saved(run(watched(graph, sites, recording(records)), elements))
     checker = Checker(sites)
@@ -134,7 +134,7 @@ def checked(graph: Graph, sites: Sequence[Site], elements: bytes) -> Checked:
     except FoundError as found:
         return Checked(found.finding)
     except EmberflowError:
-        pass  # the first run went well: the records say who has changed its mind
+        pass  # the first run did not raise; the records show which function changed
     differing = conflict(sites, records, checker.records)
     if differing is not None:
         site, first, second = differing

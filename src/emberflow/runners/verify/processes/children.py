@@ -1,8 +1,8 @@
-"""Child processes with another PYTHONHASHSEED each: started, waited for, and never left behind.
+"""Child processes with different PYTHONHASHSEEDs: started, waited for, and never left behind.
 
-A job goes to the child's stdin and the reply comes from its stdout, by pipes. A thread for each
-child keeps both moving. The wait is bounded: a child that takes too long is killed. A child that
-crashes, or cannot load the flow, is told with the end of what it wrote to stderr.
+A job goes to a child's stdin, and the reply comes from its stdout. One thread per child serves both
+pipes. The wait is bounded: a child that takes too long is killed. When a child crashes, or cannot
+load the flow, the error shows the end of its stderr.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any, NamedTuple
 
 from emberflow.errors import EmberflowError, FlowError, InputError
 from emberflow.graph.nodes import Graph
-from emberflow.runners.verify.functions.results import fresh, saved
+from emberflow.runners.verify.functions.comparison import fresh, saved
 from emberflow.runners.verify.processes.tasks import Task
 
-#: One for each child. The hash seed of this process, whatever it is, is one more.
+#: One for each child. This process has another one.
 HASH_SEEDS = (1, 2, 3)
 
-#: So long a child may take in any case; more if the same took long in this process.
+#: A child may always take this long, and longer if the same took long in this process.
 WAIT_SECONDS_MIN = 120.0
 
 _STDERR_LINES_SHOWN = 15
 
 
 class ChildError(EmberflowError):
-    """A process that was to try the flow did not do so. Says nothing about the flow's purity."""
+    """A child process failed to try the flow. Says nothing about the flow's purity."""
 
 
 class Job(NamedTuple):
@@ -43,10 +43,10 @@ class Job(NamedTuple):
 def children(
     graph: bytes, jobs: Sequence[Job], *, wait_seconds: float = WAIT_SECONDS_MIN
 ) -> Iterator[list[Future[list[Any]]]]:
-    """Start a child for each job; each future gives the results of its tasks.
+    """Start a child for each job; each future returns the results of the job's tasks.
 
-    The graph is saved before the flow runs for the first time: what its functions keep between calls
-    must not have come along.
+    The graph has been saved before the flow first ran, so it carries no state that functions keep
+    between calls.
     """
     running: list[subprocess.Popen[bytes]] = []
 
@@ -70,7 +70,7 @@ def children(
 def results_of(
     graph: bytes, jobs: Sequence[Job], *, wait_seconds: float = WAIT_SECONDS_MIN
 ) -> list[list[Any]]:
-    """The results of all jobs, each done in a child of its own."""
+    """The results of all jobs, each performed in a child of its own."""
     with children(graph, jobs, wait_seconds=wait_seconds) as futures:
         return [future.result() for future in futures]
 
@@ -91,7 +91,7 @@ def start(
         stdout=subprocess.PIPE,
         stderr=stderr,
         start_new_session=start_new_session,
-        # The same modules as here, wherever they came from.
+        # The child imports the same modules as this process.
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path},
     )
 
@@ -107,7 +107,7 @@ def _reply(
         raise ChildError(
             f"a child process with PYTHONHASHSEED={job.hash_seed} was not done after "
             f"{wait_seconds:.0f} seconds, and was stopped. Give fewer elements, or look for a "
-            f"function that waits for something.{_told(errors)}"
+            f"function that waits for something.{_stderr_tail(errors)}"
         ) from late
     except BrokenPipeError:
         reply, errors = b"", process.stderr.read() if process.stderr else b""
@@ -118,20 +118,22 @@ def _reply(
         raise ChildError(
             f"a child process with PYTHONHASHSEED={job.hash_seed} ended with exit code "
             f"{process.returncode} in the middle of the flow. A function that ends or crashes the "
-            f"process does so wherever it runs.{_told(errors)}"
+            f"process does so wherever it runs.{_stderr_tail(errors)}"
         ) from error
     if how == "not loaded":
         raise ChildError(
             f"a child process could not load the flow: {results}. Workers are processes too: what a "
-            f"function needs has to be importable there, or defined beside it.{_told(errors)}"
+            f"function needs has to be importable there, or defined beside it.{_stderr_tail(errors)}"
         )
     if how == "failed":
-        raise ChildError(f"a child process failed to try the flow:\n{results}{_told(errors)}")
+        raise ChildError(
+            f"a child process failed to try the flow:\n{results}{_stderr_tail(errors)}"
+        )
     found: list[Any] = results
     return found
 
 
-def _told(errors: bytes) -> str:
+def _stderr_tail(errors: bytes) -> str:
     lines = errors.decode(errors="replace").strip().splitlines()[-_STDERR_LINES_SHOWN:]
     return "".join(f"\n  stderr: {line}" for line in lines)
 

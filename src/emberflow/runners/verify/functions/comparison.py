@@ -1,20 +1,20 @@
-"""Values that are copied, compared and recognised: what 'the same result' means.
+"""Copies and comparison of values: what 'the same result' means.
 
 Guarantees:
 
 - `same(a, b)` is true for values that no pure function downstream could tell apart. Containers are
-  compared part by part, a `dict` with its order; dataclasses by the fields that they compare;
-  whatever else defines an equality, by it; and what has none, by its type and state. So two objects
-  without ``__eq__`` are the same if they hold the same, and NaN is the same as NaN.
-- `fingerprint(a) == fingerprint(b)` only if the two have the same type and state throughout. It is
-  stricter than `same`: good for finding the same arguments again, never for telling a difference.
-- Both raise `NotComparableError` where Python gives no way to look inside (a lock, a generator).
+  compared part by part, a `dict` including its order; dataclasses by their compared fields; other
+  types by their ``__eq__``; types without one by type and state. So two objects without ``__eq__``
+  are the same if they hold the same, and NaN is the same as NaN.
+- `fingerprint(a) == fingerprint(b)` only if both have the same type and state throughout. It is
+  stricter than `same`: it can recognise equal arguments, but it cannot prove a difference.
+- Both raise `NotComparableError` for values that Python cannot look into (a lock, a generator).
 
-A ``set`` is a value without an order. Who goes through one in the order of its hashes makes a list
-of it, and that list has an order: this is where the difference shows, and who is to blame for it.
+A ``set`` is a value without an order. A function that iterates over one and makes a list of it
+gives that list an order: there the difference shows, and that function is to blame.
 
-Copies are made with cloudpickle, because they also go to other processes, where a class of
-``__main__`` or of a function's body cannot be looked up by its name.
+Copies are made with cloudpickle, because they also travel to other processes, which cannot import a
+class of ``__main__`` or of a function's body by name.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ _NAMED = (
     types.ModuleType,
 )
 
-#: Pairs that are being compared, with the objects: an id is good only while its object lives.
+#: Pairs being compared, kept with the objects: an id is valid only while its object lives.
 _Open: TypeAlias = dict[tuple[int, int], tuple[Any, Any]]
 
 
 class NotComparableError(Exception):
-    """A value that cannot be looked into, so that nothing can be said of it."""
+    """A value that cannot be inspected, so it cannot be compared."""
 
 
 def saved(value: Any) -> bytes:
-    """A value as bytes, for this process or another one."""
+    """Serialize a value, for this process or another one."""
     data: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     return data
 
 
 def fresh(data: bytes) -> Any:
-    """A copy of what was saved, with nothing in common with any other copy."""
+    """A copy of a saved value that shares nothing with other copies."""
     return pickle.loads(data)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same for all that a pure function could do with them.
+    """Whether no pure function could tell two values apart.
 
     >>> same([1, float("nan")], [1, float("nan")]), same({"a": 1, "b": 2}, {"b": 2, "a": 1})
     (True, False)
@@ -80,10 +80,10 @@ def _same(one: Any, other: Any, open_: _Open) -> bool:
     if kind in _ATOMS:
         return bool(one == other)
     if kind in _NUMBERS:
-        return repr(one) == repr(other)  # 0.0 is not -0.0: they print differently
+        return repr(one) == repr(other)  # 0.0 and -0.0 differ: they print differently
     pair = (id(one), id(other))
     if pair in open_:
-        return True  # a cycle: the rest decides
+        return True  # a cycle: the other parts decide
     open_[pair] = (one, other)
     if isinstance(one, list | tuple) and kind.__eq__ in (list.__eq__, tuple.__eq__):
         return _all_same(one, other, open_)
@@ -108,7 +108,7 @@ def _are_equal(one: Any, other: Any) -> bool:
         return False
     try:
         return bool(one == other)
-    except Exception:  # an array has no single truth; its state tells
+    except Exception:  # arrays have no single truth value; compare their state
         return False
 
 
@@ -118,13 +118,13 @@ def _class_of(value: Any) -> Any:
 
 @functools.cache
 def _compares_fields(kind: Any) -> bool:
-    """Whether the equality of a class is the one that `dataclass` makes."""
+    """Whether the class uses the ``__eq__`` that `dataclass` generates."""
     code = getattr(kind.__eq__, "__code__", None)
     return dataclasses.is_dataclass(kind) and code is not None and code.co_filename == "<string>"
 
 
 def fingerprint(value: Any) -> str:
-    """A digest of type and state: the same in every process for what it can look into.
+    """A digest of type and state that is the same in every process.
 
     >>> fingerprint({"a", "b", "c"}) == fingerprint({"c", "b", "a"})
     True
@@ -157,14 +157,14 @@ def _members(values: Any) -> list[str]:
 
 
 def state_of(value: Any) -> Any:
-    """What makes an object: how it would be made again, without what it only caches."""
+    """What pickle would need to make the object again, without cached properties."""
     if isinstance(value, _NAMED):
         return getattr(value, "__module__", None), getattr(value, "__qualname__", value.__name__)
     if isinstance(value, Enum):
         return value.name
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # itertools: to be copied is deprecated
+            warnings.simplefilter("ignore")  # itertools deprecates copying
             reduced = value.__reduce_ex__(4)
     except Exception as error:
         raise NotComparableError(f"a {type(value).__qualname__} cannot be copied") from error
@@ -182,7 +182,7 @@ def state_of(value: Any) -> Any:
 
 
 def _without_caches(kind: type, state: Any) -> Any:
-    if isinstance(state, tuple):  # of the __dict__ and the slots
+    if isinstance(state, tuple):  # a pair of __dict__ and slots
         return tuple(_without_caches(kind, part) for part in state)
     if not isinstance(state, dict):
         return state
