@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from emberflow.engine.interface import Statistics
 from emberflow.engine.messages import AFTER_ALL, Bundle, Progress
-from emberflow.engine.worker.worker import Statistics
 from emberflow.fronts import Iterable
 from emberflow.runners.live.driver.progress import Gauge, Latencies, LiveProgress
 from emberflow.runners.live.wire.plan import WorkerNews

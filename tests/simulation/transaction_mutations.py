@@ -17,9 +17,8 @@ from emberflow.engine.machines.closer import Ballot, CloserMachine
 from emberflow.engine.machines.state import AccessMachine, Bucket
 from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import AFTER_ALL, Effects, Frame, Moment
-from emberflow.engine.worker import regions as cycles_module
+from emberflow.engine.worker import budget as budget_module
 from emberflow.engine.worker import turns as turns_module
-from emberflow.engine.worker import worker as worker_module
 from emberflow.engine.worker.regions import Cycle
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.transactions import ABORT, COMMITTED, RESULT
@@ -178,8 +177,8 @@ def what_is_held_is_overtaken(patch: pytest.MonkeyPatch) -> None:
 def a_turn_for_every_access(patch: pytest.MonkeyPatch) -> None:
     """An abort may be for an access whose turn it was before the vote's."""
     patch.setattr(turns_module, "_of_access", turns_module._of_place)
-    patch.setattr(worker_module, "_REPLAYS_MAX", 0)
-    patch.setattr(cycles_module, "_REPLAYS_OF_ONE_TIME_MAX", 0)
+    patch.setattr(budget_module, "_REPLAYS_MAX", 0)
+    patch.setattr(budget_module, "_REPLAYS_OF_ONE_TIME_MAX", 0)
 
 
 @breaks

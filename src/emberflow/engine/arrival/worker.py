@@ -61,6 +61,7 @@ from emberflow.engine.arrival.channels import Channel, Channels, Edge
 from emberflow.engine.arrival.machines import ArrivalMachines
 from emberflow.engine.arrival.snapshot import Snapshot
 from emberflow.engine.cuts.cut import Capture, Row, Scheduled
+from emberflow.engine.interface import Statistics
 from emberflow.engine.layout import Layout, Unit
 from emberflow.engine.messages import (
     BEFORE_ALL,
@@ -73,7 +74,6 @@ from emberflow.engine.messages import (
     TurnXors,
 )
 from emberflow.engine.worker.routing import Route, barrier_host
-from emberflow.engine.worker.worker import Statistics
 from emberflow.errors import Diverted, EmberflowError, EndlessLoopError, InternalError
 from emberflow.graph.calls import balance_of
 from emberflow.graph.nodes import Front

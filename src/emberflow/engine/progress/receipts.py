@@ -26,7 +26,9 @@ class Receipts:
 
     >>> from emberflow.engine.messages import Bound
     >>> receipts = Receipts(worker=0)
-    >>> receipts.told(Progress((9, 0), ((4, 0),), bound=(Bound(heard=0, entries=(((4, 0), 77),)),)))
+    >>> receipts.progress(
+    ...     Progress((9, 0), ((4, 0),), bound=(Bound(heard=0, entries=(((4, 0), 77),)),))
+    ... )
     >>> receipts.least  # a frame of the time 4 is on its way here
     (4, 0)
     >>> receipts.acked({(4, 0): 77})  # and was dealt with, in this worker's first ack
@@ -57,7 +59,7 @@ class Receipts:
                 self.least = min(self._open, default=AFTER_ALL)
         return self._acks
 
-    def told(self, progress: Progress) -> None:
+    def progress(self, progress: Progress) -> None:
         """The acker has told how things stand, by the acks that it had heard."""
         heard, entries = progress.bound[self._worker] if progress.bound else (0, None)
         unheard = self._unheard
