@@ -191,5 +191,5 @@ class ArrivalLoop(WorkerLoop):
 
     def _news(self) -> WorkerNews:
         news = super()._news()
-        held = self._marked.held_outputs
+        held = self._marked.held_items
         return news._replace(held=held, unstored=news.unstored + held)
