@@ -98,7 +98,7 @@ def look(gauge: Gauge, *told: WorkerNews) -> LiveProgress:
         news={one.worker: one for one in told},
         progress=Progress((9, 0), (AFTER_ALL,)),
         latencies=Latencies(),
-        committing=None,
+        committer=None,
     )
     return gauge.look(coordinator)
 
