@@ -154,7 +154,7 @@ class Cycle:
             later += heap
 
     def _with_chunks(self, due: list[_Chunk], pending: list[QueuedItem]) -> list[QueuedItem]:
-        """Take up these chunks: what is in them and what waits, in order."""
+        """Go on with these chunks: their items and those that wait, in order."""
         taken = set(due)
         self._held = [chunk for chunk in self._held if chunk not in taken]
         self._outbox.finish([chunk.frame for chunk in due])
@@ -162,7 +162,7 @@ class Cycle:
         return _cancelled(sorted(held + pending, key=_order_of))
 
     def _run_at_once(self) -> list[QueuedItem] | None:
-        """Run all that waits as one slice, and return what had to be left; None if it may not be."""
+        """Run all that waits as one slice, and return what is left; None if it is no slice."""
         mailboxes = self._mailboxes
         waiting = {
             node: batches
@@ -180,7 +180,7 @@ class Cycle:
         return sorted(self._run_active(active, AFTER_ALL, count), key=_order_of)
 
     def _limit(self, pending: list[QueuedItem]) -> Moment | None:
-        """How far the next slice goes; None if nothing waits."""
+        """The last global time of the next slice; None if nothing waits."""
         if not pending:
             return None
         return _moment_of(pending[min(self._size, len(pending)) - 1])
@@ -194,7 +194,7 @@ class Cycle:
         return found
 
     def _run_slice(self, entries: list[QueuedItem], limit: Moment) -> list[QueuedItem]:
-        """Run these items, and all they cause within the limit; what is beyond it is returned."""
+        """Run these items, and all they cause within the limit; return what is beyond it."""
         active: dict[int, list[FlatItem]] = {}
         for _, _, node, item in entries:
             active.setdefault(node, []).append(item)
@@ -209,7 +209,7 @@ class Cycle:
 
         def file(node: int, items: list[FlatItem]) -> None:
             if limit is not AFTER_ALL and max(map(_place_of, items)) >= _behind(limit):
-                # A replay reaches as far as versions go. What waits there already goes first.
+                # A replay may reach beyond the slice. What waits there already goes first.
                 items = self._within(node, items, limit, later)
                 if not items:
                     return
@@ -239,8 +239,8 @@ class Cycle:
         return later
 
     def _run_in_order(self, entries: list[QueuedItem], limit: Moment) -> list[QueuedItem]:
-        """The same, the least place first, all of one place at once, as long as there is budget; what
-        is beyond the limit or left is returned."""
+        """The same, the least place first, all of one place at once, as long as there is budget. Return
+        what is beyond the limit, and what is left."""
         heap = list(entries)  # what is sorted is a heap
         later: list[QueuedItem] = []
         behind, numbers = _behind(limit), self._numbers
@@ -314,7 +314,7 @@ class Cycle:
     def _within(
         self, node: int, items: list[FlatItem], limit: Moment, later: list[QueuedItem]
     ) -> list[FlatItem]:
-        """The items up to the limit; the others are filed for later."""
+        """The items up to the limit; file the others for later."""
         behind = _behind(limit)
         later += self._numbered(node, [item for item in items if item[0] >= behind])
         return [item for item in items if item[0] < behind]
@@ -357,7 +357,7 @@ class Cycle:
 
 
 class _Chunk:
-    """Items held back, in order, as a frame that the worker sends to itself."""
+    """Items that are held back, in order, as a frame that the worker sends to itself."""
 
     __slots__ = ("entries", "first", "frame", "least")
 
@@ -398,10 +398,10 @@ def _moment_of(entry: QueuedItem) -> Moment:
 
 
 def _cancelled(entries: list[QueuedItem]) -> list[QueuedItem]:
-    """Without items that are taken back before anyone has seen them. The entries are in order.
+    """Drop items that are taken back before any node has seen them. The entries are in order.
 
-    A state may correct what it sent many times while that is held back; so no more of it is held
-    than one tombstone and one item of each.
+    A state may correct what it sent many times while the region holds it back. So the region never
+    holds more of it than one tombstone and one item of each.
     """
     kept: list[QueuedItem] = []
     for entry in entries:
@@ -415,7 +415,7 @@ def _cancelled(entries: list[QueuedItem]) -> list[QueuedItem]:
                     del kept[position]
                     break
                 if other[2] == node and other[3][1] == mark:
-                    position = 0  # a tombstone like this one: what it is for was seen
+                    position = 0  # a tombstone like this one: a node has seen the item
             else:
                 kept.append(entry)
             continue
@@ -424,9 +424,9 @@ def _cancelled(entries: list[QueuedItem]) -> list[QueuedItem]:
 
 
 def _order(layout: Layout, unit: Unit) -> list[int]:
-    """The order in which the nodes of a region are run: each after what leads to it, but for aborts.
+    """The order in which the nodes of a region run: each after those that lead to it, but for aborts.
 
-    Closers come last: so they see the votes of a slice together.
+    Closers come last, so that they see the votes of a slice together.
     """
     order = _depth_first(layout, unit)
     nodes = layout.graph.nodes
@@ -438,7 +438,7 @@ def _order(layout: Layout, unit: Unit) -> list[int]:
 
 
 def _ahead(layout: Layout, node: int) -> list[int]:
-    """Where what a node sends may lead to. Aborts lead nowhere."""
+    """The nodes that read a node. Aborts lead nowhere."""
     found, readers = layout.graph.nodes[node], layout.readers[node]
     if not isinstance(found, Close):
         return list(readers)
@@ -447,7 +447,7 @@ def _ahead(layout: Layout, node: int) -> list[int]:
 
 
 def _depth_first(layout: Layout, unit: Unit) -> list[int]:
-    """The nodes of a region, each after what leads to it as far as that goes."""
+    """The nodes of a region, each after those that lead to it, as far as a cycle allows."""
     inside = set(unit.nodes)
     done: dict[int, None] = {}
     opened: set[int] = set()

@@ -32,7 +32,7 @@ _MARKS_MAX = 10_000
 
 
 class Route:
-    """Where the items of a keyed input go, remembered by key."""
+    """Where the items of one keyed input go."""
 
     def __init__(self, layout: Layout, node: int, shares: Shares) -> None:
         workers = max(shares) + 1
@@ -42,7 +42,7 @@ class Route:
         self._key, self._balance = balance
         self._workers = workers
         #: The worker of each slice of the hashes: its owner, or the host of a sink's partition. Empty
-        #: where the key is a front: that goes to the worker it feeds.
+        #: where the key is a front: its items go to the worker that the front feeds.
         self._hosts = list(shares)
         if isinstance(self._node, Sink):
             sink = self._node
@@ -68,7 +68,7 @@ class Route:
             try:
                 key = key_of(payload)
                 worker = owners.get(key)
-                if worker is None:  # not met before
+                if worker is None:  # a new key
                     worker = self._remembered(key, key_hash(key))
             except Exception:  # a key function that fails, or a key that has no stable hash
                 try:

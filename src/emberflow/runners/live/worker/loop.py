@@ -458,5 +458,8 @@ class WorkerLoop:
 
 
 def _is_waited_for(effects: Effects) -> bool:
-    """Whether others wait for it: it releases output, or acks what may go anywhere."""
+    """Whether others wait for it: it releases output, or acks frames that may go anywhere.
+
+    Frames for the barriers here concern only this worker, which knows of them (`progress.receipts`).
+    """
     return bool(effects.bundles or effects.ack.anywhere)
