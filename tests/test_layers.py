@@ -29,6 +29,7 @@ ROOMS = [
     "engine.machines",
     "engine.layout",
     "engine.queries",
+    "engine.interface",
     "engine.worker",
     "engine.arrival",
     "engine",

@@ -9,7 +9,8 @@ import pytest
 
 import emberflow as ef
 from emberflow.engine.arrival.channels import Channels
-from emberflow.engine.arrival.worker import MarkerWorker, SnapshotGoneError
+from emberflow.engine.arrival.outputs import SnapshotGoneError
+from emberflow.engine.arrival.worker import MarkerWorker
 from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Effects, Frame
@@ -103,7 +104,7 @@ def test_output_leaves_with_the_commit_as_one_bundle_of_its_epoch() -> None:
     pair.inject(1)
     pair.move_all()
     pair.saved()
-    (host,) = (worker for worker in pair.workers if worker.held_outputs)
+    (host,) = (worker for worker in pair.workers if worker.held_items)
     assert not host.owes(1)
     assert host.owes(2)
     (bundle,) = host.committed(1)

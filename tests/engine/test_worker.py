@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import emberflow as ef
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, Frame, Moment, Progress
-from emberflow.engine.worker import worker as worker_module
+from emberflow.engine.worker import budget as budget_module
 from emberflow.engine.worker.routing import barrier_host
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.nodes import Front, Graph
@@ -300,7 +300,7 @@ def rounds(flow: ef.Flow, stream: ef.Stream[Any]) -> ef.Stream[Any]:
 def test_what_a_cycle_holds_back_is_in_flight_and_goes_on_with_the_minimal_time(
     monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    monkeypatch.setattr(worker_module, "_REPLAYS_MAX", 0)
+    monkeypatch.setattr(budget_module, "_REPLAYS_MAX", 0)
     flow = ef.Flow("rounds")
     rounds(flow, flow.front("in")).sink("out")
     link = on_fake_link(flow, workers)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from emberflow.engine.interface import Statistics
 from emberflow.engine.messages import AFTER_ALL, Bundle, Progress
-from emberflow.engine.worker.worker import Statistics
 from emberflow.fronts import Iterable
 from emberflow.runners.live.driver.progress import Gauge, Latencies, LiveProgress
 from emberflow.runners.live.wire.plan import WorkerNews
@@ -98,7 +98,7 @@ def look(gauge: Gauge, *told: WorkerNews) -> LiveProgress:
         news={one.worker: one for one in told},
         progress=Progress((9, 0), (AFTER_ALL,)),
         latencies=Latencies(),
-        committing=None,
+        committer=None,
     )
     return gauge.look(coordinator)
 

@@ -380,10 +380,10 @@ def trim_by_the_own_range(_: pytest.MonkeyPatch) -> Machines:
 
         @contextmanager
         def ahead(self) -> Iterator[None]:
-            of_all = self.keeping.minimal
-            self.keeping.minimal = self.minimal
+            of_all = self.retention.minimal
+            self.retention.minimal = self.minimal
             yield
-            self.keeping.minimal = of_all
+            self.retention.minimal = of_all
 
     return {"worker": Mutant}
 

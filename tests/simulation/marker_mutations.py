@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from emberflow.engine.arrival.alignment import Alignment
 from emberflow.engine.arrival.channels import Channel, Edge
+from emberflow.engine.arrival.outbox import MarkerOutbox
 from emberflow.engine.arrival.snapshot import Snapshot
 from emberflow.engine.arrival.worker import MarkerWorker
 from emberflow.engine.cuts.cut import Capture
@@ -27,19 +29,30 @@ def _with(kind: type[MarkerWorker]) -> type[Host]:
     return Mutant
 
 
-class DoesNotBlock(MarkerWorker):
+def _with_part(part: str, kind: type[Any]) -> type[Host]:
+    """Workers of which one part is of another class."""
+
+    class Mutant(MarkerWorker):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            getattr(self, part).__class__ = kind
+
+    return _with(Mutant)
+
+
+class DoesNotBlock(Alignment):
     """What comes behind a marker is processed at once, and is then in the snapshot before it."""
 
     def _block(self, channel: Channel) -> None:
         pass
 
 
-class ForgetsTheLog(MarkerWorker):
+class ForgetsTheLog(Alignment):
     def _begin_log(self, channel: Channel, snapshot: Snapshot) -> None:
         self._logging[channel] = []
 
 
-class LogsTooLong(MarkerWorker):
+class LogsTooLong(Alignment):
     """The log stays open until the next snapshot: what follows the marker is in it too."""
 
     def _close_log(self, node: int, channel: Channel) -> None:
@@ -48,36 +61,30 @@ class LogsTooLong(MarkerWorker):
         self._logging[channel] = log
 
 
-class PassesTheMarkerFirst(MarkerWorker):
+class PassesTheMarkerFirst(MarkerOutbox):
     """What was sent on an edge ahead of the marker, and what follows it, are one part."""
 
-    def _post_marker(self, destination: int, edge: Edge, snapshot: Snapshot) -> None:
+    def post_marker(self, destination: int, edge: Edge, number: int, *, full: bool) -> None:
         part = self._open.get((destination, edge.number))
-        super()._post_marker(destination, edge, snapshot)
+        super().post_marker(destination, edge, number, full=full)
         if part is not None:
             self._open[destination, edge.number] = part
 
 
-class LeavesQueuesFull(MarkerWorker):
+class LeavesMailboxesFull(MarkerWorker):
     """A marker is dealt with before the items that came ahead of it."""
 
-    def _meet(self, number: int, full: bool, met: Any, *, fronts: bool = False) -> None:
-        waiting, ready = self._waiting, self._ready
-        self._waiting, self._ready = {}, []
-        super()._meet(number, full, met, fronts=fronts)
-        behind = self._waiting
-        self._waiting, self._ready = waiting, ready
-        for node, batches in behind.items():
-            for items in batches:
-                self._wait(node, items)
+    def _run_ahead(self) -> None:
+        pass
 
 
 class ForgetsOutput(MarkerWorker):
     """The output of its epoch is not part of the snapshot."""
 
     def begin_cut(self, moment: Moment, since: Moment) -> Capture:
-        assert self._snapshot is not None
-        self._snapshot.outputs = {}
+        snapshot = self.complete_snapshot()
+        assert snapshot is not None
+        snapshot.outputs = {}
         return super().begin_cut(moment, since)
 
 
@@ -124,11 +131,19 @@ class StopsNobody(Host):
 
 
 MUTATIONS = [
-    Mutation("a channel is not blocked", _with(DoesNotBlock)),
-    Mutation("the back-edge log is forgotten", _with(ForgetsTheLog), lambda n: cyclic(n)),
-    Mutation("the back-edge log is not closed", _with(LogsTooLong), lambda n: cyclic(n)),
-    Mutation("items overtake a marker", _with(PassesTheMarkerFirst)),
-    Mutation("a marker overtakes items", _with(LeavesQueuesFull)),
+    Mutation("a channel is not blocked", _with_part("_alignment", DoesNotBlock)),
+    Mutation(
+        "the back-edge log is forgotten",
+        _with_part("_alignment", ForgetsTheLog),
+        lambda n: cyclic(n),
+    ),
+    Mutation(
+        "the back-edge log is not closed",
+        _with_part("_alignment", LogsTooLong),
+        lambda n: cyclic(n),
+    ),
+    Mutation("items overtake a marker", _with_part("_outbox", PassesTheMarkerFirst)),
+    Mutation("a marker overtakes items", _with(LeavesMailboxesFull)),
     Mutation("output is not saved", _with(ForgetsOutput)),
     Mutation("changes are forgotten", _with(ForgetsChanges)),
     Mutation("output is released before the commit", ReleasesEarly),

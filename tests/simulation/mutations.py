@@ -33,8 +33,13 @@ from emberflow.engine.progress import receipts as receipts_module
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
 from emberflow.engine.progress.receipts import Receipts
+from emberflow.engine.worker import budget as budget_module
+from emberflow.engine.worker import dataflow as dataflow_module
+from emberflow.engine.worker import outbox as outbox_module
 from emberflow.engine.worker import routing as routing_module
-from emberflow.engine.worker import worker as worker_module
+from emberflow.engine.worker.dataflow import Dataflow, Send
+from emberflow.engine.worker.mailboxes import Mailboxes
+from emberflow.engine.worker.outbox import Outbox
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import Diverted
 from emberflow.graph.nodes import Broadcast, Map
@@ -244,16 +249,17 @@ def send_tombstones_last(_: pytest.MonkeyPatch) -> Machines:
 
 
 @mutation(CONTENT)
-def sort_unstably(_: pytest.MonkeyPatch) -> Machines:
+def sort_unstably(patch: pytest.MonkeyPatch) -> Machines:
     """What came by several ways is in order, but an item may come behind its tombstone."""
+    take = Mailboxes.take
 
-    class Mutant(Worker):
-        def _taken(self, node: int) -> list[FlatItem]:
-            taken = super()._taken(node)
-            taken.reverse()
-            return sorted(taken, key=place_of)
+    def unstable(self: Mailboxes, node: int) -> list[FlatItem]:
+        taken = take(self, node)
+        taken.reverse()
+        return sorted(taken, key=place_of)
 
-    return {"worker": Mutant}
+    patch.setattr(Mailboxes, "take", unstable)
+    return {}
 
 
 @mutation(CONTENT, cases=unfused)
@@ -340,10 +346,10 @@ def split_a_global_time(patch: pytest.MonkeyPatch) -> Machines:
 
 @mutation(MINIMAL_TIME)
 def release_without_looking_at_the_own_range(patch: pytest.MonkeyPatch) -> Machines:
-    def told(self: Receipts, progress: Progress) -> None:
+    def ignored(self: Receipts, progress: Progress) -> None:
         self.least = AFTER_ALL
 
-    patch.setattr(Receipts, "told", told)
+    patch.setattr(Receipts, "progress", ignored)
     return {}
 
 
@@ -360,14 +366,18 @@ def take_a_frame_off_that_is_of_the_same_time(patch: pytest.MonkeyPatch) -> Mach
 
 
 @mutation("FunctionError", cases=only_in_order)
-def never_take_back_a_failure(_: pytest.MonkeyPatch) -> Machines:
-    class Mutant(Worker):
-        def _run_node(self, node: int, items: list[FlatItem], send: Any) -> None:
-            if node == self.layout.failures:
-                items = [item for item in items if not item[1] & 1]
-            super()._run_node(node, items, send)
+def never_take_back_a_failure(patch: pytest.MonkeyPatch) -> Machines:
+    run = Dataflow.run
 
-    return {"worker": Mutant}
+    def stubborn(
+        self: Dataflow, node: int, items: list[FlatItem], send: Send | None = None
+    ) -> None:
+        if node == self.layout.failures:
+            items = [item for item in items if not item[1] & 1]
+        run(self, node, items, send)
+
+    patch.setattr(Dataflow, "run", stubborn)
+    return {}
 
 
 @mutation(CONTENT, cases=diverted)
@@ -479,7 +489,7 @@ def divert_an_item_and_send_its_first_images(patch: pytest.MonkeyPatch) -> Machi
 def tell_of_another_element(patch: pytest.MonkeyPatch) -> Machines:
     """The record has the time of its place, not that of the error."""
     patch.setattr(
-        worker_module,
+        dataflow_module,
         "Diverted",
         type("Mutant", (), {"of": lambda error: Diverted.of(error)._replace(time=0)}),
     )
@@ -596,7 +606,7 @@ def ack_a_frame_under_its_greatest_time(patch: pytest.MonkeyPatch) -> Machines:
         places = [item[0] for items in batches for item in items]
         return (max(places)[0], max(places)[1]) if places else None
 
-    patch.setattr(worker_module, "_least", greatest)
+    patch.setattr(outbox_module, "_least", greatest)
     return {}
 
 
@@ -617,30 +627,33 @@ def keep_all_credits(patch: pytest.MonkeyPatch) -> Machines:
     return {}
 
 
-class HoldsSilently(Worker):
-    """Holds items of a cycle back, and acks neither that it does nor that they went on."""
+def hold_silently(patch: pytest.MonkeyPatch) -> None:
+    """Hold items of a cycle back, and ack neither that nor that they went on."""
+    finish = Outbox.finish
 
-    def _effects(self, *, releases: bool = False) -> Effects:
-        self._newly_held = []
-        self._finished = [frame for frame in self._finished if frame.sender != self.index]
-        return super()._effects(releases=releases)
+    def finish_others(self: Outbox, frames: Iterable[Frame]) -> None:
+        finish(self, [frame for frame in frames if frame.sender != self.index])
+
+    patch.setattr(Outbox, "hold", lambda self, frame: None)
+    patch.setattr(Outbox, "finish", finish_others)
+    patch.setattr(budget_module, "_REPLAYS_MAX", 3)
 
 
 @mutation(PROGRESS)
 def hold_back_without_acking(patch: pytest.MonkeyPatch) -> Machines:
-    patch.setattr(worker_module, "_REPLAYS_MAX", 3)
-    return {"worker": HoldsSilently}
+    hold_silently(patch)
+    return {}
 
 
 @mutation(rf"{CONTENT}|{PROGRESS}|{DRAINED}")
 def hold_back_without_telling_anyone(patch: pytest.MonkeyPatch) -> Machines:
     """As before, with a checker that does not see it either."""
 
-    class Mutant(HoldsSilently):
+    class Mutant(Worker):
         def held(self) -> list[Frame]:
             return []
 
-    patch.setattr(worker_module, "_REPLAYS_MAX", 3)
+    hold_silently(patch)
     return {"worker": Mutant}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from emberflow.engine.machines.state import AccessMachine, Bucket
+from emberflow.engine.machines.state import AccessMachine, StateBucket
 from emberflow.engine.messages import AFTER_ALL, FrontsReply, Moment, Progress, ReadPage, WorkerRead
 from emberflow.engine.queries.coordinator import ReadCoordinator, _Question
 from emberflow.engine.queries.worker import StateReader, _Cursor
@@ -36,7 +36,7 @@ def unguarded(patch: pytest.MonkeyPatch) -> None:
 def a_read_of_an_uncommitted_version(patch: pytest.MonkeyPatch) -> None:
     """The last version below the moment, whether or not its transaction committed."""
 
-    def row_at(self: Any, bucket: Bucket, moment: Moment) -> Any:
+    def row_at(self: Any, bucket: StateBucket, moment: Moment) -> Any:
         below = bucket.entries[: bisect_left(bucket.entries, (moment,))]  # type: ignore[arg-type]
         return (bucket.key, below[-1][6]) if below else None
 

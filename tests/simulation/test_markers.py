@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emberflow.engine.arrival.worker import SnapshotGoneError
+from emberflow.engine.arrival.outputs import SnapshotGoneError
 from tests.simulation.marked import Case, WrongError, judged
 from tests.simulation.marker_mutations import MUTATIONS, Mutation
 

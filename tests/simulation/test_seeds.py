@@ -11,7 +11,7 @@ from itertools import count, islice
 import pytest
 
 from emberflow.engine.messages import Effects, Frame
-from emberflow.engine.worker import worker as worker_module
+from emberflow.engine.worker import budget as budget_module
 from emberflow.engine.worker.worker import Worker
 from tests.simulation.cases import Case, judged
 
@@ -41,7 +41,7 @@ def test_however_little_a_cycle_may_speculate(
     monkeypatch: pytest.MonkeyPatch, replays_max: int
 ) -> None:
     """With few replays to spend, cycles hold back most of the time: what is held is not lost."""
-    monkeypatch.setattr(worker_module, "_REPLAYS_MAX", replays_max)
+    monkeypatch.setattr(budget_module, "_REPLAYS_MAX", replays_max)
     monkeypatch.setattr(Holding, "times", 0)
     for case in islice(with_loops(10_000 * (replays_max + 1)), 25):
         judged(case, worker=Holding)

@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 import emberflow as ef
+from emberflow.engine.worker import budget as budget_module
 from emberflow.engine.worker import regions as cycles_module
-from emberflow.engine.worker import worker as worker_module
 from emberflow.graph import transactions as transactional_module
 from tests.simulation.cases import WrongError
 from tests.simulation.transaction_mutations import BREAKS, CRASH_BREAKS, Break
@@ -48,8 +48,8 @@ def test_however_little_they_may_speculate(
     chunk: int,
 ) -> None:
     """What is held back, in ever so small chunks, is not lost and not overtaken."""
-    monkeypatch.setattr(worker_module, "_REPLAYS_MAX", replays_max)
-    monkeypatch.setattr(cycles_module, "_REPLAYS_OF_ONE_TIME_MAX", of_one_time)
+    monkeypatch.setattr(budget_module, "_REPLAYS_MAX", replays_max)
+    monkeypatch.setattr(budget_module, "_REPLAYS_OF_ONE_TIME_MAX", of_one_time)
     monkeypatch.setattr(cycles_module, "_SLICE_FIRST", slice_first)
     monkeypatch.setattr(cycles_module, "_CHUNK", chunk)
     for seed in range(10_000 * (replays_max + 1), 10_000 * (replays_max + 1) + 10):

@@ -14,12 +14,11 @@ import pytest
 from emberflow.engine import layout as program_module
 from emberflow.engine.machines import state as versions_module
 from emberflow.engine.machines.closer import Ballot, CloserMachine
-from emberflow.engine.machines.state import AccessMachine, Bucket
+from emberflow.engine.machines.state import AccessMachine, StateBucket
 from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import AFTER_ALL, Effects, Frame, Moment
-from emberflow.engine.worker import regions as cycles_module
+from emberflow.engine.worker import budget as budget_module
 from emberflow.engine.worker import turns as turns_module
-from emberflow.engine.worker import worker as worker_module
 from emberflow.engine.worker.regions import Cycle
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.transactions import ABORT, COMMITTED, RESULT
@@ -97,8 +96,8 @@ def a_read_of_an_uncommitted_version(patch: pytest.MonkeyPatch) -> None:
         def __contains__(self, place: object) -> bool:
             return False
 
-    def bucket(key: Any, default: Any) -> Bucket:
-        made = Bucket(key, default)
+    def bucket(key: Any, default: Any) -> StateBucket:
+        made = StateBucket(key, default)
         made.aborts = NoAborts()
         return made
 
@@ -132,7 +131,7 @@ def a_late_voter_that_hears_nothing(patch: pytest.MonkeyPatch) -> None:
 def a_last_version_that_was_aborted(patch: pytest.MonkeyPatch) -> None:
     """Trimming keeps the last version, whether or not it counts."""
 
-    def last(self: Any, bucket: Bucket, final: int) -> Any:
+    def last(self: Any, bucket: StateBucket, final: int) -> Any:
         writes = [entry for entry in bucket.entries[:final] if self._uses[entry[2]].writes]
         return writes[-1] if writes else None
 
@@ -178,8 +177,8 @@ def what_is_held_is_overtaken(patch: pytest.MonkeyPatch) -> None:
 def a_turn_for_every_access(patch: pytest.MonkeyPatch) -> None:
     """An abort may be for an access whose turn it was before the vote's."""
     patch.setattr(turns_module, "_of_access", turns_module._of_place)
-    patch.setattr(worker_module, "_REPLAYS_MAX", 0)
-    patch.setattr(cycles_module, "_REPLAYS_OF_ONE_TIME_MAX", 0)
+    patch.setattr(budget_module, "_REPLAYS_MAX", 0)
+    patch.setattr(budget_module, "_REPLAYS_OF_ONE_TIME_MAX", 0)
 
 
 @breaks
@@ -369,7 +368,7 @@ def with_rows(patch: pytest.MonkeyPatch, rows_of: Callable[..., Any]) -> None:
 def a_cut_that_saves_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
     rows_of = AccessMachine.rows_of
 
-    def changed(self: Any, bucket: Bucket, moment: Moment, since: Moment) -> Any:
+    def changed(self: Any, bucket: StateBucket, moment: Moment, since: Moment) -> Any:
         aborts, bucket.aborts = bucket.aborts, {}
         try:
             return rows_of(self, bucket, moment, since)
@@ -391,7 +390,7 @@ def a_cut_without_keys_that_speculation_goes_on_with(patch: pytest.MonkeyPatch) 
     """A key that has accesses above the cut is left out of it."""
     rows_of = AccessMachine.rows_of
 
-    def changed(self: Any, bucket: Bucket, moment: Moment, since: Moment) -> Any:
+    def changed(self: Any, bucket: StateBucket, moment: Moment, since: Moment) -> Any:
         return [] if self.goes_on(bucket, moment) else rows_of(self, bucket, moment, since)
 
     with_rows(patch, changed)

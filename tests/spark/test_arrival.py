@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.checkpoint import UnfitCutError
-from emberflow.engine.arrival.worker import SnapshotGoneError
+from emberflow.engine.arrival.outputs import SnapshotGoneError
 from emberflow.fronts import Element
 from emberflow.runners.live.builder import LiveBuilder
 

@@ -12,6 +12,7 @@ messages between them differs. Read `worker` for how they work together. The roo
 `machines`     what nodes of the graph run: map, group, reduce, state, closer, barrier
 `layout`       how a graph is laid out for a worker: units, ranks, regions
 `queries`      reads of state: the coordinator's side and the worker's side
+`interface`    what a runner may ask of a worker, by time or by arrival
 `worker`       the whole graph for one range of hashes: regions, turns, routing
 `arrival`      the baseline: items by arrival, snapshots by markers
 =============  =====================================================================

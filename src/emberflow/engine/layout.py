@@ -1,15 +1,15 @@
-"""How a graph is laid out for a worker: which nodes run as one, in which order, and where items go.
+"""The layout of a graph for a worker: which nodes run as one, in which order, and where items go.
 
 - **Fusion.** The nodes of a reduction run as one machine. Where the reduction is a plain `reduce`,
-  the maps that pair payloads with their keys and take the values out again are part of it: no
-  triple is ever made, and what crosses the network is the payload.
-- **Units.** Nodes are run in topological order, each with all that has come for it, so that a
-  grouping sees the items of a batch together and in order, whatever way they took. A cycle that is
-  not fused has no such order: its nodes form a *region* (`regions`), run item by item, the least place first,
-  until nothing is left in it. That is the order of the reference runner, so on one worker and with
-  input in order nothing is replayed, but for what a batch had behind an item that it schedules.
+  the maps that pair payloads with their keys and take the values out again are part of it: no machine
+  makes triples, and payloads cross the network as they are.
+- **Units.** Nodes run in topological order, each with all that has come for it, so that a grouping
+  sees the items of a batch together and in order, whichever way they took. A cycle that is not fused
+  has no such order: its nodes form a *region* (`worker.regions`), which runs item by item, the least
+  place first, until nothing is left in it. That is the order of the reference runner. So on one worker
+  and with input in order nothing is replayed, but for what a batch has behind an item that it schedules.
 - **Routes.** An input with a key is a hop: its items go to the worker that owns the key's hash. A
-  sink is a hop to the worker that holds the barrier of the partition. All else stays where it is.
+  sink is a hop to the worker that holds the barrier of the partition. All else stays on its worker.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ Stateful: TypeAlias = GroupMachine | ReduceMachine | AccessMachine | CloserMachi
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is run at once: one node, or a region of nodes that a cycle goes through."""
+    """What runs at once: one node, or a region of nodes that a cycle goes through."""
 
     nodes: tuple[int, ...]
     is_region: bool
 
 
 class Layout:
-    """What follows from the graph alone, and is the same on every worker."""
+    """What follows from the graph alone. It is the same on every worker."""
 
     def __init__(self, graph: Graph, *, on_error: OnError = "fail") -> None:
         self.graph = graph
-        #: Whether what fails is output of the errors sink, or ends the run.
+        #: Whether failures are output of the errors sink; otherwise the first one ends the run.
         self.diverts = on_error == "divert"
-        #: The node of failures, which no graph has.
+        #: The node of failures, which is not in the graph.
         self.failures = len(graph.nodes)
         self.sinks = {sink.id: sink for sink in graph.sinks.values()}
-        #: By the node where items enter: what runs as one machine there.
+        #: By the node where items enter: the reductions that run as one machine.
         self.fused: dict[int, Fused] = {}
         absorbed: set[int] = set()
         for reduction in graph.reductions:
@@ -82,7 +82,7 @@ class Layout:
         return tuple(reader for reader, _ in readers[node])
 
     def balance_of(self, node: int) -> tuple[Callable[[Any], Any], Balance] | None:
-        """The key function of a node's input, and the same with all its errors; None if unkeyed."""
+        """The key function of a node's input, raw and with its errors told; None if unkeyed."""
         if node in self.fused:
             return self.fused[node].balance(self.graph)
         inputs = self.graph.nodes[node].inputs
@@ -132,15 +132,15 @@ def units_of(nodes: Iterable[int], readers: Mapping[int, Sequence[int]]) -> list
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A reduction that runs as one machine, and which nodes that takes the place of."""
+    """A reduction that runs as one machine in the place of several nodes."""
 
     reduction: Reduction
-    #: Whether the maps around the cycle are in it: then items are payloads and not triples.
+    #: Whether the maps around the cycle are part of it: then items are payloads, not triples.
     keyed: bool
 
     @classmethod
     def of(cls, graph: Graph, reduction: Reduction) -> Fused | None:
-        """None where the cycle is not just what `dsl.operators.reduce` built: something is between."""
+        """None where the cycle is not just what `dsl.operators.reduce` built: it has other nodes in it."""
         readers = graph.readers
         whole = (
             readers[reduction.merge] == ((reduction.group, 0),)

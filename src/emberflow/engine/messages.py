@@ -1,4 +1,4 @@
-"""What machines say to each other. Plain, immutable, and the same on every wire."""
+"""The messages of the engine: plain, immutable, and the same on every wire."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Moment: TypeAlias = tuple[int, int]
 BEFORE_ALL: Moment = (-(2**63), 0)
 AFTER_ALL: Moment = (2**63 - 1, 0)
 
-#: Global time to the xor of the ids of the frames of which it is the least.
+#: By global time: the xor of the ids of all frames of which it is the least.
 Xors: TypeAlias = dict[Moment, int]
 
-#: The same by turns, where those are known; a global time is the least turn of its element (`turns`).
+#: The same by turns, where workers know them; a global time is the least turn of its element (`turns`).
 TurnXors: TypeAlias = dict[Place, int]
 
 
 class Frame(NamedTuple):
     """Items from one worker to another. ``parts`` are ``(node, items)`` in the order of sending.
 
-    A frame is sent as a whole and dealt with as a whole, so the acker needs one entry for it: its
-    id, under the least global time of its items. The minimal time comes out the same as with an
-    entry for every item. ``least`` is that time among items that may go anywhere from here, or the
+    A worker sends a frame as a whole, and another one deals with it as a whole. So the acker needs one
+    entry for it: its id, under the least global time of its items. The minimal time comes out the same
+    as with an entry for every item. ``least`` is that time among items that may go anywhere from here, or the
     least turn of it (`turns`); ``least_bound`` is that time among those bound for a barrier of the
     receiver; None where there are none.
     """
@@ -39,7 +39,7 @@ class Frame(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """What a worker has finished with and what it has sent, in one message.
+    """What a worker has finished and what it has sent, in one message.
 
     One message, so that no received id ever disappears before the ids it caused appear. ``ranges``
     are acks of frames on their way to a barrier, by the worker that holds it; ``anywhere`` are all
@@ -58,10 +58,10 @@ class Ack(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """What is bound for the barriers of one worker, below the minimal time of 'anywhere'.
+    """The entries of frames bound for the barriers of one worker, below the minimal time of 'anywhere'.
 
-    That is, as far as the acker knows when it has ``heard`` so many acks of that worker. None where
-    the entries are too many to be told.
+    They are those that the acker had when it had ``heard`` so many acks of that worker. ``entries`` is
+    None where there are too many to send.
     """
 
     heard: int
@@ -71,9 +71,9 @@ class Bound(NamedTuple):
 class Progress(NamedTuple):
     """The minimal times: of all that may still go anywhere, and of what is bound for each worker.
 
-    ``kept`` is how far what can be read has to reach back (`queries.coordinator`); None for no further than the
-    minimal time itself. ``bound`` is what a worker may know better (`receipts`). ``within`` is the
-    least turn of the minimal time, where that is known.
+    ``kept`` is how far back versions have to be kept for reads (`queries.coordinator`); None for no
+    further than the minimal time itself. ``bound`` is for workers, which may know more than the acker
+    (`receipts`). ``within`` is the least turn of the minimal time, where that is known.
     """
 
     anywhere: Moment
@@ -97,7 +97,7 @@ class Progress(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """What a barrier hands its sink at once: payloads in order, and the last global time."""
+    """What a barrier gives its sink at once: items in order, and their last global time."""
 
     sink: str
     partition: int
@@ -106,7 +106,7 @@ class Bundle(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What a worker wants done after an event: frames sent, an ack, bundles stored, or the end."""
+    """What the runner has to do after an event: send frames and an ack, store bundles, or end."""
 
     frames: list[tuple[int, Frame]]
     ack: Ack
@@ -115,16 +115,16 @@ class Effects(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Some keys of a state that are asked for."""
+    """A read of some keys of a state."""
 
     state: str
     keys: tuple[Any, ...]
 
 
 class Scan(NamedTuple):
-    """All keys of a state from ``low`` on and below ``high`` that a predicate lets through.
+    """A read of all keys of a state from ``low`` on and below ``high`` that satisfy a predicate.
 
-    The predicate gets key and value. None is no bound, and no predicate.
+    The predicate gets key and value. None stands for no bound, and for no predicate.
     """
 
     state: str
@@ -133,12 +133,12 @@ class Scan(NamedTuple):
     predicate: Callable[[Any, Any], object] | None = None
 
 
-#: What is asked of a state.
+#: What a read selects of a state.
 Selection: TypeAlias = Keys | Scan
 
 
 class WorkerRead(NamedTuple):
-    """To a worker: what do you hold of this, as of a moment? Parts have their number in the question."""
+    """To a worker: read these parts of the state as of a moment. Parts are numbered in the question."""
 
     number: int
     moment: Moment
@@ -146,19 +146,19 @@ class WorkerRead(NamedTuple):
 
 
 class FrontsRequest(NamedTuple):
-    """To a worker: how far have your fronts come?"""
+    """To a worker: say how far your fronts have come."""
 
     number: int
 
 
 class NextPage(NamedTuple):
-    """To a worker: the next page, please."""
+    """To a worker: make the next page of a scan."""
 
     number: int
 
 
 class CancelRead(NamedTuple):
-    """To a worker: nobody waits for the rest."""
+    """To a worker: drop the rest of a scan."""
 
     number: int
 
@@ -174,7 +174,7 @@ class ReadPage(NamedTuple):
 
 
 class FrontsReply(NamedTuple):
-    """From a worker: all that its fronts have let in is below this."""
+    """From a worker: all elements that its fronts have let in are below this moment."""
 
     worker: int
     number: int
@@ -182,7 +182,7 @@ class FrontsReply(NamedTuple):
 
 
 class ReadBegan(NamedTuple):
-    """To who asked: it is read as of this moment, on so many workers."""
+    """To the caller: so many workers read, as of this moment."""
 
     number: int
     moment: Moment
@@ -190,7 +190,7 @@ class ReadBegan(NamedTuple):
 
 
 class ReadRefused(NamedTuple):
-    """To who asked: it cannot be answered. ``kept`` is what could be asked for, at most that."""
+    """To the caller: it cannot be answered. ``kept`` is the range of moments that can be read."""
 
     number: int
     problem: str

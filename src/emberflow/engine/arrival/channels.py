@@ -1,21 +1,21 @@
-"""The channels of asynchronous barrier snapshotting: what a marker travels on, and what waits for it.
+"""The channels of asynchronous barrier snapshotting: what markers travel on.
 
 The snapshot paper speaks of tasks and of channels between them. Here **a task is an operation on a
 worker, and a channel is an edge of the dataflow from one worker**: ``(edge, sender)``.
 
-Why not a channel for each link between two workers, which is what there is on the wire? One worker
-runs the whole graph for its range of hashes, so with any keyed step each worker sends to each other
-one: the graph *of workers* is cyclic even where the dataflow is not. A worker that blocked a link
-until the marker has come on all of them would block items of early steps behind the marker of late
-ones; or, if it took all links for back edges, would have to log what is in flight on all of them,
-which is just what the paper set out to avoid. Operations on workers, on the other hand, form a graph
-that is acyclic where the dataflow is: an edge leads from ``(operation, worker)`` to ``(reader, other
-worker)``, and readers come later in the topological order. So Algorithm 1 needs no log there. What a
-link carries is told apart by the number of the edge, and a link is FIFO, so each of its channels is.
+Why not a channel for each link between two workers, as on the wire? One worker runs the whole graph
+for its range of hashes, so with any keyed step each worker sends to each other one: the graph *of
+workers* is cyclic even where the dataflow is not. A worker that blocked a link until the marker has
+come on all of them would block items of early steps behind the marker of late ones; or, if it took all
+links for back edges, would have to log what is in flight on all of them, which is just what the paper
+set out to avoid. Operations on workers, on the other hand, form a graph that is acyclic where the
+dataflow is: an edge leads from ``(operation, worker)`` to ``(reader, other worker)``, and readers come
+later in the topological order. So Algorithm 1 needs no log there. The number of the edge tells apart
+what a link carries, and a link is FIFO, so each of its channels is.
 
 - An edge *crosses* if its reader has a key, or is a sink that lives on a certain worker: then its
   reader has a channel from every worker. Any other edge stays on its worker: one channel.
-- A front has no channel. It is told of the marker (the paper's ``Nil`` input).
+- A front has no channel. The runner tells it of the marker (the paper's ``Nil`` input).
 - A sink is a task only on the workers that hold partitions of it.
 - *Back edges* are those of the graph, found by depth-first search from the fronts. They lead to
   merges, which have no key, so they never cross; nothing below relies on that.

@@ -1,17 +1,16 @@
-"""The stateful machines of ``ordering="arrival"``: items are processed as they come.
+"""The stateful machines of ``ordering="arrival"``: they process items as they come.
 
-Nothing is sorted, speculated or taken back. So there is one state a key and no versions of it:
-a grouping keeps the last ``window - 1`` payloads of a key, by arrival, a reduction its accumulator.
-What comes out depends on the order in which items came, which is another one on every run.
+They sort nothing, speculate about nothing and take nothing back. So there is one state a key and no
+versions of it: a grouping keeps the last ``window - 1`` payloads of a key, by arrival, a reduction its
+accumulator. The output depends on the order in which items came, which differs on every run.
 
 **Snapshots** are incremental and cost no pause. States are immutable (tuples of payloads, and
-accumulators, which are by contract), so a state is saved by keeping a reference to it. Each machine
-writes what it changes into a second dict as well, and a snapshot takes that dict away: what changed
-since the last one, as of this moment, whatever happens to the keys afterwards. Only a full snapshot
-copies the dict of all keys.
+accumulators, which are by contract), so a reference saves a state. Each machine writes what it changes
+into a second dict as well, and a snapshot takes that dict away: what changed since the last one, as of
+this moment, whatever happens to the keys afterwards. Only a full snapshot copies the dict of all keys.
 
-Errors are those of the other ordering, in the same words; but they are raised at once, because what
-a function is shown here is no guess.
+Errors are those of the other ordering, in the same words. But machines raise them at once: no input of
+a function is speculative here.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class ArrivalGrouping:
         return [output]
 
     def captured(self, *, full: bool) -> States:
-        """The states that changed since this was last asked, or all of them: as they are now."""
+        """The states that changed since the last call, or all of them: as they are now."""
         changed, self._changed = self._changed, {}
         return dict(self.buckets) if full else changed
 
@@ -134,7 +133,7 @@ class ArrivalReducing:
             try:
                 key = key_of(mapped)
                 accumulator = combine(buckets[key], payload_of(mapped))
-            except Exception:  # a new key, or a function that fails: see to it below
+            except Exception:  # a new key, or a function that fails
                 key, accumulator = self._accumulate(item)
             if accumulator.__class__ is At:
                 self._refuse(accumulator, place)
@@ -209,7 +208,7 @@ def _stateless(node: Node) -> Process:
 
 
 class _NothingLater(Pending):
-    """What a map schedules, where no time ever comes: it is refused."""
+    """Refuses what a map schedules: no time ever comes here."""
 
     __slots__ = ("_node",)
 

@@ -1,18 +1,18 @@
-"""A snapshot by markers, on one worker: what it gathers while the marker passes through, and saves.
+"""A snapshot by markers on one worker: what it gathers while the marker passes through, and saves.
 
 It holds, as of the marker at each task:
 
 - the states of groupings and reductions, or those that changed since the snapshot before;
-- the **output of its epoch**: what came to the sinks here behind the marker before this one. It is
-  released when the snapshot is committed. It is saved because a crash may come between the commit
-  and the sink's storing of it, and nobody could compute it again: its elements are not replayed, and
-  in arrival order it would come out otherwise;
+- the **output of its epoch**: what came to the sinks here behind the marker before this one (`outputs`).
+  It has to be saved because a crash may come between the commit and the sink's storing of it, and nobody
+  could compute it again: its elements are not replayed, and in arrival order it would come out
+  otherwise;
 - the **back-edge logs**: what came round a cycle between the local snapshot and the marker's return.
 
-It is stored as a cut is (`cut`): states as rows of their buckets. Output and logs are of one
-snapshot only, and so are scheduled rows, of which a chain keeps those at or above its newest time;
-the time of snapshot ``n`` is ``(n, 0)``. The origin says what such a row is: ``(node, partition)``
-of output, ``(~edge, 0)`` of a log. Each holds some hundred items.
+It is stored as a cut is (`cuts.cut`): states as rows of their buckets. Output and logs belong to one
+snapshot only. They are stored like scheduled rows, of which a chain of cuts keeps those at or above its
+newest time; the time of snapshot ``n`` is ``(n, 0)``. The origin says what such a row is: ``(node,
+partition)`` of output, ``(~edge, 0)`` of a log. Each row holds some hundred items.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ITEMS_A_ROW = 500
 
 
 class Snapshot:
-    """Snapshot ``number`` of one worker. Complete when no task is ``left``."""
+    """Snapshot ``number`` of one worker. It is complete when no task is ``left``."""
 
     def __init__(self, number: int, *, full: bool, tasks: int) -> None:
         self.number = number
@@ -48,7 +48,7 @@ class Snapshot:
         return (self.number, 0)
 
     def saved(self, graph: Graph, worker: int) -> Iterator[Row | Scheduled | None]:
-        """All rows. States do not change, so this may be gone through while everything goes on."""
+        """All rows. States are immutable, so the worker may go on while they are saved."""
         for machine, states in self.states:
             for rows in machine.rows(states, self.number):
                 yield from rows

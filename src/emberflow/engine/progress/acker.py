@@ -2,26 +2,27 @@
 
 What is guaranteed: **the minimal time never passes an item that is in flight or will ever enter.**
 
-The table maps a global time to the xor of the ids of all frames of which it is the least, each once
-when its sender acks that it was sent and once when its receiver acks that it was dealt with. (The
+The table maps a global time to the xor of the ids of all frames of which it is the least: each id once
+when the sender acks that it sent the frame, and once when the receiver acks that it dealt with it. (The
 papers ack every item under its own time. All items of a frame are sent at once and acked at once, so
-the entries above its least one could never be the minimum.) A frame in flight therefore leaves its
-entry non-zero, if the sender's ack is here. If it is not, then neither is the sender's ack of
-whatever made it send (that is the same message), so an entry at or below is non-zero by the same
-argument one step earlier, or, where the cause was an element, the report of its front has not come.
-Ids are 64-bit and never 0; that different ids in flight cancel is as likely as a bit error.
+the entries above its least one could never be the minimum.)
+
+Why it holds: a frame in flight leaves its entry non-zero if the acker has the sender's ack. If it has
+not, then it has not the sender's ack of the frame's cause either (that is the same message), so an
+entry at or below is non-zero by the same argument one step earlier; or, where the cause was an element,
+the report of its front has not come. Ids are 64-bit and never 0; that different ids in flight cancel is
+as likely as a bit error.
 
 A front's report promises that it will not emit below a time. The minimal time is the least of all
 reports and all non-zero entries. There are several tables: 'anywhere', and one for each worker with
 the frames that are bound for its barriers and can go nowhere else. A barrier looks at 'anywhere'
 and its own (early key availability), so that one slow range does not hold back the output of all.
 
-What is said of global times here holds for *turns*, which are finer: `turns` says what for. An entry
-is a turn where a worker found that worth its while, and otherwise the global time, which is the least
-turn there is of it.
+All this holds for *turns* too, which are finer (`turns`). An entry is a turn where a worker goes by
+turns, and otherwise the global time, which is the least turn of its element.
 
-Of its own range a worker may know more than the acker: `receipts` says why, and what it is told for
-that (``Progress.bound``). There is a new progress only where a minimal time has moved.
+A worker may know more of its own range than the acker: `receipts` says why, and what the acker sends it
+for that (``Progress.bound``). There is a new progress only where a minimal time has moved.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from emberflow.values.item import Place
 
 T = TypeVar("T", bound=Place)
 
-#: More entries of a range are not told: its worker hears of its minimal time only.
-_ENTRIES_TOLD_MAX = 64
+#: If a range has more entries, its worker gets only its minimal time.
+_ENTRIES_SENT_MAX = 64
 
 
 class AckTable(Generic[T]):
@@ -53,7 +54,7 @@ class AckTable(Generic[T]):
 
     def __init__(self) -> None:
         self._xors: dict[T, int] = {}
-        self._heap: list[T] = []  # may hold times that are zero by now: skipped when met
+        self._heap: list[T] = []  # may hold times whose xor is zero by now: skipped when popped
 
     def __len__(self) -> int:
         return len(self._xors)
@@ -81,7 +82,7 @@ class AckTable(Generic[T]):
         """The entries below a moment, unless there are too many."""
         if self.minimum() >= moment:
             return ()
-        if len(self._xors) > _ENTRIES_TOLD_MAX:
+        if len(self._xors) > _ENTRIES_SENT_MAX:
             return None
         return tuple([entry for entry in self._xors.items() if entry[0] < moment])
 
@@ -102,7 +103,7 @@ class Acker:
         self._ranges = tuple(AckTable[Moment]() for _ in range(workers))
         self.progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
         self.acks = 0
-        #: Of each worker, how many acks are in here.
+        #: By worker: how many of its acks the acker has.
         self._heard = [0] * workers
 
     @property

@@ -1,17 +1,17 @@
-"""The gate of a front: credits, and the promise that is reported.
+"""The gate of a front: credits, and the promise that the front reports.
 
-A front may have at most ``credit`` elements at or above the minimal time. When the minimal time
-passes them their credits come back. So whatever is in flight, in buckets or at barriers stems from
-at most ``credit`` elements of each front: a front far ahead of another waits, with its elements
-still in its source, and memory is bounded. It cannot wait for ever: the front that holds the
-minimal time back has none of its elements unfinished for long, and its own credits come back as
+What is guaranteed: **a front has at most ``credit`` elements at or above the minimal time.** So whatever
+is in flight, in buckets or at barriers stems from at most ``credit`` elements of each front: a front
+far ahead of another waits, with its elements still in its source, and memory is bounded. When the
+minimal time passes elements, their credits come back. A front cannot wait for ever: the one that holds
+the minimal time back has none of its elements unfinished for long, and its own credits come back as
 soon as they are done, since its promise is above them.
 
-Times within a front are strictly increasing; after the element of time t the front promises t + 1,
+Times within a front are strictly increasing. After the element of time t the front promises t + 1,
 so output never waits for a next element.
 
-Where elements were read may go along: then the gate tells the position of the last one that is done,
-which is where a restored run goes on behind.
+The gate may be given the positions of elements in their source. Then it tells the position of the last
+one that is done: a restored run reads on behind it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from emberflow.errors import InputError
 
 
 class Gate:
-    """Counts what a front has emitted and not yet seen done.
+    """Counts the elements that a front has emitted and that are not done yet.
 
     >>> gate = Gate(front=0, credit=2)
     >>> gate.emitted(3), gate.emitted(4), gate.credits
@@ -43,12 +43,12 @@ class Gate:
             raise ValueError(f"a front needs a credit of at least 1, got {credit}")
         self.front = front
         self.promise: Moment = (-(2**63), front)
-        #: All that was emitted is below this, and nothing else that could be.
+        #: The least moment above all that was emitted.
         self.reached: Moment = self.promise
         self._credit = credit
-        #: The position of the last element below the minimal time, if positions are told.
+        #: The position of the last element below the minimal time, if positions are given.
         self.position: Any = None
-        #: Times and positions of what is not yet done, as they were emitted together.
+        #: Times and positions of elements that are not done yet, in the batches in which they came.
         self._open: deque[tuple[Sequence[int], Sequence[Any] | None]] = deque()
         self._open_count = 0
 
@@ -66,7 +66,7 @@ class Gate:
         self.emitted_all((time,))
 
     def emitted_all(self, times: Sequence[int], positions: Sequence[Any] | None = None) -> None:
-        """Several at once, which the caller has seen to be in order and not below the promise."""
+        """Several at once. The caller has checked that they are in order and not below the promise."""
         self._open.append((times, positions))
         self._open_count += len(times)
         self.promise = (times[-1] + 1, self.front)

@@ -1,31 +1,31 @@
-"""Asking: the coordinator's part of reading state. It picks the moment, and sees that it is kept.
+"""Reads of state, the coordinator's side: it picks the moment of a read, and sees that it is kept.
 
-What is guaranteed: **every worker is asked as of the same moment T, at or below the minimal time,
-and no worker trims below T before it has answered.** (See `queries.worker` for why that is enough.)
+What is guaranteed: **every worker reads as of the same moment T, at or below the minimal time, and no
+worker trims below T before it has answered.** (`queries.worker` says why that is enough.)
 
-*Picking T.* Without a wish T is the minimal time that the workers were told last, or the moment of
-the cut that this life began with, if they were told nothing beyond it yet: below a cut all is final
-too. ``at`` is a wish for a moment; while the minimal time is below it, the question waits.
-An *ordered* question takes a place of its own in the order. All workers are asked how far their
-fronts have come; T is above all that any of them has let in, so the question sees all of it, and it
-waits until the minimal time has come to T. Whatever else enters below T by then is seen as well, and
+*Picking T.* Without a wish, T is the minimal time that was sent to the workers last, or the moment of
+the cut that this life began with, if nothing beyond it was sent yet: below a cut all is final too.
+``at`` is a wish for a moment; while the minimal time is below it, the question waits.
+An *ordered* question takes a place of its own in the order. The coordinator asks all workers how far
+their fronts have come; T is above all that any of them has let in, so the question sees all of it, and
+it waits until the minimal time has come to T. Whatever else enters below T by then is seen as well, and
 nothing at or above T: the answer is that of a transaction at T that only reads.
 ``floor`` is the greatest T that was answered before. After a crash the minimal time begins further
-back; who has seen T must not see less, so the question waits for the floor.
+back; a caller that has seen T must not see less, so the question waits for the floor.
 
-*Keeping T.* Workers trim by the progress they are told. The coordinator says with it what is to be
-kept, which is the least of
+*Keeping T.* Workers trim by the progress that they receive. With it the coordinator says from when on
+versions have to be kept, which is the least of
 
 - the minimal time, less the history that the query keeps, in the time of the elements;
 - every T at which a scan is open, and every one that a question waits for.
 
-A question is sent behind the progress that was told last, on the same links, and they are FIFO. No T
-is below what was told to be kept: a wish for one that is, is refused. So when a worker hears the
-question, T is there; keys are then answered at once, and for a scan it stays there until the last
-worker has given its last page or the scan is closed. Somebody else limits how long that may take
-(this machine knows no clock), and how many there are is limited here, so memory has a bound.
+A question goes out behind the last progress, on the same links, and they are FIFO. No T is below what
+the workers were told to keep: a wish for an earlier one is refused. So when a worker receives the
+question, it has T; it answers keys at once, and for a scan it keeps T until the last worker has given
+its last page or the scan is closed. The runner limits how long that may take (this machine knows no
+clock); how many there are is limited here, so memory has a bound.
 
-``kept`` never goes back: what was once said to be trimmed may be gone.
+``kept`` never goes back: what may once be trimmed may be gone.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from emberflow.engine.messages import (
     WorkerRead,
 )
 
-#: Questions that wait or are not wholly answered, and how many of them may be scans.
+#: Questions that wait or are not fully answered, and how many of them may be scans.
 QUESTIONS_MAX = 10_000
 SCANS_MAX = 16
 
-#: To a worker; to who asked, where that is None.
+#: A message, and the worker that it goes to; None for the caller.
 Outgoing: TypeAlias = tuple[int | None, Any]
 
 
@@ -70,21 +70,21 @@ class _Question:
         self.at = at
         self.floor = floor
         self.ordered = ordered
-        #: Whether it takes several steps, so that its moment has to be kept.
+        #: Whether it takes several steps, so that its moment has to be kept meanwhile.
         self.holds = holds
-        #: From when on it is being answered.
+        #: Set when the workers are asked.
         self.moment: Moment | None = None
         self.unmarked: set[int] = set()
         self.unanswered = set(asks)
 
     @property
     def least(self) -> Moment:
-        """It cannot be answered as of an earlier moment than this."""
+        """The least moment that it can be answered as of."""
         return self.floor if self.at is None else self.at
 
     @property
     def has_place(self) -> bool:
-        """Whether it is to be answered as of just that moment."""
+        """Whether it has to be answered as of exactly that moment."""
         return self.ordered or self.at is not None
 
     @property
@@ -95,25 +95,25 @@ class _Question:
 
 
 class ReadCoordinator:
-    """The questions of one life."""
+    """The reads of one life of the query."""
 
     def __init__(self, workers: int, *, since: Moment = BEFORE_ALL, history: int = 0) -> None:
         """``since`` is the moment of the cut that this life begins with."""
         self._workers = workers
         self._since = since
         self._history = history
-        #: The minimal time that the workers were told last, and what they were told to keep.
-        self._told: Moment = BEFORE_ALL
+        #: The minimal time that was sent to the workers last, and from when on they have to keep versions.
+        self._sent: Moment = BEFORE_ALL
         self._kept: Moment = BEFORE_ALL
         self._questions: dict[int, _Question] = {}
         self._waiting: dict[int, _Question] = {}
-        #: Those whose moment is kept for them.
+        #: Questions whose moment is kept for them.
         self._holding: dict[int, _Question] = {}
 
     @property
     def range(self) -> tuple[Moment, Moment]:
-        """From when to when it can be asked: as of any moment between."""
-        return max(self._kept, self._since), max(self._told, self._since)
+        """The first and the last moment that can be read."""
+        return max(self._kept, self._since), max(self._sent, self._since)
 
     @property
     def open(self) -> int:
@@ -122,11 +122,11 @@ class ReadCoordinator:
     # Progress.
 
     def kept_at(self, minimal: Moment) -> Moment:
-        """What to tell the workers to keep, with the progress to this minimal time."""
+        """From when on workers have to keep versions, to be sent with this minimal time."""
         kept = minimal
         if self._history:
-            # At the end of all fronts the minimal time is no time to count from.
-            last = minimal if minimal < AFTER_ALL else max(self._told, self._since)
+            # When all fronts have ended, the minimal time is no time to count back from.
+            last = minimal if minimal < AFTER_ALL else max(self._sent, self._since)
             if last in (BEFORE_ALL, AFTER_ALL):
                 kept = self._kept
             else:
@@ -138,13 +138,13 @@ class ReadCoordinator:
         return max(kept, self._kept)
 
     def told(self, minimal: Moment, kept: Moment) -> list[Outgoing]:
-        """The workers were just told this; some that waited may be asked now."""
+        """This was just sent to the workers: some questions that waited may go out now."""
         self._kept = kept
-        self._told = max(self._told, minimal)
-        said: list[Outgoing] = []
+        self._sent = max(self._sent, minimal)
+        outgoing: list[Outgoing] = []
         for number in list(self._waiting):
-            said += self._ask_if_there(number)
-        return said
+            outgoing += self._ask_if_there(number)
+        return outgoing
 
     # Questions.
 
@@ -158,7 +158,7 @@ class ReadCoordinator:
         ordered: bool = False,
         holds: bool = False,
     ) -> list[Outgoing]:
-        """Ask: ``asks`` is what is asked of each worker. One that ``holds`` comes in pages."""
+        """Begin a question. ``asks`` is what each worker has to read; with ``holds`` it comes in pages."""
         if len(self._questions) >= QUESTIONS_MAX:
             return self._refused(number, f"{QUESTIONS_MAX:,} questions are open already")
         if holds and sum(each.holds for each in self._holding.values()) >= SCANS_MAX:
@@ -175,7 +175,7 @@ class ReadCoordinator:
         return self._ask_if_there(number)
 
     def marked(self, mark: FrontsReply) -> list[Outgoing]:
-        """A worker says how far its fronts have come."""
+        """A worker has said how far its fronts have come."""
         question = self._waiting.get(mark.number)
         if question is None:
             return []
@@ -184,7 +184,7 @@ class ReadCoordinator:
         return self._ask_if_there(mark.number)
 
     def _ask_if_there(self, number: int) -> list[Outgoing]:
-        """Ask the workers, if the minimal time has come to the moment of the question."""
+        """Ask the workers, if the minimal time has reached the moment of the question."""
         question = self._waiting[number]
         if question.unmarked:
             return []
@@ -197,7 +197,7 @@ class ReadCoordinator:
         del self._waiting[number]
         moment = question.moment = least if question.has_place else last
         if not question.holds:
-            self._holding.pop(number, None)  # answered before any later progress is heard
+            self._holding.pop(number, None)  # workers answer before they receive later progress
         if not question.asks:
             self._forget(number)
         began: Outgoing = (None, ReadBegan(number, moment, len(question.asks)))
@@ -210,7 +210,7 @@ class ReadCoordinator:
         ]
 
     def more(self, number: int, worker: int) -> list[Outgoing]:
-        """Who asked has dealt with a page, and wants the next one of that worker."""
+        """The caller has dealt with a page, and wants the next one of that worker."""
         return [(worker, NextPage(number))] if number in self._questions else []
 
     def page(self, page: ReadPage) -> list[Outgoing]:
@@ -225,7 +225,7 @@ class ReadCoordinator:
         return [(None, page)]
 
     def close(self, number: int) -> list[Outgoing]:
-        """Nobody waits for the answer any more."""
+        """The caller does not wait for the answer any more."""
         question = self._questions.get(number)
         if question is None:
             return []

@@ -1,29 +1,29 @@
-"""Reading state: a worker's part of an answer, as of a moment.
+"""Reads of state, the worker's side: its part of an answer, as of a moment.
 
 What is guaranteed: **an answer as of T holds of every key the value that the transactions below T
 left, and nothing of any other one.** It rests on two conditions that the coordinator keeps
-(`queries.coordinator`), and on nothing that this worker would have to wait for:
+(`queries.coordinator`), and the worker waits for nothing:
 
 1. *T is not above the minimal time of all.* So nothing below T is in flight, nothing below T will
    enter, and every decision on a transaction below T is final: the last version below T that counts
-   is the one that the reference leaves. What this worker has speculated about at or above T is
-   skipped by a bisection. It need not have heard yet that the minimal time is T.
+   is the one that the reference leaves. A bisection skips what this worker has speculated about at or
+   above T. The worker need not have heard yet that the minimal time is T.
 2. *What is below T is not trimmed.* Trimming keeps the last version below its own bound, so T must
-   not be below that bound. A worker trims by the progress that it has heard. Who asks says the
-   progress first and the question behind it, on one link, and says no progress beyond T before the
-   question. So keys are looked up when the question is heard, and no later progress can be in the
-   way; and for a scan, which takes many steps, the progress that is told meanwhile says to keep
-   what is from T on (`Progress.kept`).
+   not be below that bound. A worker trims by the progress that it has received. The coordinator sends
+   the progress first and the question behind it, on one link, and sends no progress beyond T before the
+   question. The worker looks keys up when it receives the question, so no later progress can
+   interfere. A scan takes many steps: the progress that is sent meanwhile says to keep what is from T
+   on (`Progress.kept`).
 
-All workers are asked as of one T: that is what makes it one cut through all states and workers. No
-lock, no copy, and no step of a writer that is not there without queries.
+All workers read as of one T: that is what makes it one cut through all states and workers. There is no
+lock, no copy, and writers do nothing that they would not do without queries.
 
-A **scan** goes through the keys that there are when it begins. A key that comes later has nothing
-below T. It looks at a limited number of keys between two events, and makes a page of at most
-`ROWS_A_PAGE` rows; the next one is made when it is asked for, so there is never more than a page of
-a scan under way from a worker, however many keys there are.
+A **scan** visits the keys that exist when it begins. A key that comes later has nothing below T. The
+scan visits a limited number of keys between two events, and makes a page of at most `ROWS_A_PAGE` rows;
+it makes the next one when the caller asks for it. So there is never more than a page of a scan under
+way from a worker, however many keys there are.
 
-What can be read is every state, and every ``reduce``, ``fold`` and aggregation by its name.
+Every state can be read, and every ``reduce``, ``fold`` and aggregation by its name.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ ReadRow: TypeAlias = tuple[int, Any, Any]
 
 
 class StateInfo(NamedTuple):
-    """Something that can be read by name."""
+    """A state that can be read by its name."""
 
     name: str
     kind: str  # "state", or "reduce"
     #: The node of its machine.
     node: int
-    #: What a key that was never updated has; of a reduce, nothing.
+    #: The value of a key that was never updated; a reduce has none.
     has_default: bool
     default: Any
-    #: From key and accumulator to key and value, where that is another step.
+    #: From key and accumulator to key and value, where these differ.
     shown: Callable[[Any], Any] | None = None
 
 
 def readable_states(layout: Layout) -> dict[str, StateInfo]:
-    """All that can be read in a flow, by name."""
+    """All states of a flow that can be read, by name."""
     graph = layout.graph
     found: dict[str, StateInfo] = {}
     for node in graph.nodes:
@@ -92,21 +92,21 @@ class StateReader:
             machine = machines.stateful[info.node]
             assert isinstance(machine, AccessMachine | ReduceMachine)
             self._states[name] = machine, info
-        #: Those machines: they are trimmed no further than what is kept.
+        #: The nodes of those machines: retention keeps what reads may need.
         self.nodes = frozenset(info.node for _, info in self._states.values())
-        #: What is below this is trimmed. A question as of an earlier moment comes too late.
+        #: Versions below this are trimmed: a question as of an earlier moment comes too late.
         self.trimmed_below: Moment = BEFORE_ALL
         self._cursors: dict[int, _Cursor] = {}
-        #: Numbers of the cursors that are to make a page.
-        self._asked: deque[int] = deque()
+        #: Numbers of the scans that have to make a page.
+        self._paging: deque[int] = deque()
 
     @property
     def is_busy(self) -> bool:
         """Whether `go_on` has something to do."""
-        return bool(self._asked)
+        return bool(self._paging)
 
     def ask(self, ask: WorkerRead) -> ReadPage | None:
-        """Answer what is about keys now; what is to be scanned, step by step in `go_on`."""
+        """Answer keys now, and scans step by step in `go_on`."""
         number, moment = ask.number, ask.moment
         rows: list[ReadRow] = []
         scans: list[tuple[int, Scan]] = []
@@ -119,24 +119,24 @@ class StateReader:
                     scans.append((part, what))
             if scans:
                 self._cursors[number] = _Cursor(moment, rows, self._buckets_of(scans))
-                self._asked.append(number)
+                self._paging.append(number)
                 return None
         except Exception as error:
             return self._problem(number, error)
         return ReadPage(self._worker, number, rows, False)
 
     def more(self, number: int) -> None:
-        """The next page of a scan. There is none of one that was closed meanwhile."""
-        if number in self._cursors and number not in self._asked:
-            self._asked.append(number)
+        """Make the next page of a scan, unless it was closed meanwhile."""
+        if number in self._cursors and number not in self._paging:
+            self._paging.append(number)
 
     def close(self, number: int) -> None:
         self._cursors.pop(number, None)
 
     def go_on(self, limit: int) -> ReadPage | None:
-        """Look at so many keys of one scan; a page, if it is full or there are no more."""
-        while self._asked:
-            number = self._asked.popleft()
+        """Visit so many keys of one scan; return a page if it is full, or the last one."""
+        while self._paging:
+            number = self._paging.popleft()
             cursor = self._cursors.get(number)
             if cursor is None:
                 continue
@@ -147,7 +147,7 @@ class StateReader:
                 self.close(number)
                 return self._problem(number, error)
             if not is_over and len(cursor.rows) < ROWS_A_PAGE:
-                self._asked.append(number)  # behind the other scans: each gets its turn
+                self._paging.append(number)  # behind the other scans: round robin
                 return None
             if is_over:
                 self.close(number)
@@ -175,13 +175,13 @@ class StateReader:
         scanned: deque[_Scanned] = deque()
         for part, scan in scans:
             machine, info = self._states[scan.state]
-            # A list of references: the one step of a scan that grows with the number of keys.
+            # A list of references: the only step of a scan that grows with the number of keys.
             scanned.append(_Scanned(part, scan, machine, info.shown, machine.all_buckets()))
         return scanned
 
     def _problem(self, number: int, error: Exception) -> ReadPage:
-        told = f"{type(error).__qualname__}: {error}"
-        return ReadPage(self._worker, number, [], False, shortened_text(told))
+        problem = f"{type(error).__qualname__}: {error}"
+        return ReadPage(self._worker, number, [], False, shortened_text(problem))
 
 
 class _Scanned(NamedTuple):
@@ -189,7 +189,7 @@ class _Scanned(NamedTuple):
     scan: Scan
     machine: Readable
     shown: Callable[[Any], Any] | None
-    #: Those still to be looked at, the next one last.
+    #: Buckets still to be visited, the next one last.
     buckets: list[Any]
 
 
@@ -204,7 +204,7 @@ class _Cursor:
         self._ahead = ahead
 
     def step(self, limit: int) -> bool:
-        """Look at so many keys, or until a page is full; whether it is over."""
+        """Visit so many keys, or until a page is full; return whether the scan is over."""
         rows = self.rows
         while self._ahead:
             part, scan, machine, shown, buckets = self._ahead[0]
@@ -228,7 +228,7 @@ class _Cursor:
 
 
 def is_within(scan: Scan, key: Any, value: Any) -> bool:
-    """Whether a scan gives a key. One that cannot be compared with a bound is not within it.
+    """Whether a scan includes a key. A key that cannot be compared with a bound is not within it.
 
     >>> scan = Scan("accounts", low="a", high="c")
     >>> [key for key in ("a", "b", "c", 7) if is_within(scan, key, 0)]

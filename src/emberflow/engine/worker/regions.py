@@ -1,48 +1,49 @@
-"""How a cycle of the graph is run: in order, or a slice of global times at once.
+"""Regions: how a worker runs a cycle of the graph, in order or a slice of global times at once.
+
+What is guaranteed: *FIFO.* An entry keeps the number that it got when it came; of one place, the
+smaller number goes first. All that is held of one place is in one chunk, and what waits beside it is
+newer.
 
 Where a loop was not fused, or there are transactions (state and closer form a cycle, votes one way and
 aborts the other), nodes have no order: they form a *region*. Item by item, the least place first, is
-the order in which nothing is ever presumed wrongly on one worker, and so are loops run.
+the order in which one worker never presumes anything wrong. Loops run in that order.
 
 But most transactions commit, and then a whole batch at a time is many times cheaper. So a region with
-transactions in it is run in *slices*: the items of the next so many global times, node by node, until
-nothing is left of them; then the next slice. A slice in which more was replayed than came in makes the
-next ones smaller, down to one global time; one without a replay makes them larger. Within one global
-time accesses of a transaction depend on each other, so there it is the least place first after all.
+transactions runs in *slices*: the items of the next so many global times, node by node, until nothing
+is left of them; then the next slice. A slice in which more was replayed than came in makes the next
+ones smaller, down to one global time; one without a replay makes them larger. Within one global time
+the accesses of a transaction depend on each other, so there the region runs the least place first.
 
-The worker's budget bounds speculation. When it is spent, what is above the minimal time is held back.
-Mostly the few items of one element soon agree. Where they do not, all is held back but what has the
-least turn of the minimal time (`turns`): that alone depends on nothing that is still under way, so N
-transactions take N turns at most, each of which puts right no more than all of them; but it takes a
-way to the acker and back, which is why that is not done at once. What is held may be much (all that
-the fronts' credits let in), and the minimal time moves often: so it is held in chunks, each a frame of
-its own that the worker sends to itself, and a run takes up only the chunks it comes to.
+The worker's budget bounds speculation (`budget`). When it is spent, the region holds back what is above
+the minimal time. Where the items of that time still do not agree, it holds back all but what has the
+least turn of it (`turns`): that alone depends on nothing that is still under way, so N transactions
+take N turns at most, each of which puts right no more than all of them. But a turn takes a round trip
+to the acker, which is why a region does not begin with turns. What is held may be much (all that the
+fronts' credits let in), and the minimal time moves often. So it is held in chunks, each a frame of its
+own that the worker sends to itself, and a run takes up only the chunks that are due.
 
-Where nothing is held and all that waits is no more than a slice, it is run as one, as it came: then
-nothing older waits anywhere, and no entry need be made of an item.
-
-FIFO: an entry keeps the number it got when it came; of one place, the smaller number goes first. All
-that is held of one place is in one chunk, and what waits beside it is newer.
+Where nothing is held and all that waits is no more than a slice, the region runs it as one, as it came:
+nothing older waits anywhere, so no entries are needed.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from heapq import heappop, heappush
-from math import inf
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from emberflow.engine.layout import Layout, Unit
 from emberflow.engine.messages import AFTER_ALL, Frame, Moment
+from emberflow.engine.worker.budget import Budget
+from emberflow.engine.worker.dataflow import Dataflow, Send
+from emberflow.engine.worker.mailboxes import Mailboxes
+from emberflow.engine.worker.outbox import Outbox
 from emberflow.errors import EndlessLoopError
 from emberflow.graph.transactions import Close, State
 from emberflow.values.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
-
-if TYPE_CHECKING:
-    from emberflow.engine.worker.worker import Worker
 
 #: Place, number, node, item.
 QueuedItem: TypeAlias = tuple[Place, int, int, FlatItem]
@@ -51,8 +52,6 @@ QueuedItem: TypeAlias = tuple[Place, int, int, FlatItem]
 _SLICE_MAX = 8192
 _SLICE_FIRST = 64
 _CHUNK = 64
-#: Beyond its budget a worker may spend so much on one global time, before it goes by turns.
-_REPLAYS_OF_ONE_TIME_MAX = 1_000
 
 
 def _has_transactions(layout: Layout, unit: Unit) -> bool:
@@ -62,12 +61,25 @@ def _has_transactions(layout: Layout, unit: Unit) -> bool:
 class Cycle:
     """A region on one worker."""
 
-    def __init__(self, worker: Worker, unit: Unit) -> None:
-        self._worker = worker
+    def __init__(
+        self,
+        unit: Unit,
+        dataflow: Dataflow,
+        mailboxes: Mailboxes,
+        outbox: Outbox,
+        budget: Budget,
+    ) -> None:
+        layout, stateful = dataflow.layout, dataflow.machines.stateful
+        self._dataflow = dataflow
+        self._mailboxes = mailboxes
+        self._outbox = outbox
+        self._budget = budget
+        self._nodes = layout.graph.nodes
         self._unit = unit
-        self._rank = {node: rank for rank, node in enumerate(_order(worker.layout, unit))}
-        self._in_slices = _has_transactions(worker.layout, unit)
-        self._loop_entries = worker.layout.graph.loop_entries & set(unit.nodes)
+        self._stateful = [stateful[node] for node in unit.nodes if node in stateful]
+        self._rank = {node: rank for rank, node in enumerate(_order(layout, unit))}
+        self._in_slices = _has_transactions(layout, unit)
+        self._loop_entries = layout.graph.loop_entries & set(unit.nodes)
         self._numbers = itertools.count()
         self._size = _SLICE_FIRST
         self._held: list[_Chunk] = []
@@ -78,13 +90,13 @@ class Cycle:
     def run(self) -> None:
         """Run what waits here: all of it, or what is next when the budget is spent."""
         pending = self._run_slices() if self._in_slices else self._run_by_place()
-        if self._worker._replays_left <= 0:
+        if self._budget.replays_left <= 0:
             self._run_next(pending)
 
     def _run_by_place(self) -> list[QueuedItem]:
-        """Run what waits, as long as there is budget; what is left."""
+        """Run what waits, as long as there is budget; return what is left."""
         pending = self._arrived()
-        if self._worker._replays_left > 0:
+        if self._budget.replays_left > 0:
             if self._held:
                 pending = self._with_chunks(self._held, pending)
             pending = self._run_in_order(pending, AFTER_ALL)
@@ -92,10 +104,11 @@ class Cycle:
 
     def _run_slices(self) -> list[QueuedItem]:
         """The same, a slice at a time."""
+        budget = self._budget
         pending = self._run_at_once()
         if pending is None:
             pending = self._arrived()
-        while self._worker._replays_left > 0:
+        while budget.replays_left > 0:
             limit = self._limit(pending)
             # Chunks that begin within the slice belong to it, and make it longer or shorter.
             while self._held and (limit is None or self._held[0].first[:2] <= limit):
@@ -114,9 +127,8 @@ class Cycle:
         return pending
 
     def _run_next(self, pending: list[QueuedItem]) -> None:
-        """Run what is next, with all it causes that is, and hold the others."""
-        worker = self._worker
-        turns, minimal = worker._turns, worker._minimal_anywhere
+        """Run what is next in the order, with all of that which it causes, and hold the rest."""
+        budget, turns = self._budget, self._budget.turns
         later, heap = pending, list[QueuedItem]()
 
         def file(node: int, items: list[FlatItem]) -> None:
@@ -128,46 +140,47 @@ class Cycle:
                     later.append(entry)
 
         while True:
-            by_turns = worker._by_turns_at == minimal
-            last: tuple[float, ...] = worker._turn if by_turns else (*minimal, inf)
+            last = budget.last_turn
             due = [chunk for chunk in self._held if chunk.least <= last]
             waiting = self._with_chunks(due, later)
             later, heap = [], []
             for entry in waiting:
                 (heap if turns[entry[2]](entry[3]) <= last else later).append(entry)
-            self._run_heap(heap, file, budget=None if by_turns else _REPLAYS_OF_ONE_TIME_MAX)
+            self._run_heap(heap, file, overdraft=budget.overdraft)
             if not heap:
                 self._hold(sorted(later, key=_order_of))
                 return
-            worker._go_by_turns_at(minimal)
+            budget.go_by_turns(budget.minimal)
             later += heap
 
     def _with_chunks(self, due: list[_Chunk], pending: list[QueuedItem]) -> list[QueuedItem]:
-        """Take up these chunks: what is in them and what waits, in order."""
+        """Go on with these chunks: their items and those that wait, in order."""
         taken = set(due)
         self._held = [chunk for chunk in self._held if chunk not in taken]
-        self._worker._finished += [chunk.frame for chunk in due]
+        self._outbox.finish([chunk.frame for chunk in due])
         held = [entry for chunk in due for entry in chunk.entries]
         return _cancelled(sorted(held + pending, key=_order_of))
 
     def _run_at_once(self) -> list[QueuedItem] | None:
-        """Run all that waits as one slice, and return what had to be left; None if it may not be."""
-        worker = self._worker
+        """Run all that waits as one slice, and return what is left; None if it is no slice."""
+        mailboxes = self._mailboxes
         waiting = {
-            node: worker._waiting[node] for node in self._unit.nodes if node in worker._waiting
+            node: batches
+            for node in self._unit.nodes
+            if (batches := mailboxes.batches(node)) is not None
         }
         count = sum(len(items) for batches in waiting.values() for items in batches)
-        if self._held or worker._replays_left <= 0 or count > self._size:
+        if self._held or self._budget.replays_left <= 0 or count > self._size:
             return None
-        active = {node: sorted(worker._taken(node), key=_place_of) for node in waiting}
+        active = {node: sorted(mailboxes.take(node), key=_place_of) for node in waiting}
         if _is_of_one_time(active.values()):
             for node, items in active.items():
-                worker._waiting[node] = [items]
+                mailboxes.put_back(node, items)
             return None
         return sorted(self._run_active(active, AFTER_ALL, count), key=_order_of)
 
     def _limit(self, pending: list[QueuedItem]) -> Moment | None:
-        """How far the next slice goes; None if nothing waits."""
+        """The last global time of the next slice; None if nothing waits."""
         if not pending:
             return None
         return _moment_of(pending[min(self._size, len(pending)) - 1])
@@ -176,12 +189,12 @@ class Cycle:
         """What waits for the nodes of the region, in order."""
         found: list[QueuedItem] = []
         for node in self._unit.nodes:
-            found += self._numbered(node, self._worker._taken(node))
+            found += self._numbered(node, self._mailboxes.take(node))
         found.sort(key=_order_of)
         return found
 
     def _run_slice(self, entries: list[QueuedItem], limit: Moment) -> list[QueuedItem]:
-        """Run these items, and all they cause within the limit; what is beyond it is returned."""
+        """Run these items, and all they cause within the limit; return what is beyond it."""
         active: dict[int, list[FlatItem]] = {}
         for _, _, node, item in entries:
             active.setdefault(node, []).append(item)
@@ -190,13 +203,13 @@ class Cycle:
     def _run_active(
         self, active: dict[int, list[FlatItem]], limit: Moment, count: int
     ) -> list[QueuedItem]:
-        worker, rank = self._worker, self._rank
+        budget, rank = self._budget, self._rank
         unsorted: set[int] = set()
         later: list[QueuedItem] = []
 
         def file(node: int, items: list[FlatItem]) -> None:
             if limit is not AFTER_ALL and max(map(_place_of, items)) >= _behind(limit):
-                # A replay reaches as far as versions go. What waits there already goes first.
+                # A replay may reach beyond the slice. What waits there already goes first.
                 items = self._within(node, items, limit, later)
                 if not items:
                     return
@@ -207,10 +220,10 @@ class Cycle:
                 active[node] = waiting + items
                 unsorted.add(node)
 
-        send = worker._sender(rank, file)
-        replays = begun = worker._replays_in(self._unit)
+        send = self._dataflow.sender(rank, file)
+        replays = begun = self._replays()
         while active:
-            if worker._replays_left <= 0:
+            if budget.replays_left <= 0:
                 for node, items in active.items():
                     later += self._numbered(node, items)
                 break
@@ -220,14 +233,14 @@ class Cycle:
                 unsorted.remove(node)
                 items.sort(key=_place_of)
             self._run_node(node, items, send)
-            before, replays = replays, worker._replays_in(self._unit)
-            worker._replays_left -= replays - before
+            before, replays = replays, self._replays()
+            budget.replays_left -= replays - before
         self._adapt(replays - begun, count)
         return later
 
     def _run_in_order(self, entries: list[QueuedItem], limit: Moment) -> list[QueuedItem]:
-        """The same, the least place first, all of one place at once, as long as there is budget; what
-        is beyond the limit or left is returned."""
+        """The same, the least place first, all of one place at once, as long as there is budget. Return
+        what is beyond the limit, and what is left."""
         heap = list(entries)  # what is sorted is a heap
         later: list[QueuedItem] = []
         behind, numbers = _behind(limit), self._numbers
@@ -240,24 +253,24 @@ class Cycle:
                 else:
                     later.append(entry)
 
-        self._adapt(self._run_heap(heap, file, budget=0), len(entries))
+        self._adapt(self._run_heap(heap, file, overdraft=0), len(entries))
         return later + heap
 
     def _run_heap(
         self,
         heap: list[QueuedItem],
-        file: Callable[[int, list[FlatItem]], None],
+        file: Send,
         *,
-        budget: int | None,
+        overdraft: int | None,
     ) -> int:
-        """Run these items and all that is filed there; how much was replayed.
+        """Run these items and all that is filed there; return how much was replayed.
 
-        It stops when the worker has spent so much more than it has, unless that is None.
+        It stops when the worker has spent so much more than its budget, unless that is None.
         """
-        worker = self._worker
-        loop_entries, send = self._loop_entries, worker._sender(self._rank, file)
-        replays = begun = worker._replays_in(self._unit)
-        while heap and (budget is None or worker._replays_left > -budget):
+        budget, run = self._budget, self._dataflow.run
+        loop_entries, send = self._loop_entries, self._dataflow.sender(self._rank, file)
+        replays = begun = self._replays()
+        while heap and (overdraft is None or budget.replays_left > -overdraft):
             place = heap[0][0]
             batches: dict[int, list[FlatItem]] = {}
             while heap and heap[0][0] == place:
@@ -267,23 +280,25 @@ class Cycle:
                 if len(place) - 2 > CHILD_IDS_MAX and node in loop_entries:
                     self._fail(node, items)
                 else:
-                    worker._run_node(node, items, send)
-            before, replays = replays, worker._replays_in(self._unit)
-            worker._replays_left -= replays - before
+                    run(node, items, send)
+            before, replays = replays, self._replays()
+            budget.replays_left -= replays - before
         return replays - begun
 
-    def _run_node(
-        self, node: int, items: list[FlatItem], send: Callable[[int, list[FlatItem]], None]
-    ) -> None:
+    def _replays(self) -> int:
+        """How much the machines of this region have ever replayed."""
+        return sum([machine.replays for machine in self._stateful])
+
+    def _run_node(self, node: int, items: list[FlatItem], send: Send) -> None:
         if node in self._loop_entries and max(len(item[0]) for item in items) - 2 > CHILD_IDS_MAX:
             self._fail(node, [item for item in items if len(item[0]) - 2 > CHILD_IDS_MAX])
             items = [item for item in items if len(item[0]) - 2 <= CHILD_IDS_MAX]
         if items:
-            self._worker._run_node(node, items, send)
+            self._dataflow.run(node, items, send)
 
     def _fail(self, node: int, endless: list[FlatItem]) -> None:
-        step = str(self._worker.layout.graph.nodes[node])
-        self._worker._fail(
+        step = str(self._nodes[node])
+        self._dataflow.fail(
             [
                 (place, mark, EndlessLoopError.of(step, GlobalTime(place[0], place[1]), payload))
                 for place, mark, payload in endless
@@ -299,7 +314,7 @@ class Cycle:
     def _within(
         self, node: int, items: list[FlatItem], limit: Moment, later: list[QueuedItem]
     ) -> list[FlatItem]:
-        """The items up to the limit; the others are filed for later."""
+        """The items up to the limit; file the others for later."""
         behind = _behind(limit)
         later += self._numbered(node, [item for item in items if item[0] >= behind])
         return [item for item in items if item[0] < behind]
@@ -318,7 +333,7 @@ class Cycle:
             last = number == len(chunks)
             end = len(pending) if last else bisect_left(pending, (chunks[number].first,), start)
             if end > start:
-                self._worker._finished.append(chunk.frame)
+                self._outbox.finish([chunk.frame])
                 held += self._chunks(sorted(chunk.entries + pending[start:end], key=_order_of))
             else:
                 held.append(chunk)
@@ -334,25 +349,25 @@ class Cycle:
             end = min(start + _CHUNK, len(entries))
             while end < len(entries) and entries[end][0] == entries[end - 1][0]:
                 end += 1
-            chunk = _Chunk(self._worker, entries[start:end])
-            self._worker._newly_held.append(chunk.frame)
+            chunk = _Chunk(self._outbox, entries[start:end])
+            self._outbox.hold(chunk.frame)
             found.append(chunk)
             start = end
         return found
 
 
 class _Chunk:
-    """Items held back, in order, as a frame that the worker sends to itself."""
+    """Items that are held back, in order, as a frame that the worker sends to itself."""
 
     __slots__ = ("entries", "first", "frame", "least")
 
-    def __init__(self, worker: Worker, entries: list[QueuedItem]) -> None:
+    def __init__(self, outbox: Outbox, entries: list[QueuedItem]) -> None:
         self.entries = entries
         self.first = entries[0][0]
         by_node: dict[int, list[FlatItem]] = {}
         for _, _, node, item in entries:
             by_node.setdefault(node, []).append(item)
-        self.frame = worker._frame(list(by_node.items()))
+        self.frame = outbox.frame(list(by_node.items()))
         least = self.frame.least
         assert least is not None  # no node of a region is a sink
         #: Nothing in it has a turn before this.
@@ -383,10 +398,10 @@ def _moment_of(entry: QueuedItem) -> Moment:
 
 
 def _cancelled(entries: list[QueuedItem]) -> list[QueuedItem]:
-    """Without items that are taken back before anyone has seen them. The entries are in order.
+    """Drop items that are taken back before any node has seen them. The entries are in order.
 
-    A state may correct what it sent many times while that is held back; so no more of it is held
-    than one tombstone and one item of each.
+    A state may correct what it sent many times while the region holds it back. So the region never
+    holds more of it than one tombstone and one item of each.
     """
     kept: list[QueuedItem] = []
     for entry in entries:
@@ -400,7 +415,7 @@ def _cancelled(entries: list[QueuedItem]) -> list[QueuedItem]:
                     del kept[position]
                     break
                 if other[2] == node and other[3][1] == mark:
-                    position = 0  # a tombstone like this one: what it is for was seen
+                    position = 0  # a tombstone like this one: a node has seen the item
             else:
                 kept.append(entry)
             continue
@@ -409,9 +424,9 @@ def _cancelled(entries: list[QueuedItem]) -> list[QueuedItem]:
 
 
 def _order(layout: Layout, unit: Unit) -> list[int]:
-    """The order in which the nodes of a region are run: each after what leads to it, but for aborts.
+    """The order in which the nodes of a region run: each after those that lead to it, but for aborts.
 
-    Closers come last: so they see the votes of a slice together.
+    Closers come last, so that they see the votes of a slice together.
     """
     order = _depth_first(layout, unit)
     nodes = layout.graph.nodes
@@ -423,7 +438,7 @@ def _order(layout: Layout, unit: Unit) -> list[int]:
 
 
 def _ahead(layout: Layout, node: int) -> list[int]:
-    """Where what a node sends may lead to. Aborts lead nowhere."""
+    """The nodes that read a node. Aborts lead nowhere."""
     found, readers = layout.graph.nodes[node], layout.readers[node]
     if not isinstance(found, Close):
         return list(readers)
@@ -432,7 +447,7 @@ def _ahead(layout: Layout, node: int) -> list[int]:
 
 
 def _depth_first(layout: Layout, unit: Unit) -> list[int]:
-    """The nodes of a region, each after what leads to it as far as that goes."""
+    """The nodes of a region, each after those that lead to it, as far as a cycle allows."""
     inside = set(unit.nodes)
     done: dict[int, None] = {}
     opened: set[int] = set()

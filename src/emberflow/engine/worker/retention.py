@@ -1,14 +1,14 @@
-"""What a worker keeps of the past: how far its machines are trimmed, and cuts, taken and restored.
+"""Retention: what a worker keeps of the past. How far machines are trimmed; cuts, taken and restored.
 
 What is guaranteed: **no machine loses what an item at or above the minimal time of all can meet, what a
 read may ask for, or what a cut under way holds.**
 
 - *The minimal time of all* is the bound, not that of the worker's own barriers, which may be ahead of
-  it: it is where the next cut is taken.
-- *Reads* of states and reduces may ask for more than that (`Progress.kept`): their machines are trimmed
-  no further than is kept.
-- *Cuts* are seen to by the machines themselves (`trimming`). Scheduled items are not trimmed while a
-  capture goes through them.
+  it: the next cut is taken at the minimal time of all.
+- *Reads* of states and reduces may need more than that (`Progress.kept`): their machines are trimmed
+  no further than it says.
+- *Cuts* are the machines' own concern (`trimming`). Scheduled items are not trimmed while a capture
+  visits them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from emberflow.errors import InternalError
 
 
 class Retention:
-    """The past of one worker."""
+    """The retention of one worker."""
 
     def __init__(self, worker: int, machines: Machines, reading: StateReader) -> None:
         self._worker = worker
         self._machines = machines
         self._reading = reading
-        #: The minimal time of all that was heard last, and what is to be kept for reads.
+        #: The minimal time of all that was heard last, and from when on versions are kept for reads.
         self.minimal: Moment = BEFORE_ALL
         self._kept: Moment = BEFORE_ALL
-        #: Whether there was progress since the last `tidy`, or that was put off.
+        #: Whether machines have something to trim: since the last `tidy`, or put off then.
         self._is_untidy = False
         self._capture: Capture | None = None
 
     def progress(self, progress: Progress) -> None:
-        """There may be more to trim now."""
+        """Note how far machines may be trimmed now."""
         minimal = progress.of_all()
         kept = minimal if progress.kept is None else progress.kept
         if minimal > self.minimal or kept > self._kept:
@@ -49,7 +49,7 @@ class Retention:
     # Trimming.
 
     def tidy(self, *, is_waited_for: bool = False) -> None:
-        """Trim what the progress heard last made needless, as far as it is due and not put off."""
+        """Trim what the last progress made obsolete, as far as it is due and not put off."""
         if not self._is_untidy:
             return
         done = [
@@ -63,7 +63,7 @@ class Retention:
                 pending.trim_if_due(self.minimal)
 
     def trim(self, most: int | None = None) -> None:
-        """Trim now, whatever the rhythm says: every bucket, or so many of each machine at most."""
+        """Trim now, whether or not it is due: every bucket, or so many of each machine at most."""
         for node, machine in self._machines.stateful.items():
             machine.trim(self._bound_of(node), most)
         self._reading.trimmed_below = min(self.minimal, self._kept)
@@ -72,19 +72,19 @@ class Retention:
                 pending.trim(self.minimal)
 
     def _bound_of(self, node: int) -> Moment:
-        """How far a machine is trimmed: what can be read, no further than it may be asked for."""
+        """Below which moment a machine is trimmed. Where it can be read, reads keep more."""
         return min(self.minimal, self._kept) if node in self._reading.nodes else self.minimal
 
     def _is_capturing(self) -> bool:
         return self._capture is not None and not self._capture.done
 
-    # Cuts (see `cut` for what the runner has to see to).
+    # Cuts (`cuts.cut` says what the runner has to see to).
 
     def begin_cut(self, moment: Moment, since: Moment) -> Capture:
         """Begin to capture the state at the minimal time of all that was heard last.
 
         ``since`` is the moment of the last committed cut, or `BEFORE_ALL` for all there is. A cut
-        that has begun before and is not committed is given up.
+        that began before and is not committed is given up.
         """
         if moment != self.minimal:
             raise InternalError(
@@ -93,7 +93,7 @@ class Retention:
             )
         if self._capture is not None:
             self._capture.give_up()
-        # Each begins to note what changes now, not when the capture comes to it.
+        # Each machine notes what changes from now on, not from when the capture comes to it.
         parts: list[Iterator[Row | Scheduled | None]] = [
             machine.capture(moment, since) for machine in self._machines.stateful.values()
         ]
@@ -111,8 +111,8 @@ class Retention:
     def restore(
         self, flow: str, moment: Moment, rows: Iterable[Row], scheduled: Iterable[Scheduled]
     ) -> Iterator[tuple[int, list[Scheduled]]]:
-        """Take over what a cut at this moment holds for this worker; what was scheduled, by the node
-        that did, is to be sent again."""
+        """Take over what a cut at this moment holds for this worker. Give back, by node, the scheduled
+        items: they have to be sent again."""
         rows_of: dict[str, list[Row]] = {}
         scheduled_of: dict[str, list[Scheduled]] = {}
         for row in rows:

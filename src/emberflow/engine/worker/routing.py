@@ -1,36 +1,38 @@
-"""Routing: where the items of a keyed input go, and which worker holds the barrier of a partition.
+"""Routing: which worker the items of an input go to, and which worker holds a sink's barrier.
 
-The key's hash decides the worker, and nothing else does: the same key goes to the same worker, on
-every worker that sends it there. What was found out about a mark, and about a key whose hash takes
-long, is remembered, within a bound, because keys repeat and traces are few.
+What is guaranteed: **the hash of the key alone decides the worker.** Every worker sends the same key to
+the same worker. What a route found out about a mark, and about a key whose hash takes long, it
+remembers, within a bound: keys repeat, and traces are few.
 
-**Closers** keep nothing that outlives a transaction, so any worker will do that all agree on. One that
-needs the votes of every transaction is on the worker that the hash of the transaction's time decides:
-votes are work, and so it is shared. But mostly a closer hears of a transaction nothing but its element,
-and presumes that it commits. Then it is on the worker that the element's front feeds, where the element
-is already: else it would be sent to another worker only to be sent on from there.
+**Closers** keep nothing that outlives a transaction, so any worker will do that all agree on. A closer
+that needs the votes of every transaction runs on the worker that the hash of the transaction's time
+decides: votes are work, and this shares it. But mostly a closer receives nothing of a transaction but
+its element, and presumes that it commits. Such a closer runs on the worker that the element's front
+feeds, where the element is already: anywhere else, the element would cross the network twice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from typing import Any
 
 from emberflow.engine.layout import Layout
 from emberflow.engine.loops import items as loops
 from emberflow.errors import StepError
+from emberflow.graph.calls import balance_of
 from emberflow.graph.nodes import Sink
 from emberflow.graph.transactions import Close, hears_elements_alone
 from emberflow.values.hashing import key_hash, owner, stable_id
 from emberflow.values.item import FlatItem, hopped
 from emberflow.values.shares import Shares
 
-#: Keys whose owner is remembered, for each keyed input. Past that it is forgotten and begun anew.
+#: Keys whose owner a route remembers. When there are more, it forgets all of them.
 _OWNERS_MAX = 200_000
 _MARKS_MAX = 10_000
 
 
 class Route:
-    """Where the items of a keyed input go, remembered by key."""
+    """Where the items of one keyed input go."""
 
     def __init__(self, layout: Layout, node: int, shares: Shares) -> None:
         workers = max(shares) + 1
@@ -40,7 +42,7 @@ class Route:
         self._key, self._balance = balance
         self._workers = workers
         #: The worker of each slice of the hashes: its owner, or the host of a sink's partition. Empty
-        #: where the key is a front: that goes to the worker it feeds.
+        #: where the key is a front: its items go to the worker that the front feeds.
         self._hosts = list(shares)
         if isinstance(self._node, Sink):
             sink = self._node
@@ -66,7 +68,7 @@ class Route:
             try:
                 key = key_of(payload)
                 worker = owners.get(key)
-                if worker is None:  # not met before
+                if worker is None:  # a new key
                     worker = self._remembered(key, key_hash(key))
             except Exception:  # a key function that fails, or a key that has no stable hash
                 try:
@@ -95,8 +97,77 @@ class Route:
         return worker
 
 
+class Routes:
+    """All routes of one worker. ``shares`` tell which worker owns which keys.
+
+    Nodes in ``stateful`` call their key function themselves, and so do sinks; a worker that is alone
+    has no route to them.
+    """
+
+    def __init__(
+        self, layout: Layout, index: int, workers: int, shares: Shares, stateful: Container[int]
+    ) -> None:
+        self.index = index
+        self.workers = workers
+        self._sinks = layout.sinks
+        self._routes = {
+            node: Route(layout, node, shares)
+            for node in layout.nodes
+            if layout.balance_of(node) is not None
+            and not (workers == 1 and (node in stateful or node in layout.sinks))
+        }
+        #: Where the items of an input without a key go. What is not listed stays where it is.
+        self._hosts = {
+            node: barrier_host(sink, 0, workers)
+            for node, sink in layout.sinks.items()
+            if sink.key is None
+        }
+        self._hosts[layout.failures] = 0
+        self._sink_balances = {
+            sink.id: balance_of(sink, sink.key)
+            for sink in layout.sinks.values()
+            if sink.key is not None
+        }
+
+    def split(
+        self, reader: int, items: list[FlatItem], fail: Callable[[list[FlatItem]], None]
+    ) -> tuple[list[FlatItem], dict[int, list[FlatItem]]]:
+        """Which of these items stay here, and which go to which worker.
+
+        ``fail`` is called with those whose key cannot be told, before anything else is sent.
+        """
+        route = self._routes.get(reader)
+        if route is not None:
+            failed: list[FlatItem] = []
+            by_worker = route.spread(items, failed)
+            if failed:
+                fail(failed)
+            return by_worker.pop(self.index, []), by_worker
+        host = self._hosts.get(reader, self.index)
+        return (items, {}) if host == self.index else ([], {host: items})
+
+    def by_partition(
+        self, node: int, items: list[FlatItem], failed: list[FlatItem]
+    ) -> dict[int, list[FlatItem]]:
+        """Items that have come to a sink, by the partition that the hash of their key decides."""
+        balance = self._sink_balances.get(node)
+        if balance is None:
+            return {0: items}
+        partitions = self._sinks[node].partitions
+        found: dict[int, list[FlatItem]] = {}
+        for item in items:
+            place, mark, payload = item
+            try:
+                _, hashed = balance(payload, (place[0], place[1]))
+            except StepError as error:
+                failed.append((place, mark, error))
+            else:
+                found.setdefault(owner(hashed, partitions), []).append(item)
+        return found
+
+
 def front_host(front: int, workers: int) -> int:
-    """The worker that a front feeds, or a partition of one: each has a number."""
+    """The worker that a partition of a front feeds, by the number of the partition."""
     return front % workers
 
 

@@ -21,7 +21,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.cuts.manifest import check_fits
@@ -31,15 +30,15 @@ from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError, OnError
 from emberflow.fronts.protocol import Front, FrontGrewError
 from emberflow.graph.nodes import Graph
-from emberflow.runners.live.arrival.coordinator import ArrivalCoordinator, Snapshotting
+from emberflow.runners.live.arrival.driver import DriverSnapshots
 from emberflow.runners.live.driver.cluster import ClusterError, check_cluster
 from emberflow.runners.live.driver.coordinator import Coordinator, WorkersMissingError
-from emberflow.runners.live.driver.cuts import Committing, tell_passed
+from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts, tell_passed
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Plan, Snapshots
 from emberflow.runners.live.wire.sockets import RunKeys, WireError
 from emberflow.runners.live.worker.journal import chooses
-from emberflow.runners.live.worker.loop import CoordinatorGoneError
+from emberflow.runners.live.worker.link import CoordinatorGoneError
 from emberflow.sinks.protocol import SinkMovedError
 from emberflow.values.shares import Shares
 
@@ -186,13 +185,14 @@ class Supervision:
         if life.restored is not None:
             for name, front in told.items():
                 tell_passed(name, front, life.restored)
-        committing = None
+        strategy = self._strategy()
+        committer = None
         if settings.checkpoint is not None:
-            made = Snapshotting if settings.ordering == "arrival" else Committing
-            committing = made(
+            committer = CutCommitter(
                 settings.graph,
                 settings.checkpoint,
                 life,
+                strategy,
                 workers=settings.workers,
                 interval_ms=settings.interval_ms,
                 keep=settings.kept,
@@ -201,17 +201,10 @@ class Supervision:
                     for name, front in settings.fronts.items()
                     if chooses(front) and not settings.keep_logs
                 },
-                told=told,
+                retaining=told,
                 trims=not settings.keep_logs,
             )
-        coordinating: Any = Coordinator
-        if settings.ordering == "arrival":
-            coordinating = partial(
-                ArrivalCoordinator,
-                holds_output=settings.guarantee == "exactly-once",
-                stops=settings.snapshots == "stop",
-            )
-        coordinator: Coordinator = coordinating(
+        coordinator = Coordinator(
             settings.graph,
             workers=settings.workers,
             incarnation=life.incarnation,
@@ -220,7 +213,8 @@ class Supervision:
             fronts=settings.fronts,
             sinks=settings.sinks,
             on_error=settings.on_error,
-            committing=committing,
+            committer=committer,
+            strategy=strategy,
             since=BEFORE_ALL if life.restored is None else life.restored.time,
             history=settings.history,
         )
@@ -246,6 +240,16 @@ class Supervision:
             snapshots=settings.snapshots,
         )
         return plan, coordinator
+
+    def _strategy(self) -> DriverCuts:
+        settings = self.settings
+        if settings.ordering == "time":
+            return CutsByTime()
+        return DriverSnapshots(
+            workers=settings.workers,
+            holds_output=settings.guarantee == "exactly-once",
+            stops=settings.snapshots == "stop",
+        )
 
     def _claimed(self) -> Life:
         settings = self.settings

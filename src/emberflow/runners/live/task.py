@@ -7,20 +7,21 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from emberflow.runners.live.arrival.loop import ArrivalLoop
-from emberflow.runners.live.worker.loop import WorkerLoop
+from emberflow.runners.live.arrival.worker import WorkerSnapshots
+from emberflow.runners.live.worker.cuts import CutsByTime
+from emberflow.runners.live.worker.loop import Strategy, WorkerLoop
 
 
 def run_worker(shipped: bytes, path: list[str], batches: Iterator[Any]) -> Iterator[Any]:
-    """Partition ``i`` holds the number ``i``: that is the worker to be.
+    """Run the worker whose index is in the partition: partition ``i`` holds the number ``i``.
 
-    ``path`` is where the driver imports from. On another machine most of it leads nowhere, which
-    does no harm; on this one, a flow may be defined beside a script that nobody installed.
+    ``path`` is where the driver imports from. On another machine most of it does not exist, which
+    does no harm; on the driver's machine, a flow may be defined beside a script that nobody installed.
     """
     sys.path += [folder for folder in path if folder not in sys.path]
     plan = pickle.loads(shipped)
-    loop = ArrivalLoop if plan.ordering == "arrival" else WorkerLoop
+    strategy: Strategy = WorkerSnapshots if plan.ordering == "arrival" else CutsByTime
     for batch in batches:
         for index in batch.column(0).to_pylist():
-            loop(plan, index).run()
+            WorkerLoop(plan, index, strategy).run()
         yield batch.rename_columns(["worker"])

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from emberflow.engine.interface import Statistics
 from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
-from emberflow.engine.worker.worker import Statistics, Worker
+from emberflow.engine.worker.worker import Worker
 from emberflow.errors import EmberflowError
 from emberflow.runners.questions import Answer
 from emberflow.runners.simulation.options import Faults, Options

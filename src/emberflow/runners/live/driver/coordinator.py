@@ -1,7 +1,7 @@
 """The coordinator: a thread of the driver through which the workers of a query find each other.
 
-It is the rendezvous, the acker, the home of sinks that live in the driver, and the one who knows
-how things stand. Its life::
+It is the rendezvous, the acker, the home of sinks that live in the driver, and it alone knows the state
+of the whole query. Its life::
 
     meeting ──> restoring ──> running ──> halting ──> ending ──> over
                                  │           ^          ^          ^
@@ -9,12 +9,15 @@ how things stand. Its life::
                                  ├─ fronts ended ───────┤ nothing is in flight
                                  └─ a failure ─────────────────────┘
 
-*Running* begins when all workers have restored what they had to: what is scheduled was then acked,
-and a front's report cannot overtake it.
+*Running* begins when all workers have restored their parts: scheduled items are acked by then, and no
+front's report can overtake them.
 
 *Ending* begins when no front will give anything more (ended, or halted) and no global time has an
 entry: a front's last ack came before its worker said that it has halted, on the same FIFO link, so
-then nothing is in flight. The last progress goes out, then 'end': workers store what is left.
+then nothing is in flight. The coordinator sends the last progress, then 'end': workers store what is
+left.
+
+What depends on the ordering of the query is in the strategy that it is given (`cuts`).
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from emberflow.fronts.protocol import Front
 from emberflow.graph.nodes import Graph
 from emberflow.runners.diversion import sink_partitions
 from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddress
-from emberflow.runners.live.driver.cuts import Committing
+from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts
 from emberflow.runners.live.driver.progress import Latencies
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.codec import unpacked_bundle
@@ -46,14 +49,14 @@ _POLL_MS = 5
 _MEETING_SECONDS_MAX = 120.0
 _SILENCE_SECONDS_MAX = 8.0
 _HEARTBEAT_SECONDS = 1.0
-#: So long the progress of ranges alone waits for that of all, and what is stored for any company.
-_COMPANY_SECONDS = 0.004
+#: Low-priority messages are piggybacked; sent alone after this time.
+_PIGGYBACK_SECONDS = 0.004
 _JOIN_SECONDS = 5.0
 _MESSAGES_A_ROUND = 1_000
 
 
 class WorkersMissingError(EmberflowError):
-    """Not all workers have come, or one of them fell silent."""
+    """Not all workers have come, or one of them has become silent."""
 
 
 class MismatchError(EmberflowError):
@@ -74,16 +77,18 @@ class Coordinator:
         fronts: Mapping[str, Front],
         sinks: Mapping[str, Any],
         on_error: OnError = "fail",
-        committing: Committing | None = None,
+        committer: CutCommitter | None = None,
+        strategy: DriverCuts | None = None,
         since: Moment = BEFORE_ALL,
         history: int = 0,
     ) -> None:
         """``since`` is the moment of the cut to begin from; ``history`` is what queries look back."""
         self._graph = graph
-        self.committing = committing
+        self.committer = committer
+        self._strategy = CutsByTime() if strategy is None else strategy
         self._workers = workers
         self._acker = Acker(workers=workers, fronts=front_indices(graph, fronts))
-        #: Those who wait for what they took in to be settled.
+        #: The workers that wait for their elements to be settled.
         self._feeding = sorted(feeding_workers(graph, fronts, workers))
         self._writers: dict[tuple[str, int], WriterThread] = {}
         try:
@@ -105,23 +110,23 @@ class Coordinator:
                 f"{error}. Set .option('coordinatorHost', ...) to an address of this machine."
             ) from error
         self.address = f"tcp://{place.reached_at}:{own.rpartition(':')[2]}"
-        #: Who is told what is stored of each partition: the worker that holds its barrier.
+        #: By sink partition: the worker that holds its barrier and waits for it to be stored.
         self._storing: dict[tuple[str, int], bytes] = {}
         self._identities: dict[int, bytes] = {}
-        #: What is to be told to each worker at the end of the turn.
-        self._telling: dict[bytes, list[bytes]] = {}
-        #: What it can be told with that: since when, and what.
+        #: By worker: the messages that go out at the end of the turn.
+        self._outgoing: dict[bytes, list[bytes]] = {}
+        #: Low-priority messages to be piggybacked on those, and since when they wait.
         self._waiting: dict[bytes, tuple[float, list[bytes]]] = {}
         self._addresses: dict[int, str] = {}
         self._heard_at: dict[int, float] = {}
-        self._told: Progress | None = None
-        self._told_at = 0.0
+        self._progress_sent: Progress | None = None
+        self._progress_sent_at = 0.0
         self._stop_asked = threading.Event()
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._done: set[int] = set()
         self._ready: dict[int, Moment | None] = {}
-        self._last_cut_asked = False
+        self._last_cut_ordered = False
         self.phase = "meeting"
         #: Whether all workers have come.
         self.met = False
@@ -130,24 +135,24 @@ class Coordinator:
         self.latencies = Latencies()
         self._settled_of = dict.fromkeys(range(workers), BEFORE_ALL)
         self._settled = BEFORE_ALL
-        #: What is asked of the state.
+        #: Reads of state.
         self.questions = Questions(workers, since=since, history=history)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self.questions.bell.fileno(), zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name="emberflow coordinator", daemon=True)
 
-    # What the query asks.
+    # What the query calls.
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take nothing more in, let out what is final, then end."""
+        """Take no more elements, release what is final, then end."""
         self._stop_asked.set()
 
     def fail(self, error: BaseException) -> None:
-        """Something outside went wrong: end now. The first failure is the one that counts."""
+        """Something outside has failed: end now. Only the first failure counts."""
         with self._lock:
             if self.failure is None and not self._over.is_set():
                 self.failure = error
@@ -161,7 +166,7 @@ class Coordinator:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all that was taken in is stored, as far as the last news say."""
+        """Whether the output of all elements is stored, according to the last news."""
         return (
             self._acker.entries == 0
             and len(self.news) == self._workers
@@ -177,19 +182,19 @@ class Coordinator:
                 self._take()
                 self._store()
                 self._advance(time.monotonic() - begin)
-                self._send_words()
+                self._flush()
                 if self.failure is not None:
                     break
         except Exception as error:
             self.fail(error)
         finally:
             self.questions.end()
-            self._tell_all(protocol.QUIT, None)
-            self._send_words()
+            self._send_all(protocol.QUIT, None)
+            self._flush()
             for writer in self._writers.values():
                 writer.close(_JOIN_SECONDS)
-            if self.committing is not None:
-                self.committing.close(_JOIN_SECONDS)
+            if self.committer is not None:
+                self.committer.close(_JOIN_SECONDS)
             self._wire.close()
             self.phase = "over"
             self._over.set()
@@ -205,9 +210,9 @@ class Coordinator:
             except zmq.Again:
                 return
             for kind, body in self._wire.decoded(message):
-                self._hear(identity, kind, body)
+                self._handle(identity, kind, body)
 
-    def _hear(self, identity: bytes, kind: bytes, body: Any) -> None:
+    def _handle(self, identity: bytes, kind: bytes, body: Any) -> None:
         if kind == protocol.ACK:
             self._acker.receive(body)
             self._heard_at[body.worker] = time.monotonic()
@@ -217,8 +222,10 @@ class Coordinator:
             worker, settled = body
             self._settled_of[worker] = settled
         elif kind == protocol.CAPTURED:
-            assert self.committing is not None
-            self.committing.captured(body)
+            assert self.committer is not None
+            self.committer.captured(body)
+        elif kind == protocol.PAUSED:
+            self._strategy.paused(body)
         elif kind == protocol.NEWS:
             self._keep(body)
         elif kind == protocol.BUNDLE:
@@ -228,7 +235,7 @@ class Coordinator:
         elif kind == protocol.HELLO:
             self._meet(identity, *body)
         elif kind == protocol.READY:
-            self._hear_ready(*body)
+            self._note_ready(*body)
         elif kind == protocol.DONE:
             self._done.add(body[0])
             self._keep(body[1])
@@ -254,29 +261,29 @@ class Coordinator:
         if len(self._addresses) == self._workers:
             delivered = self._delivered()
             addresses = [self._addresses[index] for index in range(self._workers)]
-            self._tell_all(protocol.PEERS, (addresses, delivered))
+            self._send_all(protocol.PEERS, (addresses, delivered))
             self.phase = "restoring"
             self.met = True
 
-    def _hear_ready(self, worker: int, last: Moment | None) -> None:
+    def _note_ready(self, worker: int, last: Moment | None) -> None:
         self._heard_at[worker] = time.monotonic()
         self._ready[worker] = last
         if len(self._ready) == self._workers:
             lasts = [*self._ready.values(), *self._delivered().values()]
-            self._tell_all(
+            self._send_all(
                 protocol.START, max((at for at in lasts if at is not None), default=None)
             )
             self.phase = "running"
 
     def _delivered(self) -> dict[tuple[str, int], Moment]:
-        """What the sinks here have from earlier: the barriers will not give it again."""
+        """What the sinks here have from earlier: the barriers will not release it again."""
         lasts = {key: writer.last() for key, writer in self._writers.items()}
         return {key: last for key, last in lasts.items() if last is not None}
 
     def _store(self) -> None:
         for partition, identity in list(self._storing.items()):
             if bundles := self._writers[partition].stored():
-                self._tell_sometime(identity, protocol.STORED, (partition, bundles))
+                self._send_later(identity, protocol.STORED, (partition, bundles))
 
     def _advance(self, seconds: float) -> None:
         if self.phase == "meeting":
@@ -288,45 +295,48 @@ class Coordinator:
                 )
             return
         self._check_silence()
-        self._tell_progress()
+        self._send_progress()
         if self.phase == "restoring":
             return
         self._ask(self.questions.taken())
-        self._tell_settled()
+        self._send_settled()
         self._cut()
         if self.phase == "running" and self._stop_asked.is_set():
-            self._tell_all(protocol.HALT, None)
+            self._send_all(protocol.HALT, None)
             self.phase = "halting"
         if (
             self.phase in ("running", "halting")
             and self._nothing_more()
             and self._last_cut_is_made()
         ):
-            self._tell_progress(at_once=True)
-            self._tell_all(protocol.END, self._last_moment())
+            self._send_progress(at_once=True)
+            self._send_all(protocol.END, self._last_moment())
             self.phase = "ending"
         if self.phase == "ending" and len(self._done) == self._workers:
             self.phase = "over"
 
     def _cut(self, *, now: bool = False) -> None:
-        if self.committing is None:
+        if self.committer is None:
             return
-        manifest = self.committing.committed(self._settled)
+        manifest = self.committer.committed(self._settled)
         if manifest is not None:
-            self._tell_all(protocol.COMMITTED, manifest.time)
-        order = self.committing.due(self._acker.progress.of_all(), now=now)
+            self._send_all(protocol.COMMITTED, manifest.time)
+        order = self.committer.due(self._acker.progress.of_all(), now=now)
         if order is not None:
-            self._tell_progress(at_once=True)  # on the same link, just before
-            self._tell_all(protocol.CUT, order)
+            self._send_progress(at_once=True)  # on the same link, just before the order
+            self._send_all(*self._strategy.announced(order))
+        unblocked = self._strategy.unblocked(self._acker.entries)
+        if unblocked is not None:
+            self._send_all(protocol.CUT, unblocked)
 
     def _last_cut_is_made(self) -> bool:
-        """What is left when all is stored is one more cut: who starts again has nothing to repeat."""
-        if self.committing is None:
+        """Make one more cut when all is stored, so that a restart has nothing to repeat."""
+        if self.committer is None:
             return True
-        if not self._last_cut_asked and self.committing.is_idle:
-            self._last_cut_asked = True
+        if not self._last_cut_ordered and self.committer.is_idle:
+            self._last_cut_ordered = True
             self._cut(now=True)
-        return self._last_cut_asked and self.committing.is_idle
+        return self._last_cut_ordered and self.committer.is_idle
 
     def _nothing_more(self) -> bool:
         return (
@@ -343,70 +353,70 @@ class Coordinator:
                     f"worker {worker} has been silent for {_SILENCE_SECONDS_MAX:.0f} s"
                 )
 
-    def _tell_progress(self, *, at_once: bool = False) -> None:
-        """Tell how far things are, if that is news; and again from time to time, by which workers know
-        that the driver is alive.
+    def _send_progress(self, *, at_once: bool = False) -> None:
+        """Send the progress to all workers if it is new; and again from time to time, by which workers
+        know that the driver is alive.
 
-        Where only what is bound for barriers has come further, those who hold them know it already
-        (`engine.progress.receipts`), and it can wait for company.
+        Where only frames bound for barriers have progressed, the workers that hold them know it already
+        (`engine.progress.receipts`). Such progress may wait a little for more.
         """
-        progress, told, now = self._acker.progress, self._told, time.monotonic()
-        if told is not None and progress.turn == told.turn:
+        progress, sent, now = self._acker.progress, self._progress_sent, time.monotonic()
+        if sent is not None and progress.turn == sent.turn:
             waits = _HEARTBEAT_SECONDS
-            if progress.ranges != told.ranges:
-                waits = 0.0 if at_once else _COMPANY_SECONDS
-            if now - self._told_at < waits:
+            if progress.ranges != sent.ranges:
+                waits = 0.0 if at_once else _PIGGYBACK_SECONDS
+            if now - self._progress_sent_at < waits:
                 return
-        self._told, self._told_at = progress, now
+        self._progress_sent, self._progress_sent_at = progress, now
         kept = self.questions.kept_at(progress)
-        self._tell_all(protocol.PROGRESS, progress._replace(kept=kept))
+        self._send_all(protocol.PROGRESS, progress._replace(kept=kept))
         self._ask(self.questions.told(progress, kept))
 
     def _ask(self, messages: list[tuple[int, Any]]) -> None:
-        """Tell workers what is asked of them, all of it in one message each."""
+        """Send questions to workers, all of a worker in one message."""
         by_worker: dict[int, list[Any]] = {}
         for worker, message in messages:
             by_worker.setdefault(worker, []).append(message)
         for worker, own in by_worker.items():
-            self._tell(self._identities[worker], protocol.ASK, own)
+            self._send(self._identities[worker], protocol.ASK, own)
 
-    def _tell_settled(self) -> None:
-        settled = self._settled_now()
+    def _send_settled(self) -> None:
+        minimal = self._acker.progress.of_all()
+        settled = self._strategy.settled(minimal, self._settled_of.values())
         if settled > self._settled:
             self._settled = settled
             for worker in self._feeding:
-                self._tell_sometime(self._identities[worker], protocol.SETTLED, settled)
-
-    def _settled_now(self) -> Moment:
-        """All output below this is stored."""
-        return min(self._acker.progress.of_all(), *self._settled_of.values())
+                self._send_later(self._identities[worker], protocol.SETTLED, settled)
 
     def _last_moment(self) -> Moment:
         """What is settled when nothing is left."""
-        return self._acker.progress.of_all()
+        minimal = self._acker.progress.of_all()
+        if self.committer is None:
+            return minimal
+        return self._strategy.last_moment(minimal, self.committer.moment)
 
-    def _tell_all(self, kind: bytes, body: Any) -> None:
+    def _send_all(self, kind: bytes, body: Any) -> None:
         if self._identities:
             message = self._wire.encode(kind, body)
             for identity in self._identities.values():
-                self._telling.setdefault(identity, []).append(message)
+                self._outgoing.setdefault(identity, []).append(message)
 
-    def _tell(self, identity: bytes, kind: bytes, body: Any) -> None:
-        """Tell a worker, with all else of this turn (see `_send_words`)."""
-        self._telling.setdefault(identity, []).append(self._wire.encode(kind, body))
+    def _send(self, identity: bytes, kind: bytes, body: Any) -> None:
+        """Send a message to a worker at the end of the turn, with all others (`_flush`)."""
+        self._outgoing.setdefault(identity, []).append(self._wire.encode(kind, body))
 
-    def _tell_sometime(self, identity: bytes, kind: bytes, body: Any) -> None:
-        """Tell a worker what it does not wait for, with the next that it does, or soon alone."""
+    def _send_later(self, identity: bytes, kind: bytes, body: Any) -> None:
+        """Send a message that the worker does not wait for: piggybacked, or soon alone."""
         _, waiting = self._waiting.setdefault(identity, (time.monotonic(), []))
         waiting.append(self._wire.encode(kind, body))
 
-    def _send_words(self) -> None:
-        telling, self._telling = self._telling, {}
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, {}
         if self._waiting:
-            latest = time.monotonic() - _COMPANY_SECONDS
+            latest = time.monotonic() - _PIGGYBACK_SECONDS
             for identity, (since, waiting) in list(self._waiting.items()):
-                if identity in telling or since <= latest:
-                    telling.setdefault(identity, []).extend(waiting)
+                if identity in outgoing or since <= latest:
+                    outgoing.setdefault(identity, []).extend(waiting)
                     del self._waiting[identity]
-        for identity, messages in telling.items():
+        for identity, messages in outgoing.items():
             self._socket.send_multipart([identity, self._wire.together(messages)])

@@ -1,14 +1,18 @@
-"""The coordinator's part of a cut: when to take one, and when it counts.
+"""The driver's part of a cut: when it is due, and when it counts.
 
-A cut counts when its manifest is written, and that must not be before
+What is guaranteed: **a cut that counts can be restored from, and nothing is lost then.** A cut counts
+when its manifest is written, and that is not before
 
 1. every worker has stored its part, and
-2. all output below the cut's moment is stored in the sinks: what a barrier has let go and its sink
-   does not have is in no cut. The coordinator knows how far output is stored (see `progress`).
+2. all output below the cut's moment is stored in the sinks: what a barrier has released and its sink
+   does not have is in no cut. The coordinator knows how far output is stored (`progress`).
 
 One cut is under way at a time. If it takes longer than the interval, the next one waits. A thread
 writes manifests, and removes what no kept cut needs; the coordinator's own thread never waits for a
 disk.
+
+`DriverCuts` is the strategy for what depends on the ordering of the query. `CutsByTime` is that of
+``ordering="time"``; `live.arrival.driver` has the one of ``ordering="arrival"``.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
 from emberflow.checkpoint import Manifest
 from emberflow.checkpoint.cuts.manifest import compaction_due
@@ -25,43 +29,120 @@ from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.logs.front_log import trim as trim_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.graph.nodes import Graph
+from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder
 
 
-class Committing:
-    """The cuts of one incarnation."""
+class DriverCuts(Protocol):
+    """The strategy of a coordinator and of its committer."""
 
-    #: After a cut there is none for so many times as long as it took, whatever the interval: where much
-    #: changes, a cut is under way a third of the time at most, and what changes often is saved less often.
-    resting = 2.0
+    @property
+    def rest_ratio(self) -> float:
+        """After a cut the committer rests for so many times as long as the cut took."""
+
+    def next_moment(
+        self, minimal: Moment, committed: Moment, number: int, *, now: bool
+    ) -> Moment | None:
+        """The moment of cut ``number``, given the minimal time and the last cut that counts.
+
+        None if there is nothing new to save. ``now`` is for the last cut of a query.
+        """
+
+    def announced(self, order: CutOrder) -> tuple[bytes, Any]:
+        """The message to all workers with which a cut begins."""
+
+    def paused(self, worker: int) -> None:
+        """A worker takes no more elements."""
+
+    def unblocked(self, in_flight: int) -> CutOrder | None:
+        """An order that waited for workers to pause and for frames in flight, once it may go out."""
+
+    def may_commit(self, order: CutOrder, settled: Moment) -> bool:
+        """Whether a cut that is stored may count, given how far output is stored."""
+
+    def manifest(self, manifest: Manifest) -> Manifest:
+        """The manifest as it is written."""
+
+    def log_end(self, cut: Manifest, front: str, partition: int) -> int | None:
+        """The cut needs no element below this time from the log of a front; None if unknown."""
+
+    def settled(self, minimal: Moment, settled_of: Collection[Moment]) -> Moment:
+        """All output below this is stored, given what each worker says of its own."""
+
+    def last_moment(self, minimal: Moment, committed: Moment) -> Moment:
+        """What is settled when nothing is left."""
+
+
+class CutsByTime:
+    """Cuts at the minimal time."""
+
+    #: Where much changes, a cut is under way a third of the time at most, and keys that change often
+    #: are saved less often.
+    rest_ratio = 2.0
+
+    def next_moment(
+        self, minimal: Moment, committed: Moment, number: int, *, now: bool
+    ) -> Moment | None:
+        is_time = BEFORE_ALL < minimal < AFTER_ALL
+        return minimal if is_time and minimal > committed else None
+
+    def announced(self, order: CutOrder) -> tuple[bytes, Any]:
+        return protocol.CUT, order
+
+    def paused(self, worker: int) -> None:
+        """Fronts are never paused."""
+
+    def unblocked(self, in_flight: int) -> CutOrder | None:
+        return None
+
+    def may_commit(self, order: CutOrder, settled: Moment) -> bool:
+        return settled >= order.moment
+
+    def manifest(self, manifest: Manifest) -> Manifest:
+        return manifest
+
+    def log_end(self, cut: Manifest, front: str, partition: int) -> int | None:
+        return cut.time[0]
+
+    def settled(self, minimal: Moment, settled_of: Collection[Moment]) -> Moment:
+        return min(minimal, *settled_of)
+
+    def last_moment(self, minimal: Moment, committed: Moment) -> Moment:
+        return minimal
+
+
+class CutCommitter:
+    """The cuts of one incarnation."""
 
     def __init__(
         self,
         graph: Graph,
         location: str,
         life: Life,
+        strategy: DriverCuts,
         *,
         workers: int,
         interval_ms: int,
         keep: int,
         logged: Mapping[str, int],
-        told: Mapping[str, Any] | None = None,
+        retaining: Mapping[str, Any] | None = None,
         trims: bool = True,
     ) -> None:
-        """``logged`` are the fronts whose logs are to be trimmed, with the number of partitions.
+        """``logged`` are the fronts whose logs are trimmed, with the number of partitions.
 
-        ``told`` are those that keep their elements themselves: they hear what a cut has, and, if it
-        ``trims``, what no cut needs.
+        ``retaining`` are the fronts that keep their elements themselves: the committer tells them what
+        a cut has, and, if it ``trims``, what no cut needs.
         """
         self._location = location
         self._store = CheckpointStore(location)
         self._graph = graph
         self._life = life
+        self._strategy = strategy
         self._workers = workers
         self._interval = interval_ms / 1_000
         self._keep = keep
         self._logged = dict(logged)
-        self._told = dict(told or {})
+        self._retaining = dict(retaining or {})
         self._trims = trims
         self._number = life.next_cut - 1
         self._base = life.restored
@@ -74,7 +155,7 @@ class Committing:
         self._results: queue.SimpleQueue[Manifest | Exception] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="emberflow manifests", daemon=True)
         self._thread.start()
-        #: For the progress of the query: how many were made, and how long the last one took.
+        #: For the progress of the query: how many cuts were made, and how long the last one took.
         self.count = 0
         self.last_ms = 0.0
         self.last_bytes = 0
@@ -82,7 +163,7 @@ class Committing:
 
     @property
     def moment(self) -> Moment:
-        """That of the last cut which counts."""
+        """The moment of the last cut that counts."""
         return BEFORE_ALL if self._base is None else self._base.time
 
     @property
@@ -90,14 +171,15 @@ class Committing:
         return self._order is None
 
     def due(self, minimal: Moment, *, now: bool = False) -> CutOrder | None:
-        """What to ask the workers for, if it is time and there is something new."""
-        if self._order is not None or minimal in (BEFORE_ALL, AFTER_ALL) or minimal <= self.moment:
+        """Begin a cut, if it is time and there is something new to save."""
+        if self._order is not None:
             return None
         if not now and time.monotonic() < max(self._begun_at + self._interval, self._rests_until):
             return None
-        return self._ordered(minimal)
+        moment = self._strategy.next_moment(minimal, self.moment, self._number + 1, now=now)
+        return None if moment is None else self._begun(moment)
 
-    def _ordered(self, moment: Moment) -> CutOrder:
+    def _begun(self, moment: Moment) -> CutOrder:
         """Begin the next cut, at this moment: of what changed, unless the chain is too long."""
         base = self._base
         if base is not None and compaction_due(base):
@@ -114,18 +196,20 @@ class Committing:
         return self._order
 
     def captured(self, captured: Captured) -> None:
+        """A worker has stored its part."""
         if self._order is not None and captured.number == self._order.number:
             self._captured[captured.worker] = captured
 
     def committed(self, settled: Moment) -> Manifest | None:
-        """Go on with the cut under way, given how far output is stored; what counts from now on."""
+        """Go on with the cut under way, given how far output is stored; return it when it counts."""
         order = self._order
         if order is None:
             return None
         if not self._writing:
-            if len(self._captured) == self._workers and settled >= order.moment:
+            is_stored = len(self._captured) == self._workers
+            if is_stored and self._strategy.may_commit(order, settled):
                 self._writing = True
-                self._manifests.put_nowait(self._manifest(order))
+                self._manifests.put_nowait(self._strategy.manifest(self._manifest(order)))
             return None
         try:
             result = self._results.get_nowait()
@@ -140,7 +224,7 @@ class Committing:
         self.count += 1
         ended_at = time.monotonic()
         self.last_ms = (ended_at - self._begun_at) * 1_000
-        self._rests_until = ended_at + self.resting * (ended_at - self._begun_at)
+        self._rests_until = ended_at + self._strategy.rest_ratio * (ended_at - self._begun_at)
         self.last_bytes = sum(part.bytes for part in own)
         self.last_rows = sum(part.rows for part in own)
         return result
@@ -183,16 +267,18 @@ class Committing:
                 return
 
     def _tidy(self) -> None:
-        incarnation = self._life.incarnation
-        self._store.prune(self._keep, incarnation=incarnation)
-        if not self._logged and not self._told:
+        """Remove the cuts, and trim the logs, that nobody can restore from any more."""
+        self._store.prune(self._keep, incarnation=self._life.incarnation)
+        if not self._logged and not self._retaining:
             return
         cuts = sorted(self._store.cuts(), key=lambda cut: cut.time)
         oldest, newest = cuts[0], cuts[-1]
         for front, partitions in self._logged.items():
             for partition in range(partitions):
-                trim_log(self._location, front, partition, oldest.time[0])
-        for name, front in self._told.items():
+                end = self._strategy.log_end(oldest, front, partition)
+                if end is not None:
+                    trim_log(self._location, front, partition, end)
+        for name, front in self._retaining.items():
             tell_passed(name, front, newest)
             for partition, position in oldest.positions.get(name, {}).items():
                 if self._trims:

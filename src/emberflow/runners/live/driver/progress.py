@@ -162,15 +162,15 @@ class Gauge:
 
 def _cuts(coordinator: Coordinator) -> dict[str, Any] | None:
     """The cuts of this life; None without a checkpointLocation."""
-    committing = coordinator.committing
-    if committing is None:
+    committer = coordinator.committer
+    if committer is None:
         return None
     return {
-        "count": committing.count,
-        "moment": None if committing.moment == BEFORE_ALL else committing.moment,
-        "lastMs": round(committing.last_ms, 3),
-        "lastRows": committing.last_rows,
-        "lastBytes": committing.last_bytes,
+        "count": committer.count,
+        "moment": None if committer.moment == BEFORE_ALL else committer.moment,
+        "lastMs": round(committer.last_ms, 3),
+        "lastRows": committer.last_rows,
+        "lastBytes": committer.last_bytes,
     }
 
 

@@ -1,11 +1,11 @@
-"""A worker's part of a cut: captured between rounds by the loop, stored by a thread.
+"""The cut writer: the loop captures its part of a cut between rounds, and a thread stores it.
 
-The loop looks at a limited number of buckets in a round, so that nothing waits long, and hands the
-rows on in chunks through a queue with a bound; when the queue is full, the capture waits and
-everything else goes on. The thread pickles, sorts, writes and syncs, and rests in between. Both take
-only a share of the time while there is anything else to do, and never more than some milliseconds in
-one go: a cut is in no hurry, and makes no queue in front of the loop. Where the loop is idle neither
-of them rests. See `engine.cuts.cut` for what is captured and why that is enough.
+What is guaranteed: **a cut makes nothing else wait long.** The loop visits a limited number of buckets
+in a round and hands the rows to the thread through a bounded queue. When the queue is full, the capture
+waits and everything else goes on. The thread pickles, sorts, writes and syncs. While there is anything
+else to do, both take only a share of the time, and never more than some milliseconds in one go: a cut
+is in no hurry. While the loop is idle, neither of them rests. `engine.cuts.cut` says what is captured,
+and why that is enough.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from emberflow.checkpoint.cuts.manifest import PartInfo
 from emberflow.checkpoint.cuts.rows import SCHEDULED
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.engine.cuts.cut import Capture, Row, Scheduled
+from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import Moment
-from emberflow.engine.worker.worker import Worker
 
-#: Buckets looked at in a round.
+#: Buckets that the loop visits in a round.
 _BUCKETS_A_ROUND = 1_024
 #: The share of a busy loop's time that a capture takes.
 _CAPTURING_SHARE = 0.05
-#: Rows encoded at once: three times as fast as those of one round.
+#: Rows that the thread encodes at once: three times as fast as those of one round.
 _ROWS_AT_ONCE = 2_000
 #: Chunks between the loop and the thread.
 _CHUNKS_MAX = 32
 #: The share of the time in which the thread works while the loop is busy ...
 _WORKING_SHARE = 0.05
 _REST_SECONDS_MAX = 0.1
-#: ... which it is so long after it last had something to do.
+#: ... which the loop is for so long after it last had something to do.
 _BUSY_SECONDS = 0.1
 
 
 class CutOrder(NamedTuple):
-    """What the coordinator asks for: a cut at a moment, of what changed since the cut ``base``."""
+    """An order of the coordinator: a cut at a moment, of what changed since the cut ``base``."""
 
     number: int
     moment: Moment
@@ -58,7 +58,7 @@ class Captured(NamedTuple):
     positions: dict[tuple[str, int], object]
 
 
-class Capturing:
+class CutWriter:
     """The cuts of one worker, one at a time."""
 
     def __init__(self, store: CheckpointStore, worker: int, incarnation: int) -> None:
@@ -68,7 +68,7 @@ class Capturing:
         self._incarnation = incarnation
         self._capture: Capture | None = None
         self._rests_until = 0.0
-        #: When the loop last had something to do; and how much the thread had worked at its last rest.
+        #: When the loop last had something to do; how much CPU time the thread had used at its last rest.
         self._busy_at = 0.0
         self._rested_at = 0.0
         self._positions: dict[tuple[str, int], object] = {}
@@ -82,15 +82,15 @@ class Capturing:
         self._thread.start()
 
     def begin(
-        self, worker: Worker, order: CutOrder, positions: dict[tuple[str, int], object]
+        self, engine: EngineWorker, order: CutOrder, positions: dict[tuple[str, int], object]
     ) -> None:
-        """Begin a cut: the worker has just heard of the progress to its moment."""
-        self._capture = worker.begin_cut(order.moment, order.since)
+        """Begin a cut: the engine has just heard of the progress to its moment."""
+        self._capture = engine.begin_cut(order.moment, order.since)
         self._positions = positions
-        self._orders.put_nowait(order)  # the coordinator asks for one when the last one is over
+        self._orders.put_nowait(order)  # the coordinator orders one cut at a time
 
     def go_on(self, *, loop_is_busy: bool) -> Captured | None:
-        """A bit more of the cut under way, if any; and, once, what came of it."""
+        """Capture a bit more of the cut under way, if any; return, once, what was stored of it."""
         begin = time.monotonic()
         if loop_is_busy:
             self._busy_at = begin
@@ -167,7 +167,7 @@ class Capturing:
         return [part for part in parts if part is not None]
 
     def _rows(self, scheduled: list[Scheduled]) -> Iterator[list[Row]]:
-        """Rows of buckets as they are captured, many at once; scheduled items are set apart."""
+        """Rows of buckets as the loop captures them, many at once; scheduled items are set apart."""
         rows: list[Row] = []
         while True:
             self._rest()
@@ -187,7 +187,7 @@ class Capturing:
                 return
 
     def _rest(self) -> None:
-        """Between two pieces of the thread's work: while the loop is busy it has a share of the time."""
+        """Sleep between two pieces of work, so that a busy loop gets most of the time."""
         if time.monotonic() - self._busy_at < _BUSY_SECONDS:
             worked = time.thread_time() - self._rested_at
             self._ended.wait(min(worked * (1 / _WORKING_SHARE - 1), _REST_SECONDS_MAX))

@@ -1,9 +1,9 @@
-"""What is released for a partition of a sink and not yet stored.
+"""The store of a sink partition: what barriers have released and the sink has not stored yet.
 
 The loop hands a bundle to the writer's thread (`emberflow.sinks.writer`) as soon as the barrier has
-released it, up to a few bundles; the thread stores all that waits as one. So bundles are small while a
-sink is quick and grow when it is slow. When a few are under way, what is released waits in the
-`Store`; the fronts wait when it holds much.
+released it, up to a few bundles; the thread stores all that it has as one. So bundles are small while a
+sink is fast and grow when it is slow. When a few are under way, released items wait in the `Store`;
+when it holds many, the loop stops reading from the fronts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class Store:
         """With ``places``, bundles say where each payload is in the order."""
         self.sink = sink
         self.partition = partition
+        #: How many items were ever added.
+        self.added = 0
         self._places = places
         self._waiting: list[FlatItem] = []
         self._last: GlobalTime | None = None
@@ -35,7 +37,7 @@ class Store:
 
     @property
     def settled(self) -> Moment:
-        """Of what has come, all below this is stored."""
+        """All that was added below this is stored."""
         if self._under_way:
             return self._under_way[0][0]
         if self._waiting:
@@ -48,6 +50,7 @@ class Store:
         return len(self._waiting) + sum(count for _, count in self._under_way)
 
     def add(self, bundle: Bundle) -> None:
+        self.added += len(bundle.items)
         self._waiting += bundle.items
         self._last = bundle.last
 
@@ -64,6 +67,6 @@ class Store:
         return StoredBundle(self.sink, self.partition, self._last, payloads, places)
 
     def stored(self, bundles: int = 1) -> None:
-        """So many more bundles are stored, in the order they came."""
+        """The sink has stored so many more bundles, in the order they came."""
         for _ in range(bundles):
             self._under_way.popleft()

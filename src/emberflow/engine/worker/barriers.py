@@ -1,0 +1,75 @@
+"""The barriers of a worker: output waits there until it is final, and leaves in order.
+
+What is guaranteed: **a bundle holds only items below the minimal time**, so no tombstone can come for
+any of them, and bundles of a partition leave in the order of global times. A worker holds the barriers
+of the partitions that `routing.barrier_host` gives it; worker 0 holds the barrier of failures too.
+"""
+
+from __future__ import annotations
+
+from emberflow.engine.layout import Layout
+from emberflow.engine.machines.barrier import Barrier
+from emberflow.engine.messages import BEFORE_ALL, Bundle, Moment
+from emberflow.engine.worker.routing import Routes, barrier_host
+from emberflow.errors import ERRORS_SINK
+from emberflow.values.item import FlatItem, GlobalTime
+
+
+class Barriers:
+    """The barriers of one worker. ``delivered`` is what each sink partition has from earlier."""
+
+    def __init__(
+        self, layout: Layout, routes: Routes, delivered: dict[tuple[str, int], Moment]
+    ) -> None:
+        self._layout = layout
+        self._routes = routes
+        #: By node of a sink, and by partition. A sink that has none here has an entry all the same.
+        self.by_node: dict[int, dict[int, Barrier]] = {}
+        for sink in layout.graph.sinks.values():
+            self.by_node[sink.id] = {
+                partition: Barrier(delivered.get((sink.name, partition), BEFORE_ALL))
+                for partition in range(sink.partitions)
+                if barrier_host(sink, partition, routes.workers) == routes.index
+            }
+        # A flow that diverts nothing may have a sink of that name itself.
+        errors = delivered.get((ERRORS_SINK, 0), BEFORE_ALL) if layout.diverts else BEFORE_ALL
+        self.by_node[layout.failures] = {0: Barrier(errors)} if routes.index == 0 else {}
+
+    def all(self) -> list[Barrier]:
+        return [barrier for held in self.by_node.values() for barrier in held.values()]
+
+    @property
+    def held_items(self) -> int:
+        return sum(barrier.held_items for barrier in self.all())
+
+    def arrive(self, node: int, items: list[FlatItem], failed: list[FlatItem]) -> None:
+        """Items that have come to a sink here; those whose partition cannot be told have failed."""
+        barriers = self.by_node[node]
+        for partition, own in self._routes.by_partition(node, items, failed).items():
+            barriers[partition].arrive(own)
+
+    def release(self, minimal: Moment) -> tuple[list[Bundle], Exception | None]:
+        """All that is below the minimal time; and the failure that ends the run, if that is."""
+        bundles: list[Bundle] = []
+        failure: Exception | None = None
+        layout = self._layout
+        for node, barriers in self.by_node.items():
+            for partition, barrier in barriers.items():
+                if not barrier.held_items:
+                    continue
+                released = barrier.release(minimal)
+                if not released:
+                    continue
+                name = ERRORS_SINK
+                if node != layout.failures:
+                    name = layout.graph.nodes[node].name
+                elif not layout.diverts:
+                    failure = released[0][2]
+                    continue
+                last = released[-1][0]
+                bundles.append(Bundle(name, partition, GlobalTime(last[0], last[1]), released))
+        return bundles, failure
+
+    def pass_time(self, elapsed: float) -> None:
+        for barrier in self.all():
+            barrier.pass_time(elapsed)

@@ -1,0 +1,77 @@
+"""The budget of a worker: how much it may speculate in cycles until the minimal time moves.
+
+What is guaranteed: **a worker replays only so much in its cycles before it waits for the acker**, and
+what is next in the order always goes on, so the minimal time always moves.
+
+Why: in a cycle that goes through several workers, a correction can beget others that meet it again on
+the next round, faster than the true items settle.
+
+How: each replay in a cycle spends one unit. When nothing is left, cycles hold back what is above the
+minimal time. Mostly the few items of one element soon agree. Where they do not, an overdraft is spent
+on that element too; then the worker goes by turns (`turns`): it holds back all but what has the least
+turn of the minimal time. A new global time brings a new budget. A new turn of the same global time
+does not: presuming again would only repeat what came to nothing before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from math import inf
+
+from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
+from emberflow.engine.worker.turns import TurnOf
+from emberflow.values.item import FlatItem, Place
+
+#: Replays in cycles until the minimal time moves.
+_REPLAYS_MAX = 64
+#: The overdraft: replays beyond the budget at one global time, before the worker goes by turns.
+_REPLAYS_OF_ONE_TIME_MAX = 1_000
+
+
+class Budget:
+    """The budget of one worker. Cycles read and spend ``replays_left`` themselves."""
+
+    __slots__ = ("by_turns_at", "minimal", "replays_left", "turn", "turns")
+
+    def __init__(self, turns: list[TurnOf]) -> None:
+        #: By node: from an item bound for it to the item's turn.
+        self.turns = turns
+        self.replays_left = _REPLAYS_MAX
+        #: The minimal time of 'anywhere' that was heard last, and its least turn.
+        self.minimal: Moment = BEFORE_ALL
+        self.turn: Place = BEFORE_ALL
+        #: Frames of this global time are acked under their least turn.
+        self.by_turns_at: Moment = BEFORE_ALL
+
+    def progress(self, progress: Progress) -> bool:
+        """Renew the budget if the minimal time has moved; whether its turn has."""
+        if progress.turn <= self.turn:
+            return False
+        self.turn, self.minimal = progress.turn, progress.anywhere
+        self.replays_left = 0 if self.is_by_turns else _REPLAYS_MAX
+        return True
+
+    @property
+    def is_by_turns(self) -> bool:
+        """Whether the worker goes by turns at the minimal time."""
+        return self.by_turns_at == self.minimal
+
+    @property
+    def last_turn(self) -> tuple[float, ...]:
+        """With the budget spent, what has a later turn than this is held back."""
+        return self.turn if self.is_by_turns else (*self.minimal, inf)
+
+    @property
+    def overdraft(self) -> int | None:
+        """How much more may be spent on what is not held back; None for no limit."""
+        return None if self.is_by_turns else _REPLAYS_OF_ONE_TIME_MAX
+
+    def go_by_turns(self, moment: Moment) -> None:
+        """From now on, ack what is sent of this global time under its turn."""
+        self.by_turns_at = max(self.by_turns_at, moment)
+
+    def least_turn(
+        self, parts: Iterable[tuple[int, list[FlatItem]]], bound: Container[int]
+    ) -> Place:
+        """The least turn of these items, but for those that are bound for a barrier."""
+        return min(min(map(self.turns[node], items)) for node, items in parts if node not in bound)

@@ -1,0 +1,112 @@
+"""The dataflow on one worker: it runs a node, and moves what the node gives to who reads it.
+
+A reader on this worker finds its items in a mailbox, one on another worker in a frame, and a sink
+hands them to its barrier. What fails goes to the barrier of failures on worker 0, in its place in the
+order: a failure that is taken back was never there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import TypeAlias
+
+from emberflow.engine.layout import Layout, Machines
+from emberflow.engine.worker.barriers import Barriers
+from emberflow.engine.worker.mailboxes import Mailboxes
+from emberflow.engine.worker.outbox import Outbox
+from emberflow.engine.worker.routing import Routes
+from emberflow.errors import Diverted
+from emberflow.values.item import FlatItem
+
+#: Takes a node and the items that are bound for it.
+Send: TypeAlias = Callable[[int, list[FlatItem]], None]
+
+#: An item that fails has no images, so its failure may take the place of the first. The malformed
+#: records that were in a source ahead of an element have that element's time and child ids below 0:
+#: they come first, wherever the element itself fails.
+_BEHIND_MALFORMED = (0,)
+
+
+class Dataflow:
+    """Runs the nodes of one worker."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        machines: Machines,
+        routes: Routes,
+        barriers: Barriers,
+        mailboxes: Mailboxes,
+        outbox: Outbox,
+    ) -> None:
+        self.layout = layout
+        self.machines = machines
+        #: By node: how many items have run through it.
+        self.items_of = dict.fromkeys([*layout.nodes, layout.failures], 0)
+        self._failures = layout.failures
+        self._process = machines.process
+        self._stateful = machines.stateful
+        self._routes = routes
+        self._barriers = barriers
+        self._sinks = barriers.by_node
+        self._mailboxes = mailboxes
+        self._outbox = outbox
+
+    def run(self, node: int, items: list[FlatItem], send: Send | None = None) -> None:
+        """Run a node on these items, and send on what it gives."""
+        self.items_of[node] += len(items)
+        failed: list[FlatItem] = []
+        if node in self._sinks:
+            self._barriers.arrive(node, items, failed)
+        else:
+            machine = self._stateful.get(node)
+            if machine is not None:
+                machine.items_since += len(items)
+            outputs = self._process[node](items, failed)
+            if send is None:
+                send = self.send
+            for reader, output in zip(self.layout.readers[node], outputs, strict=True):
+                if output:
+                    send(reader, output)
+        if failed:
+            self.fail(failed)
+
+    def fail(self, failed: list[FlatItem]) -> None:
+        """Send what failed to the barrier of failures; as records, if that is an errors sink."""
+        if self.layout.diverts:
+            failed = [
+                (place + _BEHIND_MALFORMED, mark, Diverted.of(error))
+                for place, mark, error in failed
+            ]
+        self.send(self._failures, failed)
+
+    def receive(self, node: int, items: list[FlatItem]) -> None:
+        """Items for a node on this worker. Failures run at once: they belong to no unit."""
+        if node == self._failures:
+            self.run(node, items)
+        else:
+            self._mailboxes.put(node, items)
+
+    def send(self, reader: int, items: list[FlatItem]) -> None:
+        """Move items to a node, wherever it runs."""
+        here, elsewhere = self._routes.split(reader, items, self.fail)
+        if here:
+            self.receive(reader, here)
+        for destination, sent in elsewhere.items():
+            self._outbox.post(destination, reader, sent)
+
+    def sender(self, region: Container[int], file: Send) -> Send:
+        """How a region sends: ``file`` takes what stays in the region, on this worker."""
+        split, fail = self._routes.split, self.fail
+        put, post = self._mailboxes.put, self._outbox.post
+
+        def send(reader: int, output: list[FlatItem]) -> None:
+            here, elsewhere = split(reader, output, fail)
+            if here and reader in region:
+                file(reader, here)
+            elif here:
+                put(reader, here)
+            for destination, items in elsewhere.items():
+                post(destination, reader, items)
+
+        return send

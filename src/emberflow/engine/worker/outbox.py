@@ -1,0 +1,143 @@
+"""The outbox: frames for other workers, and the one ack of an event.
+
+What is guaranteed:
+
+1. *One ack.* What an event finished and what it sent are acked in one message, after processing. What
+   stays on this worker is neither sent nor acked.
+2. *A frame's id counts once a table*, under the least global time that the frame carries for it, or
+   the least turn of that. The sender finds it and writes it on the frame, so every id is xored exactly
+   twice: when its sender acks that it was sent, and when its receiver acks that it was dealt with.
+
+Items that a worker holds back are in flight. The worker makes a frame of them that it sends to itself:
+acked once when it begins to hold them, and once when it goes on with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from operator import itemgetter
+
+from emberflow.engine.messages import Ack, Frame, Moment, TurnXors, Xors
+from emberflow.engine.progress.receipts import Receipts
+from emberflow.engine.worker.budget import Budget
+from emberflow.values.hashing import stable_id
+from emberflow.values.item import FlatItem, Place
+
+#: What a frame carries: a number that says where to, and items.
+Part = tuple[int, list[FlatItem]]
+
+_place_of = itemgetter(0)
+
+
+class FrameLedger:
+    """The frames of one worker: it numbers those that it makes, and acks each of them once."""
+
+    def __init__(self, index: int, incarnation: int) -> None:
+        self.index = index
+        self.frames_made = 0
+        self.items_sent = 0
+        #: What fronts promise, by their number: part of the next ack.
+        self.reports: dict[int, Moment] = {}
+        self._incarnation = incarnation
+        self._finished: list[Frame] = []
+        self._newly_held: list[Frame] = []
+
+    def finish(self, frames: Iterable[Frame]) -> None:
+        """These frames are dealt with: ack them with what comes of them."""
+        self._finished += frames
+
+    def hold(self, frame: Frame) -> None:
+        """The worker sends this frame to itself, until it finishes it."""
+        self._newly_held.append(frame)
+
+    def numbered(
+        self, parts: Iterable[Part], least: Place | None, least_bound: Moment | None
+    ) -> Frame:
+        self.frames_made += 1
+        return Frame(
+            self.index,
+            stable_id("frame", self._incarnation, self.index, self.frames_made),
+            tuple(parts),
+            least,
+            least_bound,
+        )
+
+    def xors(self, sent: list[tuple[int, Frame]]) -> tuple[TurnXors, dict[int, Xors]]:
+        """What to ack: all that was finished and held since the last ack, and what is sent now."""
+        anywhere: TurnXors = {}
+        ranges: dict[int, Xors] = {}
+        for frame in self._finished:
+            _xor(frame, self.index, anywhere, ranges)
+        self._finished = []
+        for destination, frame in sent:
+            _xor(frame, destination, anywhere, ranges)
+        for frame in self._newly_held:
+            _xor(frame, self.index, anywhere, ranges)
+        self._newly_held = []
+        return anywhere, ranges
+
+    def taken_reports(self) -> dict[int, Moment]:
+        reports, self.reports = self.reports, {}
+        return reports
+
+
+class Outbox(FrameLedger):
+    """The outbox of a worker that orders items by their global times.
+
+    ``bound`` are the nodes that have barriers: what goes there goes no further.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        incarnation: int,
+        budget: Budget,
+        receipts: Receipts,
+        bound: Container[int],
+    ) -> None:
+        super().__init__(index, incarnation)
+        self._budget = budget
+        self._receipts = receipts
+        self._bound = bound
+        self._outgoing: dict[tuple[int, int], list[FlatItem]] = {}
+
+    def post(self, destination: int, reader: int, items: list[FlatItem]) -> None:
+        outgoing = self._outgoing.get((destination, reader))
+        if outgoing is None:
+            self._outgoing[destination, reader] = list(items)
+        else:
+            outgoing += items
+
+    def frame(self, parts: list[Part]) -> Frame:
+        bound = self._bound
+        least: Place | None = _least(items for node, items in parts if node not in bound)
+        if least == self._budget.by_turns_at:
+            least = self._budget.least_turn(parts, bound)
+        return self.numbered(parts, least, _least(items for node, items in parts if node in bound))
+
+    def emptied(self) -> tuple[list[tuple[int, Frame]], Ack]:
+        """All that was posted, a frame for each worker, and the ack that goes with it."""
+        by_destination: dict[int, list[Part]] = {}
+        for (destination, reader), items in self._outgoing.items():
+            by_destination.setdefault(destination, []).append((reader, items))
+            self.items_sent += len(items)
+        self._outgoing = {}
+        frames = [(destination, self.frame(parts)) for destination, parts in by_destination.items()]
+        anywhere, ranges = self.xors(frames)
+        number = self._receipts.acked(ranges.get(self.index))
+        return frames, Ack(self.index, anywhere, ranges, self.taken_reports(), number)
+
+
+def _least(batches: Iterable[list[FlatItem]]) -> Moment | None:
+    """The least global time of these items."""
+    least = min((min(map(_place_of, items)) for items in batches), default=None)
+    return None if least is None else (least[0], least[1])
+
+
+def _xor(frame: Frame, destination: int, anywhere: TurnXors, ranges: dict[int, Xors]) -> None:
+    """Xor a frame's id into the entries of the least global times that it carries."""
+    if frame.least is not None:
+        anywhere[frame.least] = anywhere.get(frame.least, 0) ^ frame.id
+    if frame.least_bound is not None:
+        table = ranges.setdefault(destination, {})
+        table[frame.least_bound] = table.get(frame.least_bound, 0) ^ frame.id

@@ -1,0 +1,162 @@
+"""What a worker's loop does differently, by the ordering of the query: cuts, and what hangs on them.
+
+`WorkerCuts` is the strategy that a loop is given. It makes the engine worker, restores it, begins cuts
+and says what their commit releases. `CutsByTime` is that of ``ordering="time"``; `live.arrival.worker`
+has the one of ``ordering="arrival"``. The loop itself is the same for both.
+
+By time, a cut is taken at the minimal time (`engine.cuts.cut`): the worker captures its part from the
+end of the round on in which it heard the order. Output does not wait for cuts, so a commit releases
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+from emberflow.checkpoint.cuts.lists import SavedLists
+from emberflow.checkpoint.cuts.manifest import Manifest
+from emberflow.checkpoint.cuts.rows import SCHEDULED
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.interface import EngineWorker
+from emberflow.engine.layout import Layout
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Effects, Moment
+from emberflow.engine.queries.worker import StateReader
+from emberflow.engine.worker.worker import Worker
+from emberflow.runners.live.wire.plan import Plan
+from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
+from emberflow.runners.live.worker.feed import Beginning, Feed
+from emberflow.runners.live.worker.store import Store
+from emberflow.values.shares import range_in
+
+#: Rows of a cut that are restored at once.
+ROWS_AT_ONCE = 2_000
+
+#: By sink and partition: the last global time that the sink has.
+Delivered = dict[tuple[str, int], Moment]
+
+
+class WorkerCuts(Protocol):
+    """The strategy of one worker's loop."""
+
+    @property
+    def engine(self) -> EngineWorker: ...
+
+    @property
+    def reader(self) -> StateReader | None:
+        """What answers reads of state; None if they are not offered."""
+
+    @property
+    def takes_elements(self) -> bool:
+        """Whether the engine has room for more elements."""
+
+    @property
+    def unreleased(self) -> int:
+        """Items that are processed and wait only for a commit."""
+
+    def journals(self, front: str) -> bool:
+        """Whether what this front chooses has to be noted in its journal."""
+
+    def restored(
+        self, store: CheckpointStore, cut: Manifest, lists: SavedLists
+    ) -> Iterator[Effects]:
+        """Restore this worker's part of a cut, a piece at a time."""
+
+    def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
+        """Where a feed begins. ``last`` is the greatest global time that any sink has."""
+
+    def begin(self, order: CutOrder, feeds: Sequence[Feed], writer: CutWriter) -> list[Effects]:
+        """Begin a cut at the end of a round, behind all that the round took in."""
+
+    def go_on(
+        self, stores: Collection[Store], writer: CutWriter, *, loop_is_busy: bool
+    ) -> Captured | None:
+        """Go on with the cut under way, if any. Return the part when it may be counted."""
+
+    def committed(self, moment: Moment) -> list[Bundle]:
+        """The cut at this moment can be restored from: what its commit releases."""
+
+    def settled_elements(
+        self, settled: Moment, feeds: Sequence[Feed]
+    ) -> Iterable[tuple[Feed, Moment]]:
+        """By feed: below which moment its elements are settled, when the query is up to here."""
+
+    def settled_output(self, stores: Collection[Store]) -> Moment:
+        """Up to where all output of this worker is stored."""
+
+
+class CutsByTime:
+    """Cuts at the minimal time, of a worker that orders items by their global times."""
+
+    takes_elements = True
+    unreleased = 0
+
+    def __init__(self, plan: Plan, index: int, delivered: Delivered) -> None:
+        self._plan = plan
+        self._index = index
+        self.engine = Worker(
+            Layout(plan.graph, on_error=plan.on_error),
+            index,
+            plan.workers,
+            incarnation=plan.incarnation,
+            delivered=delivered,
+            shares=plan.shares,
+        )
+
+    @property
+    def reader(self) -> StateReader:
+        return self.engine.reading
+
+    def journals(self, front: str) -> bool:
+        return True
+
+    def restored(
+        self, store: CheckpointStore, cut: Manifest, lists: SavedLists
+    ) -> Iterator[Effects]:
+        own = range_in(self._plan.shares, self._index)
+        rows = store.rows(cut, own.low, own.high, lists=lists)
+        while chunk := [Row._make(row) for row in islice(rows, ROWS_AT_ONCE)]:
+            yield self.engine.restore(cut.time, chunk, [])
+        scheduled = store.rows(cut, own.low, own.high, kind=SCHEDULED)
+        while items := [Scheduled._make(row) for row in islice(scheduled, ROWS_AT_ONCE)]:
+            yield self.engine.restore(cut.time, [], items)
+
+    def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
+        plan, cut = self._plan, self._plan.restored
+        position = cut.positions.get(feed.name, {}).get(feed.partition) if cut else None
+        moment = cut.time if cut else BEFORE_ALL
+        stored = BEFORE_ALL if last is None else last
+        # The first incarnation has nobody before it: there is nothing to join.
+        joins_at = BEFORE_ALL if plan.incarnation == 1 else stored
+        until = stored if plan.guarantee == "at-most-once" else None
+        # Every cut of a live query names all its fronts. A cut that does not is that of a backfill,
+        # which had all elements below it, and was not told where in the source they end.
+        passes_over = cut is not None and feed.name not in cut.positions
+        return Beginning(position, moment, until, joins_at, passes_over)
+
+    def begin(self, order: CutOrder, feeds: Sequence[Feed], writer: CutWriter) -> list[Effects]:
+        positions = {(feed.name, feed.partition): feed.gate.position for feed in feeds}
+        writer.begin(self.engine, order, positions)
+        return []
+
+    def go_on(
+        self, stores: Collection[Store], writer: CutWriter, *, loop_is_busy: bool
+    ) -> Captured | None:
+        return writer.go_on(loop_is_busy=loop_is_busy)
+
+    def committed(self, moment: Moment) -> list[Bundle]:
+        self.engine.cut_committed(moment)
+        return []
+
+    def settled_elements(
+        self, settled: Moment, feeds: Sequence[Feed]
+    ) -> Iterable[tuple[Feed, Moment]]:
+        return [(feed, settled) for feed in feeds]
+
+    def settled_output(self, stores: Collection[Store]) -> Moment:
+        """The minimal time of the barriers here, or the first global time that is not stored."""
+        if not stores:
+            return AFTER_ALL
+        return min([self.engine.minimal, *[store.settled for store in stores]])

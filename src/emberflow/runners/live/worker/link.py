@@ -1,0 +1,154 @@
+"""The link from a worker to the coordinator: control messages, one multipart message a round.
+
+What is guaranteed: **nothing overtakes an ack.** The link is FIFO, and whatever a worker sends goes
+behind the acks that the link holds by then. So to the coordinator a held ack only looks like a slower
+link.
+
+Why acks are held: until a front here reports that it is past some elements, the minimal time does not
+pass them, whatever is acked. So the ack of a batch waits for the report, or for the next message. That
+saves a message for each batch, for the worker and for the driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import zmq
+
+from emberflow.engine.messages import Ack, Moment, TurnXors, Xors
+from emberflow.errors import EmberflowError, StepError, shortened
+from emberflow.runners.live.wire import protocol
+from emberflow.runners.live.wire.sockets import Wire
+
+T = TypeVar("T")
+
+_RENDEZVOUS_MS_MAX = 60_000
+_SILENCE_SECONDS_MAX = 20.0
+#: Messages taken in one round: enough for a batch, few enough to look up in between.
+MESSAGES_A_ROUND = 256
+
+
+class CoordinatorGoneError(EmberflowError):
+    """The driver has not been heard for too long."""
+
+
+class CoordinatorLink:
+    """The link of one worker."""
+
+    def __init__(self, wire: Wire, address: str, worker: int) -> None:
+        self.socket = wire.connected(zmq.DEALER, address)
+        self._wire = wire
+        self._address = address
+        self._worker = worker
+        #: What the next `flush` sends.
+        self._outgoing: list[bytes] = []
+        self._held_acks: list[Ack] = []
+        self._received: deque[tuple[bytes, Any]] = deque()
+        self._heard_at = time.monotonic()
+
+    # To the coordinator.
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether a low-priority message has something to be piggybacked on."""
+        return bool(self._outgoing)
+
+    def send(self, kind: bytes, body: Any) -> None:
+        """Send a message with the next `flush`."""
+        self.send_encoded(self._wire.encode(kind, body))
+
+    def send_encoded(self, message: bytes) -> None:
+        if self._held_acks:
+            self._release_acks()
+        self._outgoing.append(message)
+
+    def send_acks(self, acks: list[Ack], *, hold: bool) -> None:
+        """Send several acks as one: with the next `flush`, or held until the next message."""
+        self._held_acks += acks
+        if not hold:
+            self._release_acks()
+
+    def _release_acks(self) -> None:
+        acks, self._held_acks = self._held_acks, []
+        ack = _one_ack(self._worker, acks)
+        if ack:
+            self.send_encoded(self._wire.encode(protocol.ACK, ack))
+
+    def send_failure(self, error: Exception) -> None:
+        """Send an error at once; in a plainer form if it cannot be pickled."""
+        try:
+            self.send(protocol.FAILED, error)
+        except Exception:  # a payload in it cannot be pickled, for example
+            if isinstance(error, StepError):
+                error.payload = shortened(error.payload)
+                error.__cause__ = None
+                self.send(protocol.FAILED, error)
+            else:
+                self.send(protocol.FAILED, EmberflowError(f"{type(error).__qualname__}: {error}"))
+        self.flush()
+
+    def flush(self) -> None:
+        if self._outgoing:
+            outgoing, self._outgoing = self._outgoing, []
+            self.socket.send(self._wire.together(outgoing))
+
+    # From the coordinator.
+
+    def received(self) -> Iterator[tuple[bytes, Any]]:
+        """The messages of this round. Who stops early gets the rest in the next round."""
+        received = self._received
+        for _ in range(MESSAGES_A_ROUND):
+            if received:
+                yield received.popleft()
+                continue
+            try:
+                message = self.socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._heard_at = time.monotonic()
+            received.extend(self._wire.decoded(message))
+
+    def check_silence(self) -> None:
+        if time.monotonic() - self._heard_at > _SILENCE_SECONDS_MAX:
+            raise CoordinatorGoneError(
+                f"worker {self._worker} has not heard the driver for {_SILENCE_SECONDS_MAX:.0f} s"
+            )
+
+    def awaited(self) -> tuple[bytes, Any]:
+        """Send what there is, and wait for the next message."""
+        self.flush()
+        deadline = time.monotonic() + _RENDEZVOUS_MS_MAX / 1_000
+        while time.monotonic() < deadline:
+            if self._received:
+                return self._received.popleft()
+            if self.socket.poll(100):
+                self._received.extend(self._wire.decoded(self.socket.recv()))
+        raise CoordinatorGoneError(
+            f"worker {self._worker} heard nothing from the driver at {self._address} for "
+            f"{_RENDEZVOUS_MS_MAX // 1_000} s. Can executors reach the driver's host?"
+        )
+
+
+def _one_ack(worker: int, acks: list[Ack]) -> Ack:
+    """Several acks as one: xors are xored; of promises and numbers the last one counts."""
+    if len(acks) == 1:
+        return acks[0]
+    anywhere: TurnXors = {}
+    ranges: dict[int, Xors] = {}
+    reports: dict[int, Moment] = {}
+    number = 0
+    for ack in acks:
+        _xor_into(anywhere, ack.anywhere)
+        for host, xors in ack.ranges.items():
+            _xor_into(ranges.setdefault(host, {}), xors)
+        reports.update(ack.reports)
+        number = ack.number
+    return Ack(worker, anywhere, ranges, reports, number)
+
+
+def _xor_into(table: dict[T, int], xors: dict[T, int]) -> None:
+    for moment, xor in xors.items():
+        table[moment] = table.get(moment, 0) ^ xor
