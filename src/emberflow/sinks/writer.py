@@ -17,11 +17,9 @@ from typing import Any
 
 from emberflow.errors import EmberflowError
 from emberflow.rows.plain import PayloadError
-from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer, sink_contract
 from emberflow.values.item import GlobalTime
 
-#: How long a sink that fails is tried again, unless it says otherwise.
-_RETRY_SECONDS = 30.0
 _PAUSE_SECONDS_MIN = 0.05
 _PAUSE_SECONDS_MAX = 2.0
 #: Bundles handed over and not known to be stored, for each partition.
@@ -53,7 +51,7 @@ class WriterThread:
         self._partition = partition
         self._writer: Writer | None = opened(sink, name, partition)
         self._last = self._writer.last()
-        self._retry_seconds = float(getattr(sink, "retry_seconds", _RETRY_SECONDS))
+        self._retry_seconds = sink_contract(sink).retry_seconds
         self._bundles: queue.Queue[StoredBundle | None] = queue.Queue(UNDER_WAY_MAX)
         self._results: queue.SimpleQueue[Exception | int] = queue.SimpleQueue()
         self._closed = threading.Event()

@@ -30,12 +30,13 @@ from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Moment
 from emberflow.engine.worker.worker import Worker
+from emberflow.fronts.protocol import front_contract
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.plan import Plan, WorkerNews
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder
-from emberflow.runners.live.worker.feed import Beginning
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.loop import ROWS_AT_ONCE, WorkerLoop
+from emberflow.runners.live.worker.reader import Beginning
 from emberflow.values.hashing import hash_ranges
 
 #: Fronts wait while so many items are buffered behind a marker.
@@ -75,7 +76,7 @@ class ArrivalLoop(WorkerLoop):
         return cast("Worker", self._marked)
 
     def _journal(self, front: str, partition: int, index: int) -> Journal | None:
-        if getattr(self.plan.fronts[front], "replayable", True):
+        if front_contract(self.plan.fronts[front]).replayable:
             return None
         return super()._journal(front, partition, index)
 

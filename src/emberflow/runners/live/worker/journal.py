@@ -24,22 +24,12 @@ from typing import Any
 from emberflow.checkpoint.logs.front_log import Durable, FrontLogWriter
 from emberflow.checkpoint.logs.segments import LogEntry
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
-from emberflow.fronts.protocol import Front
 from emberflow.runners.live.wire.bell import no_bell
 
 #: How far ahead an idle front reserves, in the milliseconds of its times.
 _RESERVED_MS = 1_000
 #: How long the thread sleeps when nothing is noted: it is woken up when something is.
 _WAIT_SECONDS = 0.2
-
-
-def chooses(front: Front) -> bool:
-    """Whether a front may choose what its source does not know, so that it needs a journal."""
-    return (
-        not getattr(front, "replayable", True)
-        or getattr(front, "arrival", None) is not False
-        or bool(getattr(front, "promises", False))
-    )
 
 
 class Journal:

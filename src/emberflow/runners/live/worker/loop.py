@@ -42,6 +42,7 @@ from emberflow.engine.messages import (
 from emberflow.engine.worker.routing import barrier_host, front_host
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK, EmberflowError, StepError, shortened
+from emberflow.fronts.protocol import front_contract
 from emberflow.runners.interpreter import serving
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.bell import Bell
@@ -52,10 +53,11 @@ from emberflow.runners.live.wire.questions import Answering
 from emberflow.runners.live.wire.sockets import Wire, WireError, own_address
 from emberflow.runners.live.worker.cut_writer import Capturing, CutOrder
 from emberflow.runners.live.worker.diverted import fit_to_travel
-from emberflow.runners.live.worker.feed import Beginning, Feed
-from emberflow.runners.live.worker.journal import Journal, chooses
+from emberflow.runners.live.worker.feed import Feed
+from emberflow.runners.live.worker.journal import Journal
+from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.live.worker.store import Store
-from emberflow.sinks.protocol import StoredBundle
+from emberflow.sinks.protocol import StoredBundle, sink_contract
 from emberflow.sinks.writer import WriterThread
 from emberflow.values.item import front_index
 from emberflow.values.shares import range_in
@@ -174,7 +176,8 @@ class WorkerLoop:
         if plan.ordering == "time":
             self._answering = Answering(self.index, self._worker.reading, self._reached)
         for sink, partition in self._own_partitions():
-            places = bool(getattr(plan.sinks[sink], "places", False))
+            given = plan.sinks[sink]  # None if it is on the driver
+            places = given is not None and sink_contract(given).places
             self._stores[sink, partition] = Store(sink, partition, places=places)
         self._feeds = list(self._made_feeds())
 
@@ -232,14 +235,13 @@ class WorkerLoop:
     def _journal(self, front: str, partition: int, index: int) -> Journal | None:
         """The journal of a front that may choose what its source does not know."""
         plan = self.plan
-        given = plan.fronts[front]
-        replayable = getattr(given, "replayable", True)
+        contract = front_contract(plan.fronts[front])
         if plan.checkpoint is None or plan.guarantee == "at-least-once":
             return None
-        if not chooses(given):
+        if not contract.chooses:
             return None
         log = FrontLogWriter(
-            plan.checkpoint, front, partition, plan.incarnation, payloads=not replayable
+            plan.checkpoint, front, partition, plan.incarnation, payloads=not contract.replayable
         )
         return Journal(log, f"{front} {partition}", index, ring=self._bell.ring)
 
