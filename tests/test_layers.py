@@ -78,6 +78,7 @@ ROOMS = [
     "runners",
     "guarantees",
     "datasource",
+    "testing",
     "api",
     "__init__",
     "commands",

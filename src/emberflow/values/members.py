@@ -87,8 +87,7 @@ def members_of(
     """
     if isinstance(given, type):
         raise InputError(
-            f"{where}: {given.__name__} is a class. Make an object of it: "
-            f"{given.__name__}(...)."
+            f"{where}: {given.__name__} is a class. Make an object of it: {given.__name__}(...)."
         )
     missing = [name for name in required if not has_member(given, name)]
     if missing:
