@@ -82,7 +82,7 @@ class Feed:
         self._least_of_arrival = TIME_MIN
         self._ended = False
         self._halted = False
-        #: What the query ends with, when all before it is final.
+        #: The error that the query ends with, when all before it is final.
         self._refused: EmberflowError | None = None
         self.settled = 0
         #: Batches that have entered: the last global time, when, and how many elements.
@@ -192,7 +192,7 @@ class Feed:
         times = batch.times
         least = max(self.gate.promise[0], self._least_of_arrival)
         if not times or set(map(type, times)) != {int}:
-            return batch  # `_checked` tells what is no time
+            return batch  # `_checked` raises the error
         if times[0] >= least and all(map(lt, times, times[1:])):
             return batch
         raised = []
@@ -203,7 +203,7 @@ class Feed:
         return batch._replace(times=raised)
 
     def _checked(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int], bool]:
-        """What enters of a batch, its times, and whether it was sorted out element by element.
+        """The elements of a batch that enter, their times, and whether each had to be looked at.
 
         An element without a valid time is put aside, or is the last to enter and ends the query.
         """
@@ -221,7 +221,7 @@ class Feed:
         return *self._sorted_out(batch, now), True
 
     def _sorted_out(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int]]:
-        """What enters of a batch and its times, element by element."""
+        """Look at each element of a batch: those that enter, and their times."""
         positions, payloads, times = [], [], []
         least = self.gate.promise[0]
         given = repeat(None) if batch.times is None else batch.times

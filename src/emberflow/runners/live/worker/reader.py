@@ -188,7 +188,7 @@ class Reader:
             self._space.set()
 
     def failed(self, error: Exception) -> FrontFailedError:
-        """An error of the front as the one that the query ends with."""
+        """The error that the query ends with, for an error of the front."""
         failure = FrontFailedError(
             f"front {self._name!r} partition {self._partition} failed: "
             f"{type(error).__qualname__}: {error}"
@@ -226,7 +226,7 @@ class Reader:
         return True
 
     def _given(self) -> Iterator[Element | Batch | Replayed | Behind | Idle | None]:
-        """What the journal has, under the times that it had, and then what the source has."""
+        """The elements of the journal, with the times they had, and then those of the source."""
         position, moment = self._beginning.position, self._beginning.moment
         journal = self._journal
         if journal is None:
@@ -249,7 +249,7 @@ class Reader:
         yield from reading
 
     def _reading(self, position: Any) -> Iterator[Element | Batch | Behind | Idle | None]:
-        """What the source has behind a position, and not below a cut that had it."""
+        """The elements of the source behind a position, without those that a backfill had."""
         reading = self._contract.reading(self._partition, position)
         if not self._beginning.passes_over or position is not None:
             return reading
@@ -316,7 +316,7 @@ class Reader:
 def _not_below(
     reading: Iterator[Element | Batch | Idle | None], least: int
 ) -> Iterator[Element | Batch | Behind | Idle | None]:
-    """What is read, without the elements of lower times that it begins with.
+    """The elements that are read, without those at the beginning that have lower times.
 
     A malformed element without a time shares the fate of the element that follows it.
     """
@@ -362,7 +362,7 @@ def _not_below(
 
 
 def _pieces(given: Read) -> Iterator[Read]:
-    """What was read, if anything, in pieces that are not too long.
+    """The same, in pieces that are not too long; nothing for None.
 
     >>> [list(piece.positions) for piece in _pieces(Batch(range(2_500), [None] * 2_500))][-1][-1]
     2499
