@@ -79,6 +79,7 @@ ROOMS = [
     "runners",
     "guarantees",
     "datasource",
+    "testing",
     "api",
     "__init__",
     "commands",

@@ -23,7 +23,8 @@ from emberflow.engine.messages import Effects, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.live.wire.codec import packed, unpacked_bundle, unpacked_frame
-from emberflow.runners.live.worker.feed import Beginning, Feed
+from emberflow.runners.live.worker.feed import Feed
+from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.live.worker.store import Store
 
 ELEMENTS = 300_000

@@ -1,6 +1,6 @@
 """Emberflow: stream processing on Spark whose output is a pure function of its input."""
 
-from emberflow import fronts, kafka, sinks
+from emberflow import fronts, kafka, sinks, testing
 from emberflow.api import Flow
 from emberflow.dsl.operators.transactions import State, Transaction, TransactionStream
 from emberflow.dsl.operators.windows import (
@@ -93,5 +93,6 @@ __all__ = [
     "run",
     "simulate",
     "sinks",
+    "testing",
     "verify",
 ]

@@ -148,6 +148,7 @@ def _kafka_fields(folder: Path, request: pytest.FixtureRequest) -> AbstractConte
 KAFKA = [
     FrontCase("Kafka timestamp", _kafka(time="timestamp", idle_ms=None)),
     FrontCase("Kafka arrival", _kafka(time="arrival")),
+    FrontCase("Kafka promises", _kafka(time="timestamp", idle_ms=1_000)),
     FrontCase("Kafka field", _kafka_fields),
 ]
 REPLAYABLE = [

@@ -50,6 +50,7 @@ class Held(NamedTuple):
 class SinkCase(NamedTuple):
     name: str
     made: Callable[[Path, pytest.FixtureRequest], Held]
+    partitions: int = 2
 
 
 def _memory(folder: Path, request: pytest.FixtureRequest) -> Held:
@@ -130,13 +131,12 @@ def _kafka(transactional: bool) -> Callable[[Path, pytest.FixtureRequest], Held]
 FILES = [SinkCase("Files jsonl", _files("jsonl")), SinkCase("Files parquet", _files("parquet"))]
 POSTGRES = [
     SinkCase("Postgres json", _postgres_json),
-    SinkCase("Postgres columns", _postgres_columns([])),
-    SinkCase("Postgres upsert", _postgres_columns(["key"])),
+    SinkCase("Postgres columns", _postgres_columns([]), partitions=1),
+    SinkCase("Postgres upsert", _postgres_columns(["key"]), partitions=1),
 ]
 KAFKA = [
     SinkCase("Kafka transactional", _kafka(True)),
     SinkCase("Kafka idempotent", _kafka(False)),
 ]
-#: A writer opened later knows what was stored before.
-LASTING = [SinkCase("Memory", _memory), *FILES, *POSTGRES, *KAFKA]
-ALL = [*LASTING, SinkCase("Callback", _callback)]
+ON_DRIVER = [SinkCase("Memory", _memory), SinkCase("Callback", _callback)]
+ALL = [*ON_DRIVER, *FILES, *POSTGRES, *KAFKA]

@@ -18,8 +18,9 @@ from emberflow.errors import InputError
 from emberflow.fronts import Batch, Element, FrontGrewError, Idle, Malformed
 from emberflow.fronts import kafka as front_module
 from emberflow.fronts.kafka import Record
-from emberflow.runners.live.worker.feed import Beginning, Feed
+from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
+from emberflow.runners.live.worker.reader import Beginning
 from tests.adapters.kafka_broker import PASSWORD, USER, KafkaBroker, free_port
 
 SECONDS = 30
@@ -259,7 +260,7 @@ def test_a_front_that_goes_on_from_a_backfill_passes_over_what_that_had(
         journal = Journal(FrontLogWriter(tmp_path, "words", 0, 2), "words 0", 0)
     feed = Feed("words", 0, front, 0, 0, 100, journal=journal)
     feed.start(Beginning(None, (1_002, 0), passes_over=True))
-    feed._thread.join(SECONDS)
+    feed.reader.thread.join(SECONDS)
     assert [(place[0], payload) for place, _, payload in feed.take(100)] == [
         (1_002, "c"),
         (1_003, "d"),

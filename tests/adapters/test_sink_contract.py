@@ -1,155 +1,49 @@
-"""What every sink has to keep."""
+"""What every sink has to keep: the rules of `emberflow.testing`, on all of ours."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import psycopg
 import pytest
 
-from emberflow import GlobalTime, sinks
-from emberflow.errors import EmberflowError
+from emberflow import GlobalTime, sinks, testing
 from emberflow.sinks import Sink, StoredBundle
 from emberflow.sinks.files import FilesWriter
 from emberflow.sinks.kafka import TransactionalWriter
 from emberflow.sinks.postgres import PostgresWriter
+from emberflow.testing import SINK_RULES, SimulatedCrash
 from tests.adapters.sinks_under_test import (
     ALL,
     FILES,
     KAFKA,
-    LASTING,
+    ON_DRIVER,
     POSTGRES,
     Held,
     SinkCase,
     bundles,
+    payload,
 )
 
 
-@pytest.fixture
-def held(request: pytest.FixtureRequest, tmp_path: Path) -> Held:
-    case: SinkCase = request.param
-    return case.made(tmp_path, request)
-
-
-def marks_of(case: SinkCase) -> list[pytest.MarkDecorator]:
-    # `held` asks for the server by name, which the conftest cannot see: these are marked here.
-    servers = {"postgres": POSTGRES, "kafka": KAFKA}
-    return [pytest.mark.xdist_group(name) for name, cases in servers.items() if case in cases]
-
-
-def each(cases: list[SinkCase]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        "held",
-        [pytest.param(case, marks=marks_of(case)) for case in cases],
-        ids=[case.name for case in cases],
-        indirect=True,
-    )
-
-
-def payloads_of(stored: list[StoredBundle]) -> list[Any]:
-    return [payload for bundle in stored for payload in bundle.payloads]
-
-
-@each(ALL)
-def test_all_that_is_stored_is_there_in_order(held: Held) -> None:
-    writer = held.sink.open(0)
-    assert writer.last() is None
-    stored: list[StoredBundle] = []
-    for bundle in bundles():
-        writer.store(bundle)
-        stored.append(bundle)
-        assert writer.last() == bundle.last
-        assert held.payloads(0) == payloads_of(stored)
-    writer.close()
-
-
-@each(LASTING)
-def test_a_writer_opened_later_goes_on(held: Held) -> None:
-    for bundle in bundles():
-        writer = held.sink.open(0)
-        writer.store(bundle)
-        writer.close()
-        later = held.sink.open(0)
-        assert later.last() == bundle.last
-        later.close()
-    assert held.payloads(0) == payloads_of(bundles())
-
-
-@each([case for case in ALL if case.name not in ("Postgres columns", "Postgres upsert")])
-def test_partitions_are_apart(held: Held) -> None:
-    writers = [held.sink.open(partition) for partition in (0, 1)]
-    first, second, *_ = bundles(1)
-    writers[1].store(first)
-    assert writers[0].last() is None
-    assert held.payloads(0) == []
-    writers[0].store(second._replace(partition=0))
-    assert [writer.last() for writer in writers] == [second.last, first.last]
-    assert held.payloads(0) == second.payloads
-    assert held.payloads(1) == first.payloads
-    for writer in writers:
-        writer.close()
-
-
-@each([*FILES, *POSTGRES, *KAFKA])
-def test_travels_to_a_worker(held: Held) -> None:
-    there: Sink = cloudpickle.loads(cloudpickle.dumps(held.sink))
-    writer = there.open(0)
-    writer.store(bundles()[0])
-    writer.close()
-    assert held.payloads(0) == bundles()[0].payloads
-
-
-@each([*FILES, *POSTGRES, *KAFKA])
-def test_an_older_writer_can_store_nothing_more(held: Held) -> None:
-    """A worker that is dying slowly must not store beside the one that has taken over."""
-    first, second, third, *_ = bundles()
-    old = held.sink.open(0)
-    old.store(first)
-    new = held.sink.open(0)
-    assert new.last() == first.last
-    new.store(third)
-    with pytest.raises(EmberflowError, match="another writer"):
-        old.store(second._replace(last=bundles()[4].last))
-    assert held.payloads(0) == payloads_of([first, third])
-    old.close()
-    new.close()
-
-
-@each([*FILES, *POSTGRES, *KAFKA])
-def test_a_bundle_is_stored_once(held: Held) -> None:
-    first, second, *_ = bundles()
-    writer = held.sink.open(0)
-    writer.store(second)
-    for bundle in (second, first):
-        with pytest.raises(EmberflowError, match=re.escape(f"ends at {bundle.last}")):
-            writer.store(bundle)
-    assert held.payloads(0) == second.payloads
-    writer.close()
-
-
-class CrashError(BaseException):
-    """Not an `Exception`: nothing may catch it on the way."""
-
-
 def crash_instead(*arguments: Any, **named: Any) -> Any:
-    raise CrashError
+    raise SimulatedCrash
 
 
 def half_written(writer: FilesWriter, path: Path, data: bytes) -> None:
     path.write_bytes(data[: len(data) // 2])
-    raise CrashError
+    raise SimulatedCrash
 
 
 def after_half_of_the_rows(
     insert: Callable[..., None], writer: PostgresWriter, cursor: Any, rows: list[Any]
 ) -> None:
     insert(writer, cursor, rows[: len(rows) // 2])
-    raise CrashError
+    raise SimulatedCrash
 
 
 def on_a_lost_connection(
@@ -166,7 +60,7 @@ def half_produced(
 ) -> None:
     produce(writer, records[: len(records) // 2], last)
     writer._producer.flush(10)
-    raise CrashError
+    raise SimulatedCrash
 
 
 CRASHES: list[tuple[str, list[SinkCase], Callable[[pytest.MonkeyPatch], None]]] = [
@@ -209,39 +103,61 @@ CRASHES: list[tuple[str, list[SinkCase], Callable[[pytest.MonkeyPatch], None]]] 
 ]
 
 
+def crashes_of(case: SinkCase) -> dict[str, Callable[[], Any]]:
+    """The crashes of a case, as `check_sink` takes them."""
+
+    def patched(crash: Callable[[pytest.MonkeyPatch], None]) -> Callable[[], Any]:
+        @contextmanager
+        def context() -> Iterator[None]:
+            with pytest.MonkeyPatch.context() as patch:
+                crash(patch)
+                yield
+
+        return context
+
+    return {name: patched(crash) for name, cases, crash in CRASHES if case in cases}
+
+
+def marks_of(case: SinkCase) -> list[pytest.MarkDecorator]:
+    # They ask for the server by name, which the conftest cannot see: these are marked here.
+    servers = {"postgres": POSTGRES, "kafka": KAFKA}
+    return [pytest.mark.xdist_group(name) for name, cases in servers.items() if case in cases]
+
+
 @pytest.mark.parametrize(
-    ("held", "crash"),
-    [
-        pytest.param(
-            case,
-            crash,
-            id=f"{case.name}, {name}",
-            marks=marks_of(case),
-        )
-        for name, cases, crash in CRASHES
-        for case in cases
-    ],
-    indirect=["held"],
+    "case",
+    [pytest.param(case, marks=marks_of(case)) for case in ALL],
+    ids=[case.name for case in ALL],
 )
-def test_a_crash_leaves_all_or_nothing(
-    held: Held, crash: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+def test_a_sink_keeps_the_contract(
+    case: SinkCase, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
-    first, second, third, *_ = bundles()
-    writer = held.sink.open(0)
-    writer.store(first)
-    with monkeypatch.context() as patch:
-        crash(patch)
-        with pytest.raises((CrashError, EmberflowError)):
-            writer.store(third)
-        assert writer.last() == first.last
-        assert held.payloads(0) == first.payloads
-    writer.close()
-    later = held.sink.open(0)
-    assert later.last() == first.last
-    later.store(second)
-    later.store(third)
-    later.close()
-    assert held.payloads(0) == payloads_of([first, second, third])
+    made: list[Held] = []
+
+    def make_sink() -> Sink:
+        made.append(case.made(tmp_path_factory.mktemp("sink"), request))
+        return made[-1].sink
+
+    def payloads(sink: Sink, partition: int) -> list[Any]:
+        (held,) = (held for held in made if held.sink is sink)
+        return held.payloads(partition)
+
+    crashes = crashes_of(case)
+    is_on_driver = case in ON_DRIVER
+    checked = testing.check_sink(
+        make_sink,
+        payloads=payloads,
+        payload=payload,
+        partitions=case.partitions,
+        crashes=crashes,
+        **({} if is_on_driver else {"unstorable": object()}),
+    )
+    exempt = {"travel", "fence", "repeat", "payload"} if is_on_driver else set()
+    if case.partitions == 1:
+        exempt.add("partitions")
+    if not crashes:
+        exempt.add("crash")
+    assert set(SINK_RULES) - set(checked) == exempt
 
 
 def test_an_exception_of_a_callback_leaves_the_last_time() -> None:

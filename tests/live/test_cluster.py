@@ -8,6 +8,7 @@ import pytest
 import zmq
 
 import emberflow as ef
+from emberflow import sinks
 from emberflow.runners.live.driver.cluster import (
     ClusterError,
     CoordinatorAddress,
@@ -65,7 +66,7 @@ def test_a_port_that_is_taken_is_told_and_nothing_is_left_open() -> None:
                 keys=keys,
                 place=CoordinatorAddress("127.0.0.1", port, "127.0.0.1"),
                 fronts={"numbers": ef.fronts.Iterable([])},
-                sinks={"out": object()},
+                sinks={"out": sinks.Files("not opened")},
             )
     finally:
         other.close()

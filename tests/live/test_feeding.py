@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.errors import InputError
 from emberflow.fronts import Batch, Element
-from emberflow.runners.live.worker.feed import Beginning, Feed, FrontFailedError
+from emberflow.runners.live.worker.feed import Feed
+from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
 from emberflow.values.item import FlatItem
 
 CREDIT = 7
@@ -39,7 +40,7 @@ class Given:
 def fed(*given: Element | Batch | Exception | None) -> Feed:
     feed = Feed("numbers", 0, Given(*given), 0, 3, CREDIT)
     feed.start(Beginning())
-    feed._thread.join(10)
+    feed.reader.thread.join(10)
     return feed
 
 
@@ -101,6 +102,13 @@ def test_a_time_that_cannot_be_is_named_with_its_position(times: Any) -> None:
     assert place > (times[0], 3)
     with pytest.raises(InputError, match=f"front 'numbers' gave an element of time {times[1]!r}"):
         raise failure
+
+
+def test_what_is_no_element_is_told() -> None:
+    feed = fed(Element(0, "a", 0), (1, "b", 1))  # type: ignore[arg-type]
+    assert [payload for _, _, payload in feed.take(1)] == ["a"]
+    with pytest.raises(FrontFailedError, match=r"it gave \(1, 'b', 1\). A front gives an Element"):
+        feed.take(5)
 
 
 def test_what_came_before_a_failure_of_the_source_still_enters() -> None:

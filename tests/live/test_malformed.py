@@ -14,7 +14,8 @@ import emberflow as ef
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.fronts import Element, Malformed
 from emberflow.runners.live.worker import malformed as malformed_module
-from emberflow.runners.live.worker.feed import Beginning, Feed, FrontFailedError
+from emberflow.runners.live.worker.feed import Feed
+from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
 from emberflow.values.item import Place
 
 SECONDS = 20

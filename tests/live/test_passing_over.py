@@ -11,8 +11,9 @@ from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.engine.messages import BEFORE_ALL
 from emberflow.errors import InputError
 from emberflow.fronts import Batch, Element, Idle, Malformed
-from emberflow.runners.live.worker.feed import Beginning, Feed
+from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
+from emberflow.runners.live.worker.reader import Beginning
 from emberflow.values.item import FlatItem
 
 INDEX = 3
@@ -34,7 +35,7 @@ class Given:
 def fed(front: Given, beginning: Beginning = FROM_TEN, **rest: Any) -> Feed:
     feed = Feed("numbers", 0, front, 0, INDEX, 100, **rest)
     feed.start(beginning)
-    feed._thread.join(10)
+    feed.reader.thread.join(10)
     return feed
 
 

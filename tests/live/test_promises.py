@@ -12,8 +12,10 @@ import pytest
 from emberflow.checkpoint.logs.front_log import FrontLogWriter, read_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.fronts import Batch, Element, FrontGrewError, Idle
-from emberflow.runners.live.worker.feed import Beginning, Feed, FrontFailedError
-from emberflow.runners.live.worker.journal import Journal, chooses
+from emberflow.fronts.protocol import front_contract
+from emberflow.runners.live.worker.feed import Feed
+from emberflow.runners.live.worker.journal import Journal
+from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
 from emberflow.values.item import FlatItem
 
 INDEX = 3
@@ -47,7 +49,7 @@ def fed(folder: Path, incarnation: int, *given: Any, beginning: Beginning | None
     feed = Feed("numbers", 0, Given(*given), 0, INDEX, 100, journal=journal)
     feed.start(beginning or Beginning())
     if ... not in given:
-        feed._thread.join(SECONDS)
+        feed.reader.thread.join(SECONDS)
     return feed
 
 
@@ -55,7 +57,7 @@ def drained(feed: Feed) -> list[FlatItem]:
     """Everything that enters, once all of it is durable."""
     found: list[FlatItem] = []
     deadline = time.monotonic() + SECONDS
-    while feed.waiting or feed._queue:
+    while feed.waiting or feed.reader.queue:
         found += feed.take(2)
         assert time.monotonic() < deadline
     return found
@@ -159,7 +161,7 @@ def test_a_front_that_does_not_say_that_it_promises_may_not() -> None:
     front.promises = False
     feed = Feed("numbers", 0, front, 0, INDEX, 10)
     feed.start(Beginning())
-    feed._thread.join(SECONDS)
+    feed.reader.thread.join(SECONDS)
     with pytest.raises(FrontFailedError, match="does not say promises"):
         feed.take(1)
 
@@ -172,10 +174,10 @@ def test_growth_is_no_failure_of_the_front(tmp_path: Path) -> None:
 
 
 def test_who_promises_chooses() -> None:
-    assert chooses(Given())
+    assert front_contract(Given()).chooses
     plain = Given()
     plain.promises = False
-    assert not chooses(plain)
+    assert not front_contract(plain).chooses
     assert BEFORE_ALL < AFTER_ALL
 
 

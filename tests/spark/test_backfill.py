@@ -301,7 +301,7 @@ def test_what_cannot_be_backfilled_is_told_first(spark: SparkSession, tmp_path: 
         ({"until": 3.0}, r"backfill\(until=\) takes a time"),
         ({"checkpoint": 7}, "takes a path or a URI, got 7"),
         ({"write": {"in": memory}}, "has no sink 'in'; it has 'out'"),
-        ({"write": {"out": "folder"}}, r"has no open\(\)"),
+        ({"write": {"out": "folder"}}, r"has no open\."),
         ({"positions": {"letters": 1}}, "has no front 'letters'"),
         ({"positions": {"numbers": {1: 5}}}, r"partitions \[1\]. Give one for each"),
         ({"numbers": ef.rows(df, partition="part")}, "has no column 'part'"),

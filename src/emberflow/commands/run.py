@@ -18,8 +18,10 @@ from emberflow.commands.session import MISSING, SparkStartError, spark_session
 from emberflow.dsl.flow import Flow
 from emberflow.dsl.loading import load_flow
 from emberflow.errors import InputError
+from emberflow.fronts.protocol import front_contract
 from emberflow.runners.diversion import checked_on_error
 from emberflow.sinks import Callback
+from emberflow.sinks.protocol import sink_contract
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +58,10 @@ def run(
     master = master or f"local[{workers}]"
     _builder(flow, None, chosen)
     if master.startswith("local"):  # elsewhere a worker may see what this machine does not
-        _check(*reads.values(), *writes.values())
+        for front in reads.values():
+            front_contract(front).check()
+        for sink in writes.values():
+            sink_contract(sink).check()
     console = Console(stderr=True)
     # What a console sink prints would land in the middle of the picture.
     drawn = console.is_terminal and not any(isinstance(sink, Callback) for sink in writes.values())
@@ -87,13 +92,6 @@ def _builder(flow: Flow, spark: SparkSession | None, options: Mapping[str, str])
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _check(*adapters: object) -> None:
-    for adapter in adapters:
-        check = getattr(adapter, "check", None)
-        if check is not None:
-            check()
 
 
 def _watched(query: LiveQuery, interrupts: Interrupts, display: Display) -> dict[str, Any] | None:

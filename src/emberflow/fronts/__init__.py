@@ -1,4 +1,4 @@
-"""Fronts: where a live query gets its elements. The protocol, and one file an adapter.
+"""Fronts: where a live query gets its elements. The contract, and one file for each adapter.
 
 =============  ================================================  ==========================
 front          elements                                          position
@@ -10,8 +10,8 @@ front          elements                                          position
 `Kafka`        records of a topic, each partition by itself      offset
 =============  ================================================  ==========================
 
-A front is a description that travels to a worker and is read there, by a thread of its own. To make
-one, write a class with ``partitions`` and ``read``; it is all there is to it::
+A front is a description. The driver sends it to the workers, and a thread of a worker reads it. To
+write one, write a class with ``partitions`` and ``read``::
 
     class Numbers:
         partitions = 1
@@ -20,34 +20,18 @@ one, write a class with ``partitions`` and ``read``; it is all there is to it::
             for number in itertools.count(0 if position is None else position + 1):
                 yield Element(position=number, payload=number)
 
-``read`` gives elements from behind a position on, and again the same ones when it is asked again
-with the same position. It yields ``None`` when there is nothing just now, so that the thread can
-see that it is to stop; it may block for a moment before it does, not for ever. It returns when there
-will never be anything more.
+``read`` gives the elements behind a position. Asked again with the same position, it gives the same
+elements again. It yields ``None`` when there is nothing to read now, at least once a second, so that
+the thread can stop. It returns when the source has ended for good.
 
-An element's time is given (``time=``, strictly increasing within a partition) or, left out, the
-time of its arrival in milliseconds.
+An element has a time (``time=``, strictly increasing within a partition), or it gets the time of its
+arrival in milliseconds.
 
-What cannot be read as an element is one all the same, with a `Malformed` for its payload: what was
-read, and an error message that says where. Then the query decides (``onError``) whether to end or to
-put it aside and go on. Raise only where reading cannot go on.
+What cannot be decoded is an element as well, with a `Malformed` as its payload. The query decides
+(``onError``) whether to end or to divert it. Raise only where reading cannot go on.
 
-Some members are optional. ``check()`` raises `InputError` before anything starts if the source
-cannot be reached. ``replayable = False`` says that what was read cannot be read again.
-``arrival = True`` says that its elements take the time of their arrival, so that it need not have
-given one before it can promise the present while it is idle. ``read_batches`` is as ``read`` and may
-also give a `Batch` where several elements come together; it is preferred where it is there, because
-an object for each element is most of what reading costs.
-
-``promises = True`` says that the front may give an `Idle`: that nothing below a time will come,
-although nothing at it has. Then a partition that is silent holds back no other, at the price that
-times are noted. A reader that sees its source grow raises `FrontGrewError`; then ``look_again()`` is
-called before the next life of the query begins, to say how many partitions there are now.
-
-A front that keeps its elements itself, with the cuts of the query, has ``placed(node, checkpoint)``,
-which gives it as one of that query. ``passed(partition, position)`` tells it what the newest cut has,
-``trim(partition, position)`` what no cut needs any more. ``service()`` is what it offers to other
-processes (see `runners.live.serving.bridge`).
+All other members of a front are optional: `protocol.FrontContract` lists them with their defaults and
+meanings. ``docs/adapters.md`` has a complete example, and `emberflow.testing.check_front` tests a front.
 """
 
 from __future__ import annotations

@@ -1,22 +1,21 @@
 """`fronts.Files`: the lines of the files of a folder that grows.
 
-What is guaranteed:
+Guarantees:
 
-1. *The order is a property of the folder, not of the moment.* Files are taken in the order of their
-   names and lines in the order of the file. A file is left for the next one only when a later one is
-   there and this one is at its end; it is read once more after the later one was seen, so that what
-   was written before that is never missed.
-2. *A position is the name of a file and the byte offset behind the line.* To read from it gives
+1. *The order is a property of the folder, not of the moment.* The front reads files in the order of
+   their names, and lines in the order of the file. It leaves a file only when a later file is there
+   and this one is at its end. It then reads this one once more, so that it misses nothing that was
+   written before the later file.
+2. *A position is the name of a file and the byte offset behind the line.* Reading from it gives
    exactly the lines that follow, whoever reads, as often as they like.
-3. *What would break the order is an error, not a loss.* A file that grows after a later one was
-   begun, a new name that sorts before the file being read, a file that shrank, was removed or was
-   replaced, and a last line without a newline in a file that is done: each says what happened. Growth
-   is looked for in the files left last, and only while there is nothing else to do.
+3. *What would break the order is an error, not a loss.* The front raises an error that says what
+   happened when a file grows after a later one was begun, when a new name sorts before the file being
+   read, when a file shrinks or is removed or replaced, and when a file that is done ends in a line
+   without a newline. It looks for growth in the files it left last, and only while it is idle.
+4. *A line that cannot be decoded is `Malformed`*, and the front reads on: see `lines`.
 
-4. *A line that is no element is `Malformed`*, and the next one is read: see `lines`.
-
-So the writer's part is simple: append to the last file, begin a new one with a later name (a number
-or a time with leading zeros), and never touch the earlier ones again.
+So the writer appends to the last file, begins each new file with a later name (a number or a time with
+leading zeros), and never touches earlier files again.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ _WATCHED_MAX = 100
 class Files:
     """The lines of a folder's files: JSON Lines (``"jsonl"``) or plain ones (``"text"``).
 
-    ``pattern`` selects names (``"*.log"``); those that begin with a dot, and folders, are never
-    looked at. Names sort by their code points. ``time`` is a field of the payload or a function of
-    it, strictly increasing; without it an element has the time of its arrival. Blank lines are no
-    JSON and are passed over; lines of text may be blank.
+    ``pattern`` selects files by name (``"*.log"``). The front ignores folders, and names that begin
+    with a dot. Names sort by their code points. ``time`` is a field of the payload or a function of
+    it, strictly increasing; without it elements get the time of their arrival. Blank lines are not
+    JSON, and the front skips them; lines of text may be blank.
 
-    The front waits for more, and looks every ``poll_ms``; with ``until_end=True`` it is over at the
-    end of the last file. The folder has to be there for the worker that reads it.
+    The front waits for more and looks every ``poll_ms``. With ``until_end=True`` it ends at the end of
+    the last file. The worker that reads the front must see the folder.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -97,7 +96,7 @@ class Files:
 
 
 class _Reading:
-    """One way through the folder."""
+    """One pass through the folder."""
 
     def __init__(self, front: Files) -> None:
         self._front = front
@@ -108,7 +107,7 @@ class _Reading:
         self._file: FileIO | None = None
         self._name = ""
         self._offset = 0  # behind the last whole line
-        self._rest = b""  # what was read behind it
+        self._rest = b""  # the bytes read behind it
         self._counted = (0, 0)  # an offset in this file, and how many lines are before it
         self._previous: int | None = None  # the time of the element before
 
@@ -127,7 +126,7 @@ class _Reading:
             ) from None
         assert self._file is not None
         self._offset = self._file.seek(offset)
-        # What is there already and sorts before this file was read in an earlier life.
+        # An earlier life has read the files that are there and sort before this one.
         self._known.update(found for found in self._names() if found <= name)
         self._check_file()
 
@@ -136,7 +135,7 @@ class _Reading:
             if self._file is not None:
                 yield from self._lines()
             if not self._later and self._look() and self._file is not None:
-                # Written before the later file was: the first reading may have missed it.
+                # Lines written before the later file: the first pass may have missed them.
                 yield from self._lines()
             if self._later:
                 self._leave_for(self._later.popleft())
@@ -219,7 +218,7 @@ class _Reading:
             )
 
     def _check_file(self) -> None:
-        """Whether the file being read is still the one that was opened, and as long."""
+        """Raise unless the file being read is still the one that was opened, and has not shrunk."""
         if self._file is None:
             return
         opened = os.fstat(self._file.fileno())
@@ -254,10 +253,10 @@ class _Reading:
         return self._front.folder / name
 
     def _where(self) -> str:
-        """The line that is being read. Counted only now: a position knows bytes, not lines.
+        """The line that is being read, for a message. A position has bytes, so this counts lines.
 
-        Counted on from where it was asked last, so that a file of malformed lines is read twice and
-        not once for each of them.
+        It counts on from where it was last called. So a file of malformed lines is read twice, and not
+        once for each of them.
         """
         path = self._path(self._name)
         offset, number = self._counted

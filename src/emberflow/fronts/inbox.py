@@ -1,25 +1,25 @@
-"""The inbox of a front: batches of rows, kept from when they are acknowledged until a cut has them.
+"""The inbox of a front: batches of rows, kept from their acknowledgement until a cut has them.
 
-A micro-batch comes in two steps. Its tasks *stage* their rows, each in a file of its own; then the
-batch is *committed*, with the list of those files in the order of the tasks. What is guaranteed:
+A micro-batch comes in two steps. Its tasks *stage* their rows, each in a file of its own. Then the
+driver *commits* the batch, with the list of those files in the order of the tasks. Guarantees:
 
-1. *Acknowledged is durable.* `commit` puts the staged rows, one behind the other, into one file,
-   syncs it and gives it its name, `batch-<sequence>`, in one step. What has a name is whole, and what
-   has none is not part of the input: half a batch is discarded by doing nothing.
+1. *Acknowledged is durable.* `commit` copies the staged rows into one file, syncs it and renames it to
+   ``batch-<sequence>``. A file with that name is whole. Staged rows without one are not part of the
+   input, so half a batch is discarded by doing nothing.
 2. *A repeated batch is dropped.* A batch is known by the id of its stream (that of the streaming
-   query, which its checkpoint keeps) and its number. Each file has the last number of every stream as
-   of itself, so it is durable in the same step as the rows; an empty batch changes only the numbers,
-   and those are a file of their own (`numbers`).
-3. *The order is a fact of the folder.* By sequence, then by task, then by row. Whoever reads it again,
-   from wherever, reads the same.
-4. *One owner.* A driver that was followed by another one commits nothing more (`OwnedFolder`).
+   query, which its checkpoint keeps) and its number. Each file has the last number of every stream, so
+   the numbers are durable in the same step as the rows. An empty batch changes only the numbers:
+   it writes the file ``numbers``.
+3. *The order is a fact of the folder.* It is by sequence, then by task, then by row. Every reader reads
+   the same, from wherever it begins.
+4. *One owner.* A driver that has a successor commits nothing more (`OwnedFolder`).
 
-What was staged survives the death of the driver, so that a batch whose rows are all here can still be
-committed to the next one; it goes when its batch, or a later one, is committed, or with `abort`, or
-when the inbox is opened more than a day later.
+Staged rows survive the death of the driver, so the next driver can still commit a batch whose rows are
+all here. They are removed when their batch or a later one is committed, by `abort`, and when the inbox
+is opened more than a day later.
 
 Staging a part again from its beginning, and committing a batch again, change nothing: a client that
-heard no answer asks again.
+got no answer asks again.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _PART = re.compile(r"(?P<stream>[0-9A-Za-z-]{1,64})_(?P<batch>\d+)_\d+_[0-9a-f]{
 _TEMPORARY = ".temporary"
 _NUMBERS = "numbers"
 _STAGED = "staged"
-#: Streams that are remembered; each is a streaming query with a checkpoint of its own.
+#: Streams whose numbers are kept. Each is a streaming query with a checkpoint of its own.
 _STREAMS_MAX = 256
 _STAGED_SECONDS_MAX = 86_400
 
 
-#: The name of what a task has staged, its bytes and their xxh64.
+#: What a task has staged: the name, the number of bytes and their xxh64.
 Part: TypeAlias = tuple[str, int, str]
 
 _NOT_HERE = (
@@ -66,7 +66,7 @@ _NOT_HERE = (
 
 
 class StoredBatch(NamedTuple):
-    """What the head of a batch file says, and where its rows begin."""
+    """The head of a batch file, and where its rows begin."""
 
     stream: str
     batch: int
@@ -104,7 +104,7 @@ class Inbox:
             return self._numbers.get(stream)
 
     def bytes_above(self, sequence: int) -> int:
-        """How much the batches above a sequence weigh."""
+        """How many bytes the batches above a sequence have."""
         known = batch_name(sequence)
         with os.scandir(self._folder) as entries:
             return sum(
@@ -114,7 +114,7 @@ class Inbox:
             )
 
     def stage(self, part: str, offset: int, data: bytes) -> None:
-        """Put bytes of a part where they belong."""
+        """Write bytes of a part at their offset."""
         descriptor = os.open(self._part(part), os.O_WRONLY | os.O_CREAT, 0o600)
         with open(descriptor, "wb") as file:
             if os.fstat(descriptor).st_size < offset:
@@ -128,7 +128,7 @@ class Inbox:
     def commit(
         self, stream: str, batch: int, schema: str, parts: Sequence[Part], rows: int
     ) -> bool:
-        """Make a batch part of the input, unless it is; whether it was not. Durable on return."""
+        """Make a batch part of the input, durably. Returns whether it was new."""
         with self._lock:
             if not self._is_next(stream, batch):
                 return False
@@ -171,7 +171,7 @@ class Inbox:
                 found = 0
             if found != expected:
                 raise InputError(_NOT_HERE.format(found=found, expected=expected))
-            if checksum_of(self._part(part)) != checksum:  # the machine lost power, say
+            if checksum_of(self._part(part)) != checksum:  # after a power loss, for example
                 raise InputError(_NOT_HERE.format(found="other bytes, not the", expected=expected))
 
     def _store_batch(self, stored: StoredBatch, parts: Sequence[Part]) -> None:
@@ -187,7 +187,7 @@ class Inbox:
         self._sequence += 1
 
     def _put(self, path: Path, data: bytes, rest: list[Path], *, is_new: bool = False) -> None:
-        """A file, whole and durable or not there."""
+        """Write a file so that it is whole and durable, or not there."""
         temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}{_TEMPORARY}")
         with open(temporary, "wb") as file:
             file.write(data)
@@ -218,7 +218,7 @@ class Inbox:
                 (self._staged / name).unlink(missing_ok=True)
 
     def _tidy_staged(self) -> None:
-        """Remove what is of a batch that is here, or has been left for long."""
+        """Remove parts that nobody has committed for long."""
         now = time.time()
         for name in os.listdir(self._staged):
             path = self._staged / name
@@ -228,7 +228,7 @@ class Inbox:
 
 
 def part_name(stream: str, batch: int, partition: int) -> str:
-    """A new name for what a task stages: another attempt at the same task has another one."""
+    """A new name for what a task stages: each attempt at a task has its own."""
     return f"{stream}_{batch}_{partition}_{uuid.uuid4().hex}"
 
 
@@ -251,7 +251,7 @@ def sequences(folder: Path) -> list[int]:
 
 
 def opened_batch(folder: Path, sequence: int) -> tuple[BinaryIO, StoredBatch]:
-    """A batch's file, and what its head says. To be closed by the caller."""
+    """The file of a batch, and its head. The caller closes the file."""
     file = open(folder / batch_name(sequence), "rb")  # noqa: SIM115
     try:
         magic, length = _HEADER.unpack(file.read(_HEADER.size))
@@ -287,5 +287,5 @@ def _numbers_of(folder: Path, sequence: int) -> dict[str, int]:
 def _size(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
-    except FileNotFoundError:  # a cut has it since
+    except FileNotFoundError:  # trimmed meanwhile: a cut has it
         return 0

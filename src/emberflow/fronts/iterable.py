@@ -21,11 +21,11 @@ _BATCH = 1_000
 class Iterable:
     """The elements of an iterable, or of what a function without arguments returns.
 
-    As with `emberflow.run`, element ``i`` has time ``i`` and ``At`` gives another one; with
-    ``arrival=True`` elements have the time of their arrival. ``rate`` is elements a second. With
-    ``partitions`` they are dealt out like cards, to be read side by side by as many workers; times
-    stay as they are, and so does their order. Partitions that are read apart make elements late, which
-    costs replays: it is for tests more than for speed.
+    As with `emberflow.run`, element ``i`` has time ``i``, and ``At`` gives another time. With
+    ``arrival=True`` elements get the time of their arrival. ``rate`` is elements a second. With several
+    ``partitions`` elements are dealt out to them like cards, and several workers read them side by
+    side. Times and order stay as they are. Elements of partitions that are read side by side come
+    late, which costs replays, so this is for tests rather than for speed.
 
     >>> front = Iterable(["a", At(5, "b")])
     >>> list(front.read(0, None))
@@ -50,7 +50,7 @@ class Iterable:
             raise InputError(f"fronts.Iterable(rate=) takes elements a second, got {rate!r}.")
         if not isinstance(partitions, int) or partitions < 1:
             raise InputError(f"fronts.Iterable(partitions=) takes a number, got {partitions!r}.")
-        # An iterator could be read once, and is not fit to travel.
+        # An iterator can be read only once, and cannot be pickled.
         self._elements = elements if callable(elements) else list(elements)
         self._rate = rate
         self.arrival = arrival
@@ -70,7 +70,7 @@ class Iterable:
 
     def read_batches(self, partition: int, position: Any) -> Iterator[Element | Batch | None]:
         if self._rate is not None or callable(self._elements):
-            # What a function gives may take its time, and would have to wait for the others.
+            # A function may give elements slowly: an element must not wait for a full batch.
             yield from self.read(partition, position)
             return
         step = self.partitions

@@ -1,29 +1,30 @@
 """`fronts.Kafka`: the records of a topic. A partition of the topic is a partition of the front.
 
-What is guaranteed:
+Guarantees:
 
-1. *Assigned, not balanced.* A reader is assigned its partition and keeps it; there is no consumer
-   group, and nothing is committed to the broker. Where to go on is in the query's cuts.
-2. *A global time is the same on every read.* Timestamps in a partition may be equal and may go back,
-   global times must not. So the record after one of time ``t`` has the greater of its own timestamp
-   and ``t + 1``. That is a function of what the partition holds from its beginning on, and to compute
-   it from the middle takes one number, the time of the record before. The position carries it:
+1. *Partitions are assigned, not balanced.* A reader is assigned its partition and keeps it. There is no
+   consumer group, and the front commits nothing to the broker. The query's cuts have the position.
+2. *A record has the same global time on every read.* Timestamps in a partition may be equal and may go
+   back, global times must not. So the record after one of time ``t`` has the greater of its own
+   timestamp and ``t + 1``. That is a function of what the partition holds from its beginning on. To
+   compute it from the middle takes one number, the time of the record before, and the position has it:
    *(offset, time)*.
-3. *A silent partition holds nothing back* (``idle_ms``). A partition that is at its end promises the
-   present less ``idle_ms``. This is a choice, and no function of the topic: the query notes it and
-   the times of all elements, as it does for times of arrival, and gives the same on replay. A record
-   that comes with a timestamp below what was promised gets the least time that is still free. Then
-   the position is the offset alone, because the note has the times. A promise is made only when the
-   broker has just said that the partition ends where the reader is.
-4. *Only what is committed is read* (``isolation.level``, unless it is set otherwise), so that the
-   output of another exactly-once system is taken once.
-5. *A record that is no element is `Malformed`* and has its place: the time of its timestamp, or, where
-   times are taken from payloads, the least that is free. What was removed from the topic before it
+3. *A silent partition holds nothing back* (``idle_ms``). A partition at its end promises the present
+   less ``idle_ms``. The promise is a choice and no function of the topic. So the query notes it, and
+   the times of all elements, as it does with times of arrival, and a replay gives the same. A record
+   that comes with a timestamp below a promise gets the least free time. The position is then the
+   offset alone, because the log has the times. The front promises only when the broker has just said
+   that the partition ends where the reader is.
+4. *Only committed records are read* (``isolation.level``, unless it is set otherwise). So the output of
+   another exactly-once system is read once.
+5. *A record that cannot be decoded is `Malformed`* and has its place: the time of its timestamp, or the
+   least free time where times come from payloads. A record that was removed from the topic before it
    was read is an error, not a gap.
-6. *New partitions are noticed*, by whoever reads partition 0, and lead to the next life of the query:
-   the partitions of one life are fixed. The next life takes them in behind all that was let out, and
-   notes that. Where nothing is noted (``idle_ms=None`` with times of its own) there is no sound place
-   for what they hold, and the query ends with an error that says what to do.
+6. *New partitions are noticed*, by the reader of partition 0, and lead to the next life of the query:
+   the partitions of one life are fixed. The next life reads the new ones. Their elements get times
+   behind all that was let out, and the log has that. Where nothing is noted (``idle_ms=None`` with
+   times of its own) there is no sound place for the new elements. Then the query ends with an error
+   that says what to do.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ _UNITS = {"ms": 1, "us": 1_000}
 _POLL_SECONDS = 0.1
 _ASK_SECONDS = 0.5
 _BATCH_MAX = 1_000
-#: How long a topic that was there may be said not to be.
+#: For how long a broker may say that a known topic does not exist.
 _UNKNOWN_SECONDS_MAX = 30.0
-#: How often the number of partitions is looked at.
+#: How often the reader of partition 0 asks for the number of partitions.
 _GROWTH_SECONDS = 5.0
 #: The default of ``idle_ms`` where times are those of timestamps.
 _IDLE_MS = 1_000
@@ -60,7 +61,7 @@ _DEFAULT = object()
 
 
 class Record(NamedTuple):
-    """The payload of a front that is asked for keys, too."""
+    """A payload with its key, where ``key=`` is given."""
 
     key: Any
     value: Any
@@ -69,21 +70,22 @@ class Record(NamedTuple):
 class Kafka:
     """Reads a topic.
 
-    ``value`` is how records are written: ``"json"``, ``"text"``, ``"bytes"``, `kafka.Avro` or
-    `kafka.Protobuf`. With ``key`` (the same) a payload is a `Record` of key and value; without it,
-    the value. A record without a value, or without a key, has None.
+    ``value`` is the codec of records: ``"json"``, ``"text"``, ``"bytes"``, `kafka.Avro` or
+    `kafka.Protobuf`. With ``key``, a codec for keys, a payload is a `Record` of key and value; without
+    it, the value. A value or key that a record does not have is None.
 
     ``time`` is ``"timestamp"`` (that of the record), ``"arrival"``, a field of the payload or a
     function of it. ``unit="us"`` counts timestamps in microseconds, for partitions with more than a
-    thousand records a second: each needs a time of its own. ``idle_ms`` is how long records may take
-    from their timestamp until they can be read; None never promises, and notes nothing. It is None
-    for fields and functions unless it is given: then they must be milliseconds of the clock.
+    thousand records a second: each record needs a time of its own. ``idle_ms`` is how long records may
+    take from their timestamp until they can be read. With None the front never promises, and the query
+    notes nothing. It is None by default for fields and functions. If it is given for them, their times
+    must be milliseconds of the clock.
 
-    The topic is read from its beginning, or from the offsets in ``begin`` (``{partition: offset}``).
-    With ``until_end=True`` it is over where the topic ends when reading begins.
+    The front reads the topic from its beginning, or from the offsets in ``begin`` (``{partition:
+    offset}``). With ``until_end=True`` it ends where the topic ends when reading begins.
 
     ``config`` is for librdkafka: ``{"security.protocol": "SASL_SSL", "sasl.username": ...}``. It
-    travels to the workers with what is in it.
+    travels to the workers, with the credentials that are in it.
     """
 
     def __init__(
@@ -127,11 +129,11 @@ class Kafka:
         self._partitions: int | None = None
 
     def check(self) -> None:
-        """Raises `InputError` if no broker answers, refuses us, or has no such topic."""
+        """Raises `InputError` if no broker answers, the broker refuses the client, or has no such topic."""
         self.look_again()
 
     def look_again(self) -> None:
-        """Ask how many partitions there are now."""
+        """Ask the broker how many partitions the topic has now."""
         self._partitions = self.cluster.partitions_of(self.topic)
 
     @property
@@ -169,7 +171,7 @@ class Kafka:
         return Record(None if key is None else self.key.decode(key), decoded)
 
     def time_of(self, payload: Any) -> int:
-        """The time in a payload, where it is taken from there. Raises `ValueError`."""
+        """The time that a payload holds, for a field or a function. Raises `ValueError`."""
         source: Any = payload.value if isinstance(payload, Record) else payload
         try:
             at = self.time(payload) if callable(self.time) else _field(source, self.time)
@@ -187,7 +189,7 @@ class Kafka:
     def malformed(
         self, partition: int, offset: int, value: bytes | None, error: ValueError
     ) -> Malformed:
-        """What stands in for a payload that one of these two refused."""
+        """The payload of a record that `payload` or `time_of` refused."""
         raw = b"" if value is None else value
         where = f"fronts.Kafka: topic {self.topic!r} partition {partition}, offset {offset}"
         return Malformed(
@@ -202,7 +204,7 @@ class Kafka:
         return offset if self.notes else (offset, time)
 
     def dataframe(self, spark: SparkSession, *, end: Mapping[int, int] | None = None) -> DataFrame:
-        """What this front gives, as a DataFrame: see `emberflow.fronts.kafka_dataframe`."""
+        """The elements of this front as a DataFrame: see `emberflow.fronts.kafka_dataframe`."""
         from emberflow.fronts.kafka_dataframe import dataframe
 
         return dataframe(spark, self, end=end)
@@ -216,7 +218,7 @@ def _field(payload: Any, name: str) -> Any:
 
 
 class _Reading:
-    """One way through a partition."""
+    """One pass through a partition."""
 
     def __init__(self, front: Kafka, partition: int, position: Any) -> None:
         self._front = front
@@ -236,17 +238,17 @@ class _Reading:
                 f"{front.topic!r}: that was noted with idle_ms=, and does not tell the time of the "
                 f"record there. Set idle_ms= again, or begin with another checkpointLocation."
             )
-        #: Where the partition ended when we were told so, and nothing has come since.
+        #: Where the partition ends, if the broker has said so and nothing has come since.
         self._ends_at: int | None = None
         self._stops_at: int | None = None
         self._asked_at = 0.0
         self._looked_at = clock.monotonic()
         self._refusals: list[Any] = []
-        #: Since when the topic is said not to be there, which a broker that starts may say.
+        #: Since when the broker says that the topic does not exist. One that is starting may do so.
         self._unknown_since: float | None = None
         self._consumer = front.cluster.consumer(
             isolation_level="read_committed",
-            # It fetches ahead of us; what it holds is bounded, and goes on soon after it was full.
+            # The library fetches ahead. Bound what it holds, and let it go on soon after it was full.
             queued_min_messages=20_000,
             queued_max_messages_kbytes=16_384,
             fetch_queue_backoff_ms=10,
@@ -265,7 +267,7 @@ class _Reading:
             errors.SASL_AUTHENTICATION_FAILED,
             errors.TOPIC_AUTHORIZATION_FAILED,
         ):
-            self._refusals.append(error)  # all else is tried again by the library
+            self._refusals.append(error)  # the library tries again after all other errors
 
     def batches(self) -> Iterator[Batch | Idle | None]:
         front, consumer = self._front, self._consumer
@@ -297,7 +299,7 @@ class _Reading:
         return self._next if self._ends_at is None else max(self._next, self._ends_at)
 
     def _ends(self) -> tuple[int, int] | None:
-        """The first offset and the one behind the last; None if nobody answers now."""
+        """The first offset and the one behind the last; None if no broker answers now."""
         kafka = library()
         place = kafka.TopicPartition(self._front.topic, self._partition)
         try:
@@ -348,12 +350,12 @@ class _Reading:
         self._last, self._next = last, offsets[-1] + 1
         self._unknown_since = None
         if self._ends_at is not None and self._ends_at < self._next:
-            self._ends_at = None  # it was told before these were there
+            self._ends_at = None  # the broker said so before these records were there
         positions = offsets if front.notes else list(zip(offsets, times, strict=True))
         return Batch(positions, payloads, None if is_arrival else times)
 
     def _hear_of(self, message: Any) -> None:
-        """Something that is no record: the end of the partition, or trouble."""
+        """Handle a message that is no record: the end of the partition, or an error."""
         error, errors = message.error(), library().KafkaError
         if error.code() == errors._PARTITION_EOF:
             self._ends_at = message.offset()
@@ -372,11 +374,11 @@ class _Reading:
             if now - self._unknown_since < _UNKNOWN_SECONDS_MAX:
                 return
         elif error.code() != errors.TOPIC_AUTHORIZATION_FAILED and not error.fatal():
-            return  # the library goes on by itself
+            return  # the library tries again by itself
         raise InputError(f"{self._where(None)}: {error.str()}")
 
     def _promise(self) -> Idle | None:
-        """What can be promised, given that nothing has come for a moment."""
+        """A promise, if the front can make one now that nothing has come for a moment."""
         front = self._front
         now = clock.monotonic()
         if front.idle_ms is None or self._ends_at is None:
@@ -400,7 +402,7 @@ class _Reading:
                 front.topic
             ]
         except library().KafkaException:
-            return  # the broker is away, and will be asked again
+            return  # the broker is away: ask again later
         count = len(found.partitions)
         if found.error is not None or count <= front.partitions:
             return

@@ -1,15 +1,15 @@
 """A topic as a DataFrame, through Spark's Kafka connector: the elements that `fronts.Kafka` gives.
 
 The columns are ``partition``, ``offset``, ``time`` and ``payload`` (pickled). The time of a record is
-the greater of its own and that of the record before it plus one. Over a whole partition at once that
-is: with the number *i* of a record in its partition, *i* plus the greatest of *timestamp - i* so far.
-A window function says it, and Spark sorts as much as the disk holds.
+the greater of its own time and the time of the record before it plus one. Over a whole partition that
+is *i* plus the greatest *timestamp - i* so far, where *i* is the number of a record in its partition. A
+window function computes it, and Spark sorts as much as the disk holds.
 
-The same holds for times out of payloads. A malformed record, which has none there, gets the least
-that is free: nothing, for the greatest so far.
+Times from payloads are computed the same way. A malformed record has no time there and gets the least
+free one: it adds nothing to the greatest so far.
 
-With ``idle_ms`` a live front may have raised the time of a record that came later than it had
-promised; its log knows of that, and this does not. Where that matters, read with ``idle_ms=None``.
+With ``idle_ms`` a live front may have raised the time of a record that came later than it had promised.
+Only the front's log has that. Where it matters, read with ``idle_ms=None``.
 
 It needs ``spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:`` and Spark's version.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from emberflow.fronts.kafka import Kafka
 
-#: Less than any time less any number of a record, and far from the least number of 64 bits.
+#: Below any time minus any number of a record, and far from the least int of 64 bits.
 _NO_TIME = -(2**62)
 _DECODED = "partition int, offset long, own long, payload binary"
 _EARLIEST, _LATEST = -2, -1
@@ -64,7 +64,7 @@ def dataframe(
         # Not as a timestamp: Python would make it a local time.
         .select("partition", "offset", sql.unix_millis("timestamp").alias("ms"), "key", "value")
     )
-    # Spark ships this function; the front goes with it.
+    # The front travels to the workers in the closure of this function.
     decoded = records.mapInArrow(_decoder(front), _DECODED)
     in_order = Window.partitionBy("partition").orderBy("offset")
     number = sql.row_number().over(in_order)

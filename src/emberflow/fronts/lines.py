@@ -1,15 +1,15 @@
-"""Lines: what the fronts of text have in common, from the bytes of a line to a payload and its time.
+"""Lines: what the fronts of text share, from the bytes of a line to a payload and its time.
 
-What is guaranteed:
+Guarantees:
 
-1. *A line is whole or it is nothing.* A line ends in a newline; what has none yet is not looked at,
-   because the rest of it may still come.
-2. *Strict.* Bytes that are not UTF-8, JSON that is malformed, a time that is missing, is no int or
-   does not increase: each is an error that names the place and shows what was found. To guess would
-   give another output on another day.
+1. *A line is whole or it is not read.* A line ends in a newline. Without one, the rest of the line may
+   still come.
+2. *Strict.* Bytes that are not UTF-8, malformed JSON, and a time that is missing, is no int or does not
+   increase are errors that name the place and show what was found. A guess would give another output
+   on another day.
 
-Such a line is `Malformed`. It takes its place among the others, because where it stands is known;
-whether that ends the query is not for a front to say.
+Such a line is `Malformed`. It has its place among the others, because its place in the source is
+known. The query decides whether that ends it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TimeOf: TypeAlias = str | Callable[[Any], int]
 
 FORMATS = ("jsonl", "text")
 
-#: A line that is longer is taken for a file that is no text.
+#: A longer line is an error: the file is probably not text.
 LINE_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -61,11 +61,11 @@ class LineFormat:
         self._time = time
 
     def is_element(self, line: bytes) -> bool:
-        """Whether a line is an element. A blank line is text, but it is no JSON."""
+        """Whether a line is an element. A blank line is text, but not JSON."""
         return not self._json or bool(line.strip())
 
     def payload(self, line: bytes, where: Callable[[], str]) -> Any:
-        """The payload of a line without its newline. ``where`` is asked only for an error."""
+        """The payload of a line without its newline. ``where`` is called only for an error."""
         try:
             text = line.removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
@@ -83,7 +83,7 @@ class LineFormat:
             ) from None
 
     def time(self, payload: Any, previous: int | None, where: Callable[[], str]) -> int | None:
-        """The time of a payload; None for that of its arrival."""
+        """The time of a payload; None if elements get the time of their arrival."""
         if self._time is None:
             return None
         at = self._computed(payload, where)
@@ -102,7 +102,7 @@ class LineFormat:
         return time
 
     def malformed(self, line: bytes, error: InputError) -> Malformed:
-        """What stands in for the payload of a line that one of these refused.
+        """The payload of a line that `payload` or `time` refused.
 
         >>> LineFormat("Files", "jsonl", "at").malformed(b"{oops", InputError("line 1 is not JSON"))
         Malformed(raw='{oops', problem='line 1 is not JSON', before_next=True)

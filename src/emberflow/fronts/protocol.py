@@ -1,15 +1,30 @@
-"""What a front is to a live query."""
+"""What a front is: the protocol that a live query reads elements by, and its contract.
+
+A front has two required members, `Front.partitions` and `Front.read`. Everything else is optional.
+`FrontContract` lists the optional members, with their types, defaults and meanings, and
+`front_contract` finds them on a front and checks them. The rest of the package asks a contract, never
+the front itself, whether it has a member.
+
+``docs/adapters.md`` shows how to write a front, and `emberflow.testing.check_front` tests one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Protocol
 
-from emberflow.errors import EmberflowError
+from emberflow.errors import EmberflowError, InputError
+from emberflow.values.members import COUNT, FLAG, check_member, members_of, method, nothing
 
 
 class Element(NamedTuple):
-    """A payload, the position it was read at, and its time; without one it is that of arrival."""
+    """A payload, the position it was read at, and its time.
+
+    An element whose ``time`` is None gets the time of its arrival, in milliseconds.
+    """
 
     position: Any
     payload: Any
@@ -17,10 +32,10 @@ class Element(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Elements that come together, as columns: a tenth of the cost of as many `Element`.
+    """Elements as columns: a tenth of the cost of as many `Element`.
 
-    ``times`` is None when all of them take the time of their arrival. Sequences are read, sliced
-    and never changed; a `range` is one.
+    ``times`` is None when all elements get the time of their arrival. The query reads and slices the
+    columns and never changes them, so a `range` may be a column.
 
     >>> Batch(range(3), ["a", "b", "c"], range(3)).part(1, 3)
     Batch(positions=range(1, 3), payloads=['b', 'c'], times=range(1, 3))
@@ -36,14 +51,14 @@ class Batch(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """There is nothing just now, and nothing that comes later gets a time below ``until``.
+    """A promise: the source has nothing now, and no later element gets a time below ``until``.
 
-    Only a front with ``promises = True`` may say so. Such a promise is a choice that its source
-    knows nothing of, so the query notes it, and the times of all its elements, before it relies on
-    them. An element that comes later with a time below is given ``until``, or the next free time.
+    Only a front with ``promises = True`` may give one. The source knows nothing of a promise, so the
+    query writes the promise, and the times of all elements, to the front's log before it relies on
+    them. An element that comes later with a lower time gets ``until``, or the next free time.
 
-    ``ahead`` is how much later than this the next promises may be for a second or so: that is noted
-    with it, so that not each of them has to be written.
+    The query reserves ``ahead`` beyond a promise when it writes one to the log. Promises within the
+    reservation, those of the next second or so, are not written again.
     """
 
     until: int
@@ -51,18 +66,21 @@ class Idle(NamedTuple):
 
 
 class FrontGrewError(EmberflowError):
-    """A source has more partitions than this life of the query knows: the next one will."""
+    """A reader raises this when its source has more partitions than the query reads.
+
+    The query then begins its next life, which reads all partitions.
+    """
 
 
 class Malformed(NamedTuple):
-    """In place of a payload: what was read at a position is no element, and why.
+    """The payload of an element that could not be decoded: what was read, and what is wrong with it.
 
-    A front does not decide what becomes of it. The query ends with ``problem``, or, with
-    ``onError`` set to ``"divert"``, what was read goes to the errors sink and reading goes on.
+    The query decides what happens. By default it ends with ``problem``. With ``onError`` set to
+    ``"divert"``, the errors sink gets ``raw`` and the query reads on.
 
-    Where elements have the time of their arrival, so has this. Where they have times of their own,
-    this has none that could be trusted: ``before_next`` says that it goes with the element that
-    follows in the source, and is placed ahead of all that comes of it.
+    A malformed element of a front whose elements get the time of their arrival gets one as well.
+    Where elements have times of their own, a malformed element has none that can be trusted. Then
+    ``before_next = True`` says that it has the place just before the next element of the source.
     """
 
     raw: str
@@ -71,9 +89,123 @@ class Malformed(NamedTuple):
 
 
 class Front(Protocol):
-    """Gives elements from a position on. See `emberflow.fronts`."""
+    """What every front has. `FrontContract` lists what a front may have besides."""
 
     @property
-    def partitions(self) -> int: ...
+    def partitions(self) -> int:
+        """How many partitions the source has, at least 1. A worker reads each by itself."""
 
-    def read(self, partition: int, position: Any) -> Iterator[Element | None]: ...
+    def read(self, partition: int, position: Any) -> Iterator[Element | None]:
+        """The elements of a partition behind a position; from the beginning if that is None.
+
+        A thread of a worker runs the iterator. It yields ``None`` when there is nothing to read now,
+        at least once a second, so that the thread can stop. It returns when the source has ended for
+        good, and raises when reading cannot go on, which ends the query.
+
+        A position can be pickled, and two elements of a partition never have equal ones. Times, where
+        they are given, are ints of 64 bits and strictly increasing within a partition.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FrontContract:
+    """A front, and each optional member as it has it, or with its default."""
+
+    front: Front
+    #: Whose front it is, for messages: ``"front 'docs'"``.
+    where: str
+
+    read: Annotated[Callable[[int, Any], Iterator[Any]], method("partition", "position")]
+
+    #: Whether reading again from a position gives the same elements again. If it does not, the query
+    #: keeps the payloads in the front's log.
+    replayable: Annotated[bool, FLAG] = True
+
+    #: True: no element has a time of its own, so that an idle front can promise the present before
+    #: its first element. False: every element has one. None: the first elements will tell.
+    arrival: Annotated[bool | None, FLAG] = None
+
+    #: Whether the front may give an `Idle`. Then the query notes the times of all its elements, and
+    #: reading again from a position need not give the same times again.
+    promises: Annotated[bool, FLAG] = False
+
+    #: Whether reading ends where the source ends now, instead of waiting for more. `emberflow.front_log`
+    #: sets it on a copy of a front that has it.
+    until_end: Annotated[bool | None, FLAG] = None
+
+    #: As `read`, and may also give a `Batch` or an `Idle`. The query prefers it to `read`: an object
+    #: for each element is most of what reading costs.
+    read_batches: Annotated[
+        Callable[[int, Any], Iterator[Any]] | None, method("partition", "position")
+    ] = None
+
+    #: Raises `InputError` if the source cannot be reached. The driver calls it before a query starts.
+    check: Annotated[Callable[[], None], method()] = nothing
+
+    #: Asks the source again how many partitions it has. The driver calls it after `FrontGrewError`.
+    look_again: Annotated[Callable[[], None], method()] = nothing
+
+    #: Gives the front as one of a live query: of this node of the graph, with this
+    #: ``checkpointLocation`` (None if there is none). For a front that keeps its elements itself.
+    placed: Annotated[Callable[[Any, str | None], Any] | None, method("node", "checkpoint")] = None
+
+    #: Hears up to which position the newest cut has the elements. A front with `passed` has `trim`.
+    passed: Annotated[Callable[[int, Any], None] | None, method("partition", "position")] = None
+
+    #: Hears up to which position no cut needs the elements any more.
+    trim: Annotated[Callable[[int, Any], None] | None, method("partition", "position")] = None
+
+    #: Gives the service that the query's bridge offers to other processes
+    #: (`emberflow.runners.live.serving.bridge`).
+    service: Annotated[Callable[[], Any] | None, method()] = None
+
+    def check_partitions(self) -> None:
+        """Raise `InputError` if the number of partitions is none. The front may ask its source."""
+        count = self.front.partitions
+        check_member(FrontContract, self.front, self.where, "partitions", COUNT, count)
+
+    @property
+    def reading(self) -> Callable[[int, Any], Iterator[Any]]:
+        """`read_batches` where the front has it, else `read`."""
+        return self.read if self.read_batches is None else self.read_batches
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the front may choose what its source does not know, so that it needs a journal."""
+        return not self.replayable or self.arrival is not False or self.promises
+
+    def ending(self) -> Front:
+        """The front, or a copy of it that ends where its source ends now."""
+        if self.until_end is None:
+            return self.front
+        front: Any = copy.copy(self.front)
+        front.until_end = True
+        return front  # type: ignore[no-any-return]
+
+
+def front_contract(front: Any, where: str = "a front") -> FrontContract:
+    """The contract of a front. Raises `InputError` that begins with ``where`` if it has none.
+
+    >>> class Numbers:
+    ...     partitions = 1
+    ...
+    ...     def read(self, partition, position):
+    ...         yield Element(0, "a")
+    >>> front_contract(Numbers()).replayable
+    True
+    >>> Numbers.replayable = "no"
+    >>> front_contract(Numbers(), "front 'numbers'")
+    Traceback (most recent call last):
+    emberflow.errors.InputError: front 'numbers': Numbers.replayable is True or False, got 'no'. See
+    help(emberflow.fronts).
+    """
+    found = members_of(FrontContract, front, where, required=("partitions", "read"))
+    contract = FrontContract(front, where, **found)
+    if not hasattr(inspect.getattr_static(front, "partitions", property()), "__get__"):
+        contract.check_partitions()  # a property is left alone: it may have to ask a server
+    if (contract.passed is None) is not (contract.trim is None):
+        raise InputError(
+            f"{where}: {type(front).__qualname__} has only one of passed and trim. A front that keeps "
+            f"its elements itself has both: without trim it would keep them for ever."
+        )
+    return contract

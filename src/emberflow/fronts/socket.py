@@ -3,11 +3,12 @@
 What is guaranteed, and what is not:
 
 1. *A socket cannot replay.* What was read is gone: a new connection goes on with whatever the server
-   sends then. A position only counts lines. So ``replayable`` is False here: who needs exactly-once
-   across a crash has to keep the elements themselves, or read files or a log instead.
-2. *Nothing is lost silently while it runs.* A server that closes in the middle of a line, or a
-   connection that breaks, is an error; a close behind a newline is the end of the front.
-3. *Bounded.* The front takes from the socket only what the query takes from it, so a slow query
+   sends then. A position only counts lines. So ``replayable`` is False, and a query that has a
+   checkpoint keeps the elements in its log. Without one, read files or a log instead if you need
+   exactly-once across a crash.
+2. *Nothing is lost silently while the query runs.* A server that closes in the middle of a line, and a
+   connection that breaks, are errors. A close behind a newline is the end of the front.
+3. *Bounded.* The front takes from the socket only what the query takes from the front. So a slow query
    slows the server down through TCP, and nothing piles up here.
 """
 
@@ -27,14 +28,14 @@ _CHUNK_BYTES = 64 * 1024
 class Socket:
     """Connects to a server, as Spark's socket source does, and takes its lines.
 
-    ``format`` and ``time`` are as for `Files`, except that lines are ``"text"`` by default. The
-    worker connects, so ``host`` is as it sees it. `check` connects once and hangs up, before a query
-    starts; with ``probe=False`` it does nothing, for servers that serve one connection and leave
+    ``format`` and ``time`` are as for `Files`, except that lines are ``"text"`` by default. A worker
+    connects, so ``host`` is a name that the worker knows. `check` connects once and hangs up before a
+    query starts. With ``probe=False`` it does nothing, for servers that serve one connection and end
     (``nc -l`` without ``-k``).
     """
 
     partitions = 1
-    #: It gives an element once. See above.
+    #: The server sends a line once.
     replayable = False
 
     def __init__(
@@ -112,7 +113,7 @@ class Socket:
             )
 
     def _received(self, connection: socket.socket) -> bytes | None:
-        """Bytes; none at the end; None when nothing came in time."""
+        """Bytes; empty at the end; None when nothing came in time."""
         try:
             return connection.recv(_CHUNK_BYTES)
         except TimeoutError:

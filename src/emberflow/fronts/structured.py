@@ -1,13 +1,13 @@
 """`fronts.Structured`: what a Structured Streaming query writes with ``.format("emberflow")``.
 
 The batches that the streaming query has committed are files of an `inbox` below the live query's
-``checkpointLocation``. So this is a source that can be read again, like a folder of files: a position
-is a batch and a row, and a cut has it. Files go when no kept cut needs them.
+``checkpointLocation``. So the source can be read again, like a folder of files. A position is a batch
+and a row, and cuts have it. A file is removed when no kept cut needs it.
 
-**Times.** Rows take the time of their arrival, in the order of the inbox: by batch, task and row. With
-``time=`` they have that of a column, and the rows of a batch are sorted by it. Times within a front
-rise, and those of a stream may not: so a row has the greater of its own time and the one of the row
-before it plus one, which is a function of what the inbox holds. A position then carries the time, too.
+**Times.** Rows get the time of their arrival, in the order of the inbox: by batch, task and row. With
+``time=`` a row has the time of a column, and the rows of a batch are sorted by it. Times within a front
+must rise, and those of a stream may not. So a row has the greater of its own time and the time of the
+row before it plus one. That is a function of what the inbox holds. A position then has the time, too.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from emberflow.graph.nodes import Front
     from emberflow.rows.inputs import Reader
 
-#: A position is the batch's sequence and the row in it, as one int: logs keep ints in few bytes.
+#: A position is the sequence of the batch and the row in it, as one int: logs keep ints compactly.
 _ROWS = 1 << 32
-#: Rows given at once, where all of a batch are sorted first.
+#: Rows in a `Batch`, where all rows of a micro-batch are sorted first.
 _AT_ONCE = 1_000
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
@@ -43,10 +43,10 @@ class Structured:
     """Rows that ``df.writeStream.format("emberflow")`` brings.
 
     ``payload`` is as in `emberflow.rows`: a dataclass or named tuple whose fields are columns, the
-    name of a column, or a function of the `Row`; the row itself without. ``time`` is the column of
-    times, integers or timestamps (then counted in ``unit``); without, rows have the time of their
-    arrival. ``pending_mb`` is how much may be acknowledged and not yet part of a cut: above it,
-    writers wait.
+    name of a column, or a function of the `Row`; by default the row itself. ``time`` is the column of
+    times, integers or timestamps (then counted in ``unit``); without it rows get the time of their
+    arrival. ``pending_mb`` is how much may be acknowledged and not yet part of a cut. Above it, writers
+    wait.
     """
 
     partitions = 1
@@ -74,10 +74,10 @@ class Structured:
         self._pending_bytes = int(pending_mb * (1 << 20))
         self._folder: Path | None = None
         self._node: Front | None = None
-        #: The batch that the newest cut is in; known in the driver.
+        #: The batch that the newest cut is in. Only the driver knows it.
         self._passed = 0
 
-    # What the live query does with it, in the driver.
+    # In the driver.
 
     def placed(self, node: Front, checkpoint: str | None) -> Structured:
         """This front as one of a live query, which keeps its batches with its cuts."""
@@ -87,7 +87,7 @@ class Structured:
         return placed
 
     def service(self) -> InboxService:
-        """What the bridge offers."""
+        """The service that the bridge offers."""
         return InboxService(self, Inbox(self._own_folder()))
 
     def passed(self, partition: int, position: Any) -> None:
@@ -96,16 +96,16 @@ class Structured:
             self._passed = self._ordinal(position)[0] // _ROWS
 
     def is_full(self, inbox: Inbox) -> bool:
-        """Whether more is acknowledged and in no cut than should be."""
+        """Whether writers have to wait: too much is acknowledged and in no cut."""
         return inbox.bytes_above(self._passed) > self._pending_bytes
 
     def trim(self, partition: int, position: Any) -> None:
-        """All cuts that are kept are behind this position."""
+        """No kept cut needs the rows up to this position."""
         if position is not None:
             trim(self._own_folder(), self._ordinal(position)[0] // _ROWS)
 
     def reader(self, schema: StructType) -> Reader:
-        """What makes payloads of rows of this schema. Raises `InputError` if they do not fit."""
+        """The reader that makes payloads from rows of this schema. Raises `InputError` if it cannot."""
         from pyspark.sql.types import IntegralType, TimestampType
 
         from emberflow.rows.inputs import reader_of
@@ -131,7 +131,7 @@ class Structured:
                 )
         return reader_of(self._node, schema, self._payload, self._time)
 
-    # What a worker does with it.
+    # In a worker.
 
     def read(self, partition: int, position: Any) -> Iterator[Element | None]:
         for batch in self.read_batches(partition, position):
@@ -161,7 +161,7 @@ class Structured:
                 yield None
 
     def _check_there(self, folder: Path, sequence: int, newest: int) -> None:
-        """Whether a batch is there or still to come: the one behind it is not there already."""
+        """Raise if a batch was removed: it is not there, and a later one is."""
         if newest > sequence and not (folder / batch_name(sequence)).exists():
             raise InputError(
                 f"fronts.Structured: {folder / batch_name(sequence)} was removed, and no cut has "
@@ -208,7 +208,7 @@ class Structured:
         own = table.column(self._time)
         if pa.types.is_timestamp(own.type):
             own = own.cast(pa.timestamp("us", own.type.tz))
-        # By time, those without one last; equal ones in their order, since the sort is stable.
+        # The sort is stable, and puts rows without a time last.
         order = pa.compute.sort_indices(own)
         times = own.cast(pa.int64()).take(order).to_pylist()
         if pa.types.is_timestamp(own.type):
@@ -237,7 +237,7 @@ class Structured:
             yield whole.part(begin, min(begin + _AT_ONCE, len(positions)))
 
     def _payloads(self, reader: Reader, positions: Any, columns: list[pa.Array]) -> list[Any]:
-        """Payloads of rows; a row that the user's function refuses is told as malformed."""
+        """Payloads of rows; a row that the user's function refuses is malformed."""
         try:
             return reader.payloads(positions, columns)
         except Exception:
@@ -285,7 +285,7 @@ def kept_in(checkpoint: str | None, kind: str, name: str) -> Path:
 
 
 class InboxService:
-    """What the bridge offers of a structured front. See `inbox` for what it means."""
+    """The service of a structured front, which the bridge offers. See `inbox` for its methods."""
 
     def __init__(self, front: Structured, inbox: Inbox) -> None:
         self._front = front
@@ -298,13 +298,13 @@ class InboxService:
         self._inbox.close()
 
     def check(self, schema: str) -> None:
-        """Whether rows of this schema can be elements."""
+        """Raise unless rows of this schema can be elements."""
         from pyspark.sql.types import StructType
 
         self._front.reader(StructType.fromJson(json.loads(schema)))
 
     def begin(self, stream: str, batch: int) -> str:
-        """Whether a task may stage its rows: ``go``, ``wait``, or that the batch is ``here``."""
+        """What a task does next: ``go`` and stage its rows, ``wait``, or end: the batch is ``here``."""
         last = self._inbox.last(stream)
         if last is not None and batch <= last:
             return "here"

@@ -1,8 +1,8 @@
-"""What `fronts.Kafka` and `sinks.Kafka` share: how records are written, and how a broker is asked.
+"""What `fronts.Kafka` and `sinks.Kafka` share: the codecs of records, and the client of a cluster.
 
-A *codec* makes payloads of the bytes of a record and bytes of payloads. ``"json"``, ``"text"`` and
-``"bytes"`` are names of codecs; `Avro` and `Protobuf` are made with a schema that is given here, not
-fetched from a registry: what a record means must not change between two reads of it.
+A *codec* makes payloads from the bytes of a record, and bytes from payloads. ``"json"``, ``"text"`` and
+``"bytes"`` are names of codecs. `Avro` and `Protobuf` are made with a schema that the user gives, and
+that is not fetched from a registry: what a record means must not change between two reads of it.
 """
 
 from __future__ import annotations

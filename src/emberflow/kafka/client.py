@@ -1,8 +1,9 @@
-"""Asking a cluster: settings that both adapters begin with, and errors that say whose they are.
+"""The client of a Kafka cluster: settings that both adapters begin with, and errors that say whose they are.
 
-librdkafka goes on trying whatever happens, in threads of its own. That is right for a query that
-runs, since a broker comes back; before it starts it would be a long silence. So `check` looks at what
-the library has heard meanwhile, and a refused credential or a missing topic is told at once.
+librdkafka tries again whatever happens, in threads of its own. That is right for a query that runs,
+since a broker comes back. Before a query starts it would be a long silence. So `check` looks at the
+errors that the library has reported meanwhile, and tells at once that a credential is refused or a
+topic is missing.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from emberflow.errors import InputError
 CHECK_SECONDS_MAX = 8.0
 _LOOK_SECONDS = 0.4
 _PAUSE_SECONDS = 0.1
-#: The group that is named because the library wants one. Nobody joins it.
+#: The library wants the name of a group. Nobody joins it.
 _NO_GROUP = "emberflow-no-group"
 
 
 class Cluster:
-    """Where the brokers are, and how to talk to them. It travels, with what is in its settings."""
+    """Where the brokers are, and how to talk to them. It travels to workers, with its settings."""
 
     def __init__(self, servers: str, config: Mapping[str, Any] | None, who: str) -> None:
         if not servers or not all(
@@ -40,16 +41,16 @@ class Cluster:
         }
 
     def settings(self, **own: Any) -> dict[str, Any]:
-        """Settings for a client: ours, where underscores stand for dots, under those of the user."""
+        """Settings for a client: ``own``, with underscores for dots, and over them those of the user."""
         ours = {
             key if key.endswith("_cb") else key.replace("_", "."): value
             for key, value in own.items()
         }
-        # Its errors come by callbacks; what it would print besides says them twice.
+        # Errors come by callbacks. The library would print them a second time.
         return {"log_level": 0, **ours, **self.config, "bootstrap.servers": self.servers}
 
     def consumer(self, **own: Any) -> Any:
-        """A consumer of assigned partitions: no group, no commits, nothing made on the broker."""
+        """A consumer of assigned partitions: it joins no group, commits nothing and makes no topic."""
         return self.made(
             library().Consumer,
             {
@@ -72,9 +73,9 @@ class Cluster:
     def partitions_of(
         self, topic: str, seconds: float = CHECK_SECONDS_MAX, *, patient: bool = False
     ) -> int:
-        """How many partitions a topic has; raises `InputError` that says what is wrong.
+        """How many partitions a topic has. Raises `InputError` that says what is wrong.
 
-        A broker that has just been started may not know its topics yet. Who is patient waits for it.
+        A broker that has just started may not know its topics yet. With ``patient`` this waits for it.
         """
         kafka = library()
         heard: list[Any] = []
@@ -87,11 +88,13 @@ class Cluster:
                 except kafka.KafkaException as error:
                     heard.append(error.args[0])
                     found = None
-                consumer.poll(0)  # which serves the callbacks
+                consumer.poll(0)  # runs the callbacks
                 if found is not None and found.error is None and found.partitions:
                     return len(found.partitions)
                 if found is not None:
-                    time.sleep(_PAUSE_SECONDS)  # it answers at once
+                    time.sleep(
+                        _PAUSE_SECONDS
+                    )  # the broker answers at once: do not ask in a tight loop
                 is_late = time.monotonic() > deadline
                 self._raise_if_refused(heard)
                 if not patient or is_late:
@@ -132,13 +135,13 @@ class Cluster:
 
 
 def told(error: BaseException) -> str:
-    """The words of a `KafkaException`, without the names of classes around them."""
+    """The message of a `KafkaException`, without the names of classes around it."""
     inner = error.args[0] if error.args else error
     return str(inner.str()) if hasattr(inner, "str") else str(error)
 
 
 def _last_words(heard: list[Any]) -> str:
-    """The most telling error: one that names a broker rather than the lack of any."""
+    """The most useful error: one that names a broker rather than the lack of any."""
     errors = library().KafkaError
     vague = (errors._ALL_BROKERS_DOWN, errors._TIMED_OUT)
     telling = [error for error in heard if error.code() not in vague]

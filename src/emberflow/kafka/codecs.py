@@ -1,11 +1,11 @@
 """Codecs: from the bytes of a record to a payload, and back.
 
-What is guaranteed:
+Guarantees:
 
-1. *Strict.* Bytes that are not what the codec says, or more than it says, raise `ValueError` with the
-   reason. Which record it was, and what becomes of it, is the front's to say.
-2. *Equal payloads are written as equal bytes*, so that a replay can be compared with what is there.
-3. *They travel.* A codec is a description that is pickled and sent to workers.
+1. *Strict.* Bytes that are not what the codec expects, or are more than it expects, raise `ValueError`
+   with the reason. The front adds which record it was, and decides what happens.
+2. *Equal payloads are written as equal bytes*, so that a replay can be compared with what is stored.
+3. *Codecs travel.* A codec is a description that is pickled and sent to workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PREFIX_BYTES = 5
 
 
 class Codec(Protocol):
-    """To make one of your own, write these two. ``decode`` raises `ValueError` for what it is not."""
+    """To write a codec, write these two methods. ``decode`` raises `ValueError` for other bytes."""
 
     def decode(self, data: bytes) -> Any: ...
 
@@ -36,7 +36,7 @@ CodecLike: TypeAlias = str | Codec
 
 
 class Json:
-    """One JSON value in UTF-8. What is written is what `sinks.Files` writes.
+    """One JSON value in UTF-8. It writes the same JSON as `sinks.Files`.
 
     >>> Json().decode(b'{"word": "ash"}'), Json().encode({"word": "ash"})
     ({'word': 'ash'}, b'{"word":"ash"}')
@@ -84,8 +84,8 @@ class Bytes:
 class Avro:
     """One Avro datum, with the schema that it was written with: a dict, or its JSON.
 
-    With ``schema_id`` a record begins as the Confluent serializers begin it, with a zero byte and
-    that id. Another id is another schema, and is refused: which one it is, only a registry knows.
+    With ``schema_id`` a record begins as the Confluent serializers begin it, with a zero byte and that
+    id. A record with another id has another schema, which only a registry knows, and is refused.
 
     >>> words = Avro(
     ...     {"type": "record", "name": "W", "fields": [{"name": "word", "type": "string"}]}
@@ -118,7 +118,7 @@ class Avro:
         stream.seek(len(prefix))
         try:
             payload = _fastavro().schemaless_reader(stream, self._schema, None)
-        except Exception as error:  # whatever garbage makes it stumble over
+        except Exception as error:  # other bytes can make the library raise anything
             raise ValueError(
                 f"not Avro of this schema ({type(error).__qualname__}: {error})"
             ) from None
@@ -143,8 +143,8 @@ class Avro:
 class Protobuf:
     """One message of a class that ``protoc`` made. The payload is the message itself.
 
-    A message can be changed, and a payload must not be: leave it as it is. The class has to be
-    importable by the workers. Messages are written deterministically.
+    A message can be changed, but a payload must not be: do not change it. The workers must be able to
+    import the class. Messages are written deterministically.
     """
 
     def __init__(self, message: type[Any]) -> None:
@@ -155,7 +155,7 @@ class Protobuf:
     def decode(self, data: bytes) -> Any:
         try:
             return self._message.FromString(data)
-        except Exception as error:  # DecodeError, which is protobuf's own
+        except Exception as error:  # protobuf has a DecodeError of its own
             raise ValueError(f"not a {self._message.__name__} ({error})") from None
 
     def encode(self, payload: Any) -> bytes:
@@ -169,7 +169,7 @@ _NAMED: dict[str, type[Any]] = {"json": Json, "text": Text, "bytes": Bytes}
 
 
 def codec_of(given: CodecLike, where: str) -> Codec:
-    """The codec that was meant; ``where`` is the argument it was given for.
+    """The codec that an argument names; ``where`` is the argument, for messages.
 
     >>> codec_of("xml", "fronts.Kafka(value=)")
     Traceback (most recent call last):

@@ -1,1 +1,1 @@
-"""Rows: payloads as columns and bytes, and back. What Spark, files and records hold of a payload."""
+"""Rows: payloads as columns and as bytes, and back. It is how Spark, files and records hold payloads."""

@@ -1,16 +1,18 @@
 """Payloads as bytes, for the way through Spark's shuffle.
 
-A payload has to come out as it went in: the same types (``1`` is not ``True``), the same classes, to
-the last bit. Spark's own types can't promise that for any value that a user's function may return,
-so a payload travels as bytes that only Python reads. Four ways, told apart by the first byte:
+Guarantee: a payload comes out as it went in, with the same types (``1`` is not ``True``), the same
+classes, to the last bit. Spark's own types cannot promise that for any value that a user's function may
+return. So a payload travels as bytes that only Python reads. There are four encodings, told apart by
+the first byte:
 
-- marshal, for what is made of Python's plain types: several times as fast as pickle. It would take
-  a numpy number or a bytearray for bytes, so all types within are looked at first, a batch at once;
+- marshal, for values of Python's plain types: several times as fast as pickle. It would take a numpy
+  number or a bytearray for bytes, so the encoder first looks at all types within, a batch at once;
 - a named tuple of plain values: the name of its class, and its values by marshal;
 - pickle, for everything else;
-- pickle with class ids. A class that cannot be imported by its name (one of a script, say) reaches
-  the workers by value, with the flow. By value again with each payload it would cost kilobytes an
-  item, so it goes by the id under which cloudpickle knows it, on the driver and on every worker.
+- pickle with class ids. A class that cannot be imported by its name (one of a script, for example)
+  reaches the workers by value, with the flow. By value again with each payload it would cost kilobytes
+  an item. So a payload has only the id under which cloudpickle knows the class, on the driver and on
+  every worker.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from typing import Any, Final, NamedTuple
 import cloudpickle
 from cloudpickle import cloudpickle as _tracker
 
-# No type code of marshal is one of these, and a pickle begins with 0x80.
+# None of these is a type code of marshal, and a pickle begins with 0x80.
 _NAMED: Final = b"\x01"
 _CLASS_IDS: Final = b"\x02"
 _PICKLE_HEAD: Final = 0x80
 
-#: Without back references, which cost more than they save in values as small as payloads.
+#: Without back references: in values as small as payloads they cost more than they save.
 _MARSHAL_VERSION: Final = 2
 
 _ATOMS: Final = frozenset((str, int, float, bool, bytes, type(None)))
@@ -65,12 +67,12 @@ def encode(payload: Any) -> bytes:
 
 
 class Column(NamedTuple):
-    """Payloads that travel together, as a list that marshal takes: far less work than one by one."""
+    """Payloads that travel together, as a list that marshal takes: far cheaper than one by one."""
 
     #: Empty for plain values; the name of a class of named tuples; or `_EACH`, for bytes of each.
     kind: str
     values: list[Any]
-    #: About how many bytes they have.
+    #: How many bytes they have, approximately.
     size: int
 
 
@@ -98,7 +100,7 @@ _TEXT: Final = {str}
 
 
 def _marshalled_size(values: list[Any]) -> int:
-    # In pieces: all at once they may be more than there is room for a second time.
+    # In pieces: a second copy of all values may not fit into memory.
     return sum(
         len(marshal.dumps(values[start : start + _PIECE], _MARSHAL_VERSION))
         for start in range(0, len(values), _PIECE)
@@ -109,7 +111,7 @@ _PIECE: Final = 64
 
 
 def joined_columns(columns: list[Column]) -> tuple[str, list[Any]]:
-    """The kind and the values of all columns; the list is empty then."""
+    """The kind and the values of all columns. Empties the list, so that memory is free again."""
     kind = columns[0].kind
     if any(column.kind != kind for column in columns):
         kind = _EACH
@@ -137,7 +139,7 @@ def decode_all(data: list[bytes]) -> list[Any]:
     """The payloads of such bytes."""
     try:
         return list(map(marshal.loads, data))
-    except ValueError:  # the first that is not marshal's
+    except ValueError:  # one of them is not by marshal
         return list(map(decode, data))
 
 
@@ -155,7 +157,7 @@ def decode(data: bytes) -> Any:
 
 
 def _are_plain(values: Iterable[Any], kinds: set[type] | None = None, depth: int = 0) -> bool:
-    """Whether marshal gives back the very same: all that is in these values has a plain type."""
+    """Whether marshal gives back exactly these values: everything in them has a plain type."""
     values = values if isinstance(values, list) else list(values)
     kinds = set(map(type, values)) if kinds is None else kinds
     if kinds <= _ATOMS:
@@ -192,8 +194,8 @@ _CLASSES_MAX: Final = 4096
 
 @lru_cache(_CLASSES_MAX)
 def _name_of(kind: type) -> str:
-    """The name of a class of named tuples that any worker can import; empty for all other classes."""
-    # A `__reduce__` or attributes of its own are more than the values tell.
+    """The name of a class of named tuples that any worker can import; empty for other classes."""
+    # With a `__reduce__` or attributes of its own an object is more than its values.
     if (
         not issubclass(kind, tuple)
         or not hasattr(kind, "_fields")
@@ -218,7 +220,7 @@ def _found(name: str) -> Any:
     return found
 
 
-# What cloudpickle knows of the classes that it has sent or received by value.
+# The classes that cloudpickle has sent or received by value.
 _id_of_class = _tracker._DYNAMIC_CLASS_TRACKER_BY_CLASS
 _class_of_id = _tracker._DYNAMIC_CLASS_TRACKER_BY_ID
 

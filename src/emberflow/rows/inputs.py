@@ -1,25 +1,25 @@
 """From the rows of a DataFrame to elements: their payloads and their times.
 
-**Payloads.** A row is a payload as `DataFrame.collect` would give it, a `Row`, unless something else
-is asked for: a class (its fields are columns), one column by name, or a function of the row. A
-DataFrame whose one column, besides the time, is called ``value`` gives bare values. Timestamps are
-datetimes in UTC, never in the time zone of the process: that one is not part of the input.
+**Payloads.** By default a payload is a `Row`, as `DataFrame.collect` gives it. It can also be an object
+of a class (its fields are columns), one column by name, or the result of a function of the row. A
+DataFrame whose one column besides the time is called ``value`` gives bare values. Timestamps are
+datetimes in UTC, never in the time zone of the process, which is not part of the input.
 
-**Times.** Within a front times are unique, and they are the order. A DataFrame has no order of its
-own, so it needs a time column or ``order_by``; only the rows of a single partition have an order that
-can be told, and then row ``i`` has time ``i``, as element ``i`` of a list does. What cannot be ordered
-is an error, never a guess.
+**Times.** Times within a front are unique, and they are the order. A DataFrame has no order of its own,
+so it needs a time column or ``order_by``. Only the rows of a single partition have an order that Spark
+can tell; then row ``i`` has time ``i``, as element ``i`` of a list does. Rows that cannot be ordered are
+an error, never a guess.
 
-Whether times are unique shows only when all are seen. So a second, narrow branch of the plan counts
-them, and fails the job with an error that names a time that is there twice. It reads the time column
-a second time; ``unique=True`` spares it where uniqueness is known.
+Whether times are unique is known only when all have been read. So a second, narrow branch of the plan
+counts them, and fails the job with an error that names a time that two rows have. It reads the time
+column a second time. ``unique=True`` leaves it out where uniqueness is known.
 
-**Partitions.** A source with partitions has a front index for each, and times are unique within one.
-A column says which partition of its source a row is of; then its global time is the one that a live
+**Partitions.** A source with partitions has a front index for each, and times are unique within one. A
+column says which partition of its source a row is of. Then the row has the global time that a live
 query gives it.
 
-**As they are.** A DataFrame with the column ``_payload`` holds payloads as bytes, and ``_partition``
-the partitions: what went into a live query is given back in that form (`emberflow.front_log`).
+**Raw payloads.** A DataFrame with the column ``_payload`` holds payloads as bytes, and ``_partition``
+the partitions. `emberflow.front_log` gives in that form what went into a live query.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-#: Column of this name is the time if nothing else is said.
+#: The column of times, if ``time=`` names none.
 DEFAULT_TIME = "time"
-#: Column of this name is the payload itself if it is the only one.
+#: A column of this name is the payload itself, if it is the only one.
 BARE = "value"
 
-#: Column of this name holds payloads as bytes, and this one the partitions of their source.
+#: The columns of payloads as bytes, and of the partitions of their source.
 RAW, RAW_PARTITION = "_payload", "_partition"
 
 _UNITS: dict[str, str] = {"s": "unix_seconds", "ms": "unix_millis", "us": "unix_micros"}
-#: Columns for what numbers tell, where rows are numbered and then some are left out.
+#: Columns where rows are numbered and then filtered: the number, and whether the row has no order.
 _NUMBER, _TIED = "_emberflow_number", "_emberflow_tied"
 #: `monotonically_increasing_id` counts rows in its lower bits and partitions above them.
 _ROWS_OF_A_PARTITION = 1 << 33
@@ -86,11 +86,11 @@ def rows(
     """How the rows of a DataFrame become the elements of a front, for `Flow.batch`.
 
     ``time``: the column of times, integers or timestamps (then counted in ``unit``); by default the
-    column ``time`` if there is one. ``order_by``: columns that order the rows instead, which then are
+    column ``time`` if there is one. ``order_by``: columns that order the rows instead, which are then
     numbered. ``payload``: a dataclass or named tuple whose fields are columns, the name of a column,
-    or a function of the `Row`; by default the row itself. ``unique=True``: you know that no time is
-    there twice, and spare the check. ``partition``: the column that says which partition of its
-    source a row is of, counted from 0; times are then unique within each.
+    or a function of the `Row`; by default the row itself. ``unique=True``: leave out the check that no
+    two rows have the same time. ``partition``: the column that says which partition of its source a
+    row is of, counted from 0; times are then unique within each.
     """
     columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     if unit not in _UNITS:
@@ -105,12 +105,12 @@ def rows(
 
 
 class FrontRows:
-    """The checked input of one front: a DataFrame of time and columns, and what to make of a row."""
+    """The checked input of one front: a DataFrame of times and columns, and how rows are read."""
 
     def __init__(
         self, front: Front, given: Any, *, fronts: int = 1, until: int | None = None
     ) -> None:
-        """``fronts`` is how many the flow has; rows from the time ``until`` on are left out."""
+        """``fronts`` is how many fronts the flow has. Rows from the time ``until`` on are left out."""
         self.front = front
         self._fronts = fronts
         self._until = until
@@ -160,7 +160,7 @@ class FrontRows:
         return self._partition is not None
 
     def selected(self) -> DataFrame:
-        """Time, whether its row is out of order, the columns that payloads are made of, partition."""
+        """The columns: time, whether the row has no order, those of the payload, partition."""
         from pyspark.sql import Window
         from pyspark.sql import functions as sql
 
@@ -177,10 +177,10 @@ class FrontRows:
         else:
             time = self._time_column()
         if self._until is not None:
-            if self.numbered:  # before any row is left out
+            if self.numbered:  # number the rows before any is left out
                 df = df.withColumns({_NUMBER: time, _TIED: tied})
                 time, tied = sql.col(_NUMBER), sql.col(_TIED)
-            # What is no time, or has no order, is told by who makes elements of rows.
+            # Keep rows without a time or an order: `Checked.elements` raises the error.
             df = df.filter((time < self._until) | time.isNull() | tied)
         columns = [sql.col(_quoted(name)) for name in self.reader.columns]
         columns += self._partition_columns()
@@ -218,7 +218,7 @@ class FrontRows:
         )
 
     def doubles(self) -> DataFrame | None:
-        """The times that are there more than once; None if there cannot be any."""
+        """The times that several rows have; None if there cannot be any."""
         from pyspark.sql import functions as sql
 
         if self.numbered or self._rows.unique:
@@ -245,7 +245,7 @@ class FrontRows:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a worker needs to make elements of rows."""
+    """What a worker needs to make elements from rows."""
 
     front: Front
     reader: Reader
@@ -320,7 +320,7 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Makes payloads of Arrow columns. ``make`` gets an iterator for each column."""
+    """Makes payloads from Arrow columns. ``make`` gets an iterator for each column."""
 
     front: Front
     columns: tuple[str, ...]
@@ -424,12 +424,12 @@ def name_of(made_of: Any) -> str:
 def _hints(payload: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(payload)
-    except Exception:  # a name that only a type checker sees
+    except Exception:  # an annotation that only a type checker can resolve
         return {}
 
 
 def _converter(front: Front, name: str, kind: DataType, hint: Any) -> Callable[[Any], Any] | None:
-    """From what Arrow gives for a value of this type to what a payload holds; None for itself."""
+    """The function from Arrow's value of this type to the payload's; None if they are the same."""
     from pyspark.sql import types as sql
 
     expected = _expected(hint)
@@ -495,7 +495,7 @@ def _in_utc(value: datetime.datetime | None) -> datetime.datetime | None:
 
 
 def _expected(hint: Any) -> type | None:
-    """The class that a field is declared as, where that says something about a column."""
+    """The class that a field is declared as, if a column can be checked against it."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         inner = [part for part in typing.get_args(hint) if part is not type(None)]

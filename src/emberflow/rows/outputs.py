@@ -1,13 +1,13 @@
 """From payloads to the columns of a sink's DataFrame.
 
-A payload with fields (a named tuple, a dataclass, a plain tuple) is a row with a column for each;
-any other payload is one column ``value``. Behind them stand the columns that say where the row is in
-the order: ``_time``, ``_front`` and ``_path``. Rows sort by ``_time`` and ``_path``, and ``_path``
-begins with the front. A sink with partitions has its partition in ``_partition``.
+A payload with fields (a named tuple, a dataclass, a plain tuple) is a row with a column for each. Any
+other payload is one column ``value``. Behind them are the columns that say where the row is in the
+order: ``_time``, ``_front`` and ``_path``. Rows sort by ``_time`` and ``_path``, and ``_path`` begins
+with the front. A sink with partitions has its partition in ``_partition``.
 
-The types are given, or found by a sample: the first rows of every front go through the reference
-runner, in the driver. That is a small job, and it runs when `Flow.batch` is called; the batch itself
-runs when its DataFrames are asked. What a sample does not show has to be said.
+The types are given, or found from a sample: the reference runner runs the first rows of every front, in
+the driver. That is a small job, and it runs when `Flow.batch` is called. The batch itself runs when its
+DataFrames are evaluated. The user has to give types that a sample does not show.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-#: The one column of a payload without fields, and of a raw one.
+#: The one column of a payload without fields, and of a raw payload.
 VALUE = "value"
 PAYLOAD = "_payload"
 TIME, FRONT, PATH, PARTITION = "_time", "_front", "_path", "_partition"
@@ -41,11 +41,11 @@ TIME, FRONT, PATH, PARTITION = "_time", "_front", "_path", "_partition"
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """What the rows of a sink look like. ``payload`` is None where they hold the payload's bytes."""
+    """The columns of a sink. ``payload`` is None where rows hold payloads as bytes."""
 
     sink: Sink
     payload: StructType | None
-    #: Whether the payload's fields are columns, or the payload is itself the only one.
+    #: Whether the fields of the payload are columns; otherwise the payload is the only column.
     fields: bool = False
 
     def schema(self) -> StructType:
@@ -67,7 +67,7 @@ class SinkColumns:
 
 
 class ColumnWriter:
-    """Makes Arrow arrays of payloads, on a worker."""
+    """Makes Arrow arrays from payloads, on a worker."""
 
     def __init__(self, columns: SinkColumns) -> None:
         import pyarrow as pa
@@ -101,17 +101,17 @@ class ColumnWriter:
         return self._pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def takes_columns(self, count: int) -> bool:
-        """Whether `batch_of_columns` will do for payloads that are tuples of so many."""
+        """Whether `batch_of_columns` works for payloads that are tuples of this length."""
         fields = self._payload is not None and self._fields and len(self._payload.fields) == count
         return fields and self._balance is None
 
     def batch_of_columns(
         self, times: list[int], paths: list[bytes], columns: Sequence[list[Any]]
     ) -> pa.RecordBatch:
-        """As `batch` of the tuples that have these columns."""
+        """The same as `batch` for the tuples that these columns make."""
         try:
             arrays = [self._array(number, values) for number, values in enumerate(columns)]
-        except Exception:  # told by the tuples
+        except Exception:  # `batch` of the tuples raises the error that names a payload
             return self.batch(times, paths, list(zip(*columns, strict=True)))
         arrays += self._place_arrays(times, fronts_of(paths), paths)
         return self._pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -209,7 +209,7 @@ class ColumnWriter:
 
 
 def _to_column(kind: DataType) -> Callable[[Any], Any] | None:
-    """From a value of a payload to what Arrow takes for this type; None for itself."""
+    """The function from a payload's value to Arrow's of this type; None if they are the same."""
     from pyspark.sql import types as sql
 
     if isinstance(kind, sql.ArrayType):
@@ -381,7 +381,7 @@ def _numbered(parts: list[DataType]) -> StructType:
 
 
 def sampled_columns(sink: Sink, payloads: list[Any]) -> SinkColumns:
-    """The columns of a sink that these payloads, and others like them, fit in."""
+    """The columns of a sink that fit these payloads, and others like them."""
     from pyspark.sql import types as sql
 
     advice = f"Pass schema={{{sink.name!r}: ...}} to batch(), or raw=True for payloads as they are."
@@ -400,7 +400,7 @@ def sampled_columns(sink: Sink, payloads: list[Any]) -> SinkColumns:
 
 
 class _UnknownError(Exception):
-    """Why a type cannot be found."""
+    """No type fits; the message says why."""
 
 
 def _of_value(value: Any) -> DataType:
@@ -467,7 +467,7 @@ def _merged_two(one: DataType, other: DataType) -> DataType:
                     for left, right in zip(one.fields, other.fields, strict=True)
                 ]
             )
-        # Plain tuples of several lengths are sequences, if they hold one type of thing.
+        # Plain tuples of several lengths are arrays, if their values have one type.
         if _is_numbered(one) and _is_numbered(other):
             return sql.ArrayType(_merged([field.dataType for field in one.fields + other.fields]))
     if isinstance(one, sql.ArrayType) and isinstance(other, sql.StructType) and _is_numbered(other):
@@ -483,7 +483,7 @@ def _is_numbered(kind: StructType) -> bool:
     return kind.names == [f"_{number}" for number in range(1, len(kind.names) + 1)]
 
 
-# --- For whoever else makes columns of values (the data source) -----------------------------------
+# --- For other modules that make columns of values (the data source) -----------------------------------
 
 
 def common_type(values: list[Any]) -> DataType:
@@ -499,5 +499,5 @@ def common_type(values: list[Any]) -> DataType:
 
 
 def converter_to(kind: DataType) -> Callable[[Any], Any] | None:
-    """From a value to what Arrow takes for this type; None for itself."""
+    """The function from a value to Arrow's of this type; None if they are the same."""
     return _to_column(kind)

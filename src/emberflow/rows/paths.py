@@ -1,23 +1,22 @@
-"""Paths: what of a place comes after its time, as bytes that sort as the order says.
+"""Paths: the part of a place after its time, as bytes that sort as the order says.
 
-Spark sorts the items of a key, so their places have to be columns that Spark can compare. A place is
-``(time, front, *child ids)``. The time is a column of its own, a long, because that decides nearly
-every comparison; the rest is the *path*, a binary column. Guarantees:
+Spark sorts the items of a key, so places must be columns that Spark can compare. A place is ``(time,
+front, *child ids)``. The time is a column of its own, a long, because it decides nearly every
+comparison. The rest is the *path*, a binary column. Guarantees:
 
 - paths compare, byte by byte and unsigned, exactly as the tuples ``(front, *child ids)`` do;
-- the path of a child is its parent's path and the code of its child id behind it, so a map makes
-  a place by one concatenation, and nothing is ever decoded on the way.
+- the path of a child is its parent's path followed by the code of its child id. So a map makes a place
+  by one concatenation, and nothing is decoded on the way.
 
-The code of an int is one byte where it is small, else its length and then its bytes; none is the
-beginning of another, and a longer one is further from zero::
+The code of a small int is one byte. The code of another int is its length and then its bytes. No code is
+the beginning of another, and a longer code is further from zero::
 
-    -2**64 ... -113    0x08..0x0F, then the bytes of -1 - n, turned over
+    -2**64 ... -113    0x08..0x0F, then the bytes of -1 - n, inverted
        -112 ... -1     0x10..0x7F
           0 ... 111    0x80..0xEF
         112 ... 2**64  0xF0..0xF7, then the bytes of n
 
-A tuple that another begins with is the smaller one, and so are its bytes. That is why the codes
-need no end mark.
+A tuple is smaller than the tuples that begin with it, and so are its bytes. So codes need no end mark.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def encoded_int(number: int) -> bytes:
 
 _CODES: Final = tuple(bytes((0x80 + number,)) for number in range(_SMALL))
 
-#: The codes of the first child ids, so that the commonest cost no call.
+#: The codes of the first child ids: the most frequent ones cost no call.
 CHILDREN: Final = tuple(encoded_int(number) for number in range(1024))
 
 

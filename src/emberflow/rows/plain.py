@@ -1,11 +1,11 @@
 """Plain values: how a payload is written as JSON, and which fields it has as a row.
 
-What is guaranteed:
+Guarantees:
 
-1. *Equal payloads are written as equal bytes.* Fields keep their order, and what has no order of its
+1. *Equal payloads are written as equal bytes.* Fields keep their order. A value without an order of its
    own (a set) is refused rather than written in the order of its hashes.
-2. *Nothing is written that others cannot read.* JSON has no NaN, no infinity and no bytes; each is
-   refused with the payload that held it. Only conversions that a reader would expect are made.
+2. *Nothing is written that others cannot read.* JSON has no NaN, no infinity and no bytes. They are
+   refused, and the error shows the payload. Only the conversions that a reader expects are made.
 
 ====================================================  ============================================
 payload                                               JSON
@@ -19,10 +19,9 @@ list, tuple, `PersistentList`                         array
 ``Enum``                                              its value
 ====================================================  ============================================
 
-3. *A record of the errors sink is always written.* It shows a payload with which something went
-   wrong; that payload may be anything. If it has no JSON, its shortened ``repr`` is written. As a
-   row, the record has its payload as text in either case, because payloads of several steps fit no
-   one column.
+3. *A record of the errors sink is always written.* It shows a payload that caused an error, and that
+   payload may be anything. If it has no JSON, its shortened ``repr`` is written. As a row, the record
+   always has its payload as text, because payloads of several steps do not fit one column type.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ _AS_ISO = (datetime.date, datetime.time)
 
 
 class PayloadError(EmberflowError):
-    """A sink cannot keep a payload as it is."""
+    """A sink cannot store a payload. The query ends: to try again would not help."""
 
 
 class _RefusedError(Exception):
-    """What could not be written, in words."""
+    """A value has no JSON; the message says which and why."""
 
 
 def to_json(payload: Any) -> str:
@@ -102,7 +101,7 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(payload: Any) -> Any:
-    """The payload of a diverted record: as it is if it can be, in words if not."""
+    """The payload of a diverted record: as plain values, or its shortened ``repr``."""
     try:
         return _plain(payload)
     except (_RefusedError, RecursionError):
@@ -131,6 +130,6 @@ def fields_of(payload: Any) -> dict[str, Any] | None:
     if isinstance(payload, tuple) and hasattr(payload, "_fields"):
         return dict(zip(payload._fields, payload, strict=True))
     if dataclasses.is_dataclass(payload) and not isinstance(payload, type):
-        # Not `asdict`, which copies everything inside.
+        # `asdict` would copy everything inside.
         return {f.name: getattr(payload, f.name) for f in dataclasses.fields(payload)}
     return None

@@ -1,4 +1,4 @@
-"""Sinks: where a live query puts its output. The protocol, and one file an adapter.
+"""Sinks: where a query stores its output. The contract, and one file for each adapter.
 
 =============  ================================================  =============================
 sink           output                                            last global time
@@ -11,8 +11,8 @@ sink           output                                            last global tim
 `Structured`   rows that Structured Streaming reads              in the name of the last file
 =============  ================================================  =============================
 
-A sink is a description that travels to the workers that hold its partitions and is opened there. To
-make one, write a class with ``open(partition)`` that gives a writer with three methods::
+A sink is a description. The driver sends it to the workers that hold its partitions, and they open it.
+To write one, write a class with ``open(partition)`` that gives a writer with three methods::
 
     class Printed:
         def open(self, partition):
@@ -28,17 +28,19 @@ make one, write a class with ``open(partition)`` that gives a writer with three 
         def close(self):
             pass
 
-``store`` keeps a bundle, payloads and last global time together, all or nothing, and returns when
-they are safe. ``last`` tells the last global time that was kept, ``None`` if there is none. A sink
-with ``on_driver = True`` is opened in the driver process, and bundles travel there. ``check()``, if
-there is one, raises `InputError` before anything starts if the sink cannot be reached.
+``store`` stores a bundle, its payloads and its last global time together, all or nothing, and returns
+when they are safe. ``last`` tells the last global time that is stored, ``None`` if there is none.
 
-A writer that raises is closed and, after a pause, another one is opened and asked what it has; so it
-goes on for ``retry_seconds`` (an attribute of the sink, 30 unless it says otherwise), and then the
-query ends with the error. `PayloadError` and `SinkMovedError` end it at once: the first would come
-again, and after the second the query begins a new life and asks the sink what it has now. A writer
-that can, should refuse with the latter to store anything once another one was opened for its
-partition: a worker may be cut off, and not know that it has a successor.
+When a writer raises, the query closes it, pauses, opens another one and asks it what it has. The query
+tries so for ``retry_seconds`` and then ends with the error. It does not try again after two errors:
+
+- `PayloadError` would come again. The query ends with it.
+- `SinkMovedError` says that another writer has the partition. The query begins a new life, which asks
+  the sink what it has now. A writer should raise it once another writer has opened its partition: a
+  worker may be cut off and not know that it has a successor.
+
+All other members of a sink are optional: `protocol.SinkContract` lists them with their defaults and
+meanings. ``docs/adapters.md`` has a complete example, and `emberflow.testing.check_sink` tests a sink.
 """
 
 from __future__ import annotations

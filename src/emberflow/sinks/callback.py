@@ -11,7 +11,7 @@ from emberflow.values.item import GlobalTime
 
 
 class Callback:
-    """Calls a function with each bundle, one after another. An exception ends the query.
+    """Calls a function with each bundle, in order. An exception of the function ends the query.
 
     >>> Callback(lambda bundle: print(bundle.payloads)).open(0).store(
     ...     StoredBundle("s", 0, GlobalTime(1, 0), ["a"])
@@ -20,14 +20,14 @@ class Callback:
     """
 
     on_driver = True
-    #: What a function raises it would raise again.
+    #: A function that raised would raise again.
     retry_seconds = 0
 
     def __init__(self, function: AnyCallable[[StoredBundle], Any]) -> None:
         if not callable(function):
             raise InputError(f"sinks.Callback takes a function of a bundle, got {function!r}.")
         self._function = function
-        #: By partition. Kept here, where it outlives the workers.
+        #: By partition. It is in the driver, so it outlives the workers.
         self._last: dict[int, GlobalTime] = {}
 
     def open(self, partition: int) -> _CallbackWriter:

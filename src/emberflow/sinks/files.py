@@ -1,22 +1,22 @@
-"""`sinks.Files`: each bundle a file, JSON Lines or Parquet, in a folder for each partition.
+"""`sinks.Files`: each bundle is a file, JSON Lines or Parquet, in a folder for each partition.
 
-What is guaranteed:
+Guarantees:
 
-1. *All or nothing.* A bundle is written under a temporary name in the same folder, synced to disk,
-   renamed to its own name, and the folder is synced. A file with a proper name is whole, and once
-   `store` has returned it survives a loss of power. What a crash left under a temporary name is
-   ignored by readers and removed by the next writer.
-2. *The name is the record.* A file is named after the last global time of its bundle, so the last
+1. *All or nothing.* The writer writes a bundle under a temporary name in the same folder, syncs it to
+   disk, renames it to its own name, and syncs the folder. A file with a proper name is whole. Once
+   `store` has returned, it survives a power loss. Readers ignore files with temporary names, and the
+   next writer removes them.
+2. *The name is the record.* A file is named after the last global time of its bundle. So the last
    global time of a partition is its last name, and no second record can disagree with it.
-3. *Names sort as times do*, also negative ones, so that ``ls``, Spark and `fronts.Files` read a
-   partition in its order: see `name_of`.
-4. *One writer.* Who opens a partition takes it over: the writer before it, perhaps of a worker that
-   is dying slowly, can store nothing more, not even if it is in the middle of it. Without this, both
-   could store what follows the same last time. It needs locks (`flock`) that work on the folder's
-   file system.
+3. *Names sort as times do*, negative ones as well. So ``ls``, Spark and `fronts.Files` read a partition
+   in its order: see `name_of`.
+4. *One writer.* A writer takes the partition over when it is opened. The writer before it, perhaps of a
+   worker that is dying slowly, can store nothing more, not even if it is in the middle of a bundle.
+   Otherwise both could store what follows the same last time. This needs locks (`flock`) that work on
+   the folder's file system.
 
-How many files there are follows from how bundles were made, and that differs from run to run; what
-the files of a partition hold, one behind the other, does not.
+How many files there are depends on how the query made bundles, which differs from run to run. The
+content of the files of a partition, one behind the other, does not.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Files:
         self.format = format
 
     def check(self) -> None:
-        """Raises `InputError` if files cannot be made there. Makes the folder if it is missing."""
+        """Raises `InputError` if files cannot be written there. Makes the folder if it is missing."""
         if self.format == "parquet":
             pyarrow()
         try:
@@ -79,12 +79,12 @@ class Files:
         return FilesWriter(partition_folder(self.folder, partition), self.format)
 
     def payloads(self, partition: int = 0) -> list[Any]:
-        """What a partition has received so far."""
+        """What a partition has stored so far."""
         return read_files(self.folder, partition)
 
 
 class FilesWriter:
-    """Stores the bundles of one partition; ``encode`` makes the bytes of a file of a bundle."""
+    """Stores the bundles of one partition; ``encode`` makes the bytes of a file from a bundle."""
 
     def __init__(
         self, folder: Path, format: str, encode: Callable[[StoredBundle], bytes] | None = None
@@ -98,7 +98,7 @@ class FilesWriter:
                 if entry.endswith(_TEMPORARY_SUFFIX):
                     (folder / entry).unlink()
             self._last = max((time_of(name) for name in bundle_names(folder)), default=None)
-        # Who is told a last time relies on it: the writer before may have died before its sync.
+        # The query relies on the last time, and the writer before may have died before its sync.
         self._owned.sync()
 
     def last(self) -> GlobalTime | None:
@@ -153,9 +153,9 @@ def partition_folder(folder: Path, partition: int) -> Path:
 def name_of(last: GlobalTime) -> str:
     """The name of a file, without its ending: time and front, each with a sign and leading zeros.
 
-    ``p`` is for a number from 0 on. ``n`` is for a negative one, which is written as its distance
-    from the least number of so many digits, so that it sorts as it should: ``n`` before ``p``, and
-    the greater distance behind the smaller one.
+    ``p`` is for numbers from 0 on. ``n`` is for negative numbers, which are written as their distance
+    from the least number of so many digits. So names sort as numbers: ``n`` before ``p``, and a greater
+    distance after a smaller one.
 
     >>> name_of(GlobalTime(12, 0))
     'p0000000000000000012-p0000000000'
@@ -190,5 +190,5 @@ def _number(text: str) -> int:
 
 
 def bundle_names(folder: Path) -> Iterator[str]:
-    """Only files that a writer has finished; others may have put theirs beside them."""
+    """The names of the files that writers have finished. Other programs may have put files there."""
     return (name for name in os.listdir(folder) if _NAME.fullmatch(name))

@@ -1,13 +1,13 @@
-"""Formats: a bundle's payloads as the bytes of one file, and back.
+"""Formats: the payloads of a bundle as the bytes of one file, and back.
 
-**JSON Lines**: a payload a line, as `emberflow.rows.plain` says; read back they are plain JSON
-values, not the classes they were.
+**JSON Lines**: each payload is a line, as `emberflow.rows.plain` says. Read back, payloads are plain
+JSON values, not the classes they were.
 
-**Parquet**: a payload a row. Dicts, dataclasses and named tuples have a column for each field, in the
-order in which fields first appear, empty where a payload has no such field; all other payloads are
-one column ``value``. The schema is inferred for each bundle, so a bundle in which a field is always
-``None`` has a column of type null, and a reader of many files has to allow for that (Spark:
-``mergeSchema``). Rows and single values cannot be mixed in a bundle.
+**Parquet**: each payload is a row. Dicts, dataclasses and named tuples have a column for each field, in
+the order in which fields first appear; a column is empty where a payload does not have the field. All
+other payloads are one column ``value``. The schema is inferred for each bundle. So a bundle in which a
+field is always ``None`` has a column of type null, and a reader of many files must allow for that
+(Spark: ``mergeSchema``). A bundle cannot mix rows and single values.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def decoded(format: str, data: bytes) -> list[Any]:
 
 
 def pyarrow() -> ModuleType:
-    """PyArrow, or what to do without it."""
+    """PyArrow; raises an error that says how to install it."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -102,7 +102,7 @@ def _column(arrow: ModuleType, name: Any, values: list[Any]) -> Any:
 
 
 def _misfit(arrow: ModuleType, values: list[Any]) -> Any:
-    """The first value that does not go together with those before it."""
+    """The first value that does not fit the type of those before it."""
     fit, not_fit = 0, len(values)
     while not_fit - fit > 1:
         middle = (fit + not_fit) // 2

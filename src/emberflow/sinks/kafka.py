@@ -1,35 +1,37 @@
-"""`sinks.Kafka`: records of a topic, and in a header of the last one of a bundle its global time.
+"""`sinks.Kafka`: records of a topic, with the bundle's global time in a header of its last record.
 
-A partition of the sink is the partition of the topic with the same number. Within it, output is in
-the order of the sink, and whoever opens it reads its end to learn how far it is.
+A partition of the sink is the partition of the topic with the same number. Within it, records are in
+the order of the sink. A writer that opens the partition reads its end to learn what is stored.
 
-**Transactional** (the default). What is guaranteed to those who read committed:
+**Transactional** (the default). Guarantees to those who read committed records:
 
 1. *All or nothing.* A bundle is a transaction. If nobody can know whether it was committed (the broker
-   died, the answer was lost), `store` raises; the next writer first makes the broker finish or abort
-   what was begun (``init_transactions``), and then reads the last committed record.
-2. *One writer.* The transactional id is that of the sink and the partition. Opening a writer raises
-   its epoch, and the broker refuses whatever an older one still sends.
+   died, the answer was lost), `store` raises. The next writer first makes the broker finish or abort
+   open transactions (``init_transactions``), and then reads the last committed record.
+2. *One writer.* The transactional id is that of the sink and the partition. Opening a writer raises the
+   epoch of the id, and the broker refuses whatever an older writer still sends.
 
-The end of the log may hold markers and records of aborted transactions. They take offsets and are no
-records: the end is read backwards, in steps that grow, until the last committed header is found.
+The end of the log may hold markers, and records of aborted transactions. They take offsets but are not
+read as records. So the writer reads the end backwards, in growing steps, until it finds the last
+committed header.
 
-**Idempotent** (``transactional=False``): quicker, and seen at once by everybody. The broker has each
-record once, and in order. What is different:
+**Idempotent** (``transactional=False``): faster, and everybody sees a record at once. The broker has
+each record once, and in order. What is different:
 
-1. *A bundle may be torn.* Who dies while it is written leaves its first records, without the header.
-   They are right, only not all: the records behind the last header are the first of what follows it in
-   the order of the sink, whoever computes it, and into whatever bundles it is cut. So the next writer
-   counts them, compares them byte by byte with what it is given first, and writes only the rest. A
-   bundle of which all is there already has no record left to carry its header: then its time is
-   committed as the metadata of an offset, in a group that is named after the sink.
-2. *No fence.* A writer looks whether the partition ends where it left it before it stores anything, and
-   refuses if not; but between the look and the records another one may come. Where a worker may be cut
-   off and live on, take transactions.
-3. *The partition belongs to the sink.* Others may write to other partitions. With transactions they
-   may write to this one, too.
+1. *A bundle may be torn.* A writer that dies while it writes leaves the first records of a bundle,
+   without the header. These records are right, only incomplete: they are the first of what follows the
+   last header in the order of the sink, whoever computes it, and however it is cut into bundles. So the
+   next writer counts them, compares them byte by byte with what it is given first, and writes only the
+   rest. If all records of a bundle are there already, no record is left to carry the header. Then the
+   writer commits the time as the metadata of an offset, in a group that is named after the sink.
+2. *No fence.* Before a writer stores, it looks whether the partition ends where it left it, and refuses
+   if not. Another writer may come between the look and the records. Where a worker may be cut off and
+   live on, use transactions.
+3. *The partition belongs to the sink.* Others may write to other partitions. With transactions they may
+   write to this one as well.
 
-The topic's retention has to be longer than a query is down: what it removed, the sink does not have.
+The topic's retention must be longer than the query is ever down: the sink does not have what the broker
+has removed.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ from emberflow.sinks.protocol import SinkMovedError, StoredBundle
 from emberflow.values.item import GlobalTime
 
 HEADER = "emberflow"
-#: How long a broker gets that is starting, or leading for the first time.
+#: How long to wait for a broker that is starting, or becomes the leader.
 _OPEN_SECONDS_MAX = 45.0
 _STORE_SECONDS_MAX = 30.0
 _ASK_SECONDS = 5.0
 _POLL_SECONDS = 0.2
-#: How many records from the end are read first, and by how much more each time none has a header.
+#: How many records from the end are read first, and by which factor more if none has a header.
 _END_RECORDS = 8
 _END_GROWTH = 16
 
@@ -66,19 +68,19 @@ Encoded: TypeAlias = tuple[bytes | None, bytes]
 class Kafka:
     """Writes payloads as records.
 
-    ``value`` is how they are written: ``"json"``, ``"text"``, ``"bytes"``, `kafka.Avro` or
-    `kafka.Protobuf`. ``key`` is a field of the payload, or a function of it, written as ``key_codec``
-    says; without it records have no key.
+    ``value`` is the codec of records: ``"json"``, ``"text"``, ``"bytes"``, `kafka.Avro` or
+    `kafka.Protobuf`. ``key`` is a field of the payload, or a function of it, and ``key_codec`` is its
+    codec; without it records have no key.
 
-    ``name`` (the topic's, unless it is given) tells the writers of a topic apart: it is in the
-    transactional ids and in the headers. Two queries that write to one topic need two names, and a
-    flow that begins anew in the same topic does, too.
+    ``name``, by default that of the topic, tells the writers of a topic apart: it is in the
+    transactional ids and in the headers. Two queries that write to one topic need two names. A flow
+    that begins anew in the same topic needs a new one.
 
-    The topic has to be there with at least as many partitions as the sink has in the flow.
-    ``config`` is for librdkafka, and travels to the workers with what is in it.
+    The topic must exist, with at least as many partitions as the sink has in the flow. ``config`` is
+    for librdkafka, and travels to the workers, with the credentials that are in it.
     """
 
-    #: A broker that is started again takes longer than a connection that broke.
+    #: A broker that restarts takes longer than a broken connection.
     retry_seconds = 60.0
 
     def __init__(
@@ -108,7 +110,7 @@ class Kafka:
         self.name = name or topic
 
     def check(self) -> None:
-        """Raises `InputError` if no broker answers, refuses us, or has no such topic."""
+        """Raises `InputError` if no broker answers, the broker refuses the client, or has no such topic."""
         self.cluster.partitions_of(self.topic)
 
     def open(self, partition: int) -> TransactionalWriter | IdempotentWriter:
@@ -132,7 +134,7 @@ class Kafka:
         return f"{self.name} {last.time} {last.front}".encode()
 
     def time_in(self, headers: list[tuple[str, bytes]] | None) -> GlobalTime | None:
-        """The last global time that a record's headers tell, if it is one of this sink's."""
+        """The global time in a record's headers; None if it has none of this sink."""
         for key, value in reversed(headers or []):
             if key == HEADER:
                 name, time_, front = value.decode().rsplit(" ", 2)
@@ -160,7 +162,7 @@ class End(NamedTuple):
 
 
 class _Writer(ABC):
-    """What both writers have in common."""
+    """What both writers share."""
 
     def __init__(self, sink: Kafka, partition: int) -> None:
         self._sink = sink
@@ -175,7 +177,7 @@ class _Writer(ABC):
 
     def _settings(self, **own: Any) -> dict[str, Any]:
         return self._sink.cluster.settings(
-            # A bundle is all there is to send: there is nothing to wait for.
+            # A bundle is all there is to send, so the library must not wait for more.
             linger_ms=0,
             enable_idempotence=True,
             **own,
@@ -185,7 +187,7 @@ class _Writer(ABC):
         return self._last
 
     def close(self) -> None:
-        # What is still on its way was not promised to anybody.
+        # Records that are still on their way belong to a store that has failed.
         with contextlib.suppress(Exception):
             self._producer.purge()
             self._producer.close(0)
@@ -199,7 +201,7 @@ class _Writer(ABC):
         return list(map(self._sink.encoded, bundle.payloads))
 
     def _produce(self, records: list[Encoded], last: GlobalTime) -> None:
-        """Hand all records to the library, the last one with the header."""
+        """Give all records to the library, the last one with the header."""
         self._failures = []
         final = len(records) - 1
         for number, (key, value) in enumerate(records):
@@ -241,7 +243,7 @@ class _Writer(ABC):
         try:
             yield
         except kafka.KafkaException as error:
-            # The first record that failed says more than the transaction that failed with it.
+            # The error of the first record says more than that of the transaction.
             reasons = [*self._failures, error.args[0]]
             codes = {reason.code() for reason in reasons if hasattr(reason, "code")}
             words = "; ".join(dict.fromkeys(map(_words, reasons)))
@@ -261,7 +263,7 @@ class _Writer(ABC):
 
 
 class TransactionalWriter(_Writer):
-    """A bundle is a transaction; see the top of this file."""
+    """Stores a bundle as a transaction; see the top of this file."""
 
     def __init__(self, sink: Kafka, partition: int) -> None:
         super().__init__(sink, partition)
@@ -284,7 +286,7 @@ class TransactionalWriter(_Writer):
         )
 
     def _begin_epoch(self) -> None:
-        """Fence the writers before this one, and see their transactions finished or aborted."""
+        """Fence older writers, and have the broker finish or abort their transactions."""
         deadline = time.monotonic() + _OPEN_SECONDS_MAX
         while True:
             try:
@@ -304,11 +306,11 @@ class TransactionalWriter(_Writer):
 
 
 class IdempotentWriter(_Writer):
-    """A bundle may be torn, and is then completed; see the top of this file."""
+    """Stores records one by one, and completes a torn bundle; see the top of this file."""
 
     def __init__(self, sink: Kafka, partition: int) -> None:
         super().__init__(sink, partition)
-        #: What is in the partition of a bundle that was torn: the first of what comes next.
+        #: The records of a torn bundle: the first of what comes next.
         self._torn: list[tuple[int, Encoded]] = []
         self._next = 0
         try:
@@ -382,7 +384,7 @@ class IdempotentWriter(_Writer):
             )
 
     def _mark(self, offset: int, last: GlobalTime) -> None:
-        """Note that all before an offset is stored, where no record can tell."""
+        """Note that all before an offset is stored, where no record can carry the header."""
         place = library().TopicPartition(
             self._sink.topic, self._partition, offset, self._sink.header(last).decode()
         )
@@ -447,7 +449,7 @@ def _read_from(consumer: Any, sink: Kafka, partition: int, begin: int, high: int
 
 
 def _asked_until(ask: Callable[[], tuple[int, int]], seconds: float) -> tuple[int, int]:
-    """What a broker answers, which may still be starting."""
+    """The answer of a broker that may still be starting."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -10,7 +10,7 @@ from emberflow.values.item import GlobalTime
 
 
 class Memory:
-    """Keeps all that a query gives, in order.
+    """Keeps all output of a query, in order.
 
     >>> memory = Memory()
     >>> memory.open(0).store(StoredBundle("s", 0, GlobalTime(1, 0), ["a", "b"]))
@@ -29,7 +29,7 @@ class Memory:
             return _MemoryWriter(self._bundles.setdefault(partition, []), self._lock)
 
     def payloads(self, partition: int = 0) -> list[Any]:
-        """What a partition has received so far."""
+        """What a partition has stored so far."""
         with self._lock:
             bundles = list(self._bundles.get(partition, ()))
         return [payload for bundle in bundles for payload in bundle.payloads]

@@ -1,23 +1,24 @@
 """`sinks.Postgres`: rows of a table, and in the same transaction the last global time.
 
-What is guaranteed:
+Guarantees:
 
 1. *All or nothing.* The rows of a bundle and its last global time are one transaction. If the
-   connection breaks while it commits, nobody can know whether it did; so `store` raises, never tries
-   again by itself, and the next writer asks the database.
-2. *One writer.* A writer moves the last time on only from the one that it knows. If another writer,
-   perhaps of a worker that is dying slowly, has stored since, nothing is stored and the error says
-   so. Without this both could store what follows the same last time.
-3. *In order.* A table made here without ``upsert`` has a column ``id`` that grows with the order
-   within a partition. Its values have gaps after a failed transaction and are not the same in two
-   runs; the order is.
+   connection breaks during the commit, nobody can know whether it was done. So `store` raises and never
+   tries again by itself, and the next writer asks the database.
+2. *One writer.* A writer moves the last time on only from the one that it knows. If another writer has
+   stored since, this one stores nothing, and the error says so. Otherwise a worker that is dying slowly
+   and its successor could both store what follows the same last time.
+3. *In order.* A table that is made here without ``upsert`` has a column ``id`` that grows with the order
+   within a partition. Its values have gaps after a failed transaction, and differ between runs. The
+   order does not.
 
 Last times are in the table ``emberflow_bundles(sink, partition, time, front)``, in the schema of the
-table itself. Their ``sink`` is the table's name unless ``name=`` gives another one: two sinks that
-write to one table need two names, and a flow that begins anew in the same table does too.
+table itself. Their ``sink`` is the table's name, unless ``name=`` gives another one. Two sinks that
+write to one table need two names, and so does a flow that begins anew in the same table.
 
-Rows go in by COPY: measured against a server with fsync, a bundle of 1 takes 3.4 ms by COPY and 3.7
-by INSERT, one of 100 takes 4.1 and 5.0, one of 1,000 takes 11 and 24. Upserts cannot be copied.
+The writer inserts rows by COPY. Measured against a server with fsync, a bundle of 1 row takes 3.4 ms by
+COPY and 3.7 by INSERT, one of 100 takes 4.1 and 5.0, one of 1,000 takes 11 and 24. Upserts cannot be
+copied.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 BUNDLES = "emberflow_bundles"
 _CONNECT_SECONDS_MAX = 5
 _LOCK_MS_MAX = 30_000
-#: An advisory lock of ours: `CREATE TABLE IF NOT EXISTS` of two workers at once can fail.
+#: An advisory lock: `CREATE TABLE IF NOT EXISTS` by two workers at once can fail.
 _SETUP_LOCK = 0x656D626572666C
 _JSON_TYPES = ("json", "jsonb")
 
@@ -50,18 +51,18 @@ _JSON_TYPES = ("json", "jsonb")
 class Postgres:
     """Stores payloads as rows.
 
-    ``table`` may name its schema (``"shop.orders"``). What is missing is made:
+    ``table`` may name its schema (``"shop.orders"``). The sink makes tables that are missing:
 
     - without ``columns``: ``id``, ``partition``, and ``payload`` as ``jsonb``;
-    - ``columns={"word": "text", "total": "bigint"}``: each from the field of that name of a payload
-      that is a dict, a dataclass or a named tuple; other fields are left out;
-    - ``columns=["word", "total"]``: the same for a table that is there already.
+    - ``columns={"word": "text", "total": "bigint"}``: each column has the field of that name of a
+      payload that is a dict, a dataclass or a named tuple; other fields are left out;
+    - ``columns=["word", "total"]``: the same for a table that exists.
 
     ``upsert=["word"]`` names the columns that identify a row: a payload replaces the row with the
-    same values there, so that the table holds the last payload of each.
+    same values there. So the table holds the last payload of each.
 
-    ``dsn`` is what libpq takes (``"host=db dbname=shop"`` or a URL). It travels to the workers with
-    what is in it: keep passwords in a ``passfile`` or a ``service`` that they can read.
+    ``dsn`` is what libpq takes (``"host=db dbname=shop"`` or a URL). It travels to the workers: keep
+    passwords out of it, in a ``passfile`` or a ``service`` that the workers can read.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Postgres:
         self.upsert = list(upsert)
 
     def check(self) -> None:
-        """Raises `InputError` if the server, or a table that has to be there, is not."""
+        """Raises `InputError` if the server cannot be reached, or a table that must exist does not."""
         with self.connected() as connection:
             self._check_table(connection)
 
@@ -107,7 +108,7 @@ class Postgres:
                 self._dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX
             )
         except driver.Error as error:
-            # Not the dsn itself: a password may be in it.
+            # Do not show the dsn: a password may be in it.
             raise InputError(
                 f"sinks.Postgres cannot connect for table {self.table!r}: {error}".rstrip()
             ) from None
@@ -151,7 +152,7 @@ class Postgres:
             return sql.SQL(", ").join([identity, rest])
         if not self.types:
             return None
-        # A type is the user's own SQL, as in the statement that they would write.
+        # A type is SQL that the user wrote, as in a statement of their own.
         parts: list[sql.Composable] = [
             sql.Identifier(column) + sql.SQL(f" {kind}") for column, kind in self.types.items()
         ]
@@ -226,11 +227,11 @@ class PostgresWriter:
         self._connection.close()
 
     def _registered(self) -> GlobalTime | None:
-        """The last time; from now on there is a row to move it on in."""
+        """The last time. Makes the row that it is in, if there is none."""
         register = self._sink.composed(
             "INSERT INTO {bundles} (sink, partition) VALUES (%s, %s) ON CONFLICT DO NOTHING"
         )
-        # The lock waits for a transaction of the writer before, which may be about to commit.
+        # The lock waits for a transaction of an older writer that may be about to commit.
         read = self._sink.composed(
             "SELECT time, front FROM {bundles} WHERE sink = %s AND partition = %s FOR UPDATE"
         )
@@ -309,7 +310,7 @@ def _upsert_of(sink: Postgres) -> sql.Composed | None:
 
 
 def _adapted(value: Any, kind: str) -> Any:
-    """A field's value as psycopg takes it: lists become arrays, what has fields becomes JSON."""
+    """A field's value as psycopg takes it: lists become arrays, values with fields become JSON."""
     if kind.strip().lower().startswith(_JSON_TYPES) or fields_of(value) is not None:
         return to_json(value)
     if isinstance(value, enum.Enum):

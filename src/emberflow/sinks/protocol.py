@@ -1,21 +1,33 @@
-"""What a sink is to a live query."""
+"""What a sink is: the protocol that a query stores its output by, and its contract.
+
+A sink has one required member, `Sink.open`, which gives a `Writer`. Everything else is optional.
+`SinkContract` lists the optional members, with their types, defaults and meanings, and
+`sink_contract` finds them on a sink and checks them. The rest of the package asks a contract, never
+the sink itself, whether it has a member.
+
+``docs/adapters.md`` shows how to write a sink, and `emberflow.testing.check_sink` tests one.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Protocol
 
-from emberflow.errors import EmberflowError
+from emberflow.errors import EmberflowError, InputError
 from emberflow.values.item import GlobalTime
+from emberflow.values.members import FLAG, SECONDS, members_of, method, nothing
 
 
 class SinkMovedError(EmberflowError):
-    """Another writer has stored in a partition, or taken it over, since this one was opened."""
+    """A writer raises this when a later writer has opened its partition, or stored in it."""
 
 
 class StoredBundle(NamedTuple):
-    """What a sink is handed at once: payloads in order, and the global time of the last one.
+    """What a writer stores at once: payloads in order, and the global time of the last one.
 
-    A sink with ``places = True`` also gets the place of each payload: its global time and child ids.
+    ``places`` has the place of each payload, its global time and child ids, if the sink asks for it
+    (``places = True``).
     """
 
     sink: str
@@ -26,16 +38,77 @@ class StoredBundle(NamedTuple):
 
 
 class Writer(Protocol):
-    """Stores the bundles of one partition."""
+    """Stores the bundles of one partition. One thread uses it."""
 
-    def last(self) -> GlobalTime | None: ...
+    def last(self) -> GlobalTime | None:
+        """The last global time that the partition has stored; None if it has nothing."""
 
-    def store(self, bundle: StoredBundle) -> None: ...
+    def store(self, bundle: StoredBundle) -> None:
+        """Store the payloads and the last global time together, all or nothing.
 
-    def close(self) -> None: ...
+        What is stored is safe when this returns. A writer that raises is closed; after a pause the
+        query opens another one and asks for its `last`, because the bundle may be stored all the
+        same. `PayloadError` and `SinkMovedError` are not tried again.
+        """
+
+    def close(self) -> None:
+        """Release what the writer holds. The query calls it once, also after an error."""
 
 
 class Sink(Protocol):
-    """Opens writers. See `emberflow.sinks`."""
+    """What every sink has. `SinkContract` lists what a sink may have besides."""
 
-    def open(self, partition: int) -> Writer: ...
+    def open(self, partition: int) -> Writer:
+        """A writer for a partition. An older writer of the partition may store nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContract:
+    """A sink, and each optional member as it has it, or with its default."""
+
+    sink: Sink
+
+    open: Annotated[Callable[[int], Writer], method("partition")]
+
+    #: Whether writers are opened in the driver process. Then bundles travel to the driver, and the
+    #: sink does not travel to the workers.
+    on_driver: Annotated[bool, FLAG] = False
+
+    #: Whether bundles have the place of each payload. Not for sinks on the driver.
+    places: Annotated[bool, FLAG] = False
+
+    #: How long the query tries again when a writer raises, before it ends with the error.
+    retry_seconds: Annotated[float, SECONDS] = 30.0
+
+    #: Raises `InputError` if the sink cannot be reached. The driver calls it before a query starts.
+    check: Annotated[Callable[[], None], method()] = nothing
+
+    #: Gives the sink as one of a live query: of this node of the graph (None for the errors sink),
+    #: with this ``checkpointLocation`` (None if there is none). For a sink that keeps its output
+    #: with the query's cuts.
+    placed: Annotated[Callable[[Any, str | None], Any] | None, method("node", "checkpoint")] = None
+
+    #: Gives the service that the query's bridge offers to other processes
+    #: (`emberflow.runners.live.serving.bridge`).
+    service: Annotated[Callable[[], Any] | None, method()] = None
+
+
+def sink_contract(sink: Any, where: str = "a sink") -> SinkContract:
+    """The contract of a sink. Raises `InputError` that begins with ``where`` if it has none.
+
+    >>> class Printed:
+    ...     retry_seconds = "soon"
+    ...
+    ...     def open(self, partition): ...
+    >>> sink_contract(Printed(), "sink 'words'")
+    Traceback (most recent call last):
+    emberflow.errors.InputError: sink 'words': Printed.retry_seconds is a number of seconds, 0 or more,
+    got 'soon'. See help(emberflow.sinks).
+    """
+    contract = SinkContract(sink, **members_of(SinkContract, sink, where, required=("open",)))
+    if contract.on_driver and contract.places:
+        raise InputError(
+            f"{where}: {type(sink).__qualname__} has on_driver = True and places = True. Bundles that "
+            f"travel to the driver have no places: leave one of the two out."
+        )
+    return contract

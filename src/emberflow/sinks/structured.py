@@ -1,17 +1,18 @@
 """`sinks.Structured`: what a Structured Streaming query reads with ``.format("emberflow")``.
 
-Bundles are files, as those of `sinks.Files` are and with the same guarantees: whole or not there, named
-after their last global time, one writer. They are Arrow, with the columns that a batch run of the flow
-has: those of the payload, then ``_time``, ``_front`` and ``_path``, which say where a row is in the
-order, and ``_partition`` if the sink has more than one. They are kept below the live query's
-``checkpointLocation``, so they outlive it, and the engine is told that they are stored: what the
-streaming query has not read is neither lost nor computed again.
+Bundles are files like those of `sinks.Files`, with the same guarantees: a file is whole or not there,
+it is named after its last global time, and there is one writer. The files are Arrow. Their columns are
+those of a batch run of the flow: the columns of the payload, then ``_time``, ``_front`` and ``_path``,
+which say where a row is in the order, and ``_partition`` if the sink has more than one. The files are
+below the live query's ``checkpointLocation``, so they outlive the query. To the engine they are stored
+output: what the streaming query has not read yet is neither lost nor computed again.
 
-An *offset* is the last global time of each partition. What the streaming query has committed up to an
-offset is *acknowledged*: that is noted (`acknowledged`, replaced in one step), and then the files go.
-The newest of each partition stays, because its name is how the sink knows what it has. A streaming
-query with a checkpoint of its own, new to the sink, begins behind what is acknowledged; a sink has one
-reader, and one that asks for what is acknowledged by another is told so.
+An *offset* is the last global time of each partition. When the streaming query has committed up to an
+offset, that is *acknowledged*: the driver notes it in the file ``acknowledged``, replaced in one step,
+and then removes the files. The newest file of each partition stays, because its name tells what the
+sink has. A streaming query that is new to the sink, with a checkpoint of its own, begins behind what is
+acknowledged. A sink has one reader. A reader that asks for what another one has acknowledged gets an
+error.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class Structured:
     """Rows for ``spark.readStream.format("emberflow")``.
 
     ``schema`` is as in `Flow.batch`: a StructType, a string such as ``"word string, n long"``, the type
-    of a single column, a dataclass or a named tuple. Without, each partition takes that of its first
-    bundle.
+    of a single column, a dataclass or a named tuple. Without it, each partition takes the schema of its
+    first bundle.
     """
 
-    #: The query hands over where each payload is in the order, too.
+    #: Bundles have the place of each payload.
     places = True
 
     def __init__(self, schema: Any = None) -> None:
@@ -70,12 +71,12 @@ class Structured:
         placed._node = node
         placed._folder = kept_in(checkpoint, "sinks", node.name)
         if self._schema is not None:
-            # Here and not on a worker: Spark reads the text of a schema in the driver only.
+            # Not on a worker: Spark parses the text of a schema in the driver only.
             placed._columns = given_columns(node, self._schema)
         return placed
 
     def service(self) -> OutboxService:
-        """What the bridge offers."""
+        """The service that the bridge offers."""
         assert self._node is not None
         schema = None if self._columns is None else self._columns.schema().json()
         return OutboxService(self._own_folder(), self._node, schema)
@@ -134,7 +135,7 @@ _ADVICE = "Give sinks.Structured a schema that fits all payloads, or map them be
 
 
 class OutboxService:
-    """What the bridge offers of a structured sink: the driver's end of its folder."""
+    """The service of a structured sink, which the bridge offers: the driver's end of its folder."""
 
     def __init__(self, folder: Path, node: Sink, schema: str | None) -> None:
         self._folder = folder
@@ -155,11 +156,11 @@ class OutboxService:
         return self._schema
 
     def initial(self) -> Offset:
-        """Where a reader begins that has none of its own."""
+        """The offset of a reader that has none of its own."""
         return self._acknowledged()
 
     def latest(self, start: Offset, bytes_max: int | None) -> Offset:
-        """How far a reader may go on: to the end, or as far as so many bytes of a partition."""
+        """The offset up to which a reader may read: the end, or so many bytes of each partition."""
         self._check_not_dropped(start)
         end = dict(start)
         for partition in range(self._node.partitions):
@@ -174,7 +175,7 @@ class OutboxService:
     def read(
         self, partition: int, after: list[int] | None, until: list[int], bytes_max: int
     ) -> tuple[list[bytes], list[int] | None]:
-        """Bundles behind a time, in order, and where to go on; None when that was the last one."""
+        """Bundles behind a time, in order, and where to read on; None if these are all."""
         begin = None if after is None else GlobalTime(*after)
         acknowledged = _at(self._acknowledged(), partition)
         if acknowledged is not None and (begin is None or begin < acknowledged):
@@ -190,7 +191,7 @@ class OutboxService:
         return found, None
 
     def acknowledge(self, end: Offset) -> None:
-        """A reader has stored all up to here: note it, then drop it."""
+        """A reader has stored all up to here: note it, then remove the files."""
         with self._lock:
             known = dict(self._acknowledged())
             for own, at in end.items():

@@ -1,8 +1,8 @@
 """The writer of a sink's partition: a thread that stores one bundle after another.
 
-Guarantees: bundles are stored in order; a bundle that cannot be stored is the last one; a writer that
-finds that somebody else has stored in its partition stops (`SinkMovedError`). Who hands bundles over
-never waits for the sink. Live queries and backfills both store through this thread.
+Guarantees: bundles are stored in order. After a bundle that cannot be stored, no other is. A writer
+that finds that another one has stored in its partition stops (`SinkMovedError`). Whoever gives bundles
+to the thread never waits for the sink. Live queries and backfills both store through this thread.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from typing import Any
 
 from emberflow.errors import EmberflowError
 from emberflow.rows.plain import PayloadError
-from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer, sink_contract
 from emberflow.values.item import GlobalTime
 
-#: How long a sink that fails is tried again, unless it says otherwise.
-_RETRY_SECONDS = 30.0
 _PAUSE_SECONDS_MIN = 0.05
 _PAUSE_SECONDS_MAX = 2.0
-#: Bundles handed over and not known to be stored, for each partition.
+#: Bundles of a partition that were given to the thread and are not known to be stored.
 UNDER_WAY_MAX = 8
 
 _log = logging.getLogger("emberflow")
@@ -35,25 +33,24 @@ class SinkFailedError(EmberflowError):
 
 
 class WriterThread:
-    """Stores bundles one after another, off the loop that serves the wire; those that wait, as one.
+    """Stores bundles in order, off the loop that serves the wire. Bundles that wait are stored as one.
 
-    A writer that raises is given up, and after a pause another one is opened and asked what it has:
-    it may have stored the bundle, and only failed to say so. If it has anything else than what was
-    stored from here, somebody else has, and this life is not the one to go on (`SinkMovedError`).
-    When a bundle cannot be stored, none behind it is.
+    When a writer raises, the thread closes it, pauses, opens another one and asks what it has: the
+    first one may have stored the bundle and only failed to say so. If the sink has anything else than
+    this thread stored, another life has stored it, and this one must end (`SinkMovedError`).
     """
 
     def __init__(
         self, sink: Any, name: str, partition: int, *, ring: Callable[[], None] = lambda: None
     ) -> None:
-        """``ring`` tells who asks what is `stored` that something is, or has failed."""
+        """``ring`` wakes whoever asks what is `stored` when something is, or has failed."""
         self._sink = sink
         self._ring = ring
         self._name = name
         self._partition = partition
         self._writer: Writer | None = opened(sink, name, partition)
         self._last = self._writer.last()
-        self._retry_seconds = float(getattr(sink, "retry_seconds", _RETRY_SECONDS))
+        self._retry_seconds = sink_contract(sink).retry_seconds
         self._bundles: queue.Queue[StoredBundle | None] = queue.Queue(UNDER_WAY_MAX)
         self._results: queue.SimpleQueue[Exception | int] = queue.SimpleQueue()
         self._closed = threading.Event()
@@ -63,16 +60,16 @@ class WriterThread:
         self._thread.start()
 
     def last(self) -> GlobalTime | None:
-        """The last global time that is stored. To be asked before anything is."""
+        """The last global time that was stored when the sink was opened. Ask before storing."""
         return self._last
 
     def store(self, bundle: StoredBundle) -> None:
         self._bundles.put_nowait(bundle)
 
     def stored(self, seconds: float = 0.0) -> int:
-        """How many bundles have been stored since this was last asked, or are within some time.
+        """How many bundles have been stored since the last call, waiting for the first one if asked to.
 
-        Raises what the sink did.
+        Raises the error of the sink.
         """
         count = 0
         with contextlib.suppress(queue.Empty):
@@ -113,7 +110,7 @@ class WriterThread:
         self._ring()
 
     def _waiting(self) -> list[StoredBundle]:
-        """All bundles that wait, when there are any; none when this is to end."""
+        """All bundles that wait, at least one; none when the thread is to end."""
         bundles: list[StoredBundle] = []
         bundle = self._bundles.get()
         with contextlib.suppress(queue.Empty):
@@ -121,7 +118,9 @@ class WriterThread:
                 bundles.append(bundle)
                 bundle = self._bundles.get_nowait()
         if bundle is None and bundles:
-            self._bundles.put(None)  # there is space: some were taken, and none comes behind it
+            self._bundles.put(
+                None
+            )  # there is space: bundles were taken, and nothing comes behind the None
         return bundles
 
     def _store(self, bundle: StoredBundle) -> None:
@@ -153,7 +152,7 @@ class WriterThread:
         self._last = bundle.last
 
     def _has(self, last: GlobalTime | None, bundle: StoredBundle) -> bool:
-        """Whether a sink that was opened again has the bundle."""
+        """Whether a sink that was opened again has stored the bundle."""
         if last is None or last == self._last:
             return False
         if last == bundle.last:
@@ -166,7 +165,7 @@ class WriterThread:
     def _give_up_writer(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            with contextlib.suppress(Exception):  # it is broken, and the error is known
+            with contextlib.suppress(Exception):  # the writer is broken, and its error is known
                 writer.close()
 
 
@@ -183,7 +182,7 @@ def _as_one(bundles: list[StoredBundle]) -> StoredBundle:
 
 
 def opened(sink: Any, name: str, partition: int) -> Writer:
-    """Open a partition of a sink, with an error that says which one could not be."""
+    """Open a partition of a sink. Raises an error that says which one."""
     try:
         writer: Writer = sink.open(partition)
     except Exception as error:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from copy import copy
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 from emberflow.checkpoint.files import location_of
 from emberflow.checkpoint.logs.segments import Log, LogEntry, Piece
 from emberflow.errors import InputError
+from emberflow.fronts.protocol import front_contract
 from emberflow.rows.codec import encode_all
 from emberflow.rows.inputs import DEFAULT_TIME, RAW, RAW_PARTITION
 from emberflow.runners.batch.runner import task_of
@@ -162,10 +162,7 @@ def _rows(partition: int, elements: Iterator[LogEntry]) -> Iterator[pa.RecordBat
 
 def _with_source(given: _Given, log: Log, partition: int) -> Iterator[LogEntry]:
     """The entries of a log, with the payloads that the source has at their positions."""
-    source = copy(given.source)
-    assert source is not None
-    if hasattr(source, "until_end"):
-        source.until_end = True  # later records did not enter the query
+    source = front_contract(given.source).ending()  # later records did not enter the query
     reading: Iterator[Element] = (
         element for element in source.read(partition, None) if element is not None
     )

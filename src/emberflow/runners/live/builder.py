@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from emberflow.dsl.flow import Flow
 from emberflow.errors import InputError
-from emberflow.fronts.protocol import Front
+from emberflow.fronts.protocol import Front, FrontContract, front_contract
 from emberflow.graph.nodes import Graph
 from emberflow.runners.diversion import checked_on_error, known_sinks
 from emberflow.runners.live.driver.cluster import (
@@ -22,6 +22,7 @@ from emberflow.runners.live.serving.bridge import checked_token
 from emberflow.runners.live.serving.http import HttpServer
 from emberflow.runners.live.supervisor import Settings
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Snapshots, shares_of
+from emberflow.sinks.protocol import SinkContract, sink_contract
 from emberflow.values.shares import equal_shares
 
 if TYPE_CHECKING:
@@ -42,11 +43,15 @@ class LiveBuilder:
 
     def read(self, **fronts: Front) -> LiveBuilder:
         """The source of each front of the flow."""
+        for name, front in fronts.items():
+            front_contract(front, f"front {name!r}")
         self._fronts.update(fronts)
         return self
 
     def write(self, **sinks: Any) -> LiveBuilder:
         """The target of each sink of the flow. ``errors=`` gets diverted errors."""
+        for name, sink in sinks.items():
+            sink_contract(sink, f"sink {name!r}")
         self._sinks.update(sinks)
         return self
 
@@ -108,16 +113,26 @@ class LiveBuilder:
             divert=".option('onError', 'divert')",
         )
         _check_names(self._graph, "sink", sinks, self._sinks, "write")
-        _check_protocol("front", self._fronts, ("partitions", "read"))
-        _check_protocol("sink", self._sinks, ("open",))
-        _check_ordering(self._graph, self._options, {**self._fronts, **self._sinks})
+        contracts = {name: front_contract(front) for name, front in self._fronts.items()}
+        sink_contracts = {name: sink_contract(sink) for name, sink in self._sinks.items()}
+        _check_ordering(self._graph, self._options, {**contracts, **sink_contracts})
         checkpoint = self._options["checkpointLocation"]
-        fronts = _placed(self._fronts, self._graph.fronts, checkpoint)
-        placed_sinks = _placed(self._sinks, self._graph.sinks, checkpoint)
-        for adapter in (*fronts.values(), *placed_sinks.values()):
-            # An unreachable service is an error before anything starts.
-            if hasattr(adapter, "check"):
-                adapter.check()
+        fronts: dict[str, Front] = {
+            name: one.placed(self._graph.fronts[name], checkpoint) if one.placed else one.front
+            for name, one in contracts.items()
+        }
+        placed_sinks = {
+            # The errors sink is no node of the graph.
+            name: one.placed(self._graph.sinks.get(name), checkpoint) if one.placed else one.sink
+            for name, one in sink_contracts.items()
+        }
+        # An unreachable service is an error before anything starts.
+        for name, front in fronts.items():
+            contract = front_contract(front, f"front {name!r}")
+            contract.check()
+            contract.check_partitions()
+        for sink in placed_sinks.values():
+            sink_contract(sink).check()
         workers = self._options["workers"]
         check_cluster(self._spark, workers)
         place = coordinator_address(self._spark, self._options["coordinatorHost"])
@@ -164,16 +179,6 @@ def _default_credit(fronts: Mapping[str, Any], workers: int, options: Mapping[st
     if alone and options["ordering"] == "time":
         return _CREDIT_ALONE * (workers + 1)
     return _CREDIT
-
-
-def _placed(
-    adapters: Mapping[str, Any], nodes: Mapping[str, Any], checkpoint: str | None
-) -> dict[str, Any]:
-    """Tell adapters that store something beside the cuts the location and their step."""
-    return {
-        name: adapter.placed(nodes.get(name), checkpoint) if hasattr(adapter, "placed") else adapter
-        for name, adapter in adapters.items()
-    }
 
 
 def _number(key: str, value: object) -> int:
@@ -246,7 +251,11 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
 }
 
 
-def _check_ordering(graph: Graph, options: Mapping[str, Any], adapters: Mapping[str, Any]) -> None:
+def _check_ordering(
+    graph: Graph,
+    options: Mapping[str, Any],
+    contracts: Mapping[str, FrontContract | SinkContract],
+) -> None:
     """Raises `InputError` for options and adapters that ``ordering="arrival"`` does not support."""
     if options["ordering"] != "arrival":
         return
@@ -262,8 +271,8 @@ def _check_ordering(graph: Graph, options: Mapping[str, Any], adapters: Mapping[
         )
     if options["onError"] != "fail":
         raise InputError("ordering='arrival' does not divert errors: leave onError at 'fail'.")
-    for name, adapter in adapters.items():
-        if hasattr(adapter, "placed"):
+    for name, contract in contracts.items():
+        if contract.placed is not None:
             raise InputError(
                 f"ordering='arrival' gives output no order that lasts, so {name!r} cannot be read or "
                 f"written by Structured Streaming: leave out ordering='arrival'."
@@ -291,14 +300,4 @@ def _check_names(
         if name not in given:
             raise InputError(
                 f"flow {graph.flow!r}: {kind} {name!r} is not given. Call .{method}({name}=...)."
-            )
-
-
-def _check_protocol(kind: str, given: Mapping[str, Any], members: tuple[str, ...]) -> None:
-    for name, adapter in given.items():
-        missing = [member for member in members if not hasattr(adapter, member)]
-        if missing:
-            raise InputError(
-                f"{kind} {name!r}: {adapter!r} has no {', '.join(missing)}. "
-                f"See emberflow.{kind}s for what a {kind} is."
             )

@@ -28,7 +28,7 @@ from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.errors import FencedError
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError, OnError
-from emberflow.fronts.protocol import Front, FrontGrewError
+from emberflow.fronts.protocol import Front, FrontGrewError, front_contract
 from emberflow.graph.nodes import Graph
 from emberflow.runners.live.arrival.driver import DriverSnapshots
 from emberflow.runners.live.driver.cluster import ClusterError, check_cluster
@@ -37,9 +37,8 @@ from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverC
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Plan, Snapshots
 from emberflow.runners.live.wire.sockets import RunKeys, WireError
-from emberflow.runners.live.worker.journal import chooses
 from emberflow.runners.live.worker.link import CoordinatorGoneError
-from emberflow.sinks.protocol import SinkMovedError
+from emberflow.sinks.protocol import SinkMovedError, sink_contract
 from emberflow.values.shares import Shares
 
 if TYPE_CHECKING:
@@ -178,10 +177,14 @@ class Supervision:
         for name, front in settings.fronts.items():
             if self.losses and isinstance(self.losses[-1], FrontGrewError):
                 # Not after other losses: the source may be down, and has no new partitions.
-                getattr(front, "look_again", lambda: None)()
+                front_contract(front).look_again()
             known = life.restored.positions.get(name) if life.restored is not None else None
             _check_partitions(name, front, known)
-        told = {name: one for name, one in settings.fronts.items() if hasattr(one, "passed")}
+        told = {
+            name: front
+            for name, front in settings.fronts.items()
+            if front_contract(front).passed is not None
+        }
         if life.restored is not None:
             for name, front in told.items():
                 tell_passed(name, front, life.restored)
@@ -199,7 +202,7 @@ class Supervision:
                 logged={
                     name: front.partitions
                     for name, front in settings.fronts.items()
-                    if chooses(front) and not settings.keep_logs
+                    if front_contract(front).chooses and not settings.keep_logs
                 },
                 retaining=told,
                 trims=not settings.keep_logs,
@@ -227,7 +230,7 @@ class Supervision:
             coordinator=coordinator.address,
             fronts=dict(settings.fronts),
             sinks={
-                name: None if getattr(sink, "on_driver", False) else sink
+                name: None if sink_contract(sink).on_driver else sink
                 for name, sink in settings.sinks.items()
             },
             credit=settings.credit,
@@ -346,7 +349,7 @@ def _check_partitions(name: str, front: Front, known: Mapping[int, Any] | None) 
             f"front {name!r} has {now} partitions, and had {before} when the last cut was made. A "
             f"source keeps its partitions; for another source take another checkpointLocation."
         )
-    if not chooses(front):
+    if not front_contract(front).chooses:
         raise InputError(
             f"front {name!r} has {now} partitions, and had {before} when the last cut was made. "
             f"The output is already past the times of the elements in the new ones, and no log "

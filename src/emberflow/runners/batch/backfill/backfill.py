@@ -47,6 +47,7 @@ from emberflow.runners.batch.runner import (
     sink_frames,
     task_of,
 )
+from emberflow.sinks.protocol import sink_contract
 from emberflow.values.item import is_time
 
 if TYPE_CHECKING:
@@ -95,8 +96,7 @@ def backfill(
     # First: a missing schema should be reported before an hour of work, not after it.
     frames = sink_frames(spark, units, inputs, rest, schema, partitions, raw, ordered, until)
     for sink in write.values():
-        if hasattr(sink, "check"):
-            sink.check()
+        sink_contract(sink).check()
     _Backfill(spark, units, inputs, (until, 0), location, write, known, partitions).run()
     return frames
 
@@ -108,11 +108,12 @@ def _check_sinks(graph: Graph, write: Mapping[str, Any]) -> None:
             raise InputError(
                 f"backfill(write=): flow {graph.flow!r} has no sink {name!r}; it has {known}."
             )
-        if not hasattr(sink, "open"):
+        contract = sink_contract(sink, f"backfill(write=): sink {name!r}")
+        if contract.places or contract.placed is not None:
             raise InputError(
-                f"backfill(write=): sink {name!r} is {sink!r}, which has no open(). See "
-                f"emberflow.sinks for what a sink is; of one that is not named, the DataFrame is "
-                f"returned."
+                f"backfill(write=): sink {name!r} is {type(sink).__qualname__}, which belongs to a "
+                f"live query. Leave it out: backfill() returns a DataFrame for each sink that "
+                f"write= does not name."
             )
 
 
@@ -232,7 +233,7 @@ class _Backfill:
             cut,
             incarnation,
             {
-                name: None if getattr(sink, "on_driver", False) else sink
+                name: None if sink_contract(sink).on_driver else sink
                 for name, sink in self._write.items()
             },
         )

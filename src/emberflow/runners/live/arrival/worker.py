@@ -31,10 +31,12 @@ from emberflow.engine.arrival.worker import MarkerWorker
 from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Moment
+from emberflow.fronts.protocol import front_contract
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
 from emberflow.runners.live.worker.cuts import ROWS_AT_ONCE, Delivered
-from emberflow.runners.live.worker.feed import Beginning, Feed
+from emberflow.runners.live.worker.feed import Feed
+from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.live.worker.store import Store
 from emberflow.values.hashing import hash_ranges
 
@@ -81,7 +83,7 @@ class WorkerSnapshots:
         return self.engine.held_items
 
     def journals(self, front: str) -> bool:
-        return not getattr(self._plan.fronts[front], "replayable", True)
+        return not front_contract(self._plan.fronts[front]).replayable
 
     # Restoring.
 

@@ -43,6 +43,7 @@ from emberflow.runners.live.wire.codec import unpacked_bundle
 from emberflow.runners.live.wire.plan import WorkerNews, feeding_workers, front_indices
 from emberflow.runners.live.wire.questions import Questions
 from emberflow.runners.live.wire.sockets import RunKeys, Wire
+from emberflow.sinks.protocol import sink_contract
 from emberflow.sinks.writer import WriterThread
 
 _POLL_MS = 5
@@ -93,7 +94,7 @@ class Coordinator:
         self._writers: dict[tuple[str, int], WriterThread] = {}
         try:
             for name, partition in sink_partitions(graph, on_error):
-                if getattr(sinks[name], "on_driver", False):
+                if sink_contract(sinks[name]).on_driver:
                     self._writers[name, partition] = WriterThread(sinks[name], name, partition)
         except BaseException:
             for writer in self._writers.values():

@@ -7,11 +7,13 @@ import logging
 from emberflow.engine.layout import Layout
 from emberflow.engine.queries.worker import readable_states
 from emberflow.errors import InputError
+from emberflow.fronts.protocol import FrontContract, front_contract
 from emberflow.runners.live.serving.addresses import Announcement, check_free
 from emberflow.runners.live.serving.bridge import Address, Bridge, Service, new_token
 from emberflow.runners.live.serving.reads import Reads
 from emberflow.runners.live.serving.state_service import StateReads, StateService
 from emberflow.runners.live.supervisor import Settings
+from emberflow.sinks.protocol import SinkContract, sink_contract
 
 _log = logging.getLogger("emberflow")
 
@@ -37,15 +39,15 @@ class OfferedServices:
         SQL can read the states of a query with a name. If the name is in use, a query without other
         services starts anyway, and does not offer its states.
         """
-        adapters = {
-            **{f"front {own}": front for own, front in settings.fronts.items()},
-            **{f"sink {own}": sink for own, sink in settings.sinks.items()},
+        contracts: dict[str, FrontContract | SinkContract] = {
+            **{f"front {own}": front_contract(front) for own, front in settings.fronts.items()},
+            **{f"sink {own}": sink_contract(sink) for own, sink in settings.sinks.items()},
         }
-        adapters = {own: one for own, one in adapters.items() if hasattr(one, "service")}
+        offered = {own: one.service for own, one in contracts.items() if one.service is not None}
         names: list[str] = []
         if name is not None and settings.ordering == "time":
             names = list(readable_states(Layout(settings.graph)))
-        if not adapters:
+        if not offered:
             if not names or settings.bridge_place is None:
                 return cls()
             assert name is not None
@@ -64,8 +66,8 @@ class OfferedServices:
         }
         bridge: Bridge | None = None
         try:
-            for own, adapter in adapters.items():
-                services[own] = adapter.service()
+            for own, service_of in offered.items():
+                services[own] = service_of()
             bridge = Bridge(
                 services,
                 query=name,

@@ -27,7 +27,8 @@ from emberflow.engine.queries.worker import StateReader
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
-from emberflow.runners.live.worker.feed import Beginning, Feed
+from emberflow.runners.live.worker.feed import Feed
+from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.live.worker.store import Store
 from emberflow.values.shares import range_in
 

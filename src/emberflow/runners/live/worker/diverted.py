@@ -1,8 +1,8 @@
-"""Diverted records on the wire: a payload that does not travel must not end the query it was to save.
+"""Diverted records on the wire: a payload that cannot travel must not end the query.
 
-What an ordinary item holds has to be fit for the wire, or the query ends. A diverted record has the
-payload only to show it. If it cannot be pickled (it holds a lock, a lambda, a generator), its
-shortened ``repr`` goes instead. Whether it can is found out only when a message could not be made.
+The payload of an ordinary item must be fit for the wire, or the query ends. A diverted record has its
+payload only to show it. If that payload cannot be pickled (it holds a lock, a lambda, a generator), its
+shortened ``repr`` travels instead. The worker finds that out only when a message could not be encoded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from emberflow.sinks.protocol import StoredBundle
 
 
 def fit_to_travel(body: Any) -> Any:
-    """The same message, with its diverted records made fit.
+    """The same message, with diverted records that can travel.
 
     >>> from emberflow.values.item import GlobalTime
     >>> record = Diverted(1, 0, "map", "f", "raised", payload=(n for n in range(3)))
@@ -41,6 +41,6 @@ def _fit(payload: Any) -> Any:
         return payload
     try:
         pickle.dumps(payload)
-    except Exception:  # whatever a payload raises that is not made to be pickled
+    except Exception:  # pickling an arbitrary payload can raise anything
         return payload._replace(payload=shortened(payload.payload))
     return payload

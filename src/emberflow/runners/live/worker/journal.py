@@ -1,17 +1,17 @@
-"""The journal of a front: what it chose itself is durable before anybody relies on it.
+"""The journal of a front: what the front chose itself is durable before anybody relies on it.
 
-An element that takes the time of its arrival, and one of a source that cannot be read again, enters
-the engine at once. What waits is the front's *report*: it goes no further than what a restart would
-give again. Elements are noted in the front's log by the worker's loop; a thread syncs the log again
-and again, each time for all that was noted meanwhile. So durability overlaps with processing.
+An element that gets the time of its arrival, or comes from a source that cannot be read again, enters
+the engine at once. Only the front's *report* waits: it goes no further than what a restart would give
+again. The worker's loop notes elements in the front's log. A thread syncs the log again and again, each
+time for all that was noted meanwhile. So durability overlaps with processing.
 
-An idle front promises the present, many times a second, and a promise is a choice too. It reserves
-a second ahead, once a second, and promises freely within what is reserved. Who restarts begins
-behind the reservation, since it cannot know how much of it was promised. A reservation is no leave
-to report beyond an element that is not durable yet.
+An idle front promises the present, many times a second, and a promise is a choice as well. The journal
+reserves a second ahead, once a second, and the front promises freely within the reservation. A restart
+begins behind the reservation, because it cannot know how much of it was promised. A reservation does
+not allow a report beyond an element that is not durable yet.
 
-A front with times of its own that promises while it is idle (`fronts.Idle`) is no different: what it
-promised may raise the time of an element, so its times are choices like those of arrival.
+The same holds for a front with times of its own that promises while it is idle (`fronts.Idle`): a
+promise may raise the time of an element, so its times are choices like times of arrival.
 """
 
 from __future__ import annotations
@@ -24,22 +24,12 @@ from typing import Any
 from emberflow.checkpoint.logs.front_log import Durable, FrontLogWriter
 from emberflow.checkpoint.logs.segments import LogEntry
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
-from emberflow.fronts.protocol import Front
 from emberflow.runners.live.wire.bell import no_bell
 
 #: How far ahead an idle front reserves, in the milliseconds of its times.
 _RESERVED_MS = 1_000
-#: How long the thread sleeps when nothing is noted: it is woken up when something is.
+#: How long the thread sleeps when nothing is noted. A note wakes it.
 _WAIT_SECONDS = 0.2
-
-
-def chooses(front: Front) -> bool:
-    """Whether a front may choose what its source does not know, so that it needs a journal."""
-    return (
-        not getattr(front, "replayable", True)
-        or getattr(front, "arrival", None) is not False
-        or bool(getattr(front, "promises", False))
-    )
 
 
 class Journal:
@@ -53,13 +43,13 @@ class Journal:
         *,
         ring: Callable[[], None] = no_bell,
     ) -> None:
-        """``ring`` tells who reports that there is more to report."""
+        """``ring`` wakes the loop when there is more to report."""
         self._log = log
         self._ring = ring
         self._index = index
         self._durable = Durable(0, None, log.time, log.reservation)
         self._noted = 0
-        #: Of what is noted and not known to be durable: how many are noted with it, its first time.
+        #: For each note that is not known to be durable: elements noted up to it, and its first time.
         self._pending: deque[tuple[int, int]] = deque()
         self._reserved = log.reservation
         self._wake = threading.Event()
@@ -71,29 +61,29 @@ class Journal:
 
     @property
     def least(self) -> int | None:
-        """New elements take no time below this: what earlier lives have given or promised."""
+        """The least time of a new element, above all that earlier lives gave or promised."""
         ends = [self._log.reservation, None if self._log.time is None else self._log.time + 1]
         return max((end for end in ends if end is not None), default=None)
 
     @property
     def is_first(self) -> bool:
-        """Whether no life before this one had this partition."""
+        """Whether no earlier life had this partition."""
         return self._log.is_first
 
     def drop_above(self, shown: Moment) -> None:
-        """Give nothing again that earlier lives gave above a global time, now or in any later life.
+        """Drop for good what earlier lives gave above a global time.
 
-        A later life may begin from the same cut, when there is output that does without it.
+        For good, because a later life may begin from the same cut, after output without it is stored.
         """
         time, index = shown
         self._log.drop_above(time if self._index <= index else time - 1)
 
     def is_dropped(self, time: int) -> bool:
-        """Whether what was given at a time is not to be given again."""
+        """Whether the element of a time was dropped."""
         return self._log.is_dropped(time)
 
     def given_before(self, since: Moment) -> Iterator[LogEntry]:
-        """What earlier lives gave at or above a global time: where it is in the source, and when."""
+        """The log entries of earlier lives at or above a global time."""
         for entry in self._log.entries():
             if (entry[1], self._index) >= since:
                 yield entry
@@ -102,7 +92,7 @@ class Journal:
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """End the thread, which syncs what is left."""
+        """End the thread. It syncs the rest of the log first."""
         self._ended.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -111,31 +101,31 @@ class Journal:
     def note(
         self, positions: Sequence[Any], times: Sequence[int], payloads: Sequence[Any] | None
     ) -> None:
-        """Note elements that are about to enter; with payloads if the source cannot replay."""
+        """Note elements that are about to enter, with payloads if the source cannot be read again."""
         self._log.append_columns(positions, times, payloads)
         self._noted += len(times)
         self._pending.append((self._noted, times[0]))
         self._wake.set()
 
     def reserve(self, now: int, ahead: int = _RESERVED_MS) -> None:
-        """The front is idle and would promise the present."""
+        """Reserve times from now on: the front is idle and is about to promise the present."""
         if self._reserved is None or now + ahead // 2 > self._reserved:
             self._reserved = now + ahead
             self._log.reserve(self._reserved)
             self._wake.set()
 
     def reportable(self, promise: Moment) -> Moment:
-        """How much of a promise may be reported now. Raises what the disk did."""
+        """How much of a promise may be reported now. Raises the error of the disk, if there was one."""
         if self._failure is not None:
             raise self._failure
         durable, pending = self._durable, self._pending
         while pending and pending[0][0] <= durable.entries:
             pending.popleft()
         if pending:
-            # Whatever is reserved: this element would be given another time.
+            # Even within a reservation: a restart would give this element another time.
             return min(promise, (pending[0][1], self._index))
         if promise == AFTER_ALL:
-            return promise  # the source has ended, and will again when it is read again
+            return promise  # the source has ended, and a restart would read to its end again
         ends = [durable.reservation, None if durable.time is None else durable.time + 1]
         end = max((end for end in ends if end is not None), default=None)
         return BEFORE_ALL if end is None else min(promise, (end, self._index))

@@ -28,6 +28,7 @@ from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
 from emberflow.engine.worker.routing import barrier_host, front_host
 from emberflow.errors import ERRORS_SINK
+from emberflow.fronts.protocol import front_contract
 from emberflow.runners.interpreter import serving
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.bell import Bell
@@ -40,10 +41,10 @@ from emberflow.runners.live.worker.cut_writer import CutOrder, CutWriter
 from emberflow.runners.live.worker.cuts import Delivered, WorkerCuts
 from emberflow.runners.live.worker.diverted import fit_to_travel
 from emberflow.runners.live.worker.feed import Feed
-from emberflow.runners.live.worker.journal import Journal, chooses
+from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.link import MESSAGES_A_ROUND, CoordinatorLink
 from emberflow.runners.live.worker.store import Store
-from emberflow.sinks.protocol import StoredBundle
+from emberflow.sinks.protocol import StoredBundle, sink_contract
 from emberflow.sinks.writer import WriterThread
 from emberflow.values.item import front_index
 
@@ -149,7 +150,8 @@ class WorkerLoop:
         if self._cuts.reader is not None:
             self._answering = Answering(self.index, self._cuts.reader, self._reached)
         for sink, partition in self._own_partitions():
-            places = bool(getattr(plan.sinks[sink], "places", False))
+            given = plan.sinks[sink]  # None if it is on the driver
+            places = given is not None and sink_contract(given).places
             self._stores[sink, partition] = Store(sink, partition, places=places)
         self._feeds = list(self._made_feeds())
 
@@ -196,16 +198,15 @@ class WorkerLoop:
     def _journal(self, front: str, partition: int, index: int) -> Journal | None:
         """The journal of a front that may choose what its source does not know."""
         plan = self.plan
-        given = plan.fronts[front]
-        replayable = getattr(given, "replayable", True)
+        contract = front_contract(plan.fronts[front])
         if plan.checkpoint is None or plan.guarantee == "at-least-once":
             return None
-        if not chooses(given):
+        if not contract.chooses:
             return None
         if not self._cuts.journals(front):
             return None
         log = FrontLogWriter(
-            plan.checkpoint, front, partition, plan.incarnation, payloads=not replayable
+            plan.checkpoint, front, partition, plan.incarnation, payloads=not contract.replayable
         )
         return Journal(log, f"{front} {partition}", index, ring=self._bell.ring)
 

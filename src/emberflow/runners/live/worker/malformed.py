@@ -1,23 +1,23 @@
 """Malformed records of a front, and their places among all else.
 
-What a front reads and cannot make an element of ends the query, or, where errors are diverted, goes
-to the errors sink. The first one that ends a query does so at a place like any function's failure,
-behind all elements before it, so that which error it is does not depend on who is faster.
+A record that a front reads and cannot decode ends the query or, where errors are diverted, goes to the
+errors sink. The first one that ends a query does so at a place, like the failure of a function: behind
+all elements before it. So which error ends the query does not depend on which worker is faster.
 
-Of what is diverted, its place has to be a function of the source's content, as that of all output is,
-or a replay would put it elsewhere and the sink could not tell what it has.
+The place of a diverted record must be a function of the source's content, like that of all output.
+Otherwise a replay would put it elsewhere, and the sink could not tell what it has.
 
-- Where elements have the time of their arrival, so has the record: it is like any element.
-- Where they have times of their own, the record has none, and must not take one that an element may
+- Where elements get the time of their arrival, the record gets one as well, like any element.
+- Where elements have times of their own, the record has none. It must not take one that an element may
   need: times are strictly increasing, and there may be no free one. So it waits for the next good
-  element and takes *its* global time, with a negative child id: ahead of all that comes of the
-  element, behind all that was before it. Of three records ahead of one element the child ids are -3,
-  -2 and -1, in the order of the source.
-- Those behind the last element enter when the source ends, at a time of their own after it. If the
-  query is stopped before that, they stay in the source: what place they get is not known yet.
+  element and takes *its* global time, with a negative child id: ahead of all that comes of the element,
+  behind all that was before it. Three records ahead of one element have the child ids -3, -2 and -1, in
+  the order of the source.
+- Records behind the last element enter when the source ends, at a time of their own after it. If the
+  query is stopped before that, they stay in the source: their place is not known yet.
 
-How the source is cut into batches plays no part in any of this. What waits is bounded: so many
-records without an element between are no accident, and end the query.
+None of this depends on how the source is cut into batches. The number of records that wait is bounded:
+that many in a row, without an element between them, end the query.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Aside:
         self._index = index
         self._step = step
         self._entered: list[tuple[Place, Diverted | Exception]] = []
-        #: The problem and the payload of each that waits.
+        #: The problem and the payload of each record that waits.
         self.held: list[tuple[str, Any]] = []
 
     def enter(self, at: int, problem: str, payload: Any) -> None:
-        """A record with a time of its own."""
+        """Add a record that has a time of its own."""
         self._entered.append(((at, self._index), self._record(at, problem, payload)))
 
     def hold(self, problem: str, payload: Any) -> None:
-        """A record that waits for the next element."""
+        """Add a record that waits for the next element."""
         if len(self.held) >= HELD_MAX:
             raise InputError(
                 f"{self._step} gave {HELD_MAX:,} malformed records in a row, and no element. Is it "
@@ -65,16 +65,16 @@ class Aside:
         self.held.append((problem, payload))
 
     def enter_with(self, at: int) -> None:
-        """The next element is there, and has this time."""
+        """The next element has this time: give the records that wait their places."""
         for number, (problem, payload) in enumerate(self.held, -len(self.held)):
             place = (at, self._index, number)
             self._entered.append((place, self._record(at, problem, payload)))
         self.held = []
 
     def end(self, least: int, refused: Exception | None = None) -> list[int]:
-        """Nothing more enters, and the last element was below this time. Returns the time used.
+        """Nothing more enters, and the last element was below this time. Returns the time it used.
 
-        ``refused`` is what the query is to end with.
+        ``refused`` is the error that the query ends with.
         """
         at = least if least >= TIME_MIN else 0  # after no element at all
         if refused is not None:
@@ -86,7 +86,7 @@ class Aside:
         return [at]
 
     def take(self) -> list[tuple[Place, Diverted | Exception]]:
-        """What has entered since this was last called, in the order of the source."""
+        """The records that have entered since the last call, in the order of the source."""
         entered, self._entered = self._entered, []
         return entered
 
