@@ -37,7 +37,6 @@ _LOCAL = {
 }
 
 
-MISSING = "Spark is not installed here ({}). Install it with: pip install 'emberflow[spark]'"
 #: The user's own mistakes: nothing in Spark's log could add to them.
 _SAY_ALL_THEMSELVES = (FlowError, InputError, StepError)
 
@@ -100,12 +99,10 @@ def _temporary_log() -> Path:
 
 
 def _started(settings: Mapping[str, str], log: Path) -> SparkSession:
-    try:
-        from pyspark import SparkConf, SparkContext
-        from pyspark.java_gateway import launch_gateway
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SparkStartError(MISSING.format(error)) from error
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
     conf = SparkConf().setAll(list(settings.items()))
     try:
         with log.open("ab") as output:
