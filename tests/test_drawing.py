@@ -542,7 +542,7 @@ class TestSvg:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setitem(sys.modules, "graphviz", None)
-        with pytest.raises(drawing.DrawingError, match=r"pip install 'emberflow\[graph\]'"):
+        with pytest.raises(ef.MissingExtraError, match=r"pip install 'emberflow\[graph\]'"):
             drawing.svg(index().graph(), tmp_path / "flow.svg")
 
     def test_says_what_to_install_without_the_program(

@@ -19,6 +19,7 @@ SOURCE = ROOT / "src" / PACKAGE
 #: name that fits: a package that has rooms of its own lists its loose modules beside them.
 ROOMS = [
     "errors",
+    "extras",
     "native",
     "values",
     "graph",

@@ -21,6 +21,7 @@ from emberflow.errors import (
     FunctionError,
     InputError,
     InternalError,
+    MissingExtraError,
     NondeterminismError,
     NotKeptError,
     OutputError,
@@ -30,7 +31,10 @@ from emberflow.errors import (
     UnstableKeyError,
 )
 from emberflow.graph.transactions import Rejected, Values
-from emberflow.runners.batch import failure_of, front_log, payloads, rows
+from emberflow.rows.inputs import rows
+from emberflow.runners.batch.failures import failure_of
+from emberflow.runners.batch.front_logs import front_log
+from emberflow.runners.batch.runner import payloads
 from emberflow.runners.live.listener import LiveQueryListener
 from emberflow.runners.questions import Answer, Scan
 from emberflow.runners.reference import run
@@ -59,6 +63,7 @@ __all__ = [
     "LiveQueryListener",
     "Loop",
     "Meta",
+    "MissingExtraError",
     "NondeterminismError",
     "NotKeptError",
     "OutputError",

@@ -1,6 +1,9 @@
 """The flow that users see: the builder, and the ways to run what it builds.
 
 The builder knows nothing of runners; they know the builder. This is the one place above both.
+
+A flow is built, tested and drawn without Spark. So each method imports its runner when it is called,
+and says which extra to install where the runner's packages are missing.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from emberflow.dsl import flow as builder
+from emberflow.extras import need
 
 if TYPE_CHECKING:
     import os
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from emberflow.runners.live import LiveBuilder
+    from emberflow.runners.live.builder import LiveBuilder
 
 
 class Flow(builder.Flow):
@@ -26,8 +30,8 @@ class Flow(builder.Flow):
 
         Its workers are the tasks of one barrier job, so the session needs a free slot for each.
         """
-        # Spark is an extra: a flow is built and tested without it.
-        from emberflow.runners.live import LiveBuilder
+        need("pyspark", "pyarrow", "zmq", extra="spark", what="flow.live")
+        from emberflow.runners.live.builder import LiveBuilder
 
         return LiveBuilder(self, spark)
 
@@ -52,7 +56,8 @@ class Flow(builder.Flow):
         order within each partition of the DataFrame; ``ordered=False`` spares that sort. With
         ``until`` elements from that time on are left out, and what is scheduled for later.
         """
-        from emberflow.runners.batch import batch
+        need("pyspark", "numpy", "pyarrow", extra="spark", what="flow.batch")
+        from emberflow.runners.batch.runner import batch
 
         return batch(
             self,
@@ -89,7 +94,8 @@ class Flow(builder.Flow):
         says behind which position of its source a live front goes on (a dict by partition where
         there are several); without one, it passes over all that is below ``until``.
         """
-        from emberflow.runners.batch import backfill
+        need("pyspark", "numpy", "pyarrow", extra="spark", what="flow.backfill")
+        from emberflow.runners.batch.backfill.backfill import backfill
 
         return backfill(
             self,

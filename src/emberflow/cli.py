@@ -1,8 +1,11 @@
 """The command line: one function a command.
 
-A command takes the target of a flow (`dsl.loading.load_flow`), prints what was asked for on stdout, and
-everything else on stderr. It raises an `EmberflowError` where something is wrong: `main` prints the
-message, without a traceback, and exits with 1. Usage errors exit with 2.
+A command prints what was asked for on stdout and everything else on stderr. Where something is wrong
+it raises an `EmberflowError`: `main` prints the message, without a traceback, and exits with 1. Usage
+errors exit with 2.
+
+Every command has its ``--help`` in the base install, so nothing that is imported here may import an
+optional package at its top.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from emberflow import __version__
+from emberflow.commands import doctor as diagnosis
 from emberflow.commands.audit import audit as audit_run
 from emberflow.commands.elements import load_elements
 from emberflow.commands.run import run as run_live
@@ -25,7 +30,10 @@ from emberflow.runners import verify as verification
 
 app = typer.Typer(
     name="emberflow",
-    help="Deterministic stream processing on Spark.",
+    help="Deterministic stream processing on Spark: the output of a flow is a pure function of its "
+    "input.",
+    epilog="New here? 'emberflow doctor' tells what works on this machine. Commands exit with 0 if "
+    "all is well, 1 if something is wrong, and 2 if they are called in a wrong way.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,8 +43,8 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="FLOW",
-        help="module:attribute or path/to/file.py:attribute, a flow or a function that returns one. "
-        "The attribute is 'flow' where none is given.",
+        help="A flow, or a function that returns one: module:attribute or "
+        "path/to/file.py:attribute. Without an attribute, 'flow' is taken.",
     ),
 ]
 
@@ -71,14 +79,18 @@ def _options(
 def graph(
     target: Target,
     *,
-    text: Annotated[bool, typer.Option("--text", help="Print it as text instead.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print an outline as text instead.")] = False,
     dot: Annotated[bool, typer.Option("--dot", help="Print Graphviz DOT instead.")] = False,
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", metavar="PATH", help="Also write an SVG picture, with Graphviz."),
+        typer.Option(
+            "--svg",
+            metavar="PATH",
+            help="Also write an SVG picture. Needs the extra 'graph' and Graphviz.",
+        ),
     ] = None,
 ) -> None:
-    """Draw a flow: print it as a Mermaid flowchart."""
+    """Print a flow as a Mermaid flowchart, as text or as Graphviz DOT."""
     if text and dot:
         raise typer.BadParameter("choose one of --text and --dot")
     drawn = load_flow(target).graph()
@@ -98,9 +110,9 @@ def verify(
         typer.Option(
             "--elements",
             metavar="TARGET",
-            help="module:attribute or path/to/file.py:attribute of a dict from fronts to elements, a "
-            "function that returns one, or a function of a random.Random that makes one. The "
-            "attribute is 'elements' where none is given.",
+            help="The elements of all fronts: module:attribute or path/to/file.py:attribute of a "
+            "dict from fronts to elements, of a function that returns one, or of a function of a "
+            "random.Random that makes one. Without an attribute, 'elements' is taken.",
         ),
     ] = None,
     front: Annotated[
@@ -108,15 +120,20 @@ def verify(
         typer.Option(
             "--front",
             metavar="NAME=PATH",
-            help="The elements of one front: JSON Lines if the file ends in .jsonl, else its lines.",
+            help="The elements of one front: the values of a file of JSON Lines (.jsonl), or the "
+            "lines of any other file. Once for each front.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many networks to simulate.")] = 200,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="How many runs to simulate, each with other delays."),
+    ] = 200,
     workers: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Numbers of workers, which take turns.")
+        str,
+        typer.Option(metavar="N,N,...", help="With how many workers: one number after the other."),
     ] = "1,2,3,5",
 ) -> None:
-    """Check that a flow is deterministic; if not, name the function that is to blame."""
+    """Check that a flow is deterministic, and name the function if it is not."""
     if elements is None and not front:
         raise typer.BadParameter("say what to run it on: --elements TARGET or --front NAME=PATH")
     counts = workers.replace(" ", "").split(",")
@@ -143,8 +160,8 @@ def run(
             "--front",
             metavar="NAME=KIND:PLACE",
             help="Where a front reads: files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT or "
-            "kafka://HOST:PORT/TOPIC. "
-            "Options stand behind it: ?time=FIELD&until_end=true, or pattern=*.log.",
+            "kafka://HOST:PORT/TOPIC. Options follow a question mark, as in "
+            "?time=FIELD&until_end=true. Once for each front.",
         ),
     ] = None,
     sink: Annotated[
@@ -153,48 +170,65 @@ def run(
             "--sink",
             metavar="NAME=KIND:PLACE",
             help="Where a sink writes: files:FOLDER (JSON Lines), parquet:FOLDER, "
-            "postgres:DSN?table=NAME, kafka://HOST:PORT/TOPIC or console.",
+            "postgres:DSN?table=NAME, kafka://HOST:PORT/TOPIC or console. Once for each sink.",
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Each takes a slot of Spark.")] = 2,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="How many workers. Each takes a slot of Spark."),
+    ] = 2,
     master: Annotated[
         str | None,
-        typer.Option(help="Spark's master; local with a slot a worker where none is given."),
+        typer.Option(
+            metavar="MASTER",
+            help="Spark's master. Without one, Spark runs here, with a slot for each worker.",
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The name of the query.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The name of the query. Without one, the flow's."),
+    ] = None,
     on_error: Annotated[
         str,
         typer.Option(
             metavar="fail|divert",
-            help="What a function that raises, or malformed input, does: end the query, or go to "
-            "--sink errors=... while the query goes on.",
+            help="When a function raises or input is malformed: 'fail' ends the query, 'divert' "
+            "writes the element to --sink errors=... and goes on.",
         ),
     ] = "fail",
     checkpoint: Annotated[
         str | None,
         typer.Option(
             metavar="LOCATION",
-            help="Where cuts and logs are kept; the same command goes on from there.",
+            help="Where the state of the query is kept. The same command goes on from there.",
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="An option of the query."),
+        typer.Option(
+            "--option", metavar="KEY=VALUE", help="An option of the query, as in batch=500."
+        ),
     ] = None,
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark."),
+        typer.Option(
+            "--conf", metavar="KEY=VALUE", help="A setting of Spark, as in spark.driver.memory=4g."
+        ),
     ] = None,
     log: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Keep Spark's log there, with what the flow's functions print. Without this it is "
-            "kept only if something goes wrong.",
+            help="Keep Spark's log in this file, with what the flow's functions print. Without "
+            "one, the log is kept only if something goes wrong.",
         ),
     ] = None,
 ) -> None:
-    """Run a flow live on Spark. Ctrl-C drains it and ends; again, it ends at once."""
+    """Run a flow live on Spark, until its fronts end or you press Ctrl-C.
+
+    The first Ctrl-C drains the query: what it has read is processed and written.
+    The second one ends it at once. Needs the extra 'spark'.
+    """
     run_live(
         target,
         fronts=front or [],
@@ -218,8 +252,9 @@ def audit(
         typer.Option(
             "--front",
             metavar="NAME=KIND:PLACE",
-            help="What went in: files:PATH (JSON Lines) or text:PATH, a folder or a file. Times are "
-            "those of ?time=FIELD, or the numbers of the lines.",
+            help="What went in: files:PATH (JSON Lines) or text:PATH, a folder or a file, or "
+            "log:CHECKPOINT, the log of a live query. Times are those of ?time=FIELD, or the "
+            "numbers of the lines. Once for each front.",
         ),
     ] = None,
     sink: Annotated[
@@ -228,28 +263,39 @@ def audit(
             "--sink",
             metavar="NAME=KIND:PLACE",
             help="What came out: files:FOLDER, parquet:FOLDER or postgres:DSN?table=NAME. A sink "
-            "given as console is not looked at.",
+            "given as console is left out. Once for each sink.",
         ),
     ] = None,
     at_least: Annotated[
-        bool, typer.Option("--at-least", help="At-least-once is good enough.")
+        bool, typer.Option("--at-least", help="Also exit with 0 for at-least-once.")
     ] = False,
     at_most: Annotated[
-        bool, typer.Option("--at-most", help="At-most-once is good enough.")
+        bool, typer.Option("--at-most", help="Also exit with 0 for at-most-once.")
     ] = False,
     failures: Annotated[
         int | None,
-        typer.Option(min=0, help="How many failures there were, if that is known."),
+        typer.Option(min=0, metavar="N", help="How many failures there were, if you know."),
     ] = None,
     unfinished: Annotated[
         bool,
-        typer.Option("--unfinished", help="The run is not over: more output may still come."),
+        typer.Option(
+            "--unfinished", help="The run still goes on: output may be missing at the end."
+        ),
     ] = False,
     effort: Annotated[
-        int, typer.Option(min=1, help="Elements that may enter the search for an explanation.")
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="How many elements the search for an explanation may run before it gives up.",
+        ),
     ] = EFFORT,
 ) -> None:
-    """Judge what sinks hold by what went in. Exits with 0 if it is exactly-once."""
+    """Check that what the sinks of a run hold is exactly-once.
+
+    Runs the flow again on what went in, and compares its output with theirs.
+    Exits with 0 if that is exactly-once, else with 1.
+    """
     verdict = audit_run(
         target,
         fronts=front or [],
@@ -265,4 +311,29 @@ def audit(
         or (at_most and verdict.at_most_once is True)
     )
     if not is_enough:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(
+    *,
+    start: Annotated[
+        bool,
+        typer.Option("--start", help="Also start Spark and run a small flow live."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as JSON, for programs.")
+    ] = False,
+) -> None:
+    """Tell what works on this machine, and how to get what does not.
+
+    Exits with 0 if live works, else with 1. Changes nothing.
+    """
+    with Console(stderr=True).status("Looking at this machine ..."):
+        findings = diagnosis.examined(start=start)
+    if as_json:
+        print(diagnosis.as_json(findings))
+    else:
+        diagnosis.show(findings, Console())
+    if not diagnosis.live_works(findings):
         raise typer.Exit(1)

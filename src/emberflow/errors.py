@@ -28,6 +28,10 @@ class InputError(EmberflowError):
     """The elements handed to a runner do not fit the fronts of the flow."""
 
 
+class MissingExtraError(EmberflowError, ImportError):
+    """A feature needs an optional package that is not installed. The message names the extra."""
+
+
 class StepError(EmberflowError):
     """A step could not process an element; the base of the errors of user functions.
 

@@ -14,7 +14,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from emberflow import fronts
 from emberflow import kafka as codecs
 from emberflow.checkpoint.logs.front_log import FrontLogWriter
-from emberflow.errors import InputError
+from emberflow.errors import InputError, MissingExtraError
 from emberflow.fronts import Batch, Element, FrontGrewError, Idle, Malformed
 from emberflow.fronts import kafka as front_module
 from emberflow.fronts.kafka import Record
@@ -242,8 +242,8 @@ def test_mistakes_are_told_at_once(made: Callable[[], Any], problem: str) -> Non
 
 def test_without_the_library_it_says_what_to_install(without: Callable[[str], None]) -> None:
     without("confluent_kafka")
-    with pytest.raises(InputError, match=r"emberflow\[kafka\]"):
-        fronts.Kafka("localhost:9092", "docs").check()
+    with pytest.raises(MissingExtraError, match=r"emberflow\[kafka\]"):
+        fronts.Kafka("localhost:9092", "docs")
 
 
 @pytest.mark.parametrize("idle_ms", [None, 50])

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emberflow import Diverted, GlobalTime, PersistentList, sinks
-from emberflow.errors import InputError
+from emberflow.errors import InputError, MissingExtraError
 from emberflow.rows.plain import to_json
 from emberflow.sinks import PayloadError, StoredBundle
 from emberflow.sinks.files import name_of, time_of
@@ -184,8 +184,8 @@ def test_parquet_without_pyarrow_says_which_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: Callable[[str], None]
 ) -> None:
     without("pyarrow")
-    with pytest.raises(Exception, match=r"emberflow\[spark\]"):
-        sinks.Files(tmp_path, format="parquet").check()
+    with pytest.raises(MissingExtraError, match=r"emberflow\[spark\]"):
+        sinks.Files(tmp_path, format="parquet")
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])

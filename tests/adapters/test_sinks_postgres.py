@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from emberflow import GlobalTime, PersistentList, sinks
-from emberflow.errors import EmberflowError, InputError
+from emberflow.errors import EmberflowError, InputError, MissingExtraError
 from emberflow.sinks import PayloadError, StoredBundle
 from tests.adapters.postgres_server import PostgresServer, free_port
 from tests.adapters.sinks_under_test import new_table, rows
@@ -200,8 +200,8 @@ def test_a_table_without_types_has_to_be_there(postgres: PostgresServer) -> None
 
 def test_without_psycopg_the_extra_is_named(without: Callable[[str], None]) -> None:
     without("psycopg")
-    with pytest.raises(InputError, match=r"pip install 'emberflow\[postgres\]'"):
-        sinks.Postgres("", "t").check()
+    with pytest.raises(MissingExtraError, match=r"pip install 'emberflow\[postgres\]'"):
+        sinks.Postgres("", "t")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.rows.codec import decode
-from emberflow.runners.batch import Rows
+from emberflow.rows.inputs import Rows
 from tests.contract.cases import ROUND, Case
 from tests.contract.outputs import Bytes, as_bytes, by_partition
 

@@ -23,7 +23,7 @@ import pytest
 
 import emberflow as ef
 from emberflow import fronts, sinks
-from emberflow.runners.live import LiveQuery
+from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.supervisor import LIVES_WITHOUT_PROGRESS_MAX, PoisonedError
 from emberflow.values.hashing import key_hash, owner
 from tests.adapters.postgres_server import PostgresServer, running_server

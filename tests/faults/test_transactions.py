@@ -21,7 +21,7 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.guarantees.isolation import find_anomalies, find_disorder
-from emberflow.runners.live import LiveQuery
+from emberflow.runners.live.query import LiveQuery
 from tests.faults.test_kills import ROUND, SECONDS, killed_worker, until
 from tests.isolation.appending import appending_flow, drawn_work, recorded
 

@@ -10,7 +10,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 import emberflow as ef
-from emberflow.runners.batch import Rows
+from emberflow.rows.inputs import Rows
 from tests.batch.test_transactions import kinds, random_case
 from tests.test_examples import EXAMPLES, example
 

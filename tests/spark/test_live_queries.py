@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import emberflow as ef
 from emberflow import sinks
 from emberflow.fronts import Batch, Element
-from emberflow.runners.live import LiveQuery
+from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.serving import http as endpoint_module
 
 ACCOUNTS = 60

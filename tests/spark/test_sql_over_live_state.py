@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import emberflow as ef
-from emberflow.runners.live import LiveQuery
+from emberflow.runners.live.query import LiveQuery
 from tests.spark.test_live_queries import (
     ACCOUNTS,
     BEGIN,

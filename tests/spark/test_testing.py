@@ -13,7 +13,7 @@ from emberflow.testing import Crash, Pause, Raise, Recorder, Repeat, Script
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from emberflow.runners.live import LiveQuery
+    from emberflow.runners.live.query import LiveQuery
 
 SECONDS = 120
 

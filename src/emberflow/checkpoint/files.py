@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from xxhash import xxh64
 
 from emberflow.checkpoint.errors import CheckpointError
+from emberflow.extras import need
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -270,9 +271,8 @@ def location_of(path: str | os.PathLike[str], filesystem: FileSystem | None = No
     if filesystem is None and "://" not in text:
         return LocalLocation(Path(text).absolute())
     if filesystem is None:
-        from pyarrow.fs import FileSystem as Opened
-
-        filesystem, text = Opened.from_uri(text)
+        arrow = need("pyarrow.fs", extra="spark", what=f"the location {text!r}")
+        filesystem, text = arrow.FileSystem.from_uri(text)
     if filesystem.type_name == "local":
         return LocalLocation(Path(text).absolute())
     return ArrowLocation(filesystem, text)

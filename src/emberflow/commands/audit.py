@@ -172,7 +172,7 @@ def _partitions_in(folder: Path) -> set[int]:
 
 
 def _held_in_postgres(sink: Sink, store: sink_kinds.Postgres) -> Held:
-    import psycopg
+    import psycopg  # there is one, or the sink could not have been made
 
     query = store.composed("SELECT partition, payload::text FROM {table} ORDER BY id")
     held: dict[int, list[Any]] = {number: [] for number in range(sink.partitions)}

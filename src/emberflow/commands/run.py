@@ -14,10 +14,11 @@ from rich.console import Console
 
 from emberflow.commands.adapters import given_fronts, given_sinks
 from emberflow.commands.display import Display
-from emberflow.commands.session import MISSING, SparkStartError, spark_session
+from emberflow.commands.session import spark_session
 from emberflow.dsl.flow import Flow
 from emberflow.dsl.loading import load_flow
 from emberflow.errors import InputError
+from emberflow.extras import need
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.diversion import checked_on_error
 from emberflow.sinks import Callback
@@ -26,7 +27,8 @@ from emberflow.sinks.protocol import sink_contract
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from emberflow.runners.live import LiveBuilder, LiveQuery
+    from emberflow.runners.live.builder import LiveBuilder
+    from emberflow.runners.live.query import LiveQuery
 
 _LOOK_SECONDS = 0.2
 _EXIT_INTERRUPTED = 130
@@ -47,6 +49,7 @@ def run(
     log: Path | None = None,
 ) -> None:
     """Run a flow between adapters that are given as text. Raises what the query does."""
+    need("pyspark", "pyarrow", "zmq", extra="spark", what="emberflow run")
     flow = load_flow(target)
     graph = flow.graph()
     settings = _pairs("--conf", conf, "spark.executor.memory=4g")
@@ -80,10 +83,8 @@ def run(
 
 def _builder(flow: Flow, spark: SparkSession | None, options: Mapping[str, str]) -> LiveBuilder:
     """A builder with its options, which it checks; it needs Spark only when it starts the query."""
-    try:
-        from emberflow.runners.live import LiveBuilder
-    except ImportError as error:
-        raise SparkStartError(MISSING.format(error)) from error
+    from emberflow.runners.live.builder import LiveBuilder
+
     builder = LiveBuilder(flow, cast("SparkSession", spark))
     for key, value in options.items():
         builder.option(key, value)

@@ -8,6 +8,7 @@ unless something went wrong or it was asked for.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -21,6 +22,15 @@ from emberflow.errors import EmberflowError, FlowError, InputError, StepError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Spark runs on this version of Java and on newer ones.
+JAVA_MIN = 17
+JAVA_ADVICE = (
+    f"Install Java {JAVA_MIN} or newer (Debian and Ubuntu: sudo apt-get install "
+    f"openjdk-{JAVA_MIN}-jre-headless; macOS: brew install openjdk@{JAVA_MIN}), or set "
+    "JAVA_HOME to one that you have."
+)
+_JAVA_VERSION = re.compile(r'version "([^"]+)"')
 
 _LOG_LINES_SHOWN = 5
 
@@ -37,7 +47,6 @@ _LOCAL = {
 }
 
 
-MISSING = "Spark is not installed here ({}). Install it with: pip install 'emberflow[spark]'"
 #: The user's own mistakes: nothing in Spark's log could add to them.
 _SAY_ALL_THEMSELVES = (FlowError, InputError, StepError)
 
@@ -100,12 +109,10 @@ def _temporary_log() -> Path:
 
 
 def _started(settings: Mapping[str, str], log: Path) -> SparkSession:
-    try:
-        from pyspark import SparkConf, SparkContext
-        from pyspark.java_gateway import launch_gateway
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SparkStartError(MISSING.format(error)) from error
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
     conf = SparkConf().setAll(list(settings.items()))
     try:
         with log.open("ab") as output:
@@ -120,15 +127,46 @@ def _started(settings: Mapping[str, str], log: Path) -> SparkSession:
 
 
 def _check_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    found = Path(home, "bin", "java").exists() if home else shutil.which("java") is not None
-    if not found:
-        where = f"JAVA_HOME is {home}, and it has no bin/java" if home else "no java is on the PATH"
+    if java_program() is None:
         raise SparkStartError(
-            f"Spark needs Java 17 or newer, and {where}. Install it (Debian and Ubuntu: "
-            f"sudo apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17), or set "
-            f"JAVA_HOME to one that you have."
+            f"Spark needs Java {JAVA_MIN} or newer, and {place_without_java()}. {JAVA_ADVICE}"
         )
+
+
+def java_program() -> Path | None:
+    """The program that Spark's scripts start: that of JAVA_HOME if it is set, else on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        program = Path(home, "bin", "java")
+        return program if program.exists() else None
+    found = shutil.which("java")
+    return None if found is None else Path(found)
+
+
+def place_without_java() -> str:
+    """Where `java_program` looked and found nothing, as the end of a sentence."""
+    home = os.environ.get("JAVA_HOME")
+    return f"JAVA_HOME is {home}, which has no bin/java" if home else "no java is on the PATH"
+
+
+def java_version_in(output: str) -> str | None:
+    """The version in what ``java -version`` prints.
+
+    >>> java_version_in('Picked up _JAVA_OPTIONS: -Xmx1g\\nopenjdk version "17.0.15" 2025-04-15')
+    '17.0.15'
+    """
+    found = _JAVA_VERSION.search(output)
+    return found[1] if found else None
+
+
+def java_major(version: str) -> int:
+    """The number that a version is known by. Java 8 calls itself 1.8.
+
+    >>> java_major("17.0.15"), java_major("1.8.0_392"), java_major("21-ea")
+    (17, 8, 21)
+    """
+    digits = re.findall(r"\d+", version.removeprefix("1."))
+    return int(digits[0]) if digits else 0
 
 
 def _first_line(error: Exception) -> str:

@@ -12,3 +12,7 @@ Spark runs each of these in processes of its own: one on the driver's machine th
 that commits, and the workers of its executors. None of them is the process of the live query: they
 reach it through its bridge (`runners.live.serving.bridge`).
 """
+
+from emberflow.extras import need
+
+need("pyspark", extra="spark", what="the data source 'emberflow'")

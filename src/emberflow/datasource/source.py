@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from emberflow.errors import InputError
+from emberflow.extras import need
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 class EmberflowSource(DataSource):
     """Registered by Spark itself, by way of ``pyspark_emberflow``."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        # Not at the top: if this module could not be imported, Spark would find no data source at all.
+        need("pyarrow", "zmq", extra="spark", what="the data source 'emberflow'")
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

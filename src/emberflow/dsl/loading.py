@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from emberflow.dsl.flow import Flow
-from emberflow.errors import EmberflowError
+from emberflow.errors import EmberflowError, MissingExtraError
+from emberflow.extras import extra_of, install_command
 from emberflow.values.functions import Where, described
 
 _DEFAULT_ATTRIBUTE = "flow"
@@ -128,10 +129,14 @@ def _imported(name: str, source: str) -> ModuleType:
                 f"{Path.cwd()}), install it here, or give the path of its file, as in "
                 f"{name.replace('.', '/')}.py:{_DEFAULT_ATTRIBUTE}."
             ) from error
+        extra = extra_of(error.name or "")
+        command = f": {install_command(extra)}" if extra else ""
         raise LoadingError(
             f"importing {source} failed: {_failure(error)}. Install {error.name!r} in this "
-            f"environment ({sys.executable}), or fix the import."
+            f"environment ({sys.executable}){command}, or fix the import."
         ) from error
+    except MissingExtraError as error:
+        raise LoadingError(f"importing {source} failed: {_failure(error)}") from error
     except SystemExit as error:
         raise LoadingError(
             f"importing {source} ended the program ({_failure(error)}). "

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from emberflow.errors import EmberflowError
+from emberflow.extras import need
 from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Input, Key, Map, Node, Sink
 from emberflow.graph.transactions import OUR_KEYS, Access, Close
 from emberflow.values.functions import UserFunction, Where, described, name_of
@@ -137,14 +138,8 @@ def dot(graph: Graph) -> str:
 
 
 def svg(graph: Graph, path: str | Path) -> None:
-    """Write the flow as an SVG picture. Raises `DrawingError` where Graphviz is missing."""
-    try:
-        import graphviz
-    except ImportError as error:
-        raise DrawingError(
-            "an SVG is drawn through the Python package 'graphviz', which is not installed. "
-            "Install it with: pip install 'emberflow[graph]'"
-        ) from error
+    """Write the flow as an SVG picture. Raises `DrawingError` where the program ``dot`` is missing."""
+    graphviz = need("graphviz", extra="graph", what="drawing an SVG")
     try:
         picture = graphviz.Source(dot(graph)).pipe(format="svg")
     except graphviz.ExecutableNotFound as error:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from emberflow.errors import InputError
+from emberflow.extras import need
 
 #: How long a broker gets to answer before a query starts.
 CHECK_SECONDS_MAX = 8.0
@@ -33,6 +34,7 @@ class Cluster:
             raise InputError(
                 f"{who} takes the brokers as 'host:port' or 'host:port,host:port', got {servers!r}."
             )
+        library(who)
         self.servers = servers
         self.who = who
         #: As librdkafka has them, with or without the ``kafka.`` that Spark writes before them.
@@ -149,12 +151,5 @@ def _last_words(heard: list[Any]) -> str:
     return str(found[-1].str()) if found else "nothing was heard"
 
 
-def library() -> ModuleType:
-    try:
-        import confluent_kafka
-    except ImportError as error:
-        raise InputError(
-            "Kafka needs confluent-kafka, which is not installed here. "
-            "Install the extra: pip install 'emberflow[kafka]'."
-        ) from error
-    return confluent_kafka
+def library(who: str = "Kafka") -> ModuleType:
+    return need("confluent_kafka", extra="kafka", what=who)

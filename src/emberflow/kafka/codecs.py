@@ -13,10 +13,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 from emberflow.errors import EmberflowError, InputError, shortened
+from emberflow.extras import need
 
 #: How the Confluent serializers begin a record: this byte and the id of the schema in 4 more.
 _MAGIC = b"\x00"
@@ -95,11 +95,10 @@ class Avro:
     """
 
     def __init__(self, schema: Mapping[str, Any] | str, *, schema_id: int | None = None) -> None:
+        fastavro = need("fastavro", extra="kafka", what="kafka.Avro")
         try:
             given = json.loads(schema) if isinstance(schema, str) else dict(schema)
-            self._schema = _fastavro().parse_schema(given)
-        except InputError:
-            raise
+            self._schema = fastavro.parse_schema(given)
         except Exception as error:
             raise InputError(
                 f"kafka.Avro takes a schema as a dict or as JSON, and this one cannot be parsed: "
@@ -114,10 +113,12 @@ class Avro:
                 f"not of schema {int.from_bytes(prefix[1:], 'big')}: it begins with "
                 f"{data[:_PREFIX_BYTES]!r}, expected {prefix!r}"
             )
+        import fastavro  # a statement: `need` would cost a microsecond a record
+
         stream = io.BytesIO(data)
         stream.seek(len(prefix))
         try:
-            payload = _fastavro().schemaless_reader(stream, self._schema, None)
+            payload = fastavro.schemaless_reader(stream, self._schema, None)
         except Exception as error:  # other bytes can make the library raise anything
             raise ValueError(
                 f"not Avro of this schema ({type(error).__qualname__}: {error})"
@@ -129,10 +130,12 @@ class Avro:
         return payload
 
     def encode(self, payload: Any) -> bytes:
+        import fastavro
+
         stream = io.BytesIO()
         stream.write(self._prefix)
         try:
-            _fastavro().schemaless_writer(stream, self._schema, payload)
+            fastavro.schemaless_writer(stream, self._schema, payload)
         except Exception as error:
             raise _refused(
                 f"the Avro schema does not take it ({type(error).__qualname__}: {error})", payload
@@ -148,6 +151,7 @@ class Protobuf:
     """
 
     def __init__(self, message: type[Any]) -> None:
+        need("google.protobuf", extra="kafka", what="kafka.Protobuf")
         if not hasattr(message, "FromString") or not hasattr(message, "SerializeToString"):
             raise InputError(f"kafka.Protobuf takes a class that protoc made, got {message!r}.")
         self._message = message
@@ -193,14 +197,3 @@ def _refused(why: str, payload: Any) -> EmberflowError:
     return PayloadError(
         f"a payload cannot be written to Kafka: {why}. The payload: {shortened(payload)}"
     )
-
-
-def _fastavro() -> ModuleType:
-    try:
-        import fastavro
-    except ImportError as error:
-        raise InputError(
-            "kafka.Avro needs fastavro, which is not installed here. "
-            "Install the extra: pip install 'emberflow[kafka]'."
-        ) from error
-    return fastavro

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from emberflow.errors import FunctionError, InputError, shortened
+from emberflow.extras import need
 from emberflow.graph.nodes import Front
 from emberflow.rows.codec import decode_all
 from emberflow.rows.paths import encoded_int
@@ -92,6 +93,7 @@ def rows(
     two rows have the same time. ``partition``: the column that says which partition of its source a
     row is of, counted from 0; times are then unique within each.
     """
+    need("pyspark", extra="spark", what="ef.rows")
     columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     if unit not in _UNITS:
         raise InputError(f"rows(unit=) takes one of {', '.join(_UNITS)}, got {unit!r}.")

@@ -60,13 +60,13 @@ class Files:
             raise InputError(
                 f"sinks.Files(format=) takes {' or '.join(map(repr, FORMATS))}, got {format!r}."
             )
+        if format == "parquet":
+            pyarrow()
         self.folder = Path(folder).absolute()
         self.format = format
 
     def check(self) -> None:
         """Raises `InputError` if files cannot be written there. Makes the folder if it is missing."""
-        if self.format == "parquet":
-            pyarrow()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from emberflow.errors import EmberflowError, shortened
+from emberflow.errors import shortened
+from emberflow.extras import need
 from emberflow.rows.plain import PayloadError, fields_of, to_json
 
 FORMATS = ("jsonl", "parquet")
@@ -50,16 +51,8 @@ def decoded(format: str, data: bytes) -> list[Any]:
 
 
 def pyarrow() -> ModuleType:
-    """PyArrow; raises an error that says how to install it."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise EmberflowError(
-            "Parquet needs PyArrow, which is not installed here. "
-            "Install the extra: pip install 'emberflow[spark]'."
-        ) from error
-    return pyarrow  # type: ignore[no-any-return]
+    """PyArrow, with its Parquet. Raises `MissingExtraError`."""
+    return need("pyarrow", "pyarrow.parquet", extra="spark", what="the format 'parquet'")
 
 
 def _to_parquet(payloads: Sequence[Any]) -> bytes:

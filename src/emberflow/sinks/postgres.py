@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from emberflow.errors import EmberflowError, InputError, shortened
+from emberflow.extras import need
 from emberflow.rows.plain import PayloadError, fields_of, to_json
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle
 from emberflow.values.item import GlobalTime
@@ -85,6 +86,7 @@ class Postgres:
             raise InputError(
                 f"sinks.Postgres(upsert=): {', '.join(map(repr, strange))} must be among columns=."
             )
+        _psycopg()
         self._dsn = dsn
         self.table = table
         self.name = name or table
@@ -321,11 +323,4 @@ def _adapted(value: Any, kind: str) -> Any:
 
 
 def _psycopg() -> ModuleType:
-    try:
-        import psycopg
-    except ImportError as error:
-        raise InputError(
-            "sinks.Postgres needs psycopg, which is not installed here. "
-            "Install the extra: pip install 'emberflow[postgres]'."
-        ) from error
-    return psycopg
+    return need("psycopg", extra="postgres", what="sinks.Postgres")

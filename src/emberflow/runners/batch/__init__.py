@@ -19,12 +19,6 @@ From the bottom:
 
 `emberflow.rows` has the conversions: rows to elements, payloads to columns, places and payloads to
 bytes.
+
+Importing this package imports none of them: the passes need the extra ``spark``.
 """
-
-from emberflow.rows.inputs import Rows, rows
-from emberflow.runners.batch.backfill.backfill import backfill
-from emberflow.runners.batch.failures import failure_of
-from emberflow.runners.batch.front_logs import front_log
-from emberflow.runners.batch.runner import batch, payloads
-
-__all__ = ["Rows", "backfill", "batch", "failure_of", "front_log", "payloads", "rows"]

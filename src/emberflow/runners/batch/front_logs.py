@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from emberflow.checkpoint.files import location_of
 from emberflow.checkpoint.logs.segments import Log, LogEntry, Piece
 from emberflow.errors import InputError
+from emberflow.extras import need
 from emberflow.fronts.protocol import front_contract
 from emberflow.rows.codec import encode_all
 from emberflow.rows.inputs import DEFAULT_TIME, RAW, RAW_PARTITION
@@ -53,6 +54,7 @@ def front_log(
     pass the front that the query read as ``source``. A front whose elements had times of their own
     and that promised nothing has no log and needs none: make a DataFrame of its source.
     """
+    need("pyspark", "pyarrow", extra="spark", what="ef.front_log")
     text = os.fspath(checkpoint)
     given = _Given(text if "://" in text else os.path.abspath(text), front, source)
     pieces: list[tuple[int, str | None, int | None]] = []

@@ -26,6 +26,7 @@ import cloudpickle
 
 from emberflow.dsl.flow import Flow
 from emberflow.errors import EmberflowError, InputError
+from emberflow.extras import need
 from emberflow.graph.nodes import Front, Graph
 from emberflow.rows.codec import decode
 from emberflow.rows.inputs import FrontRows
@@ -309,6 +310,7 @@ def payloads(df: DataFrame) -> list[Any]:
 
     It collects them, so they have to fit in the driver's memory.
     """
+    need("pyspark", extra="spark", what="ef.payloads")
     if PAYLOAD not in df.columns:
         raise InputError(
             f"payloads() takes a DataFrame of batch(raw=True), got one with the columns "

@@ -12,9 +12,6 @@
 `query`         the handle that `start()` returns
 `builder`       ``flow.live(spark).read(...).write(...).start()``
 ==============  ====================================================================
+
+Importing this package imports none of them: most need the extra ``spark``, and `listener` does not.
 """
-
-from emberflow.runners.live.builder import LiveBuilder
-from emberflow.runners.live.query import LiveQuery
-
-__all__ = ["LiveBuilder", "LiveQuery"]
