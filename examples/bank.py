@@ -1,13 +1,13 @@
 """A bank: deposits, withdrawals and transfers, and no balance below zero.
 
-Two states that change together: the balance of each account, and its last ten operations. A transfer
-takes from one account and gives to another, which may be on two workers; either all four updates
-happen or none. `check=` is what has to hold of a balance. Nobody locks anything: orders take effect
-in the order of their times, as if one after another.
+Two states change together: the balance of each account, and its last ten operations. A transfer
+takes from one account and gives to another, possibly on two workers; either all four updates happen
+or none. `check=` has to hold for every new balance. There are no locks: orders take effect in the
+order of their times, as if one after another.
 
-Who asks for the balance and the last operations of some accounts, at whatever moment, is told what
-fits: one read over both states, as of one time. Here it is asked of a simulated run on three workers;
-of a live one it is ``query.read(STATEMENT)``.
+A query reads the balance and the last operations of some accounts together, at any moment, and they
+always match: it is one read over both states, as of one time. Here a simulated run on three workers
+answers it; for a live query it is ``query.read(STATEMENT)``.
 
     $ python examples/bank.py
     done
@@ -91,7 +91,7 @@ def noted(operations: tuple[Entry, ...], entry: Entry) -> tuple[Entry, ...]:
     return (*operations, entry)[-OPERATIONS_KEPT:]
 
 
-#: What a query of both states asks for.
+#: A query of both states.
 STATEMENT = {"accounts": ["ada", "bob"], "history": ["ada", "bob"]}
 
 

@@ -1,12 +1,11 @@
 """Sessions: the clicks of a user, as long as the next one comes within half an hour.
 
-A session speaks once, when it closes: half an hour after its last click. That is no timer of the
-machine but an item that the flow schedules for that time, so the output is the same whenever, and
-wherever, it runs.
+A session gives one output, when it closes: half an hour after its last click. The close is not a
+timer of the machine. The flow schedules an item for that time, so the output is the same on every run.
 
 Ada's click of minute 25 comes last in the list: her phone had been in a tunnel. Her clicks of
-minutes 5 and 40 are more than half an hour apart, and only this one makes them one session. It is
-where its time says, as if it had come in time.
+minutes 5 and 40 are more than half an hour apart, and only this click makes them one session. The
+flow processes it at its own time, as if it had come in time.
 
     $ python examples/click_sessions.py
     bob   7 to 10     3 minutes  start, prices

@@ -107,8 +107,8 @@ def differences(versions: tuple[Document, ...]) -> list[Posting]:
     after = Counter(current.text.split())
     return [
         Posting(word, current.id, current.version, after[word])
-        # Sorted: the order of a set of strings is another one in every process, and the order of
-        # the output would be too.
+        # Sorted: the order of a set of strings differs from process to process, and the order of
+        # the output would too.
         for word in sorted(before.keys() | after.keys())
         if before[word] != after[word]
     ]
@@ -208,7 +208,7 @@ def generated_documents(n: int, words_per_document: int, seed: int) -> Iterator[
         if number not in texts:
             texts[number] = words(words_per_document)
         else:
-            # An edit: a stretch of up to a quarter of the text gives way to another.
+            # An edit: other words replace up to a quarter of the text.
             text = texts[number]
             longest = max(1, words_per_document // 4)
             start = random.randrange(max(1, len(text)))

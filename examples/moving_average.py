@@ -1,12 +1,12 @@
 """A moving average per sensor, in two ways: of the last readings, and of the last minutes.
 
-- By number: `group(window=3)` is a moving window as it is; a `map` takes the mean.
-- By time: `window(Sliding(10, slide=5))` is all of 10 minutes, anew every 5. With `emit="close"`
-  each window speaks once, when it ends.
+- By number: `group(window=3)` is a moving window; a `map` takes the mean.
+- By time: `window(Sliding(10, slide=5))` covers 10 minutes, and a new window begins every 5. With
+  `emit="close"` each window gives one output, when it ends.
 
-Time is the time of the reading, never that of the clock on the wall. The kitchen sent its reading
-of minute 4 last. It counts where it belongs, in the list of the last three as well as in the
-window from 0 to 10, and there was no lateness to allow for and no watermark to set.
+Time is the time of the reading, never that of the wall clock. The kitchen sent its reading of minute 4
+last. It counts at its own time, in the last three readings as well as in the window from 0 to 10. The
+flow needs no allowed lateness and no watermark for that.
 
     $ python examples/moving_average.py
     mean of the last 3 readings

@@ -61,7 +61,7 @@ ORDERS = [
     Order(20, 2, "bob", "jam", 1, 5),
     Order(70, 3, "ada", "tea", 3, 3),
     Order(80, 4, "bob", "jam", 2, 5),
-    Order(90, 5, "eve", "tea", 1, 3),  # a customer that nobody told us of
+    Order(90, 5, "eve", "tea", 1, 3),  # an unknown customer
 ]
 PAYMENTS = [Payment(22, 1), Payment(95, 2), Payment(105, 4)]
 

@@ -1,9 +1,9 @@
 """Seats under contention: everybody wants the same few, several at once, side by side.
 
-A party books all its seats or none. Who comes first is decided by the times of the requests alone,
-however many workers there are and however late a request arrives at one of them: a booking that was
-presumed and is taken back is seen by nobody. The last lines show it: the same requests, on one to
-eight workers over slow links, give the same bookings.
+A party books all its seats or none. Only the times of the requests decide who comes first, however
+many workers there are and however late a request arrives at one of them. If a worker takes back a
+booking that it had assumed, nobody has seen it. The last lines show this: the same requests, on one
+to eight workers over slow links, give the same bookings.
 
     $ python examples/seats.py
     ada has 1A and 1B

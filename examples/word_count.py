@@ -1,15 +1,15 @@
 """Word count twice: with `reduce`, and by hand, to see what `reduce` is made of.
 
-Emberflow's operations keep no state that you can't see. The count of a word is an item like any
-other: an *accumulator* that goes round a cycle and meets the next occurrence of its word in a
-grouping of window 2. Items are in a total order, and an accumulator stands right behind the
-occurrence that it was made of, so the tuples can tell what is still to be counted:
+Emberflow's operations keep no hidden state. The count of a word is an item like any other: an
+*accumulator* that goes round a cycle and meets the next occurrence of its word in a grouping of
+window 2. Items are in a total order, and an accumulator comes right behind the occurrence that it was
+made of. So a tuple tells what is still to be counted:
 
 - a single occurrence starts an accumulator;
 - an accumulator and an occurrence behind it make the next accumulator;
-- an occurrence and an accumulator behind it: that one has been counted, nothing to do.
+- an occurrence and an accumulator behind it: the occurrence has been counted, nothing to do.
 
-Below, `m` is a mapped word (an occurrence), `a` is an accumulator, and a dog comes by twice.
+Below, `m` is a mapped word (an occurrence), `a` is an accumulator, and the word dog occurs twice.
 
     $ python examples/word_count.py
     with reduce: dog 1, dog 2
@@ -64,8 +64,8 @@ counts.sink("with_reduce")
 # ... and what it stands for.
 again = flow.loop()
 tuples = ef.merge(words.map(mapped), again).key_by(lambda entry: entry.word).group(window=2)
-# Of several readers of a stream the first one written comes first in the order, together with all
-# that it causes. Written after `combined`, this sink would get a tuple after those it led to.
+# If a stream has several readers, the first one in the program comes first in the order, with all
+# that it causes. Written after `combined`, this sink would get a tuple after the tuples it led to.
 tuples.sink("tuples")
 feedback, output = tuples.flat_map(combined).broadcast(2)
 again.close(feedback)
@@ -79,7 +79,7 @@ def main() -> None:
     print()
     for stage, entries in enumerate(outputs["tuples"], start=1):
         window = f"({' | '.join(map(str, entries))})"
-        # Functions of a flow are pure: to ask `combined` again gives what the flow got.
+        # Functions of a flow are pure: calling `combined` again gives what the flow got.
         made = ", ".join(map(str, combined(entries)))
         print(f"{stage}. {window:21} -> {made or 'nothing'}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 from pathlib import Path
@@ -404,22 +403,3 @@ def test_a_batch_over_the_log_of_a_front_gives_what_live_gave(
             ef.front_log(spark, tmp_path, "pairs", source=other).count()
     with pytest.raises(InputError, match="has no log of a front 'others'"):
         ef.front_log(spark, tmp_path, "others")
-
-
-def test_what_the_document_shows_is_what_happens(
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """As in tests/test_docs.py; these blocks need Spark."""
-    document = Path(__file__).parents[2] / "docs" / "backfill.md"
-    blocks = re.findall(r"^```py\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) > 3
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "block of backfill.md", "spark": spark}
-    for block in blocks:
-        capsys.readouterr()
-        exec(compile(block, str(document), "exec"), names)
-        printed = capsys.readouterr().out.splitlines()
-        assert printed == re.findall(r"^# (\[.*)$", block, re.MULTILINE)
