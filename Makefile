@@ -7,14 +7,16 @@ STAMP := $(VENV)/.installed
 # Spark starts its Python workers with the system's Python unless it is told otherwise.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
-# Another Spark, or other modules, would take the place of the locked ones.
-unexport SPARK_HOME PYTHONPATH
+# Another Spark, or other modules, would take the place of the locked ones. Without bytecode files
+# each of the hundreds of processes of a test run would compile all modules again.
+unexport SPARK_HOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 # Most JVMs of the tests end before it pays to compile what they run twice.
 BRIEF_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
-# Two processes: Spark's tests take one, everything else the other.
-PYTEST_ARGS ?= -n 2 --dist loadgroup
+# Three processes, for two cores: one has a Spark session for batch, one has another for live queries,
+# the third has all else; see tests/conftest.py. A test that waits does not idle a core.
+PYTEST_ARGS ?= -n 3 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-batch bench-kafka soak lock clean
@@ -44,7 +46,11 @@ format: $(STAMP) ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: setup ## simulate many seeds, without and with crashes; kill for real: make soak SEEDS=100000 CONTRACT=10 FAULTS=10
+soak: setup ## all tests with all their seeds, then many more seeds and kills: make soak SEEDS=100000 CONTRACT=10 FAULTS=10
+	@scripts/ensure-postgres
+	@scripts/ensure-kafka
+	EMBERFLOW_SOAK=1 SPARK_SUBMIT_OPTS="$(BRIEF_JVM)" SPARK_DAEMON_JAVA_OPTS="$(BRIEF_JVM)" \
+		scripts/ensure-java $(BIN)/python -m pytest $(PYTEST_ARGS)
 	for drawn in "" --transactions --queries --histories; do \
 	  for crashes in "" --crashes; do \
 	    $(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $$drawn $$crashes || exit 1; \

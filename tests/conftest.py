@@ -1,11 +1,15 @@
-"""One local Spark session and one Kafka broker, each shared by all tests that use it."""
+"""Spark sessions and Kafka brokers that tests share, and which process runs which test.
+
+`make test` has three processes for two cores, so that a test that waits does not idle a core. Two of
+them have a Spark session each: one for batch, one for live queries. The third has everything else;
+whichever of the first two is done helps it. The tests that take longest are begun first.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,17 +19,26 @@ from tests.adapters.kafka_broker import JARS, KafkaBroker, running_broker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_TESTS = Path(__file__).parent / "spark"
+#: The tests of these modules share the session for batch; all other tests on Spark share the other.
+BATCH = {
+    "test_backfill",
+    "test_batch",
+    "test_checkpoint_parts",
+    "test_contract",
+    "test_setup",
+    "test_sql_over_state",
+}
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # A session takes seconds to start, and two would compete for the cores. With `--dist loadgroup`
-    # all these tests run in the same process. Tests elsewhere that use the session have the same
-    # mark.
+    # A session takes seconds to start. With `--dist loadgroup` the tests of a group run in one
+    # process, and so with one session. A test has one group at most: xdist would join the names.
     for item in items:
-        if SPARK_TESTS in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if "spark" in getattr(item, "fixturenames", ()):
+            group = "batch" if item.path.stem in BATCH else "live"
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
 
 @pytest.fixture(scope="session")

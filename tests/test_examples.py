@@ -77,8 +77,8 @@ def ran(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        # In the group of Spark's tests, so that no two sessions compete for the cores.
-        pytest.param(name, marks=pytest.mark.xdist_group("spark")) if name == "demo" else name
+        # With Spark's own tests, so that no two sessions fight for the cores.
+        pytest.param(name, marks=pytest.mark.early) if name == "demo" else name
         for name in NAMES
     ],
 )

@@ -14,7 +14,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # With `--dist loadgroup` all of these run in one process, and so with one server.
     for item in items:
         for server in ("postgres", "kafka"):
-            if server in getattr(item, "fixturenames", ()):
+            grouped = item.get_closest_marker("xdist_group") is not None
+            if server in getattr(item, "fixturenames", ()) and not grouped:
                 item.add_marker(pytest.mark.xdist_group(server))
 
 

@@ -29,6 +29,7 @@ from emberflow.values.item import Place
 from tests.batch.local import BUS, cut, ends
 from tests.batch.test_transactions import random_case as random_transactions_or_one_key
 from tests.batch.test_transactions import reference_of
+from tests.effort import tried
 from tests.engine.test_cut import CuttingLink, Watched, check_state, watched
 from tests.strategies import Elements, random_flow
 
@@ -115,7 +116,7 @@ def gone_on(
     return released
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", range(tried("flows handed over from batch") // 20))
 def test_a_backfill_and_a_run_from_its_cut_are_one_run(block: int, tmp_path: Path) -> None:
     states = scheduled = 0
     for seed in range(20 * block, 20 * block + 20):
@@ -135,7 +136,7 @@ def test_a_backfill_and_a_run_from_its_cut_are_one_run(block: int, tmp_path: Pat
     assert scheduled > 1
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", range(tried("transactions handed over from batch") // 20))
 def test_transactions_are_handed_over_too(block: int, tmp_path: Path) -> None:
     told = 0
     for seed in range(20 * block, 20 * block + 20):

@@ -8,7 +8,6 @@ sinks say which one.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,15 +17,14 @@ from random import Random
 from typing import Any
 
 import emberflow as ef
+from tests.effort import CONTRACT_ROUND, SOAK
 from tests.strategies import Elements, random_flows_together
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-#: `make soak` runs this repeatedly with other random flows; 0 in every test run.
-ROUND = int(os.environ.get("EMBERFLOW_CONTRACT_ROUND", "0"))
-
-#: Seeds of random flows that run together.
-TOGETHER = (range(12 * ROUND, 12 * ROUND + 6), range(12 * ROUND + 6, 12 * ROUND + 12))
+#: Seeds of random flows that run together. A round of a soak has twelve of its own.
+FIRST = 12 * CONTRACT_ROUND
+TOGETHER = [range(FIRST, FIRST + 6), range(FIRST + 6, FIRST + 12)][: 2 if SOAK else 1]
 
 
 @dataclass(frozen=True)

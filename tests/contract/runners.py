@@ -17,8 +17,9 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.rows.codec import decode
 from emberflow.rows.inputs import Rows
-from tests.contract.cases import ROUND, Case
+from tests.contract.cases import Case
 from tests.contract.outputs import Bytes, as_bytes, by_partition
+from tests.effort import SOAK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +106,7 @@ def asked_of_batch(case: Case, partitions: int) -> list[str]:
     test run takes each with one number of partitions; `make soak` takes all with all.
     """
     names = list(case.flow.graph().sinks)
-    if len(names) < len(PARTITIONS) or ROUND:
+    if len(names) < len(PARTITIONS) or SOAK:
         return names
     return names[PARTITIONS.index(partitions) :: len(PARTITIONS)]
 

@@ -38,7 +38,7 @@ def test_the_cases_have_output_and_partitions() -> None:
 @pytest.mark.parametrize(
     "runner",
     [
-        pytest.param(name, marks=[pytest.mark.xdist_group("spark")] if runner.on_spark else [])
+        pytest.param(name, marks=[pytest.mark.xdist_group("batch")] if runner.on_spark else [])
         for name, runner in RUNNERS.items()
     ],
 )

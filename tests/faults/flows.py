@@ -7,10 +7,13 @@ document's bucket, which shows a wrong order.
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import emberflow as ef
+from emberflow import sinks
+from emberflow.values.hashing import key_hash, owner
 
 WORDS = 40
 VOCABULARY = 300
@@ -48,3 +51,13 @@ def plain(payloads: list[Any]) -> list[Any]:
     if isinstance(payloads, list | tuple):
         return [plain(payload) for payload in payloads]
     return payloads
+
+
+def check_files(folder: Path, expected: dict[str, list[Any]]) -> None:
+    """What `sinks.Files` hold of the flow is what the reference gives, in every partition."""
+    for name in ("pairs", "windows"):
+        assert sinks.read_files(folder / name) == plain(expected[name])
+    for partition in range(3):
+        assert sinks.read_files(folder / "counts", partition) == [
+            plain(held) for held in expected["counts"] if owner(key_hash(held[1]), 3) == partition
+        ]

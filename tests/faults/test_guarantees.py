@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -13,15 +14,16 @@ import emberflow as ef
 from emberflow import fronts, guarantees, sinks
 from emberflow.checkpoint.logs.front_log import read_log
 from emberflow.commands.audit import audit
-from tests.faults.test_kills import SECONDS, killed_worker, until
+from tests.faults.test_kills import SECONDS, held_back, kill_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 KILLS = 2
-NUMBERS = list(range(400))
+NUMBERS = list(range(300))
+RATE = 100
 
 
 def parted() -> ef.Flow:
@@ -36,6 +38,15 @@ def counted() -> ef.Flow:
     numbers = flow.front("numbers").key_by(lambda number: number % 3)
     numbers.count().map(list).sink("out")
     return flow
+
+
+def all_killed(folder: Path) -> Path:
+    """The file that says so: until it is there, the last number is not given."""
+    return folder / "all killed"
+
+
+def arriving(folder: Path) -> fronts.Iterable:
+    return fronts.Iterable(held_back(NUMBERS, all_killed(folder)), rate=RATE, arrival=True)
 
 
 def killed(
@@ -60,9 +71,8 @@ def killed(
         .start()
     )
     try:
-        for kill in range(KILLS):
-            killed_worker(query, dice)
-            until(lambda: len(query.recoveries) > kill, "the loss to be noticed", 60)  # noqa: B023
+        kill_workers(query, dice, KILLS)
+        all_killed(folder).touch()
         assert query.awaitTermination(SECONDS)
     finally:
         query.stop()
@@ -77,8 +87,7 @@ def logged(folder: Path, given: Sequence[Any]) -> list[ef.At[Any]]:
 
 
 def test_at_least_once_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    front = fronts.Iterable(NUMBERS, rate=100, arrival=True)
-    held = killed(spark, parted(), tmp_path, front, "at-least-once")
+    held = killed(spark, parted(), tmp_path, arriving(tmp_path), "at-least-once")
     verdict = guarantees.judge(parted(), {"numbers": NUMBERS}, {"out": held}, KILLS)
     assert verdict.at_least_once, verdict
 
@@ -86,9 +95,8 @@ def test_at_least_once_loses_nothing(spark: SparkSession, tmp_path: Path) -> Non
 def test_at_most_once_repeats_nothing_and_loses_elements_whole(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    front = fronts.Iterable(NUMBERS, rate=100, arrival=True)
-    # No cut between the kills: what the first kill lost stays lost when the second life begins.
-    held = killed(spark, counted(), tmp_path, front, "at-most-once", interval=60_000)
+    # No cut between the kills: what was lost at the first stays lost when the second begins there.
+    held = killed(spark, counted(), tmp_path, arriving(tmp_path), "at-most-once", interval=60_000)
     entered = logged(tmp_path, NUMBERS)
     assert len(entered) == len(NUMBERS)
     verdict = guarantees.judge(counted(), {"numbers": entered}, {"out": held}, KILLS)
@@ -115,11 +123,17 @@ def test_exactly_once_is_what_an_audit_of_logs_and_files_finds(
 
 
 class Slowly(fronts.Files):
-    """Slow enough that there is something left to kill."""
+    """So that there is something left to kill; the last line only when all are killed."""
 
     def read(self, partition: int, position: Any) -> Any:
-        import time
-
         for element in super().read(partition, position):
-            time.sleep(0.008)
+            time.sleep(1 / RATE)
+            deadline = time.monotonic() + SECONDS
+            while (
+                element is not None
+                and element.payload == NUMBERS[-1]
+                and not all_killed(self.folder.parent).exists()
+                and time.monotonic() < deadline
+            ):
+                time.sleep(0.01)
             yield element

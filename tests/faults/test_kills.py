@@ -1,7 +1,8 @@
 """Processes killed at random moments: the sinks hold exactly the reference's bytes.
 
-Twenty kills in all: of Python workers, of an executor's JVM, of the sink's database server and of
-the driver. One worker is only stopped, is replaced, and then finds itself fenced.
+Python workers, the sink's database server and the driver are killed; and a worker that is only
+stopped, is given up, and comes back to find itself fenced. The JVM of an executor is killed here in
+`make soak`, and on every run in `tests/spark/test_clusters.py`, where there is a cluster anyway.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -25,18 +26,17 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.supervisor import LIVES_WITHOUT_PROGRESS_MAX, PoisonedError
-from emberflow.values.hashing import key_hash, owner
 from tests.adapters.postgres_server import PostgresServer, running_server
-from tests.faults.flows import documents, index_flow, plain
+from tests.effort import FAULTS_ROUND, SOAK
+from tests.faults.flows import check_files, documents, index_flow, plain
+from tests.spark.clusters import executor_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SECONDS = 240
-#: Each number gives other random moments: `make soak FAULTS=10` tries ten.
-ROUND = int(os.environ.get("EMBERFLOW_FAULTS_ROUND", "0"))
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,20 +45,14 @@ def until(true: Callable[[], object], what: str, seconds: float = SECONDS) -> No
     while not true():
         if time.monotonic() > deadline:
             raise TimeoutError(what)
-        time.sleep(0.005)
-
-
-def check_files(folder: Path, expected: dict[str, list[Any]]) -> None:
-    for name in ("pairs", "windows"):
-        assert sinks.read_files(folder / name) == plain(expected[name])
-    for partition in range(3):
-        assert sinks.read_files(folder / "counts", partition) == [
-            plain(held) for held in expected["counts"] if owner(key_hash(held[1]), 3) == partition
-        ]
+        time.sleep(0.01)
 
 
 def killed_worker(query: LiveQuery, dice: Random, signal_: int = signal.SIGKILL) -> int:
-    """Signal one of the workers at a random moment of the present life; return its process id."""
+    """Hit one of the workers at a random moment of the present life; its process id.
+
+    0 where nobody was hit, because the life or the query was over when the moment came.
+    """
 
     def running() -> list[int] | None:
         progress = query.lastProgress
@@ -77,26 +71,43 @@ def killed_worker(query: LiveQuery, dice: Random, signal_: int = signal.SIGKILL)
     return pid
 
 
+def held_back(given: Sequence[Any], may_end: Path, last: int = 1) -> Callable[[], Iterator[Any]]:
+    """The elements; the last ones only once there is a file, so that no kill comes after the end."""
+
+    def elements() -> Iterator[Any]:
+        yield from given[:-last]
+        deadline = time.monotonic() + SECONDS
+        while not may_end.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield from given[-last:]
+
+    return elements
+
+
+def kill_workers(query: LiveQuery, dice: Random, kills: int) -> None:
+    """Kill one worker after another; each at a moment of a life of its own."""
+    for kill in range(kills):
+        while not killed_worker(query, dice):
+            assert query.isActive, "it was over before all were killed"
+        until(lambda: len(query.recoveries) > kill, "the loss of a worker to be noticed", 120)  # noqa: B023
+
+
 @pytest.mark.parametrize("arrival", [False, True], ids=["own times", "times of arrival"])
 def test_workers_are_killed(spark: SparkSession, tmp_path: Path, arrival: bool) -> None:
     kills = 4
-    dice = Random(f"workers {arrival} {ROUND}")
-    given = documents(1_200)
+    dice = Random(f"workers {arrival} {FAULTS_ROUND}")
+    count = 1_200 if SOAK else 400
+    given = documents(count)
     all_killed = tmp_path / "all killed"
-
-    def held_back() -> Iterator[Any]:
-        """So that the last kill does not come when all is done, which no query would notice."""
-        yield from given[:-1]
-        deadline = time.monotonic() + SECONDS
-        while not all_killed.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        yield given[-1]
-
-    # The front's log has the times of the elements; the reference uses them too.
+    # The times that elements got are in the front's log, and are the reference's too.
     query = (
         index_flow()
         .live(spark)
-        .read(documents=fronts.Iterable(held_back, rate=100, arrival=arrival))
+        .read(
+            documents=fronts.Iterable(
+                held_back(given, all_killed), rate=count / 12, arrival=arrival
+            )
+        )
         .write(**{name: sinks.Files(tmp_path / name) for name in ("counts", "pairs", "windows")})
         .option("workers", 2)
         .option("checkpointLocation", tmp_path / "checkpoint")
@@ -105,9 +116,7 @@ def test_workers_are_killed(spark: SparkSession, tmp_path: Path, arrival: bool) 
         .start()
     )
     try:
-        for kill in range(kills):
-            killed_worker(query, dice)
-            until(lambda: len(query.recoveries) > kill, "the loss of a worker to be noticed", 60)  # noqa: B023
+        kill_workers(query, dice, kills)
         all_killed.touch()
         assert query.awaitTermination(SECONDS)
     finally:
@@ -123,12 +132,12 @@ def test_workers_are_killed(spark: SparkSession, tmp_path: Path, arrival: bool) 
 
 
 def test_a_worker_that_was_only_stopped_is_fenced(spark: SparkSession, tmp_path: Path) -> None:
-    dice = Random(f"stopped {ROUND}")
-    given = documents(500)
+    dice = Random(f"stopped {FAULTS_ROUND}")
+    given = documents(500 if SOAK else 250)
     query = (
         index_flow()
         .live(spark)
-        .read(documents=fronts.Iterable(given, rate=150))
+        .read(documents=fronts.Iterable(given, rate=len(given) / 3))
         .write(**{name: sinks.Files(tmp_path / name) for name in ("counts", "pairs", "windows")})
         .option("workers", 2)
         .option("checkpointLocation", tmp_path / "checkpoint")
@@ -156,18 +165,12 @@ def test_an_element_that_kills_its_process_does_not_do_so_for_ever(
             os.kill(os.getpid(), signal.SIGKILL)  # like a crash in a C library
         return number
 
-    def held_back() -> Iterator[int]:
-        """Otherwise the first life might die before earlier output is final, and the next get further."""
-        yield from range(poison)
-        deadline = time.monotonic() + SECONDS
-        while not all_ahead_is_final.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        yield from range(poison, 100)
-
     flow.front("numbers").map(look).sink("out")
+    # Else the first life might be lost before all ahead is final, and the next get further.
+    numbers = held_back(range(100), all_ahead_is_final, last=100 - poison)
     query = (
         flow.live(spark)
-        .read(numbers=fronts.Iterable(held_back))
+        .read(numbers=fronts.Iterable(numbers))
         .write(out=sinks.Files(tmp_path / "out"))
         .option("workers", 1)
         .option("checkpointLocation", tmp_path / "checkpoint")
@@ -199,14 +202,14 @@ def server() -> Iterator[PostgresServer]:
 def test_the_database_of_the_sink_is_killed(
     spark: SparkSession, tmp_path: Path, server: PostgresServer
 ) -> None:
-    dice = Random(f"database {ROUND}")
-    given = documents(600)
+    dice = Random(f"database {FAULTS_ROUND}")
+    given = documents(600 if SOAK else 300)
     flow = ef.Flow("to a database")
     words = flow.front("documents").flat_map(lambda document: document[1])
     words.key_by(lambda word: word).count().map(list).sink("counts")
     query = (
         flow.live(spark)
-        .read(documents=fronts.Iterable(given, rate=150))
+        .read(documents=fronts.Iterable(given, rate=len(given) / 4))
         .write(counts=sinks.Postgres(server.dsn, "counts"))
         .option("workers", 2)
         .option("checkpointLocation", tmp_path)
@@ -266,13 +269,14 @@ class Program:
         self._log.close()
 
 
+@pytest.mark.early
 def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path) -> None:
-    """Only the driver's process: its JVM and workers have to notice by themselves."""
-    dice = Random(f"driver {ROUND}")
-    count = 400 if ROUND else 200
+    """Only the driver's own process: its JVM and workers have to notice by themselves."""
+    dice = Random(f"driver {FAULTS_ROUND}")
+    count = 400 if SOAK else 200
     programs: list[Program] = []
     try:
-        for _ in range(5 if ROUND else 1):
+        for _ in range(5 if SOAK else 1):
             program = Program("local[2]", tmp_path, count, 40)
             programs.append(program)
             assert program.line()[:1] == ["running"]
@@ -290,13 +294,15 @@ def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path)
     check_files(tmp_path, ef.run(index_flow(), documents=documents(count)))
 
 
+@pytest.mark.early
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it; test_clusters kills one on every run")
 def test_executors_are_killed(tmp_path: Path) -> None:
     """The JVM of an executor of a local cluster, with the Python worker that it runs."""
-    dice = Random(f"executors {ROUND}")
-    count = 500 if ROUND else 250
+    dice = Random(f"executors {FAULTS_ROUND}")
+    count = 500 if SOAK else 250
     program = Program("local-cluster[2,1,512]", tmp_path, count, 40)
     try:
-        for _ in range(4 if ROUND else 1):
+        for _ in range(4 if SOAK else 1):
             line = program.line()
             assert line[:1] == ["running"], (tmp_path / "log").read_text()[-3_000:]
             time.sleep(dice.uniform(0.1, 1.0))
@@ -308,12 +314,3 @@ def test_executors_are_killed(tmp_path: Path) -> None:
     finally:
         program.end()
     check_files(tmp_path, ef.run(index_flow(), documents=documents(count)))
-
-
-def executor_of(pid: int) -> int:
-    """The JVM of a Python worker: the first of its ancestors that is not a Python process."""
-    while True:
-        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(") ")
-        if "java" in name:
-            return pid
-        pid = int(rest.split()[1])

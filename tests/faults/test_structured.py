@@ -23,18 +23,19 @@ import pytest
 
 import emberflow as ef
 from emberflow.checkpoint.logs.front_log import read_log
+from tests.effort import SOAK
 from tests.faults.structured_program import lines_front, word_flow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = [pytest.mark.xdist_group("structured"), pytest.mark.timeout(1_800)]
+pytestmark = pytest.mark.timeout(1_800)
 
 ROOT = Path(__file__).parents[2]
 #: Long enough for a busy machine; Spark itself gives a Python process 10.
 SECONDS = 600
-FILES = 12
+FILES = 12 if SOAK else 6
 COLUMNS = "word string, n long, _time long, _path binary"
 
 
@@ -97,6 +98,7 @@ class Streams:
         )
         return (
             lines.writeStream.format("emberflow")
+            .trigger(processingTime="200 milliseconds")
             .option("query", self._name)
             .option("front", "lines")
             .option("checkpointLocation", str(self._folder / "writing"))
@@ -195,22 +197,23 @@ def test_everybody_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     name = f"words {uuid.uuid4()}"
     lines = [[f"file{number} line{row} every" for row in range(5)] for number in range(FILES)]
     (tmp_path / "in").mkdir()
-    add_files(tmp_path, lines, range(4))
+    third = FILES // 3
+    add_files(tmp_path, lines, range(third))
     drivers = [Driver(name, tmp_path)]
     streams: Streams | None = None
     try:
         workers = drivers[0].running()
         streams = Streams(spark, name, tmp_path)
-        streams.until(lambda: batches_in(tmp_path) >= 2, "the first batches")
+        streams.until(lambda: batches_in(tmp_path) >= third // 2, "the first batches")
         os.kill(workers[0], signal.SIGKILL)
         streams.restart_writing()
-        streams.until(lambda: batches_in(tmp_path) == 4, "batches while workers are replaced")
+        streams.until(lambda: batches_in(tmp_path) == third, "batches while workers are replaced")
         streams.until(lambda: batches_out(tmp_path) >= 1, "output")
         streams.restart_reading()
-        add_files(tmp_path, lines, range(4, 8))
-        streams.until(lambda: batches_in(tmp_path) >= 6, "more batches")
+        add_files(tmp_path, lines, range(third, 2 * third))
+        streams.until(lambda: batches_in(tmp_path) >= third + third // 2, "more batches")
         drivers[0].kill()
-        add_files(tmp_path, lines, range(8, FILES))
+        add_files(tmp_path, lines, range(2 * third, FILES))
         drivers.append(Driver(name, tmp_path))
         drivers[1].running()
         streams.until(lambda: batches_in(tmp_path) == FILES, "all batches")

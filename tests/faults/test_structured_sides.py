@@ -22,14 +22,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 import emberflow as ef
 from emberflow.datasource import stream_writer as writing
 from emberflow.datasource.source import EmberflowSource
+from tests.effort import SOAK
 from tests.faults.structured_program import word_flow
-from tests.faults.test_kills import ROUND
 from tests.faults.test_structured import Driver, taken_in
 
 pytestmark = [
-    pytest.mark.xdist_group("structured"),
+    pytest.mark.early,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not ROUND, reason="takes a minute, and `make soak` has it"),
+    pytest.mark.skipif(not SOAK, reason="takes a minute, and `make soak` has it"),
 ]
 
 BATCHES = 40

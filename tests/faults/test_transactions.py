@@ -22,26 +22,28 @@ from emberflow import fronts, sinks
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.guarantees.isolation import find_anomalies, find_disorder
 from emberflow.runners.live.query import LiveQuery
-from tests.faults.test_kills import ROUND, SECONDS, killed_worker, until
+from tests.effort import FAULTS_ROUND, SOAK
+from tests.faults.test_kills import SECONDS, kill_workers, killed_worker, until
 from tests.isolation.appending import appending_flow, drawn_work, recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_history_under_kills_is_serializable(spark: SparkSession, tmp_path: Path) -> None:
-    """It is complete, too: each transaction appears once, committed with all effects or rejected."""
-    dice = Random(f"history {ROUND}")
+    """Complete, too: each transaction is told once, as committed with all that it did, or rejected."""
+    dice = Random(f"history {FAULTS_ROUND}")
     keys, more_keys, kills = 20, 2, 3
-    elements = drawn_work(dice, count=900, keys=keys, more_keys=more_keys, looks=10)
+    count = 900 if SOAK else 450
+    elements = drawn_work(dice, count=count, keys=keys, more_keys=more_keys, looks=10)
     flow = appending_flow(keys, more_keys)
     query = (
         flow.live(spark)
         .read(
-            left=fronts.Iterable(elements["left"], rate=80),
-            right=fronts.Iterable(elements["right"], rate=80),
+            left=fronts.Iterable(elements["left"], rate=count / 11),
+            right=fronts.Iterable(elements["right"], rate=count / 11),
             looks=fronts.Iterable(elements["looks"]),
         )
         .write(**{name: sinks.Files(tmp_path / name) for name in flow.graph().sinks})
@@ -51,10 +53,7 @@ def test_a_history_under_kills_is_serializable(spark: SparkSession, tmp_path: Pa
         .start()
     )
     try:
-        for kill in range(kills):
-            while not killed_worker(query, dice):
-                assert query.isActive, "it was over before all were killed"
-            until(lambda: len(query.recoveries) > kill, "the loss of a worker to be noticed", 120)  # noqa: B023
+        kill_workers(query, dice, kills)
         assert query.awaitTermination(SECONDS)
     finally:
         query.stop()
@@ -135,7 +134,7 @@ def observed(query: LiveQuery, location: Path) -> Iterator[tuple[str, dict[int, 
 
 
 def test_money_is_neither_made_nor_lost(spark: SparkSession, tmp_path: Path) -> None:
-    dice = Random(f"money {ROUND}")
+    dice = Random(f"money {FAULTS_ROUND}")
     location = tmp_path / "checkpoint"
     flow = bank()
     query = (
@@ -161,7 +160,7 @@ def test_money_is_neither_made_nor_lost(spark: SparkSession, tmp_path: Path) -> 
         return len(query.recoveries) >= lives
 
     try:
-        for lives in range(1, 4):
+        for lives in range(1, 4 if SOAK else 3):
             while not killed_worker(query, dice):
                 assert query.isActive, query.exception()
             until(partial(recovered, lives), "the loss of a worker to be noticed", 120)

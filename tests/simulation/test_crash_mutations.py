@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
+from tests.effort import tried
 from tests.simulation.cases import WrongError
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 from tests.simulation.crash_mutations import CRASH_MUTATIONS, CrashMutation
+from tests.simulation.hunt import caught
 
 
 @pytest.mark.parametrize("mutation", CRASH_MUTATIONS, ids=lambda mutation: mutation.name)
 def test_it_is_caught(mutation: CrashMutation, monkeypatch: pytest.MonkeyPatch) -> None:
     machines = mutation.make(monkeypatch) or {}
-    found = map(partial(wrong, **machines), islice(mutation.cases(), mutation.cases_most))
-    caught = next(filter(None, found), f"nobody noticed in {mutation.cases_most} cases")
-    assert re.search(mutation.caught_by, caught), caught
+    told = caught(mutation.name, mutation.cases(), partial(wrong, **machines), mutation.cases_most)
+    assert re.search(mutation.caught_by, told), told
 
 
 def wrong(case: CrashCase, **machines: Any) -> str | None:
@@ -32,5 +33,5 @@ def wrong(case: CrashCase, **machines: Any) -> str | None:
 
 def test_their_own_cases_are_right_without_them() -> None:
     for cases in {mutation.cases for mutation in CRASH_MUTATIONS}:
-        for case in islice(cases(), 10):
+        for case in islice(cases(), tried("cases of mutations of recovery, unbroken")):
             judged_with_crashes(case)

@@ -8,11 +8,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from tests.effort import tried
 from tests.simulation.cases import Case
 from tests.simulation.soak import traces
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(40)
+SEEDS = range(tried("traces of a seed"))
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

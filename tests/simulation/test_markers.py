@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from emberflow.engine.arrival.outputs import SnapshotGoneError
+from tests.effort import tried
+from tests.simulation.hunt import caught
 from tests.simulation.marked import Case, WrongError, judged
 from tests.simulation.marker_mutations import MUTATIONS, Mutation
 
-SEEDS = 600
+SEEDS = tried("simulated snapshots by markers")
 CASES_MOST = 400
 
 
@@ -27,9 +31,12 @@ def test_each_element_counts_once(first: int) -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_broken_one_is_caught(mutation: Mutation) -> None:
-    for number in range(CASES_MOST):
+    def wrong(case: Case) -> str | None:
         try:
-            judged(mutation.cases(number), mutation.hosts)
-        except (WrongError, SnapshotGoneError):
-            return
-    pytest.fail(f"nobody noticed in {CASES_MOST} cases")
+            judged(case, mutation.hosts)
+        except (WrongError, SnapshotGoneError) as error:
+            return type(error).__name__
+        return None
+
+    told = caught(mutation.name, map(mutation.cases, count()), wrong, CASES_MOST)
+    assert told in ("WrongError", "SnapshotGoneError"), told

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from tests.effort import tried
 from tests.simulation.cases import Case, WrongError, judged
+from tests.simulation.hunt import caught
 from tests.simulation.mutations import MUTATIONS, Mutation
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_it_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     machines = mutation.make(monkeypatch)
-    found = map(partial(wrong, **machines), islice(mutation.cases(), mutation.cases_most))
-    caught = next(filter(None, found), f"nobody noticed in {mutation.cases_most} cases")
-    assert re.search(mutation.caught_by, caught), caught
+    told = caught(mutation.name, mutation.cases(), partial(wrong, **machines), mutation.cases_most)
+    assert re.search(mutation.caught_by, told), told
 
 
 def wrong(case: Case, **machines: Any) -> str | None:
@@ -31,5 +32,5 @@ def wrong(case: Case, **machines: Any) -> str | None:
 
 def test_their_own_cases_are_right_without_them() -> None:
     for cases in {mutation.cases for mutation in MUTATIONS}:
-        for case in islice(cases(), 30):
+        for case in islice(cases(), tried("cases of mutations, unbroken")):
             judged(case)

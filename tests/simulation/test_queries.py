@@ -17,11 +17,14 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.questions import Question, Scan
 from emberflow.runners.simulation import CrashSimulation, Faults, Options, Simulation
 from emberflow.runners.simulation.queries import SimulatedRead
+from tests.effort import tried
 from tests.simulation.cases import WrongError, always_trimming
+from tests.simulation.hunt import caught
 from tests.simulation.queried import expected_answer, judged_with_queries
 from tests.simulation.query_mutations import BREAKS, Break
 
-SEEDS = 200
+SEEDS = tried("simulated queries of state")
+CRASH_SEEDS = tried("simulated queries of state with crashes")
 CHUNK = 25
 
 
@@ -37,7 +40,7 @@ def test_an_answer_is_the_state_of_the_reference_at_its_time(first: int) -> None
         judged_with_queries(seed)
 
 
-@pytest.mark.parametrize("first", range(0, 100, CHUNK))
+@pytest.mark.parametrize("first", range(0, CRASH_SEEDS, CHUNK))
 def test_crashes_change_no_answer(first: int) -> None:
     for seed in range(500_000 + first, 500_000 + first + CHUNK):
         judged_with_queries(seed, crashes=3)
@@ -60,13 +63,18 @@ def test_the_queries_are_worth_it() -> None:
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    for seed in range(80):
-        try:
-            judged_with_queries(seed)
-            judged_with_queries(500_050 + seed, crashes=3)
-        except WrongError:
-            return
-    pytest.fail("nobody noticed in 160 cases")
+    told = caught(broken.__name__.replace("_", " "), range(80), wrong, 80)
+    assert told == "WrongError", told
+
+
+def wrong(seed: int) -> str | None:
+    """Whether something is wrong with a seed, without crashes or with them."""
+    try:
+        judged_with_queries(seed)
+        judged_with_queries(500_050 + seed, crashes=3)
+    except WrongError as error:
+        return type(error).__name__
+    return None
 
 
 # --- Reduces, folds and aggregations -----------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A thousand seeds: random flows on random clusters, each against the reference.
+"""Random flows on random clusters, each against the reference: 200 seeds on every run.
 
 For more seeds, ``make soak``. A failing seed shows how to reproduce it.
 """
@@ -13,9 +13,10 @@ import pytest
 from emberflow.engine.messages import Effects, Frame
 from emberflow.engine.worker import budget as budget_module
 from emberflow.engine.worker.worker import Worker
+from tests.effort import tried
 from tests.simulation.cases import Case, judged
 
-SEEDS = 1000
+SEEDS = tried("simulated flows")
 CHUNK = 25
 
 

@@ -7,6 +7,7 @@ More seeds: ``python -m tests.simulation.soak --transactions``, with ``--crashes
 from __future__ import annotations
 
 import re
+from itertools import count
 from random import Random
 
 import pytest
@@ -15,7 +16,9 @@ import emberflow as ef
 from emberflow.engine.worker import budget as budget_module
 from emberflow.engine.worker import regions as cycles_module
 from emberflow.graph import transactions as transactional_module
+from tests.effort import tried
 from tests.simulation.cases import WrongError
+from tests.simulation.hunt import caught
 from tests.simulation.transaction_mutations import BREAKS, CRASH_BREAKS, Break
 from tests.simulation.transactional import (
     TransactionCase,
@@ -24,7 +27,7 @@ from tests.simulation.transactional import (
     transactions_with_crashes,
 )
 
-SEEDS = 100
+SEEDS = tried("simulated transactions")
 CRASH_SEEDS = 25
 CHUNK = 25
 CASES_OF_A_BREAK = 60
@@ -151,9 +154,9 @@ NOTICED = re.compile(
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    found = map(wrong, map(TransactionCase.of, range(CASES_OF_A_BREAK)))
-    caught = next(filter(None, found), f"nobody noticed in {CASES_OF_A_BREAK} cases")
-    assert NOTICED.search(caught), caught
+    cases = map(TransactionCase.of, count())
+    told = caught(broken.__name__.replace("_", " "), cases, wrong, CASES_OF_A_BREAK)
+    assert NOTICED.search(told), told
 
 
 def wrong(case: TransactionCase) -> str | None:
@@ -169,9 +172,9 @@ def wrong(case: TransactionCase) -> str | None:
 )
 def test_a_broken_cut_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-    found = map(wrong_with_crashes, range(300_000, 300_000 + CASES_OF_A_BREAK))
-    caught = next(filter(None, found), f"nobody noticed in {CASES_OF_A_BREAK} cases")
-    assert NOTICED.search(caught), caught
+    name, seeds = broken.__name__.replace("_", " "), count(300_000)
+    told = caught(name, seeds, wrong_with_crashes, CASES_OF_A_BREAK)
+    assert NOTICED.search(told), told
 
 
 def wrong_with_crashes(seed: int) -> str | None:

@@ -1,6 +1,6 @@
 """Live queries on clusters, in a program of its own, so that its JVM is not that of other tests.
 
-    python tests/spark/clusters.py local-cluster|standalone|connect FOLDER
+    python -m tests.spark.clusters local-cluster|standalone|connect FOLDER
 
 Each scenario compares live queries with the reference and prints what it saw as a line of JSON. It
 ends whatever it starts, and listens on loopback only.
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyspark
@@ -25,6 +28,8 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.runners.live.driver import cluster
 from emberflow.values.hashing import key_hash, owner
+from tests.effort import FAULTS_ROUND
+from tests.faults.flows import check_files, documents, index_flow
 
 SECONDS = 120
 END_SECONDS = 20
@@ -132,6 +137,52 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def executor_of(pid: int) -> int:
+    """The JVM that a Python worker works for: the first of its ancestors that is none of Python's."""
+    while True:
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(") ")
+        if "java" in name:
+            return pid
+        pid = int(rest.split()[1])
+
+
+def killed_executor(spark: SparkSession, folder: Path) -> int:
+    """Kill the JVM of an executor, with the Python workers that it runs; how often workers were lost.
+
+    The output is that of the reference all the same.
+    """
+    given = documents(200)
+    names = ("counts", "pairs", "windows")
+    query = (
+        index_flow()
+        .live(spark)
+        .read(documents=fronts.Iterable(given, rate=40))
+        .write(**{name: sinks.Files(folder / name) for name in names})
+        .option("workers", 2)
+        .option("checkpointLocation", folder / "checkpoint")
+        .option("checkpointInterval", 200)
+        .start()
+    )
+    try:
+        deadline = time.monotonic() + SECONDS
+        while (
+            len((query.lastProgress or {}).get("pids", [])) < 2
+            or not query.lastProgress["released"]
+        ):
+            if time.monotonic() > deadline or not query.isActive:
+                raise TimeoutError(str(query.status))
+            time.sleep(0.05)
+        dice = Random(f"executor {FAULTS_ROUND}")
+        time.sleep(dice.uniform(0.0, 1.0))
+        os.kill(executor_of(dice.choice(query.lastProgress["pids"])), signal.SIGKILL)
+        if not query.awaitTermination(SECONDS):
+            raise TimeoutError(str(query.status))
+    finally:
+        query.stop()
+    check_files(folder, ef.run(index_flow(), documents=given))
+    return len(query.recoveries)
+
+
 def local_cluster(folder: Path) -> dict[str, Any]:
     with session("local-cluster[2,2,1024]") as spark:
         same = {workers: live(spark, workers, folder) for workers in (2, 4)}
@@ -155,21 +206,25 @@ def standalone(folder: Path) -> dict[str, Any]:
                 *(*here, "--port", str(port)),
             )
         )
-        # Known by a name, as drivers often are: the coordinator has to listen on the address behind
-        # it.
-        spark = running.enter_context(session(master, **{"spark.driver.host": "localhost"}))
+        # Known by a name, as drivers often are: what listens needs the address behind it.
+        settings = {"spark.driver.host": "localhost", "spark.executor.cores": "2"}
+        spark = running.enter_context(session(master, **settings))
         nobody = impatient(spark, 2, folder)
-        for number in range(2):
-            running.enter_context(
-                process(
-                    *(f"worker-{number}", folder, spark_class, f"{package}.worker.Worker"),
-                    *("--host", "127.0.0.1", "--webui-port", str(free_port())),
-                    *("--cores", "2", "--memory", "1g", "--work-dir", str(folder / "work"), master),
-                )
+        running.enter_context(
+            process(
+                *("worker", folder, spark_class, f"{package}.worker.Worker"),
+                *("--host", "127.0.0.1", "--webui-port", str(free_port())),
+                *("--cores", "4", "--memory", "2g", "--work-dir", str(folder / "work"), master),
             )
-        # The executors are still starting: the query waits for them.
+        )
+        # The executors are on their way: the query waits for them.
         same = {workers: live(spark, workers, folder) for workers in (2, 4)}
-        return {"same": same, "executors": executors(spark), "nobody there": nobody}
+        return {
+            "same": same,
+            "executors": executors(spark),
+            "nobody there": nobody,
+            "lost workers": killed_executor(spark, folder),
+        }
 
 
 def connect(folder: Path) -> dict[str, Any]:

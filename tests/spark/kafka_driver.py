@@ -1,6 +1,6 @@
-"""A driver for tests to kill: a live query from topic to topic, for ever.
+"""A driver that is there to be killed: live queries from a topic to a topic, for ever.
 
-python tests/spark/kafka_driver.py SERVERS IN OUT CHECKPOINT IDLE_MS|never
+python tests/spark/kafka_driver.py SERVERS CHECKPOINTS [IN OUT IDLE_MS|never]...
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import hashlib
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import emberflow as ef
+from emberflow.runners.live.query import LiveQuery
 
 PARTITIONS = 2
 
@@ -39,28 +41,40 @@ def index() -> ef.Flow:
     return flow
 
 
-def main(servers: str, source: str, target: str, checkpoint: str, idle: str) -> None:
+def started(spark: Any, servers: str, checkpoint: Path, route: tuple[str, str, str]) -> LiveQuery:
+    source, target, idle = route
+    idle_ms = None if idle == "never" else float(idle)
+    return (
+        index()
+        .live(spark)
+        .read(docs=ef.fronts.Kafka(servers, source, idle_ms=idle_ms))
+        .write(changes=ef.sinks.Kafka(servers, target, key="word"))
+        .option("workers", 2)
+        .option("checkpointLocation", checkpoint)
+        .option("checkpointInterval", 300)
+        .start()
+    )
+
+
+def main(servers: str, checkpoints: Path, routes: list[tuple[str, str, str]]) -> None:
     from emberflow.commands.session import spark_session
 
     logging.basicConfig(format="%(asctime)s %(message)s")
-    idle_ms = None if idle == "never" else float(idle)
-    with spark_session(master="local[3]", name="index") as spark:
-        query = (
-            index()
-            .live(spark)
-            .read(docs=ef.fronts.Kafka(servers, source, idle_ms=idle_ms))
-            .write(changes=ef.sinks.Kafka(servers, target, key="word"))
-            .option("workers", 2)
-            .option("checkpointLocation", checkpoint)
-            .option("checkpointInterval", 300)
-            .start()
-        )
-        # For readers of the log of a failed test.
-        while not query.awaitTermination(2):
-            progress = query.lastProgress or {}
-            shown = ("elements", "released", "minimalTime", "recoveries", "waiting", "unstored")
-            logging.warning("%s %s", query.status, {key: progress.get(key) for key in shown})
+    with spark_session(master=f"local[{2 * len(routes) + 1}]", name="index") as spark:
+        queries = [
+            started(spark, servers, checkpoints / str(number), route)
+            for number, route in enumerate(routes)
+        ]
+        # For whoever reads the log of a test that failed.
+        while not any(query.awaitTermination(2) for query in queries):
+            for query in queries:
+                progress = query.lastProgress or {}
+                shown = ("elements", "released", "minimalTime", "recoveries", "waiting", "unstored")
+                logging.warning("%s %s", query.status, {key: progress.get(key) for key in shown})
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given = sys.argv[3:]
+    main(
+        sys.argv[1], Path(sys.argv[2]), list(zip(given[::3], given[1::3], given[2::3], strict=True))
+    )

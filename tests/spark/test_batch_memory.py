@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+#: One group, so that the program runs once.
+pytestmark = [pytest.mark.early, pytest.mark.xdist_group("batch memory")]
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 280
 

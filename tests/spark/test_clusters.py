@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parent / "clusters.py"
+from tests.effort import SOAK
+
+ROOT = Path(__file__).parents[2]
 SECONDS = 280
 MEMORY_GB_MIN = 3
 
@@ -30,6 +32,7 @@ def memory_gb() -> float:
 
 
 pytestmark = [
+    pytest.mark.early,
     pytest.mark.skipif(
         memory_gb() < MEMORY_GB_MIN,
         reason=f"a cluster of several JVMs needs {MEMORY_GB_MIN} GB, and here are {memory_gb():.1f}",
@@ -41,7 +44,9 @@ pytestmark = [
 def ran(scenario: str, folder: Path) -> Any:
     """What the program printed. If it hangs, it is killed with everything that it started."""
     program = subprocess.Popen(
-        [sys.executable, str(PROGRAM), scenario, str(folder)],
+        [sys.executable, "-m", "tests.spark.clusters", scenario, str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -57,6 +62,7 @@ def ran(scenario: str, folder: Path) -> Any:
     return json.loads(printed.splitlines()[-1])
 
 
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it; every run has a standalone cluster")
 def test_two_executors_in_processes_of_their_own(tmp_path: Path) -> None:
     found = ran("local-cluster", tmp_path)
     assert found["same"] == {"2": True, "4": True}
@@ -65,13 +71,14 @@ def test_two_executors_in_processes_of_their_own(tmp_path: Path) -> None:
     assert "and Spark has 4 after 0.5 s" in found["too many"]
 
 
-def test_a_standalone_master_with_two_workers(tmp_path: Path) -> None:
+def test_two_executors_of_a_standalone_master_one_of_which_is_killed(tmp_path: Path) -> None:
     found = ran("standalone", tmp_path)
     assert "asks for 2 workers" in found["nobody there"]
     assert "and Spark has 0 after 0.5 s" in found["nobody there"]
     assert "or are not there. Start the session with more cores" in found["nobody there"]
     assert found["same"] == {"2": True, "4": True}
     assert found["executors"] == 2
+    assert found["lost workers"] >= 1
 
 
 @pytest.mark.skipif(

@@ -76,6 +76,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.early
 def test_files_to_files_until_ctrl_c(folder: Path) -> None:
     want = expected()
     out = folder / "out"
@@ -119,6 +120,7 @@ def _stored(out: Path) -> int:
     return len(read_files(out)) if (out / "partition-0000").is_dir() else 0
 
 
+@pytest.mark.early
 def test_a_function_that_raises_ends_the_command(folder: Path) -> None:
     ran = subprocess.run(
         command(

@@ -1,4 +1,4 @@
-"""Workers, the driver and the broker are killed at random moments; the output topic never shows it."""
+"""Workers, the driver and the broker, killed at random moments: no output topic ever shows it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ import pytest
 
 import emberflow as ef
 from tests.adapters.kafka_broker import KafkaBroker, running_broker
+from tests.effort import FAULTS_ROUND, SOAK
 from tests.spark.kafka_driver import PARTITIONS, index
 
 DRIVER = Path(__file__).parent / "kafka_driver.py"
-#: Above 0 in `make soak`, which kills more often and at other moments.
-ROUND = int(os.environ.get("EMBERFLOW_FAULTS_ROUND", "0"))
-SEED = 11 + ROUND
-#: How long anything may stall: starting a driver is the slowest.
+#: Rounds of `make soak` kill at other moments.
+SEED = 11 + FAULTS_ROUND
+#: How long anything may take until it goes on: a driver's start is the slowest.
 SECONDS = 90
 WORDS = [f"word {number}" for number in range(23)]
 
@@ -185,58 +186,61 @@ def _command_line(pid: int) -> str:
         return ""
 
 
-class Out:
-    """How far the output topic has come."""
+class Topics:
+    """Documents written to a topic, and how far the output topic has come."""
 
-    def __init__(self, broker: KafkaBroker, topic: str) -> None:
+    def __init__(self, broker: KafkaBroker, idle: str, apart: bool) -> None:
         self._broker = broker
-        self._topic = topic
+        self._ends = 0
+        self.idle = idle
+        self.source, self.target = broker.topic(PARTITIONS), broker.topic(PARTITIONS)
+        self.writing = Writing(broker, self.source, apart)
 
-    def wait_for_more(self, before: int, driver: Driver) -> int:
-        """Wait until it is longer than before; return its length, in offsets."""
+    def wait_for_more(self, driver: Driver) -> None:
+        """Wait until the output is longer than it was the last time."""
         deadline = time.monotonic() + SECONDS
-        while (now := self._broker.ends(self._topic, PARTITIONS)) <= before:
+        while (now := self._broker.ends(self.target, PARTITIONS)) <= self._ends:
             driver.check_alive()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"nothing was written for {SECONDS} s")
             time.sleep(0.2)
-        return now
+        self._ends = now
 
     def wait_for(self, count: int, driver: Driver) -> None:
-        """Wait until it has this many records, as long as it grows."""
-        ends = 0
-        while (found := sum(map(len, values(self._broker, self._topic)))) < count:
+        """Wait until the output has so many records, as long as it gets more."""
+        while (found := sum(map(len, self.values()))) < count:
             try:
-                ends = self.wait_for_more(ends, driver)
+                self.wait_for_more(driver)
             except TimeoutError as error:
                 raise TimeoutError(f"{found} records of {count}, and then {error}") from None
         assert found == count
 
+    def values(self) -> list[list[bytes]]:
+        return [
+            [value for _, value in self._broker.committed(self.target, n)]
+            for n in range(PARTITIONS)
+        ]
+
 
 @contextmanager
-def running(
-    broker: KafkaBroker, folder: Path, idle: str, apart: bool
-) -> Iterator[tuple[Writing, Driver, Out, str]]:
-    source, target = broker.topic(PARTITIONS), broker.topic(PARTITIONS)
-    writing = Writing(broker, source, apart)
-    driver = Driver(
-        [broker.servers, source, target, str(folder / "checkpoint"), idle], folder / "log"
-    )
+def running(broker: KafkaBroker, folder: Path, topics: list[Topics]) -> Iterator[Driver]:
+    routes = [part for own in topics for part in (own.source, own.target, own.idle)]
+    driver = Driver([broker.servers, str(folder / "checkpoints"), *routes], folder / "log")
     try:
-        yield writing, driver, Out(broker, target), target
+        yield driver
     finally:
         driver.end()
 
 
 def kill_again_and_again(
-    kinds: list[str], broker: KafkaBroker, writing: Writing, driver: Driver, out: Out
+    kinds: list[str], broker: KafkaBroker, driver: Driver, topics: list[Topics]
 ) -> None:
     dice = random.Random(SEED)
     dice.shuffle(kinds)
-    count = 0
     for kind in kinds:
-        # Output since the last kill shows that the query is at work when it is hit.
-        count = out.wait_for_more(count, driver)
+        # Both have to have gone on since the last kill, so that this one hits them at work.
+        for own in topics:
+            own.wait_for_more(driver)
         time.sleep(dice.uniform(0, 1))
         if kind == "worker":
             while not driver.kill_worker(dice):  # between two lives there are no workers
@@ -247,10 +251,6 @@ def kill_again_and_again(
             broker.kill()
             time.sleep(dice.uniform(0, 1))
             broker.start()
-
-
-def values(broker: KafkaBroker, topic: str) -> list[list[bytes]]:
-    return [[value for _, value in broker.committed(topic, n)] for n in range(PARTITIONS)]
 
 
 def expected(documents: list[ef.At]) -> list[list[bytes]]:
@@ -264,39 +264,40 @@ def expected(documents: list[ef.At]) -> list[list[bytes]]:
     return found
 
 
+@pytest.mark.early
 @pytest.mark.timeout(600)
-def test_the_output_topic_equals_the_reference_to_the_byte(
+def test_the_output_topics_never_show_who_was_killed(
     own_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    with running(own_broker, tmp_path, "never", apart=False) as (writing, driver, out, target):
-        kinds = ["worker", "driver", "broker", "worker", "driver"] + (
-            ["worker", "worker", "driver", "broker", "broker"] if ROUND else []
-        )
-        kill_again_and_again(kinds, own_broker, writing, driver, out)
-        writing.end()
-        wanted = expected(writing.documents)
-        out.wait_for(sum(map(len, wanted)), driver)
-        assert values(own_broker, target) == wanted
+    """Two queries of one driver. The output of the first equals the reference to the byte.
 
-
-@pytest.mark.timeout(600)
-def test_what_a_silent_partition_promised_is_kept(own_broker: KafkaBroker, tmp_path: Path) -> None:
-    """Timestamps long past: each comes after its time was promised, so the front chooses one.
-
-    The order in which partitions meet is up to the query, so each has words of its own. If a later
-    life chose other times, output would be lost or repeated.
+    In the second a silent partition promises more than it keeps: its timestamps are long past, so each
+    record comes later than was promised, and its time is a choice. In which order its partitions meet is
+    the query's own affair, so each has words of its own. Should a later life choose otherwise, output
+    would be lost or come twice.
     """
-    with running(own_broker, tmp_path, "50", apart=True) as (writing, driver, out, target):
-        kill_again_and_again(["worker", "driver"], own_broker, writing, driver, out)
-        writing.end()
-        wanted = by_word([value for part in expected(writing.documents) for value in part])
-        out.wait_for(sum(map(len, wanted.values())), driver)
-        assert by_word([value for part in values(own_broker, target) for value in part]) == wanted
+    kinds = ["worker", "driver", "broker", "worker"] + (
+        ["worker", "worker", "worker", "driver", "driver", "driver", "broker", "broker"]
+        if SOAK
+        else []
+    )
+    in_order = Topics(own_broker, idle="never", apart=False)
+    promised = Topics(own_broker, idle="50", apart=True)
+    topics = [in_order, promised]
+    with running(own_broker, tmp_path, topics) as driver:
+        kill_again_and_again(kinds, own_broker, driver, topics)
+        for own in topics:
+            own.writing.end()
+        wanted = expected(in_order.writing.documents)
+        in_order.wait_for(sum(map(len, wanted)), driver)
+        assert in_order.values() == wanted
+        chosen = by_word(expected(promised.writing.documents))
+        promised.wait_for(sum(map(len, chosen.values())), driver)
+        assert by_word(promised.values()) == chosen
 
 
-def by_word(records: list[bytes]) -> dict[str, list[bytes]]:
+def by_word(partitions: list[list[bytes]]) -> dict[str, list[bytes]]:
     found: dict[str, list[bytes]] = {}
-    word: Callable[[bytes], str] = lambda record: json.loads(record)["word"]  # noqa: E731
-    for record in records:
-        found.setdefault(word(record), []).append(record)
+    for record in chain.from_iterable(partitions):
+        found.setdefault(json.loads(record)["word"], []).append(record)
     return found

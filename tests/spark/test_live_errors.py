@@ -228,6 +228,7 @@ flow.front("numbers").map(lambda n: 60 // n).sink("out")
 """
 
 
+@pytest.mark.early
 def test_the_command_line_diverts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own: Spark allows one session per process."""
     (tmp_path / "inverse.py").write_text(FLOW)

@@ -1,0 +1,55 @@
+"""How much the tests try: a share of it on every run, and all of it in `make soak`.
+
+A seed costs processor time, and the first ones of a test find what most of the others would. So
+`make test` tries the first number of each pair below, and `make soak`, which runs the same tests with
+EMBERFLOW_SOAK=1, the second. Both begin at the same seed: a soak has all that a test run has.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+#: Rounds of a soak have random flows and moments of kills of their own; 0 is that of every test run.
+CONTRACT_ROUND = int(os.environ.get("EMBERFLOW_CONTRACT_ROUND", "0"))
+FAULTS_ROUND = int(os.environ.get("EMBERFLOW_FAULTS_ROUND", "0"))
+
+#: Whether this is a soak.
+SOAK = bool(int(os.environ.get("EMBERFLOW_SOAK", "0")) or CONTRACT_ROUND or FAULTS_ROUND)
+
+
+class Effort(NamedTuple):
+    """How many seeds a test tries."""
+
+    every_run: int
+    soak: int
+
+
+EFFORTS = {
+    "simulated flows": Effort(200, 1_000),
+    "simulated flows with crashes": Effort(150, 600),
+    "rare events of crashes": Effort(60, 200),
+    "traces of a seed": Effort(15, 40),
+    "traces of a seed with crashes": Effort(10, 30),
+    "arrival times over crashes": Effort(20, 60),
+    "crashes without a cut": Effort(15, 40),
+    "simulated flows with failing functions": Effort(80, 240),
+    "simulated flows with diverted elements": Effort(120, 400),
+    "diverted elements over crashes": Effort(20, 60),
+    "simulated snapshots by markers": Effort(200, 600),
+    "cases of mutations, unbroken": Effort(10, 30),
+    "cases of mutations of recovery, unbroken": Effort(3, 10),
+    "simulated queries of state": Effort(75, 200),
+    "simulated queries of state with crashes": Effort(50, 100),
+    "simulated transactions": Effort(50, 100),
+    "flows in batch": Effort(120, 400),
+    "transactions in batch": Effort(80, 200),
+    "flows handed over from batch": Effort(40, 100),
+    "transactions handed over from batch": Effort(20, 60),
+}
+
+
+def tried(what: str) -> int:
+    """How many seeds this run tries of one of `EFFORTS`."""
+    effort = EFFORTS[what]
+    return effort.soak if SOAK else effort.every_run
