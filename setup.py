@@ -1,20 +1,19 @@
-"""The compiled loops, the one thing that pyproject.toml cannot say.
+"""The extension modules, which pyproject.toml cannot describe.
 
-They are all in src/emberflow/native. Where there is no compiler the same loops run in Python (in
-src/emberflow/engine/loops and src/emberflow/checkpoint/cuts/tables.py), and memory stays in small
-pages (src/emberflow/runners/interpreter.py).
+Where there is no compiler they are left out, and emberflow runs the same loops in Python: see
+src/emberflow/native/__init__.py.
 """
+
+from pathlib import Path
 
 from setuptools import Extension, setup
 
-NATIVE = "src/emberflow/native"
-HEADERS = [f"{NATIVE}/{header}.h" for header in ("_buckets", "_hashing", "_items")]
+NATIVE = Path("src/emberflow/native")
+HEADERS = [str(header) for header in sorted(NATIVE.glob("*.h"))]
 
 setup(
     ext_modules=[
-        Extension(
-            f"emberflow.native.{name}", [f"{NATIVE}/{name}.c"], depends=HEADERS, optional=True
-        )
-        for name in ("_arenas", "_columns", "_loops", "_rows", "_versions")
+        Extension(f"emberflow.native.{source.stem}", [str(source)], depends=HEADERS, optional=True)
+        for source in sorted(NATIVE.glob("*.c"))
     ]
 )

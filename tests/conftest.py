@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import tests.unhurried  # noqa: F401 - for all examples of hypothesis
 from tests.adapters.kafka_broker import JARS, KafkaBroker, running_broker
 
 if TYPE_CHECKING:

@@ -12,12 +12,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from emberflow import native
+from emberflow.checkpoint.cuts import rows as rows_module
 from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.lists import PROTOCOL, SavedLists
+from emberflow.engine.cuts.cut import Row, Scheduled
 
-row_buffers = pytest.importorskip(
-    "emberflow.native._rows", reason="the compiled loops could not be built"
-).row_buffers
+if native.rows is None:
+    pytest.skip(f"rows run in {native.status()['rows']}", allow_module_level=True)
+row_buffers = native.rows.row_buffers
 
 SCALARS = st.one_of(
     st.none(),
@@ -114,5 +117,14 @@ def test_what_is_written_is_the_same(rows: list[Any]) -> None:
 def test_what_is_not_plain_is_left_to_python(rows: list[Any], other: Any, at: int) -> None:
     assert row_buffers([*rows[:at], other, *rows[at:]]) is None
     assert row_buffers([]) is None
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"argument 1 \(`rows`\) must be a list, got tuple"):
         row_buffers(tuple(rows))
+
+
+def test_a_row_is_defined_once() -> None:
+    assert rows_module.Row is Row
+    native.rows.prepare(Row)  # it knows the same fields
+    with pytest.raises(TypeError, match=r"got <class '.*Scheduled'>"):
+        native.rows.prepare(Scheduled)
+    # A scheduled item is laid out as a row, with its origin for a key.
+    assert Scheduled._fields == tuple("origin" if name == "key" else name for name in Row._fields)

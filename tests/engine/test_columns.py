@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emberflow import native
 from emberflow.engine.loops import columns
 from emberflow.values.item import FlatItem
-from tests.engine.test_loops import marks, numbers, places
+from tests.engine.test_items import marks, numbers, places
 
-_columns = pytest.importorskip(
-    "emberflow.native._columns", reason="the compiled module is not built: no compiler was there"
-)
+if native.columns is None:
+    pytest.skip(f"columns run in {native.status()['columns']}", allow_module_level=True)
+_columns = native.columns
 
 
 class Pair(NamedTuple):
@@ -64,10 +66,99 @@ def test_ints_and_pairs_travel_as_words() -> None:
     assert (words, len(numbers)) == (["a", "b"], 16)
 
 
-@pytest.mark.parametrize(
-    ("column", "count"), [(b"1234567", 1), ([1], 2), (([1], [1, 2]), 1), (([1],), 2)]
+#: Some are columns, of some length or other, and some are not.
+columns_or_not = st.recursive(
+    st.one_of(
+        st.integers(0, 3).map(lambda count: bytes(8 * count)),
+        st.binary(max_size=9),
+        st.lists(numbers, max_size=3),
+        st.just(()),
+        st.sampled_from([None, bytearray(8), 1.5]),
+    ),
+    lambda inner: st.one_of(
+        st.tuples(inner),
+        st.tuples(inner, inner),
+        st.lists(inner, max_size=2),
+    ),
+    max_leaves=5,
 )
-def test_a_column_of_another_length_is_refused(column: Any, count: int) -> None:
-    for unpack_column in (_columns.unpack_column, columns._unpack_column):
-        with pytest.raises(ValueError, match=r"length|values|shorter|longer"):
-            unpack_column(column, count)
+counts = st.one_of(st.integers(0, 3), st.sampled_from([-1, 10**8, None, True]))
+
+
+def outcome(function: Any, *given: Any) -> str:
+    try:
+        return repr(function(*given))
+    except (TypeError, ValueError) as error:
+        return type(error).__name__
+
+
+@given(columns_or_not, counts)
+def test_what_is_no_column_is_refused_alike(column: Any, count: Any) -> None:
+    compiled = outcome(_columns.unpack_column, column, count)
+    assert compiled == outcome(columns._unpack_column, column, count)
+
+
+@given(
+    counts,
+    st.one_of(st.lists(st.one_of(numbers, columns_or_not), max_size=3).map(tuple), columns_or_not),
+    st.one_of(numbers, st.lists(numbers, max_size=3), st.none()),
+    columns_or_not,
+)
+def test_what_pack_did_not_make_is_refused_alike(
+    count: Any, places: Any, marks: Any, payloads: Any
+) -> None:
+    compiled = outcome(_columns.unpack, count, places, marks, payloads)
+    assert compiled == outcome(columns._unpack, count, places, marks, payloads)
+
+
+BOTH = pytest.mark.parametrize("module", [_columns, columns], ids=["compiled", "python"])
+
+
+def twin(module: Any, name: str) -> Any:
+    return getattr(module, name if module is _columns else f"_{name}")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("column", "count"), [(b"1234567", 1), ([1], 2), (([1], [1, 2]), 1), (([1],), 2), ((), 3)]
+)
+def test_a_column_of_another_length_is_refused(module: Any, column: Any, count: int) -> None:
+    with pytest.raises(ValueError, match=r"values|words"):
+        twin(module, "unpack_column")(column, count)
+
+
+@BOTH
+def test_a_count_that_is_wrong_takes_no_memory(module: Any) -> None:
+    tracemalloc.start()
+    try:
+        for payloads in ([], b"", ((),), (([],),)):
+            with pytest.raises(ValueError, match=r"were sent|words"):
+                twin(module, "unpack")(10**8, (1, 0), 0, payloads)
+            with pytest.raises(ValueError, match=r"were sent|words"):
+                twin(module, "unpack_column")(payloads, 10**8)
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+    finally:
+        tracemalloc.stop()
+
+
+@BOTH
+def test_columns_are_nested_no_deeper_than_pack_nests_them(module: Any) -> None:
+    values = [((((1,),),),)]
+    packed = _columns.pack_column(values)
+    assert packed == ((([(1,)],),),)
+    assert twin(module, "unpack_column")(packed, 1) == values
+    deep: Any = [1]
+    for _ in range(100_000):
+        deep = (deep,)
+    with pytest.raises(ValueError, match="nested more than 3 deep"):
+        twin(module, "unpack_column")(deep, 1)
+
+
+@BOTH
+def test_no_more_columns_are_side_by_side_than_pack_puts_there(module: Any) -> None:
+    with pytest.raises(ValueError, match="65 columns are side by side, and 64 are the most"):
+        twin(module, "unpack_column")(([1],) * 65, 1)
+    with pytest.raises(ValueError, match="65 columns"):
+        twin(module, "unpack")(1, (1,) * 65, 0, [1])
+    wide = [tuple(range(65))]
+    assert _columns.pack_column(wide) is wide

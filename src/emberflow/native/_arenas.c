@@ -1,17 +1,20 @@
 /* Python's small objects in huge pages.
  *
- * A worker's state is millions of small objects, met in random order. With pages of 4 kB a processor
- * knows by heart where a few megabytes are, and looks up the rest, in a virtual machine twice: with
- * pages of 2 MB it knows gigabytes. Linux gives such pages to whoever asks, and Python does not ask. It
- * lets others provide its arenas, though (`PyObject_SetArenaAllocator`), from which it serves all
- * objects of up to 512 bytes; these here are pieces of huge pages.
+ * What is guaranteed: a huge page is given back when the last of its pieces is. An arena that Python had
+ * before is given back as Python would give it back.
  *
- * What is guaranteed: a page is given back when the last of its pieces is, and an arena that Python had
- * before is given back as Python would. All of it is called with the interpreter's lock held.
+ * A worker's state is millions of small objects, met in random order. The processor remembers where some
+ * hundreds of pages are, and has to look up the others; in a virtual machine, each look is two. With pages
+ * of 4 kB it remembers a few megabytes, with pages of 2 MB gigabytes. Linux gives huge pages to whoever
+ * asks for them, and Python does not ask.
+ *
+ * Python serves all objects of up to 512 bytes from arenas, and lets others provide these
+ * (`PyObject_SetArenaAllocator`). The arenas here are pieces of huge pages. Python calls the allocator with
+ * its lock held. The allocator is that of the whole process, for as long as the process lives; all that it
+ * knows is in the one `Arenas` that it was installed with.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_arguments.h"
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -30,10 +33,11 @@ typedef struct {
     uint32_t used;
 } Page;
 
-static Page *pages;
-static size_t pages_count, pages_room;
-static size_t piece_size; /* all pieces are of the size of the first */
-static int is_installed;
+typedef struct {
+    Page *pages;
+    size_t count, room;
+    size_t piece_size; /* all pieces are of the size of the first */
+} Arenas;
 
 static void *
 mapped(size_t size)
@@ -44,18 +48,19 @@ mapped(size_t size)
 
 /* A new page, or NULL. */
 static Page *
-new_page(void)
+new_page(Arenas *arenas)
 {
     char *begin, *base, *end;
 
-    if (pages_count == pages_room) {
-        size_t room = pages_room ? 2 * pages_room : 64;
-        Page *more = realloc(pages, room * sizeof(Page));
+    if (arenas->count == arenas->room) {
+        size_t room = arenas->room ? 2 * arenas->room : 64;
+        Page *more = realloc(arenas->pages, room * sizeof(Page));
         if (more == NULL)
             return NULL;
-        pages = more;
-        pages_room = room;
+        arenas->pages = more;
+        arenas->room = room;
     }
+    /* Of twice the size one page is aligned, wherever it begins. */
     begin = mapped(2 * PAGE);
     if (begin == NULL)
         return NULL;
@@ -65,27 +70,29 @@ new_page(void)
         munmap(begin, base - begin);
     if (base + PAGE < end)
         munmap(base + PAGE, end - (base + PAGE));
-    madvise(base, PAGE, MADV_HUGEPAGE); /* or it stays as it is */
-    pages[pages_count] = (Page){base, 0};
-    return &pages[pages_count++];
+    madvise(base, PAGE, MADV_HUGEPAGE); /* if the system refuses, it is 512 small pages */
+    arenas->pages[arenas->count] = (Page){base, 0};
+    return &arenas->pages[arenas->count++];
 }
 
 static void *
 arena_alloc(void *context, size_t size)
 {
+    Arenas *arenas = context;
     Page *page = NULL;
     size_t pieces, i;
 
-    if (!piece_size && size && PAGE % size == 0 && PAGE / size > 1 && PAGE / size <= PIECES_MAX)
-        piece_size = size;
-    if (size != piece_size)
+    if (!arenas->piece_size && size && PAGE % size == 0 && PAGE / size > 1
+        && PAGE / size <= PIECES_MAX)
+        arenas->piece_size = size;
+    if (size != arenas->piece_size)
         return mapped(size);
     pieces = PAGE / size;
-    for (i = pages_count; page == NULL && i-- > 0;) /* the last ones have space, if any has */
-        if (pages[i].used != (uint32_t)((1ull << pieces) - 1))
-            page = &pages[i];
+    for (i = arenas->count; page == NULL && i-- > 0;) /* the last ones have space, if any has */
+        if (arenas->pages[i].used != (uint32_t)((1ull << pieces) - 1))
+            page = &arenas->pages[i];
     if (page == NULL)
-        page = new_page();
+        page = new_page(arenas);
     if (page == NULL)
         return NULL;
     for (i = 0; page->used >> i & 1; i++)
@@ -97,16 +104,18 @@ arena_alloc(void *context, size_t size)
 static void
 arena_free(void *context, void *arena, size_t size)
 {
+    Arenas *arenas = context;
     size_t i;
 
-    for (i = pages_count; size == piece_size && i-- > 0;) {
-        size_t offset = (size_t)((char *)arena - pages[i].base);
-        if ((char *)arena < pages[i].base || offset >= PAGE)
+    for (i = arenas->count; size == arenas->piece_size && i-- > 0;) {
+        Page *page = &arenas->pages[i];
+        size_t offset = (size_t)((char *)arena - page->base);
+        if ((char *)arena < page->base || offset >= PAGE)
             continue;
-        pages[i].used &= ~(1u << (offset / size));
-        if (!pages[i].used) {
-            munmap(pages[i].base, PAGE);
-            pages[i] = pages[--pages_count];
+        page->used &= ~(1u << (offset / size));
+        if (!page->used) {
+            munmap(page->base, PAGE);
+            *page = arenas->pages[--arenas->count];
         }
         return;
     }
@@ -117,10 +126,14 @@ arena_free(void *context, void *arena, size_t size)
 static PyObject *
 use_huge_pages(PyObject *module, PyObject *nothing)
 {
-    if (!is_installed) {
-        PyObjectArenaAllocator allocator = {NULL, arena_alloc, arena_free};
+    PyObjectArenaAllocator allocator;
+
+    PyObject_GetArenaAllocator(&allocator);
+    if (allocator.alloc != arena_alloc) {
+        allocator = (PyObjectArenaAllocator){calloc(1, sizeof(Arenas)), arena_alloc, arena_free};
+        if (allocator.ctx == NULL)
+            return PyErr_NoMemory();
         PyObject_SetArenaAllocator(&allocator);
-        is_installed = 1;
     }
     Py_RETURN_TRUE;
 }
@@ -140,11 +153,18 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, add_interface},
+    ONE_INTERPRETER
+    {0, NULL},
+};
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "emberflow.native._arenas",
     .m_doc = "See emberflow.runners.interpreter.",
     .m_methods = methods,
+    .m_slots = slots,
 };
 
 PyMODINIT_FUNC

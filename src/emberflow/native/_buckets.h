@@ -1,19 +1,21 @@
-/* What a bucket holds: a list of entries in order, each a tuple that begins with its place. How trims and
- * cuts go through many of them, for `_loops.c` and `_versions.c`. See `trimming.py` and `cut.py`.
+/* How trims and cuts go through many buckets, for `_loops.c` and `_versions.c`. See `trimming.py` and
+ * `cut.py`. What a bucket holds is a list of entries in order; an entry is a tuple that begins with its
+ * place.
  *
- * What waits for memory is done for AHEAD buckets at once, step by step: the list, the end of the list,
- * the entry, its place. Each step asks for what the next one needs of all of them, so they come in
- * together and not one after another.
+ * Buckets lie far from each other in memory, and most of the time of a trim is spent waiting for it. So
+ * these loops take AHEAD buckets at once, step by step: the list, the end of the list, the entry, its
+ * place. Each step fetches what the next step needs of all the buckets, and the processor brings it in
+ * for all of them together.
  */
 
 #ifndef EMBERFLOW_BUCKETS_H
 #define EMBERFLOW_BUCKETS_H
 
+#include "_cut_rows.h"
 #include "_hashing.h"
 #include "_items.h"
 
 #define AHEAD 16
-#define ROW_SIZE 5
 
 #if defined(__GNUC__)
 #define FETCH(address) __builtin_prefetch(address)
@@ -33,10 +35,54 @@ last_of(PyObject *entries)
     return entry_at(entries, PyList_GET_SIZE(entries) - 1);
 }
 
+/* Whether this is a tuple of so many that begins with a place. */
+static inline int
+is_entry(PyObject *entry, Py_ssize_t size)
+{
+    return PyTuple_CheckExact(entry) && PyTuple_GET_SIZE(entry) >= size && PyTuple_Check(PLACE(entry))
+           && PyTuple_GET_SIZE(PLACE(entry));
+}
+
+/* The place of an entry; NULL with an exception if it is none. */
+static inline PyObject *
+place_at(PyObject *entries, Py_ssize_t position)
+{
+    PyObject *entry = entry_at(entries, position);
+
+    if (is_entry(entry, 1))
+        return PLACE(entry);
+    PyErr_Format(PyExc_TypeError, "entry %zd of a bucket must be a tuple that begins with a place, got %R",
+                 position, entry);
+    return NULL;
+}
+
+/* Whether the place of an entry is before a moment: 1, 0, or -1 with an exception. */
+static inline int
+entry_is_before(PyObject *entries, Py_ssize_t position, PyObject *moment)
+{
+    PyObject *place = place_at(entries, position);
+    return place == NULL ? -1 : is_before(place, moment);
+}
+
+/* Fetch what one entry of each list leads to; the entries themselves are on their way. */
+static inline void
+fetch_entries(PyObject *const *entries, int count)
+{
+    int i;
+
+    for (i = 0; i < count; i++)
+        if (entries[i] != NULL && PyTuple_CheckExact(entries[i]) && PyTuple_GET_SIZE(entries[i]))
+            FETCH(PLACE(entries[i]));
+    for (i = 0; i < count; i++)
+        if (entries[i] != NULL && is_entry(entries[i], 1))
+            FETCH(PyTuple_GET_ITEM(PLACE(entries[i]), 0));
+}
+
 /* Fetch what the last entries of some lists lead to. */
 static inline void
 fetch_last(PyObject *const *lists, int count)
 {
+    PyObject *entries[AHEAD];
     int i;
 
     for (i = 0; i < count; i++)
@@ -44,66 +90,52 @@ fetch_last(PyObject *const *lists, int count)
     for (i = 0; i < count; i++)
         if (PyList_GET_SIZE(lists[i]))
             FETCH(&PyList_GET_ITEM(lists[i], PyList_GET_SIZE(lists[i]) - 1));
-    for (i = 0; i < count; i++)
-        if (PyList_GET_SIZE(lists[i]))
-            FETCH(last_of(lists[i]));
-    for (i = 0; i < count; i++)
-        if (PyList_GET_SIZE(lists[i]))
-            FETCH(PLACE(last_of(lists[i])));
-    for (i = 0; i < count; i++)
-        if (PyList_GET_SIZE(lists[i]))
-            FETCH(PyTuple_GET_ITEM(PLACE(last_of(lists[i])), 0));
+    for (i = 0; i < count; i++) {
+        entries[i] = PyList_GET_SIZE(lists[i]) ? last_of(lists[i]) : NULL;
+        FETCH(entries[i]);
+    }
+    fetch_entries(entries, count);
 }
 
-/* The same of the first entries, of lists that are there. */
+/* The same of the first entries, of lists that have been fetched. */
 static inline void
 fetch_first(PyObject *const *lists, int count)
 {
+    PyObject *entries[AHEAD];
     int i;
 
-    for (i = 0; i < count; i++)
-        if (PyList_GET_SIZE(lists[i]))
-            FETCH(entry_at(lists[i], 0));
-    for (i = 0; i < count; i++)
-        if (PyList_GET_SIZE(lists[i]))
-            FETCH(PLACE(entry_at(lists[i], 0)));
-    for (i = 0; i < count; i++)
-        if (PyList_GET_SIZE(lists[i]))
-            FETCH(PyTuple_GET_ITEM(PLACE(entry_at(lists[i], 0)), 0));
+    for (i = 0; i < count; i++) {
+        entries[i] = PyList_GET_SIZE(lists[i]) ? entry_at(lists[i], 0) : NULL;
+        FETCH(entries[i]);
+    }
+    fetch_entries(entries, count);
 }
 
-/* How many of these lists, from a position on, are dealt with together; -1 with an exception if one is
- * no list. */
+/* Take the next lists of entries from a list of buckets that are such lists: how many, AHEAD at most;
+ * -1 with an exception if one is no list. */
 static inline int
-some_of(PyObject *lists, Py_ssize_t position)
+take_lists(PyObject *buckets, Py_ssize_t position, PyObject **lists)
 {
-    int count = 0;
+    int count = 0, i;
 
-    for (; count < AHEAD && position + count < PyList_GET_SIZE(lists); count++)
-        if (!PyList_CheckExact(PyList_GET_ITEM(lists, position + count))) {
-            PyErr_SetString(PyExc_TypeError, "not a list of entries");
+    for (; count < AHEAD && position + count < PyList_GET_SIZE(buckets); count++) {
+        lists[count] = PyList_GET_ITEM(buckets, position + count);
+        FETCH(lists[count]);
+    }
+    for (i = 0; i < count; i++)
+        if (!PyList_CheckExact(lists[i])) {
+            PyErr_Format(PyExc_TypeError, "bucket %zd must be a list of entries, got %.100s",
+                         position + i, Py_TYPE(lists[i])->tp_name);
             return -1;
         }
     return count;
 }
 
-/* Forget the first so many entries, which takes no memory and gives none back: there will soon be as
- * many again. */
+/* Drop the first entries. */
 static inline int
 drop_first(PyObject *entries, Py_ssize_t count)
 {
-    PyObject *dropped[AHEAD], **items = ((PyListObject *)entries)->ob_item;
-    Py_ssize_t left = PyList_GET_SIZE(entries) - count, i;
-
-    if (count > AHEAD)
-        return PyList_SetSlice(entries, 0, count, NULL);
-    for (i = 0; i < count; i++)
-        dropped[i] = items[i];
-    memmove(items, items + count, left * sizeof(PyObject *));
-    Py_SET_SIZE(entries, left);
-    for (i = 0; i < count; i++)
-        Py_DECREF(dropped[i]);
-    return 0;
+    return count ? PyList_SetSlice(entries, 0, count, NULL) : 0;
 }
 
 /* How many entries are below a moment; -1 with an exception. */
@@ -115,13 +147,13 @@ below(PyObject *entries, PyObject *moment)
 
     if (!high)
         return 0;
-    before = is_before(PLACE(PyList_GET_ITEM(entries, high - 1)), moment); /* mostly */
+    before = entry_is_before(entries, high - 1, moment); /* mostly all of them are */
     if (before)
         return before < 0 ? -1 : high;
     high--;
     while (low < high) {
         Py_ssize_t middle = (low + high) / 2;
-        before = is_before(PLACE(PyList_GET_ITEM(entries, middle)), moment);
+        before = entry_is_before(entries, middle, moment);
         if (before < 0)
             return -1;
         if (before)
@@ -132,33 +164,39 @@ below(PyObject *entries, PyObject *moment)
     return low;
 }
 
-/* Whether the type is `cut.Row`, or another tuple of as many fields. */
-static inline int
-is_row_type(PyObject *type)
-{
-    return PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type);
-}
-
-/* Row(operation, hash, key, place, value); None if the key is not common. */
+/* Row(operation, hash, key, place, value); None if Python has to hash the key.
+ *
+ * `tuple.__new__` makes the row, as it does for `Row._make`. It knows all that belongs to a tuple: one of
+ * Python 3.14 keeps its hash, and must be told that it has none yet. */
 static inline PyObject *
-row_of(PyTypeObject *type, PyObject *operation, PyObject *key, PyObject *place, PyObject *value)
+row_of(PyObject *type, PyObject *operation, PyObject *key, PyObject *place, PyObject *value)
 {
-    PyObject *row, *hashed;
+    PyObject *fields, *given, *hashed, *row;
     uint32_t hash;
 
     if (!hash_of_common(key, &hash))
         Py_RETURN_NONE;
+    fields = PyTuple_New(ROW_SIZE);
+    if (fields == NULL)
+        return NULL;
     hashed = PyLong_FromLong((int32_t)hash);
-    row = hashed == NULL ? NULL : type->tp_alloc(type, ROW_SIZE);
-    if (row == NULL) {
-        Py_XDECREF(hashed);
+    if (hashed == NULL) {
+        Py_DECREF(fields);
         return NULL;
     }
-    PyTuple_SET_ITEM(row, 0, Py_NewRef(operation));
-    PyTuple_SET_ITEM(row, 1, hashed);
-    PyTuple_SET_ITEM(row, 2, Py_NewRef(key));
-    PyTuple_SET_ITEM(row, 3, Py_NewRef(place));
-    PyTuple_SET_ITEM(row, 4, Py_NewRef(value));
+    PyTuple_SET_ITEM(fields, ROW_OPERATION, Py_NewRef(operation));
+    PyTuple_SET_ITEM(fields, ROW_KEY_HASH, hashed);
+    PyTuple_SET_ITEM(fields, ROW_KEY, Py_NewRef(key));
+    PyTuple_SET_ITEM(fields, ROW_PLACE, Py_NewRef(place));
+    PyTuple_SET_ITEM(fields, ROW_PAYLOAD, Py_NewRef(value));
+    given = PyTuple_New(1);
+    if (given == NULL) {
+        Py_DECREF(fields);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(given, 0, fields);
+    row = PyTuple_Type.tp_new((PyTypeObject *)type, given, NULL);
+    Py_DECREF(given);
     return row;
 }
 
@@ -191,8 +229,8 @@ begin_looked(Looked *looked)
     return -1;
 }
 
-/* Note of a bucket what comes of its row, which is given away, or None if Python has to look at the
- * bucket. -1 with an exception, also if there is no row. */
+/* Note the row of a bucket, which is given away, or None if Python has to look at the bucket. -1 with an
+ * exception, also if there is no row because it could not be made. */
 static inline int
 note_row(Looked *looked, PyObject *bucket, PyObject *row)
 {
@@ -207,6 +245,7 @@ note_row(Looked *looked, PyObject *bucket, PyObject *row)
     return failed ? -1 : 0;
 }
 
+/* The four lists as a tuple; they are given away. */
 static inline PyObject *
 all_looked(Looked *looked)
 {

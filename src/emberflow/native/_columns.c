@@ -1,22 +1,28 @@
-/* What travels by column, compiled. `columns.py` says what for, and reads the same where this module
+/* Items and values by column, compiled. `columns.py` says what for, and reads the same where this module
  * could not be built; tests/engine/test_columns.py holds the two to each other.
  *
- * While many tuples are made at once the garbage collector does not look at them: it would for every
- * few hundred, and nothing here is garbage. The interpreter is not let go of meanwhile, so nobody can
- * tell. */
+ * What is guaranteed: what `pack` made is unpacked as it was. Anything else is refused before any memory
+ * is taken for it: the lengths of all columns are compared with the count first, so a count that is wrong
+ * costs nothing. Columns are nested DEPTH_MAX deep at most, in both directions, so the recursion ends.
+ *
+ * While many tuples are made at once the garbage collector is off: it would look at every few hundred of
+ * them, and nothing here is garbage. The interpreter's lock is held meanwhile, so nobody can tell.
+ */
 
+#include "_arguments.h"
 #include "_items.h"
 
 #define COLUMNS_MAX 64
 #define DEPTH_MAX 3
+#define WORD ((Py_ssize_t)sizeof(int64_t))
 
-/* A column of ints is their 64-bit words, a column of tuples of one length
- * is a tuple of columns, any other is the list of its values. */
+/* A column of ints is their 64-bit words. A column of tuples of one length is a tuple of columns. Any
+ * other column is the list of its values. */
 
 static PyObject *pack_column_of(PyObject *values, int depth);
 static PyObject *unpack_column_of(PyObject *column, Py_ssize_t count);
 
-/* The words of a list of ints that fit; None if that is not what it is. */
+/* The words of a list of ints that have 64 bits; None if it holds anything else. */
 static PyObject *
 words_of(PyObject *values)
 {
@@ -27,7 +33,7 @@ words_of(PyObject *values)
     for (i = 0; i < count; i++)
         if (!PyLong_CheckExact(PyList_GET_ITEM(values, i)))
             Py_RETURN_NONE;
-    words = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    words = PyBytes_FromStringAndSize(NULL, count * WORD);
     if (words == NULL)
         return NULL;
     word = (int64_t *)PyBytes_AS_STRING(words);
@@ -96,30 +102,92 @@ pack_column_of(PyObject *values, int depth)
 static PyObject *
 pack_column(PyObject *module, PyObject *values)
 {
-    if (!PyList_CheckExact(values)) {
-        PyErr_SetString(PyExc_TypeError, "pack_column: not a list");
+    static const Parameter parameters[] = {{"values", A_LIST}};
+
+    if (check_arguments("pack_column", parameters, 1, &values, 1))
         return NULL;
-    }
     return pack_column_of(values, 0);
+}
+
+/* -1 with a ValueError if bytes are not the words of so many ints. */
+static int
+check_words(PyObject *words, Py_ssize_t count)
+{
+    Py_ssize_t size = PyBytes_GET_SIZE(words);
+
+    if (size % WORD == 0 && size / WORD == count)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "a column has %zd bytes, which are not %zd words", size, count);
+    return -1;
+}
+
+/* -1 with a ValueError if a tuple is not as wide as a tuple of columns may be. */
+static int
+check_width(PyObject *columns, Py_ssize_t count)
+{
+    Py_ssize_t width = PyTuple_GET_SIZE(columns);
+
+    if (width > COLUMNS_MAX) {
+        PyErr_Format(PyExc_ValueError, "%zd columns are side by side, and %d are the most", width,
+                     COLUMNS_MAX);
+        return -1;
+    }
+    if (!width && count) {
+        PyErr_Format(PyExc_ValueError, "there are no columns, and %zd values were sent", count);
+        return -1;
+    }
+    return 0;
+}
+
+/* -1 with an exception if this is not a column of so many values. */
+static int
+check_column(PyObject *column, Py_ssize_t count, int depth)
+{
+    Py_ssize_t i;
+
+    if (PyBytes_CheckExact(column))
+        return check_words(column, count);
+    if (PyList_CheckExact(column)) {
+        if (PyList_GET_SIZE(column) == count)
+            return 0;
+        PyErr_Format(PyExc_ValueError, "a column has %zd values, and %zd were sent",
+                     PyList_GET_SIZE(column), count);
+        return -1;
+    }
+    if (!PyTuple_CheckExact(column)) {
+        PyErr_Format(PyExc_TypeError, "a column must be bytes, a tuple or a list, got %.100s",
+                     Py_TYPE(column)->tp_name);
+        return -1;
+    }
+    if (depth == DEPTH_MAX) {
+        PyErr_Format(PyExc_ValueError, "columns are nested more than %d deep", DEPTH_MAX);
+        return -1;
+    }
+    if (check_width(column, count))
+        return -1;
+    for (i = 0; i < PyTuple_GET_SIZE(column); i++)
+        if (check_column(PyTuple_GET_ITEM(column, i), count, depth + 1))
+            return -1;
+    return 0;
+}
+
+static inline PyObject *
+int_at(const char *words, Py_ssize_t position)
+{
+    int64_t word;
+
+    memcpy(&word, words + position * WORD, sizeof word);
+    return PyLong_FromLongLong(word);
 }
 
 static PyObject *
 unpacked_words(PyObject *words, Py_ssize_t count)
 {
-    const char *from = PyBytes_AS_STRING(words);
-    PyObject *values;
+    PyObject *values = PyList_New(count);
     Py_ssize_t i;
 
-    if (PyBytes_GET_SIZE(words) != count * (Py_ssize_t)sizeof(int64_t)) {
-        PyErr_SetString(PyExc_ValueError, "unpack: a column is of another length");
-        return NULL;
-    }
-    values = PyList_New(count);
     for (i = 0; values != NULL && i < count; i++) {
-        int64_t word;
-        PyObject *value;
-        memcpy(&word, from + i * sizeof(int64_t), sizeof(int64_t));
-        value = PyLong_FromLongLong(word);
+        PyObject *value = int_at(PyBytes_AS_STRING(words), i);
         if (value == NULL)
             Py_CLEAR(values);
         else
@@ -131,35 +199,32 @@ unpacked_words(PyObject *words, Py_ssize_t count)
 static PyObject *
 unpacked_tuples(PyObject *columns, Py_ssize_t count)
 {
-    Py_ssize_t width = PyTuple_GET_SIZE(columns), column, i;
-    PyObject *values = PyList_New(count);
+    Py_ssize_t width = PyTuple_GET_SIZE(columns), unpacked = 0, column, i;
+    PyObject *lists[COLUMNS_MAX], *values = NULL;
 
-    if (values == NULL)
-        return NULL;
-    for (i = 0; i < count; i++) {
+    for (; unpacked < width; unpacked++) {
+        lists[unpacked] = unpack_column_of(PyTuple_GET_ITEM(columns, unpacked), count);
+        if (lists[unpacked] == NULL)
+            break;
+    }
+    if (unpacked == width)
+        values = PyList_New(count);
+    for (i = 0; values != NULL && i < count; i++) {
         PyObject *value = PyTuple_New(width);
-        if (value == NULL)
-            goto failed;
-        PyList_SET_ITEM(values, i, value);
+        if (value == NULL) {
+            Py_CLEAR(values);
+            break;
+        }
+        for (column = 0; column < width; column++)
+            PyTuple_SET_ITEM(value, column, Py_NewRef(PyList_GET_ITEM(lists[column], i)));
+        PyList_SET_ITEM(values, i, unseen(value));
     }
-    for (column = 0; column < width; column++) {
-        PyObject *list = unpack_column_of(PyTuple_GET_ITEM(columns, column), count);
-        if (list == NULL)
-            goto failed;
-        for (i = 0; i < count; i++)
-            PyTuple_SET_ITEM(PyList_GET_ITEM(values, i), column,
-                             Py_NewRef(PyList_GET_ITEM(list, i)));
-        Py_DECREF(list);
-    }
-    for (i = 0; i < count; i++)
-        unseen(PyList_GET_ITEM(values, i));
+    while (unpacked > 0)
+        Py_DECREF(lists[--unpacked]);
     return values;
-
-failed:
-    Py_DECREF(values);
-    return NULL;
 }
 
+/* The values of a column that has been checked. */
 static PyObject *
 unpack_column_of(PyObject *column, Py_ssize_t count)
 {
@@ -167,10 +232,6 @@ unpack_column_of(PyObject *column, Py_ssize_t count)
         return unpacked_words(column, count);
     if (PyTuple_CheckExact(column))
         return unpacked_tuples(column, count);
-    if (!PyList_CheckExact(column) || PyList_GET_SIZE(column) != count) {
-        PyErr_SetString(PyExc_ValueError, "unpack: a column is of another length");
-        return NULL;
-    }
     return Py_NewRef(column);
 }
 
@@ -178,15 +239,16 @@ unpack_column_of(PyObject *column, Py_ssize_t count)
 static PyObject *
 unpack_column(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    Py_ssize_t count = nargs == 2 ? PyLong_AsSsize_t(args[1]) : -1;
+    static const Parameter parameters[] = {{"column", ANYTHING}, {"count", AN_INT}};
+    Py_ssize_t count;
     PyObject *values;
     int collects;
 
-    if (count < 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "unpack_column: takes a column and a count");
+    if (CHECK_ARGUMENTS("unpack_column", parameters))
         return NULL;
-    }
+    count = natural_argument("unpack_column", 1, "count", args[1]);
+    if (count < 0 || check_column(args[0], count, 0))
+        return NULL;
     collects = PyGC_Disable();
     values = unpack_column_of(args[0], count);
     if (collects)
@@ -219,7 +281,8 @@ packed_marks(PyObject *items)
     return made;
 }
 
-/* The places of items by column, an int where all have the same; None if they do not fit. */
+/* The places of items by column, an int where all have the same; None if they differ in length, or hold
+ * anything but ints of 64 bits. */
 static PyObject *
 packed_places(PyObject *items)
 {
@@ -254,7 +317,7 @@ packed_places(PyObject *items)
         for (row = 1; row < count && word[row] == word[0]; row++)
             ;
         made = row >= count ? PyLong_FromLongLong(word[0])
-                            : PyBytes_FromStringAndSize((char *)word, count * sizeof(int64_t));
+                            : PyBytes_FromStringAndSize((char *)word, count * WORD);
         if (made == NULL)
             Py_CLEAR(columns);
         else
@@ -268,13 +331,12 @@ packed_places(PyObject *items)
 static PyObject *
 pack(PyObject *module, PyObject *items)
 {
+    static const Parameter parameters[] = {{"items", A_LIST}};
     Py_ssize_t count, row;
     PyObject *places, *marks, *payloads, *column;
 
-    if (!PyList_CheckExact(items)) {
-        PyErr_SetString(PyExc_TypeError, "pack: not a list");
+    if (check_arguments("pack", parameters, 1, &items, 1))
         return NULL;
-    }
     count = PyList_GET_SIZE(items);
     if (!count)
         Py_RETURN_NONE;
@@ -299,61 +361,76 @@ pack(PyObject *module, PyObject *items)
     return Py_BuildValue("(nNNN)", count, places, marks, column);
 }
 
-/* unpack(count, columns of the places, marks, column of the payloads) -> items */
-static PyObject *
-unpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+/* -1 with an exception if these are not the columns of so many places. */
+static int
+check_places(PyObject *columns, Py_ssize_t count)
 {
-    PyObject *columns, *marks, *payloads, *items;
-    const char *words[COLUMNS_MAX];
-    Py_ssize_t count, width, row, column;
-    int collects;
+    Py_ssize_t i;
 
-    if (nargs != 4 || !PyTuple_CheckExact(args[1]) || PyTuple_GET_SIZE(args[1]) > COLUMNS_MAX) {
-        PyErr_SetString(PyExc_TypeError, "unpack: not what pack gives");
-        return NULL;
-    }
-    count = PyLong_AsSsize_t(args[0]);
-    if (count < 0 && PyErr_Occurred())
-        return NULL;
-    columns = args[1], marks = args[2];
-    width = PyTuple_GET_SIZE(columns);
-    for (column = 0; column < width; column++) {
-        PyObject *given = PyTuple_GET_ITEM(columns, column);
-        words[column] = NULL;
-        if (PyBytes_CheckExact(given)) {
-            if (PyBytes_GET_SIZE(given) != count * (Py_ssize_t)sizeof(int64_t)) {
-                PyErr_SetString(PyExc_ValueError, "unpack: a column is of another length");
-                return NULL;
-            }
-            words[column] = PyBytes_AS_STRING(given);
+    if (check_width(columns, count))
+        return -1;
+    for (i = 0; i < PyTuple_GET_SIZE(columns); i++) {
+        PyObject *column = PyTuple_GET_ITEM(columns, i);
+        if (PyBytes_CheckExact(column)) {
+            if (check_words(column, count))
+                return -1;
+        }
+        else if (!PyLong_CheckExact(column)) {
+            PyErr_Format(PyExc_TypeError, "a column of places must be an int or bytes, got %.100s",
+                         Py_TYPE(column)->tp_name);
+            return -1;
         }
     }
-    if (PyList_CheckExact(marks) && PyList_GET_SIZE(marks) != count) {
-        PyErr_SetString(PyExc_ValueError, "unpack: not a mark for each item");
-        return NULL;
+    return 0;
+}
+
+/* -1 with an exception if these are not the marks of so many items. */
+static int
+check_marks(PyObject *marks, Py_ssize_t count)
+{
+    if (PyLong_CheckExact(marks))
+        return 0;
+    if (!PyList_CheckExact(marks)) {
+        PyErr_Format(PyExc_TypeError, "marks must be an int or a list, got %.100s",
+                     Py_TYPE(marks)->tp_name);
+        return -1;
     }
-    collects = PyGC_Disable();
-    payloads = unpack_column_of(args[3], count);
-    items = payloads == NULL ? NULL : PyList_New(count);
+    if (PyList_GET_SIZE(marks) == count)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "%zd marks came for %zd items", PyList_GET_SIZE(marks), count);
+    return -1;
+}
+
+/* A place of the columns of places that have been checked. */
+static PyObject *
+unpacked_place(PyObject *columns, Py_ssize_t row)
+{
+    Py_ssize_t width = PyTuple_GET_SIZE(columns), i;
+    PyObject *place = PyTuple_New(width);
+
+    for (i = 0; place != NULL && i < width; i++) {
+        PyObject *column = PyTuple_GET_ITEM(columns, i);
+        PyObject *number = PyBytes_CheckExact(column) ? int_at(PyBytes_AS_STRING(column), row)
+                                                      : Py_NewRef(column);
+        if (number == NULL)
+            Py_CLEAR(place);
+        else
+            PyTuple_SET_ITEM(place, i, number);
+    }
+    return unseen(place);
+}
+
+/* The items of columns that have been checked. */
+static PyObject *
+unpacked_items(Py_ssize_t count, PyObject *columns, PyObject *marks, PyObject *column)
+{
+    PyObject *payloads = unpack_column_of(column, count);
+    PyObject *items = payloads == NULL ? NULL : PyList_New(count);
+    Py_ssize_t row;
+
     for (row = 0; items != NULL && row < count; row++) {
-        PyObject *place = PyTuple_New(width), *item = NULL;
-        for (column = 0; place != NULL && column < width; column++) {
-            PyObject *number;
-            if (words[column] == NULL) {
-                number = Py_NewRef(PyTuple_GET_ITEM(columns, column));
-            }
-            else {
-                int64_t word;
-                memcpy(&word, words[column] + row * sizeof(int64_t), sizeof(int64_t));
-                number = PyLong_FromLongLong(word);
-            }
-            if (number == NULL)
-                Py_CLEAR(place);
-            else
-                PyTuple_SET_ITEM(place, column, number);
-        }
+        PyObject *place = unpacked_place(columns, row), *item = NULL;
         if (place != NULL) {
-            unseen(place);
             item = item_of(place, PyList_CheckExact(marks) ? PyList_GET_ITEM(marks, row) : marks,
                            PyList_GET_ITEM(payloads, row));
             Py_DECREF(place);
@@ -364,6 +441,31 @@ unpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             PyList_SET_ITEM(items, row, item);
     }
     Py_XDECREF(payloads);
+    return items;
+}
+
+/* unpack(count, columns of the places, marks, column of the payloads) -> items */
+static PyObject *
+unpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const Parameter parameters[] = {
+        {"count", AN_INT},
+        {"places", A_TUPLE},
+        {"marks", ANYTHING},
+        {"payloads", ANYTHING},
+    };
+    PyObject *items;
+    Py_ssize_t count;
+    int collects;
+
+    if (CHECK_ARGUMENTS("unpack", parameters))
+        return NULL;
+    count = natural_argument("unpack", 0, "count", args[0]);
+    if (count < 0 || check_places(args[1], count) || check_marks(args[2], count)
+        || check_column(args[3], count, 0))
+        return NULL;
+    collects = PyGC_Disable();
+    items = unpacked_items(count, args[1], args[2], args[3]);
     if (collects)
         PyGC_Enable();
     return items;
@@ -372,9 +474,15 @@ unpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 static PyMethodDef methods[] = {
     {"pack", pack, METH_O, NULL},
     {"pack_column", pack_column, METH_O, NULL},
-    {"unpack_column", (PyCFunction)(void (*)(void))unpack_column, METH_FASTCALL, NULL},
-    {"unpack", (PyCFunction)(void (*)(void))unpack, METH_FASTCALL, NULL},
+    FAST(unpack_column),
+    FAST(unpack),
     {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, add_interface},
+    EACH_INTERPRETER
+    {0, NULL},
 };
 
 static struct PyModuleDef definition = {
@@ -382,6 +490,7 @@ static struct PyModuleDef definition = {
     .m_name = "emberflow.native._columns",
     .m_doc = "See emberflow.engine.loops.columns.",
     .m_methods = methods,
+    .m_slots = slots,
 };
 
 PyMODINIT_FUNC

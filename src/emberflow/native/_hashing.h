@@ -1,4 +1,4 @@
-/* `hashing.key_hash` of the commonest keys. */
+/* `hashing.key_hash` of the commonest keys: texts, and ints of 64 bits. */
 
 #ifndef EMBERFLOW_HASHING_H
 #define EMBERFLOW_HASHING_H
@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* XXH32 with seed 0, after its specification. Keys are short: mostly it is the end of it that runs. */
+/* XXH32 with seed 0, after its specification. Most keys are shorter than the 16 bytes that its main loop
+ * takes at once, so mostly only the end of it runs. */
 
 #define PRIME_1 2654435761U
 #define PRIME_2 2246822519U
@@ -54,20 +55,88 @@ xxh32(const unsigned char *from, size_t length)
     return hash ^ hash >> 16;
 }
 
-/* `hashing.key_hash`, as an unsigned number, of the commonest keys: 1; 0 for another key. */
+/* Texts of up to so many bytes of UTF-8 are encoded on the stack. */
+#define TEXT_BYTES 512
+
+/* The UTF-8 of a text that is not ASCII: how many bytes, or -1 if it has a lone surrogate. There is room
+ * for them: at most 2, 3 or 4 bytes a character, by the kind of the text. */
+static inline Py_ssize_t
+encode_utf8(PyObject *text, unsigned char *bytes)
+{
+    Py_ssize_t length = PyUnicode_GET_LENGTH(text), i;
+    int kind = PyUnicode_KIND(text);
+    const void *data = PyUnicode_DATA(text);
+    unsigned char *at = bytes;
+
+    for (i = 0; i < length; i++) {
+        Py_UCS4 point = PyUnicode_READ(kind, data, i);
+        if (point < 0x80) {
+            *at++ = (unsigned char)point;
+        }
+        else if (point < 0x800) {
+            *at++ = (unsigned char)(0xC0 | point >> 6);
+            *at++ = (unsigned char)(0x80 | (point & 0x3F));
+        }
+        else if (point < 0x10000) {
+            if (point >= 0xD800 && point < 0xE000)
+                return -1;
+            *at++ = (unsigned char)(0xE0 | point >> 12);
+            *at++ = (unsigned char)(0x80 | (point >> 6 & 0x3F));
+            *at++ = (unsigned char)(0x80 | (point & 0x3F));
+        }
+        else {
+            *at++ = (unsigned char)(0xF0 | point >> 18);
+            *at++ = (unsigned char)(0x80 | (point >> 12 & 0x3F));
+            *at++ = (unsigned char)(0x80 | (point >> 6 & 0x3F));
+            *at++ = (unsigned char)(0x80 | (point & 0x3F));
+        }
+    }
+    return at - bytes;
+}
+
+/* The hash of a text: 1; 0 if Python has to hash it, since it has a lone surrogate or memory is short.
+ *
+ * PyUnicode_AsUTF8AndSize would do, but it leaves the UTF-8 with the text for as long as that lives: more
+ * than a hundred bytes a key. */
+static inline int
+hash_of_text(PyObject *text, uint32_t *hash)
+{
+    unsigned char on_stack[TEXT_BYTES], *bytes = on_stack;
+    Py_ssize_t length, each;
+
+#if PY_VERSION_HEX < 0x030C0000
+    if (PyUnicode_READY(text) < 0) { /* only short memory can make it fail */
+        PyErr_Clear();
+        return 0;
+    }
+#endif
+    length = PyUnicode_GET_LENGTH(text);
+    if (PyUnicode_IS_ASCII(text)) {
+        *hash = xxh32(PyUnicode_1BYTE_DATA(text), (size_t)length);
+        return 1;
+    }
+    each = PyUnicode_KIND(text) == PyUnicode_1BYTE_KIND   ? 2
+           : PyUnicode_KIND(text) == PyUnicode_2BYTE_KIND ? 3
+                                                          : 4;
+    if (length > TEXT_BYTES / each)
+        bytes = length > PY_SSIZE_T_MAX / each ? NULL : PyMem_Malloc((size_t)(length * each));
+    if (bytes == NULL)
+        return 0;
+    length = encode_utf8(text, bytes);
+    if (length >= 0)
+        *hash = xxh32(bytes, (size_t)length);
+    if (bytes != on_stack)
+        PyMem_Free(bytes);
+    return length >= 0;
+}
+
+/* `hashing.key_hash`, as an unsigned number, of the commonest keys: 1; 0 for any other key. There is
+ * never an exception. */
 static inline int
 hash_of_common(PyObject *key, uint32_t *hash)
 {
-    if (PyUnicode_CheckExact(key)) {
-        Py_ssize_t length;
-        const char *text = PyUnicode_AsUTF8AndSize(key, &length);
-        if (text == NULL) { /* a lone surrogate */
-            PyErr_Clear();
-            return 0;
-        }
-        *hash = xxh32((const unsigned char *)text, (size_t)length);
-        return 1;
-    }
+    if (PyUnicode_CheckExact(key))
+        return hash_of_text(key, hash);
     if (PyLong_CheckExact(key)) {
         unsigned char encoded[9] = {0x81};
         int beyond = 0, i;

@@ -1,4 +1,4 @@
-/* Items as the compiled loops see them: what `_loops.c` and `_versions.c` share. */
+/* Items as the compiled loops see them: what `_loops.c`, `_versions.c` and `_columns.c` share. */
 
 #ifndef EMBERFLOW_ITEMS_H
 #define EMBERFLOW_ITEMS_H
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* An item is (place, mark, payload), a place is (time, front, child ids...), perhaps a named tuple. */
+/* An item is (place, mark, payload). A place is (time, front, child ids...); it may be a named tuple. */
 #define PLACE(item) PyTuple_GET_ITEM(item, 0)
 #define MARK(item) PyTuple_GET_ITEM(item, 1)
 #define PAYLOAD(item) PyTuple_GET_ITEM(item, 2)
@@ -26,7 +26,7 @@ is_tombstone(PyObject *item)
     return (int)(PyLong_AsUnsignedLongLongMask(MARK(item)) & 1);
 }
 
-/* Whether one place is before another: 1, 0, or -1 with an exception. Times mostly decide it. */
+/* Whether one place is before another: 1, 0, or -1 with an exception. Mostly their times decide. */
 static inline int
 is_before(PyObject *one, PyObject *other)
 {
@@ -44,8 +44,8 @@ is_before(PyObject *one, PyObject *other)
     return PyObject_RichCompareBool(one, other, Py_LT);
 }
 
-/* After a call that failed: the position for Python to go on at, or the exception if it is none of
- * the user's. */
+/* After a call that failed: the position at which Python goes on. An exception that no function of a user
+ * should raise, such as KeyboardInterrupt, is passed on instead. */
 static inline PyObject *
 stopped_at(Py_ssize_t position)
 {
@@ -57,9 +57,10 @@ stopped_at(Py_ssize_t position)
     return PyLong_FromSsize_t(position);
 }
 
-/* Take a new tuple, if there is one, out of the garbage collector's sight where no cycle can go through
- * it, as the collector would itself when it first met it. Later that would mean to touch the tuples made
- * before and after it, wherever they are in memory: most of what it costs to let go of an old one. */
+/* Hide a new tuple, if there is one, from the garbage collector, where no cycle can go through it. The
+ * collector would do the same when it first met the tuple. Doing it now spares the cost of doing it later:
+ * the collector's list leads through the tuples made before and after this one, and to take one out means
+ * to touch both, wherever they are in memory. That is most of what it costs to free an old tuple. */
 static inline PyObject *
 unseen(PyObject *tuple)
 {
@@ -77,7 +78,7 @@ unseen(PyObject *tuple)
     return tuple;
 }
 
-/* The first so many numbers of a place, and others behind them. */
+/* The first numbers of a place, and a suffix behind them. */
 static inline PyObject *
 concatenated(PyObject *place, Py_ssize_t ahead, PyObject *suffix)
 {
@@ -92,19 +93,44 @@ concatenated(PyObject *place, Py_ssize_t ahead, PyObject *suffix)
     return unseen(made);
 }
 
+/* A tuple of members; TUPLE_OF(a, b) is quicker than PyTuple_Pack(2, a, b), which does not know at compile
+ * time how many there are. */
 static inline PyObject *
-item_of(PyObject *place, PyObject *mark, PyObject *payload)
+tuple_of(PyObject *const *members, Py_ssize_t count)
 {
-    PyObject *made = PyTuple_New(3);
+    PyObject *made = PyTuple_New(count);
+    Py_ssize_t i;
+
     if (made == NULL)
         return NULL;
-    PyTuple_SET_ITEM(made, 0, Py_NewRef(place));
-    PyTuple_SET_ITEM(made, 1, Py_NewRef(mark));
-    PyTuple_SET_ITEM(made, 2, Py_NewRef(payload));
+    for (i = 0; i < count; i++)
+        PyTuple_SET_ITEM(made, i, Py_NewRef(members[i]));
     return unseen(made);
 }
 
-/* Append what is given away; -1 if it cannot be, or was not made. */
+#define TUPLE_OF(...) \
+    tuple_of((PyObject *[]){__VA_ARGS__}, Py_ARRAY_LENGTH(((PyObject *[]){__VA_ARGS__})))
+
+static inline PyObject *
+item_of(PyObject *place, PyObject *mark, PyObject *payload)
+{
+    return TUPLE_OF(place, mark, payload);
+}
+
+/* (place + child, mark, payload) of an item, with another payload. */
+static inline PyObject *
+child_of(PyObject *item, PyObject *child, PyObject *payload)
+{
+    PyObject *place = concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)), child), *made;
+    if (place == NULL)
+        return NULL;
+    made = item_of(place, MARK(item), payload);
+    Py_DECREF(place);
+    return made;
+}
+
+/* Append a new object and give it away. -1 with an exception, also if there is no object because it could
+ * not be made. */
 static inline int
 append_made(PyObject *list, PyObject *made)
 {

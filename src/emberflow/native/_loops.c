@@ -1,43 +1,82 @@
-/* The hottest loops of the engine, compiled. `loops.py` says what each is for, and does the same
- * where this module could not be built; tests/engine/test_loops.py holds the two to each other.
+/* The hottest loops of the engine, compiled. `items.py` says what each is for, and does the same where
+ * this module could not be built; tests/engine/test_items.py holds the two to each other.
  *
- * What is guaranteed: a loop either deals with an item exactly as `loops.py` does, or leaves it
- * untouched and returns its position, and Python sees to it. So everything rare (a new key, an item
- * out of order, a function that raises) is written once, in Python. An Exception of a user's function
- * is dropped here, because Python calls the function again; anything else (KeyboardInterrupt) goes on.
+ * What is guaranteed: a loop either deals with an item exactly as `items.py` does, or leaves it untouched
+ * and returns its position, and Python deals with it. So everything rare (a new key, an item out of order,
+ * a function that raises) is written once, in Python. These loops drop an Exception of a user's function,
+ * because Python calls the function again; anything else (KeyboardInterrupt) is passed on.
+ *
+ * A user's function may do anything but change the lists and dicts that a loop was given: they belong to
+ * the engine, which shows them to nobody. So references borrowed from them stay good while it runs.
  */
 
 #include "_buckets.h"
-#include "_hashing.h"
-#include "_items.h"
 
 #define WORKERS_REMEMBERED 64
+
+/* A version of a reduction is (place, mark, mapped item, accumulator). */
+#define MAPPED(version) PyTuple_GET_ITEM(version, 2)
+#define ACCUMULATOR(version) PyTuple_GET_ITEM(version, 3)
+#define VERSION_SIZE 4
+
+/* What the module was told, the type of the rows of a cut; and a name that it looks up often. Python's
+ * cache of attributes goes by the object that is the name, so it has to be the same one each time. */
+typedef struct {
+    PyObject *row, *key;
+} Known;
+
+static inline Known *
+known_of(PyObject *module)
+{
+    return PyModule_GetState(module);
+}
+
+/* prepare(Row) */
+static PyObject *
+prepare(PyObject *module, PyObject *row)
+{
+    PyObject *type = row_argument(0, row);
+
+    if (type == NULL)
+        return NULL;
+    Py_XSETREF(known_of(module)->row, type);
+    Py_RETURN_NONE;
+}
 
 /* reduce_in_order(items, start, output, key_of, combine, buckets, touched, out, with_key, absent,
  * refused) -> position */
 static PyObject *
 reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
+    static const Parameter parameters[] = {
+        {"items", A_LIST},
+        {"start", AN_INT},
+        {"output", A_LIST},
+        {"key_of", A_FUNCTION},
+        {"combine", A_FUNCTION},
+        {"buckets", A_DICT},
+        {"touched", A_LIST},
+        {"out", A_TUPLE},
+        {"with_key", A_BOOL},
+        {"absent", A_TYPE},
+        {"refused", A_TYPE},
+    };
     PyObject *items, *output, *key_of, *combine, *buckets, *touched, *out, *absent, *refused;
     Py_ssize_t position;
     int with_key;
 
-    if (nargs != 11 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[2])
-        || !PyDict_CheckExact(args[5]) || !PyList_CheckExact(args[6])
-        || !PyTuple_CheckExact(args[7])) {
-        PyErr_SetString(PyExc_TypeError, "reduce_in_order: not what it takes");
+    if (CHECK_ARGUMENTS("reduce_in_order", parameters))
         return NULL;
-    }
     items = args[0], output = args[2], key_of = args[3], combine = args[4], buckets = args[5];
     touched = args[6], out = args[7], absent = args[9], refused = args[10];
-    position = PyLong_AsSsize_t(args[1]);
-    with_key = PyObject_IsTrue(args[8]);
-    if (position < 0 || with_key < 0)
-        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
+    position = natural_argument("reduce_in_order", 1, "start", args[1]);
+    with_key = args[8] == Py_True;
+    if (position < 0)
+        return NULL;
 
     for (; position < PyList_GET_SIZE(items); position++) {
         PyObject *item = PyList_GET_ITEM(items, position);
-        PyObject *key, *versions, *last, *accumulator, *made;
+        PyObject *key, *versions, *last, *accumulator;
         int in_order, failed;
 
         if (!is_item(item) || is_tombstone(item))
@@ -52,12 +91,13 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         }
         Py_INCREF(versions);
         last = Py_NewRef(PyList_GET_ITEM(versions, PyList_GET_SIZE(versions) - 1));
-        in_order = (PyObject *)Py_TYPE(PyTuple_GET_ITEM(last, 3)) != absent
+        in_order = is_entry(last, VERSION_SIZE)
+                           && (PyObject *)Py_TYPE(ACCUMULATOR(last)) != absent
                        ? is_before(PLACE(last), PLACE(item))
                        : 0;
         accumulator = NULL;
         if (in_order > 0) {
-            PyObject *stack[3] = {NULL, PyTuple_GET_ITEM(last, 3), PAYLOAD(item)};
+            PyObject *stack[3] = {NULL, ACCUMULATOR(last), PAYLOAD(item)};
             accumulator = PyObject_Vectorcall(combine, stack + 1,
                                               2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
         }
@@ -70,18 +110,14 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         }
         failed = append_made(
             versions,
-            unseen(PyTuple_Pack(4, PLACE(item), MARK(item), PAYLOAD(item), accumulator)));
+            TUPLE_OF(PLACE(item), MARK(item), PAYLOAD(item), accumulator));
         if (!failed && PyList_GET_SIZE(versions) == 2)
             failed = PyList_Append(touched, versions);
         if (!failed) {
             PyObject *sent
-                = with_key ? unseen(PyTuple_Pack(2, key, accumulator)) : Py_NewRef(accumulator);
-            PyObject *place
-                = sent == NULL ? NULL : concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)), out);
-            made = place == NULL ? NULL : item_of(place, MARK(item), sent);
-            Py_XDECREF(place);
+                = with_key ? TUPLE_OF(key, accumulator) : Py_NewRef(accumulator);
+            failed = append_made(output, sent == NULL ? NULL : child_of(item, out, sent));
             Py_XDECREF(sent);
-            failed = append_made(output, made);
         }
         Py_DECREF(accumulator);
         Py_DECREF(versions);
@@ -96,22 +132,29 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 spread(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
+    static const Parameter parameters[] = {
+        {"items", A_LIST},  {"start", AN_INT}, {"spread", A_LIST}, {"key_of", A_FUNCTION},
+        {"owners", A_DICT}, {"marks", A_LIST}, {"hosts", A_LIST},
+    };
     PyObject *items, *lists, *key_of, *owners, *marks, *hosts;
-    PyObject *known[WORKERS_REMEMBERED] = {NULL}, *known_as[WORKERS_REMEMBERED] = {NULL};
+    /* For each worker the last mark that was looked up, and what it becomes on the way there. */
+    PyObject *met[WORKERS_REMEMBERED] = {NULL}, *met_as[WORKERS_REMEMBERED] = {NULL};
     Py_ssize_t position, workers;
 
-    if (nargs != 7 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[2])
-        || !PyDict_CheckExact(args[4]) || !PyList_CheckExact(args[5]) || !PyList_CheckExact(args[6])
-        || PyList_GET_SIZE(args[2]) != PyList_GET_SIZE(args[5])) {
-        PyErr_SetString(PyExc_TypeError, "spread: not what it takes");
+    if (CHECK_ARGUMENTS("spread", parameters) || check_members("spread", 2, "spread", args[2], A_LIST)
+        || check_members("spread", 5, "marks", args[5], A_DICT))
+        return NULL;
+    if (PyList_GET_SIZE(args[2]) != PyList_GET_SIZE(args[5])) {
+        PyErr_Format(PyExc_ValueError, "spread: %zd lists to spread to, and marks for %zd workers",
+                     PyList_GET_SIZE(args[2]), PyList_GET_SIZE(args[5]));
         return NULL;
     }
     items = args[0], lists = args[2], key_of = args[3], owners = args[4], marks = args[5];
     hosts = args[6];
     workers = PyList_GET_SIZE(lists);
-    position = PyLong_AsSsize_t(args[1]);
+    position = natural_argument("spread", 1, "start", args[1]);
     if (position < 0)
-        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
+        return NULL;
 
     for (; position < PyList_GET_SIZE(items); position++) {
         PyObject *item = PyList_GET_ITEM(items, position);
@@ -138,15 +181,15 @@ spread(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         worker = PyLong_AsSsize_t(owner);
         if (worker < 0 || worker >= workers)
             return stopped_at(position);
-        if (worker < WORKERS_REMEMBERED && known[worker] == MARK(item)) {
-            marked = known_as[worker];
+        if (worker < WORKERS_REMEMBERED && met[worker] == MARK(item)) {
+            marked = met_as[worker];
         }
         else {
             marked = PyDict_GetItemWithError(PyList_GET_ITEM(marks, worker), MARK(item));
             if (marked == NULL)
                 return stopped_at(position);
             if (worker < WORKERS_REMEMBERED)
-                known[worker] = MARK(item), known_as[worker] = marked;
+                met[worker] = MARK(item), met_as[worker] = marked;
         }
         if (append_made(PyList_GET_ITEM(lists, worker),
                         item_of(PLACE(item), marked, PAYLOAD(item))))
@@ -155,77 +198,89 @@ spread(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return PyLong_FromSsize_t(position);
 }
 
-/* closer_key(report) -> int. See `transactional.closer_key`. */
+/* The identity of a report, which begins with time and front; NULL with an exception. */
+static PyObject *
+identity_of(const char *function, PyObject *report)
+{
+    PyObject *identity;
+
+    if (!PyTuple_CheckExact(report) || !PyTuple_GET_SIZE(report)) {
+        wrong_argument(function, 0, "report", "a tuple that begins with an identity", report);
+        return NULL;
+    }
+    identity = PyTuple_GET_ITEM(report, 0);
+    if (!PyTuple_Check(identity) || PyTuple_GET_SIZE(identity) < 2
+        || !PyLong_Check(PyTuple_GET_ITEM(identity, 0))
+        || !PyLong_Check(PyTuple_GET_ITEM(identity, 1))) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: argument 1 (`report`) must begin with an identity, a tuple that begins with "
+                     "two ints, got %R",
+                     function, identity);
+        return NULL;
+    }
+    return identity;
+}
+
+/* closer_key(report) -> int. See `transactions.closer_key`. Only 12 bits of the result are kept, and 64
+ * bits of each number decide them. */
 static PyObject *
 closer_key(PyObject *module, PyObject *report)
 {
-    if (PyTuple_CheckExact(report) && PyTuple_GET_SIZE(report)) {
-        PyObject *identity = PyTuple_GET_ITEM(report, 0);
-        if (PyTuple_Check(identity) && PyTuple_GET_SIZE(identity) >= 2) {
-            int beyond = 0, beyond_too = 0;
-            long long time = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(identity, 0), &beyond);
-            long long front
-                = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(identity, 1), &beyond_too);
-            if (!PyErr_Occurred() && !beyond && !beyond_too) {
-                uint64_t product = (uint64_t)time * 0x9E3779B97F4A7C15U;
-                return PyLong_FromLong((long)(((product >> 48) + (uint64_t)front) & 0xFFF));
-            }
-        }
-    }
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_TypeError, "closer_key: not a report");
-    return NULL;
+    PyObject *identity = identity_of("closer_key", report);
+    uint64_t time, front;
+
+    if (identity == NULL)
+        return NULL;
+    time = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(identity, 0));
+    front = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(identity, 1));
+    return PyLong_FromLong((long)(((time * 0x9E3779B97F4A7C15U >> 48) + front) & 0xFFF));
 }
 
-/* front_of(report) -> int. See `transactional.front_of`. */
+/* front_of(report) -> int. See `transactions.front_of`. */
 static PyObject *
 front_of(PyObject *module, PyObject *report)
 {
-    if (PyTuple_CheckExact(report) && PyTuple_GET_SIZE(report)) {
-        PyObject *identity = PyTuple_GET_ITEM(report, 0);
-        if (PyTuple_Check(identity) && PyTuple_GET_SIZE(identity) >= 2)
-            return Py_NewRef(PyTuple_GET_ITEM(identity, 1));
-    }
-    PyErr_SetString(PyExc_TypeError, "front_of: not a report");
-    return NULL;
+    PyObject *identity = identity_of("front_of", report);
+    return identity == NULL ? NULL : Py_NewRef(PyTuple_GET_ITEM(identity, 1));
 }
 
 /* trim_to_last(touched, minimal, begun) -> (rest, unnoted) */
 static PyObject *
 trim_to_last(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *touched, *minimal, *begun, *rest, *unnoted;
+    static const Parameter parameters[]
+        = {{"touched", A_LIST}, {"minimal", A_MOMENT}, {"begun", A_MOMENT}};
+    PyObject *touched, *minimal, *begun, *rest, *unnoted, *lists[AHEAD];
     Py_ssize_t position = 0;
 
-    if (nargs != 3 || !PyList_CheckExact(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "trim_to_last: not what it takes");
+    if (CHECK_ARGUMENTS("trim_to_last", parameters))
         return NULL;
-    }
     touched = args[0], minimal = args[1], begun = args[2];
     rest = PyList_New(0);
     unnoted = PyList_New(0);
     if (rest == NULL || unnoted == NULL)
         goto failed;
     while (position < PyList_GET_SIZE(touched)) {
-        int some = some_of(touched, position);
-        if (some < 0)
+        int count = take_lists(touched, position, lists), i;
+        if (count < 0)
             goto failed;
-        fetch_last(&PyList_GET_ITEM(touched, position), some);
-        fetch_first(&PyList_GET_ITEM(touched, position), some);
-        for (; some > 0; some--, position++) {
-            PyObject *versions = PyList_GET_ITEM(touched, position);
-            Py_ssize_t count = PyList_GET_SIZE(versions);
+        fetch_last(lists, count);
+        fetch_first(lists, count);
+        position += count;
+        for (i = 0; i < count; i++) {
+            PyObject *versions = lists[i];
+            Py_ssize_t size = PyList_GET_SIZE(versions);
             int before;
 
-            if (!count)
+            if (!size)
                 continue;
-            before = is_before(PLACE(entry_at(versions, 0)), begun);
+            before = entry_is_before(versions, 0, begun);
             if (before < 0 || (before && PyList_Append(unnoted, versions)))
                 goto failed;
-            before = is_before(PLACE(last_of(versions)), minimal);
+            before = entry_is_before(versions, size - 1, minimal);
             if (before < 0)
                 goto failed;
-            if (before ? drop_first(versions, count - 1) : PyList_Append(rest, versions))
+            if (before ? drop_first(versions, size - 1) : PyList_Append(rest, versions))
                 goto failed;
         }
     }
@@ -237,53 +292,58 @@ failed:
     return NULL;
 }
 
-/* The row of a version (place, mark, mapped item, accumulator); None if Python has to look at it. */
+/* The row of a version; None if Python has to look at it. */
 static PyObject *
-row_of_version(PyObject *version, PyObject *const *args)
+row_of_version(const Known *known, PyObject *version, PyObject *const *args)
 {
-    PyObject *key_of = args[3], *operation = args[4], *absent = args[6], *restored = args[7];
-    PyObject *mapped, *accumulator, *key, *row;
+    PyObject *key_of = args[3], *operation = args[4], *absent = args[5], *restored = args[6];
+    PyObject *key, *row;
 
-    mapped = PyTuple_GET_ITEM(version, 2), accumulator = PyTuple_GET_ITEM(version, 3);
-    if ((PyObject *)Py_TYPE(accumulator) == absent)
+    if (!is_entry(version, VERSION_SIZE) || (PyObject *)Py_TYPE(ACCUMULATOR(version)) == absent)
         Py_RETURN_NONE;
-    key = (PyObject *)Py_TYPE(mapped) == restored ? PyObject_GetAttrString(mapped, "key")
-                                                   : PyObject_CallOneArg(key_of, mapped);
+    key = (PyObject *)Py_TYPE(MAPPED(version)) == restored
+              ? PyObject_GetAttr(MAPPED(version), known->key)
+              : PyObject_CallOneArg(key_of, MAPPED(version));
     if (key == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_Exception))
             return NULL;
         PyErr_Clear();
         Py_RETURN_NONE;
     }
-    row = row_of((PyTypeObject *)args[5], operation, key, PLACE(version), accumulator);
+    row = row_of(known->row, operation, key, PLACE(version), ACCUMULATOR(version));
     Py_DECREF(key);
     return row;
 }
 
-/* last_accumulators(given, moment, since, key_of, operation, Row, absent, restored)
+/* last_accumulators(given, moment, since, key_of, operation, absent, restored)
  * -> (found, rows, going on, others) */
 static PyObject *
 last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *given, *moment, *since;
+    static const Parameter parameters[] = {
+        {"given", A_LIST},      {"moment", A_MOMENT}, {"since", A_MOMENT},   {"key_of", A_FUNCTION},
+        {"operation", ANYTHING}, {"absent", A_TYPE},  {"restored", A_TYPE},
+    };
+    const Known *known = known_of(module);
+    PyObject *given, *moment, *since, *lists[AHEAD];
     Py_ssize_t position = 0;
     Looked looked;
 
-    if (nargs != 8 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[1])
-        || !PyTuple_CheckExact(args[2]) || !is_row_type(args[5])) {
-        PyErr_SetString(PyExc_TypeError, "last_accumulators: not what it takes");
+    if (CHECK_ARGUMENTS("last_accumulators", parameters))
         return NULL;
-    }
+    if (known->row == NULL)
+        return unprepared("last_accumulators");
     given = args[0], moment = args[1], since = args[2];
     if (begin_looked(&looked))
         return NULL;
     while (position < PyList_GET_SIZE(given)) {
-        int some = some_of(given, position);
-        if (some < 0)
+        int count = take_lists(given, position, lists), i;
+        if (count < 0)
             goto failed;
-        fetch_last(&PyList_GET_ITEM(given, position), some);
-        for (; some > 0; some--, position++) {
-            PyObject *versions = PyList_GET_ITEM(given, position), *last, *row;
+        fetch_last(lists, count);
+        position += count;
+        for (i = 0; i < count; i++) {
+            PyObject *versions = lists[i], *last, *row;
             Py_ssize_t final = below(versions, moment);
             int before;
 
@@ -292,12 +352,11 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                 goto failed;
             if (!final)
                 continue;
-            last = entry_at(versions, final - 1);
-            before = is_before(PLACE(last), since);
+            before = entry_is_before(versions, final - 1, since);
             if (before > 0)
                 continue;
-            Py_INCREF(last); /* the user's function, which gives the key, might do anything */
-            row = before < 0 ? NULL : row_of_version(last, args);
+            last = Py_NewRef(entry_at(versions, final - 1)); /* while the user's function gives the key */
+            row = before < 0 ? NULL : row_of_version(known, last, args);
             Py_DECREF(last);
             if (note_row(&looked, versions, row))
                 goto failed;
@@ -310,10 +369,10 @@ failed:
     return NULL;
 }
 
-/* Machines that keep nothing: each gives the outputs of all items, or None if something is unusual,
- * a function that raises, say. Then Python sees to all of them. */
+/* Machines that keep nothing. Each gives the outputs of all items; or None if something is unusual, such
+ * as a function that raises. Then Python deals with all of them. */
 
-/* After a failure: None if it is one of the user's. */
+/* After a failure: None if Python deals with it. */
 static PyObject *
 unusual(PyObject *output)
 {
@@ -326,42 +385,45 @@ unusual(PyObject *output)
     Py_RETURN_NONE;
 }
 
-/* (place + child, mark, payload) as the next of a list made long enough; the payload is given away. */
-static int
-set_child(PyObject *list, Py_ssize_t position, PyObject *item, PyObject *child, PyObject *payload)
+/* Set the next member of a list that was made long enough, and give it away. -1 if there is none because
+ * it could not be made. */
+static inline int
+set_made(PyObject *list, Py_ssize_t position, PyObject *made)
 {
-    PyObject *place = concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)), child);
-    PyObject *made = place == NULL ? NULL : item_of(place, MARK(item), payload);
-    Py_XDECREF(place);
-    Py_DECREF(payload);
     if (made == NULL)
         return -1;
     PyList_SET_ITEM(list, position, made);
     return 0;
 }
 
+/* NULL with a TypeError: a list of items holds something else. */
+static PyObject *
+not_an_item(const char *function, PyObject *output, PyObject *item)
+{
+    Py_DECREF(output);
+    PyErr_Format(PyExc_TypeError, "%s: argument 1 (`items`) must hold (place, mark, payload), got %R",
+                 function, item);
+    return NULL;
+}
+
 /* extended(items, child) -> items */
 static PyObject *
 extended(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
+    static const Parameter parameters[] = {{"items", A_LIST}, {"child", A_TUPLE}};
     PyObject *items, *output;
     Py_ssize_t i;
 
-    if (nargs != 2 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "extended: not what it takes");
+    if (CHECK_ARGUMENTS("extended", parameters))
         return NULL;
-    }
     items = args[0];
     output = PyList_New(PyList_GET_SIZE(items));
     for (i = 0; output != NULL && i < PyList_GET_SIZE(items); i++) {
         PyObject *item = PyList_GET_ITEM(items, i);
-        if (!is_item(item)) {
-            PyErr_SetString(PyExc_TypeError, "extended: not an item");
+        if (!is_item(item))
+            return not_an_item("extended", output, item);
+        if (set_made(output, i, child_of(item, args[1], PAYLOAD(item))))
             Py_CLEAR(output);
-        }
-        else if (set_child(output, i, item, args[1], Py_NewRef(PAYLOAD(item)))) {
-            Py_CLEAR(output);
-        }
     }
     return output;
 }
@@ -370,28 +432,25 @@ extended(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 mapped(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
+    static const Parameter parameters[]
+        = {{"items", A_LIST}, {"function", A_FUNCTION}, {"child", A_TUPLE}, {"at", A_TYPE}};
     PyObject *items, *output;
     Py_ssize_t i;
 
-    if (nargs != 4 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "mapped: not what it takes");
+    if (CHECK_ARGUMENTS("mapped", parameters))
         return NULL;
-    }
     items = args[0];
     output = PyList_New(PyList_GET_SIZE(items));
-    if (output == NULL)
-        return NULL;
-    for (i = 0; i < PyList_GET_SIZE(items); i++) {
-        PyObject *item = PyList_GET_ITEM(items, i);
+    for (i = 0; output != NULL && i < PyList_GET_SIZE(output); i++) {
+        PyObject *item = i < PyList_GET_SIZE(items) ? PyList_GET_ITEM(items, i) : Py_None;
         PyObject *image = is_item(item) ? PyObject_CallOneArg(args[1], PAYLOAD(item)) : NULL;
         if (image == NULL || (PyObject *)Py_TYPE(image) == args[3]) {
             Py_XDECREF(image);
             return unusual(output);
         }
-        if (set_child(output, i, item, args[2], image)) {
-            Py_DECREF(output);
-            return NULL;
-        }
+        if (set_made(output, i, child_of(item, args[2], image)))
+            Py_CLEAR(output);
+        Py_DECREF(image);
     }
     return output;
 }
@@ -400,107 +459,117 @@ mapped(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 kept(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
+    static const Parameter parameters[]
+        = {{"items", A_LIST}, {"function", A_FUNCTION}, {"child", A_TUPLE}};
     PyObject *items, *output;
     Py_ssize_t i;
 
-    if (nargs != 3 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "kept: not what it takes");
+    if (CHECK_ARGUMENTS("kept", parameters))
         return NULL;
-    }
     items = args[0];
     output = PyList_New(0);
-    if (output == NULL)
-        return NULL;
-    for (i = 0; i < PyList_GET_SIZE(items); i++) {
+    for (i = 0; output != NULL && i < PyList_GET_SIZE(items); i++) {
         PyObject *item = PyList_GET_ITEM(items, i);
         PyObject *said = is_item(item) ? PyObject_CallOneArg(args[1], PAYLOAD(item)) : NULL;
         int stays = said == NULL ? -1 : PyObject_IsTrue(said);
         Py_XDECREF(said);
         if (stays < 0)
             return unusual(output);
-        if (stays) {
-            PyObject *place
-                = concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)), args[2]);
-            PyObject *made = place == NULL ? NULL : item_of(place, MARK(item), PAYLOAD(item));
-            Py_XDECREF(place);
-            if (append_made(output, made)) {
-                Py_DECREF(output);
-                return NULL;
-            }
-        }
+        if (stays && append_made(output, child_of(item, args[2], PAYLOAD(item))))
+            Py_CLEAR(output);
     }
     return output;
+}
+
+/* Append the images of an item: 1, 0 if one is unusual, -1 with an exception. */
+static int
+append_images(PyObject *output, PyObject *item, PyObject *images, PyObject *children, PyObject *at)
+{
+    Py_ssize_t i;
+
+    if ((!PyTuple_CheckExact(images) && !PyList_CheckExact(images))
+        || PySequence_Fast_GET_SIZE(images) > PyTuple_GET_SIZE(children))
+        return 0;
+    for (i = 0; i < PySequence_Fast_GET_SIZE(images); i++) {
+        PyObject *image = PySequence_Fast_GET_ITEM(images, i);
+        PyObject *child = PyTuple_GET_ITEM(children, i);
+        if ((PyObject *)Py_TYPE(image) == at || !PyTuple_CheckExact(child))
+            return 0;
+        if (append_made(output, child_of(item, child, image)))
+            return -1;
+    }
+    return 1;
 }
 
 /* flat_mapped(items, function, children, at) -> items or None */
 static PyObject *
 flat_mapped(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *items, *children, *output;
-    Py_ssize_t i, child;
+    static const Parameter parameters[]
+        = {{"items", A_LIST}, {"function", A_FUNCTION}, {"children", A_TUPLE}, {"at", A_TYPE}};
+    PyObject *items, *output;
+    Py_ssize_t i;
 
-    if (nargs != 4 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "flat_mapped: not what it takes");
+    if (CHECK_ARGUMENTS("flat_mapped", parameters))
         return NULL;
-    }
-    items = args[0], children = args[2];
+    items = args[0];
     output = PyList_New(0);
-    if (output == NULL)
-        return NULL;
-    for (i = 0; i < PyList_GET_SIZE(items); i++) {
+    for (i = 0; output != NULL && i < PyList_GET_SIZE(items); i++) {
         PyObject *item = PyList_GET_ITEM(items, i);
         PyObject *images = is_item(item) ? PyObject_CallOneArg(args[1], PAYLOAD(item)) : NULL;
-        if (images == NULL || (!PyTuple_CheckExact(images) && !PyList_CheckExact(images))
-            || PySequence_Fast_GET_SIZE(images) > PyTuple_GET_SIZE(children)) {
-            Py_XDECREF(images);
+        int result = images == NULL ? 0 : append_images(output, item, images, args[2], args[3]);
+        Py_XDECREF(images);
+        if (!result)
             return unusual(output);
-        }
-        for (child = 0; child < PySequence_Fast_GET_SIZE(images); child++) {
-            PyObject *image = PySequence_Fast_GET_ITEM(images, child), *place, *made;
-            if ((PyObject *)Py_TYPE(image) == args[3]) {
-                Py_DECREF(images);
-                return unusual(output);
-            }
-            place = concatenated(PLACE(item), PyTuple_GET_SIZE(PLACE(item)),
-                                 PyTuple_GET_ITEM(children, child));
-            made = place == NULL ? NULL : item_of(place, MARK(item), image);
-            Py_XDECREF(place);
-            if (append_made(output, made)) {
-                Py_DECREF(images);
-                Py_DECREF(output);
-                return NULL;
-            }
-        }
-        Py_DECREF(images);
+        if (result < 0)
+            Py_CLEAR(output);
     }
     return output;
+}
+
+/* (place, mark, (key, number, identity's length, payload)), of an item and the key of its access. */
+static PyObject *
+access_of(PyObject *item, PyObject *key, PyObject *number, Py_ssize_t depth, int doubled)
+{
+    PyObject *payload = PAYLOAD(item), *length, *access, *made;
+
+    length = PyLong_FromSsize_t(PyTuple_GET_SIZE(PLACE(item)) - depth);
+    payload = doubled ? TUPLE_OF(payload, payload) : Py_NewRef(payload);
+    access = length == NULL || payload == NULL
+                 ? NULL
+                 : TUPLE_OF(key, number, length, payload);
+    made = access == NULL ? NULL : item_of(PLACE(item), MARK(item), access);
+    Py_XDECREF(length);
+    Py_XDECREF(payload);
+    Py_XDECREF(access);
+    return made;
 }
 
 /* accesses(items, key_of, number, depth, alone, carried) -> items or None */
 static PyObject *
 accesses(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
+    static const Parameter parameters[] = {
+        {"items", A_LIST}, {"key_of", A_FUNCTION}, {"number", AN_INT},
+        {"depth", AN_INT}, {"alone", A_BOOL},      {"carried", A_BOOL},
+    };
     PyObject *items, *output;
     Py_ssize_t depth, i;
     int alone, carried;
 
-    if (nargs != 6 || !PyList_CheckExact(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "accesses: not what it takes");
+    if (CHECK_ARGUMENTS("accesses", parameters))
         return NULL;
-    }
     items = args[0];
-    depth = PyLong_AsSsize_t(args[3]);
+    depth = natural_argument("accesses", 3, "depth", args[3]);
     alone = args[4] == Py_True, carried = args[5] == Py_True;
     if (depth < 0)
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    output = PyList_New(PyList_GET_SIZE(items));
-    if (output == NULL)
         return NULL;
-    for (i = 0; i < PyList_GET_SIZE(items); i++) {
-        PyObject *item = PyList_GET_ITEM(items, i), *own, *key, *length, *payload, *access, *made;
+    output = PyList_New(PyList_GET_SIZE(items));
+    for (i = 0; output != NULL && i < PyList_GET_SIZE(output); i++) {
+        PyObject *item = i < PyList_GET_SIZE(items) ? PyList_GET_ITEM(items, i) : Py_None, *own, *key;
         if (!is_item(item) || PyTuple_GET_SIZE(PLACE(item)) < depth)
             return unusual(output);
-        own = payload = PAYLOAD(item);
+        own = PAYLOAD(item);
         if (carried) {
             if (!PyTuple_CheckExact(own) || PyTuple_GET_SIZE(own) != 2)
                 return unusual(output);
@@ -512,57 +581,51 @@ accesses(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             Py_XDECREF(key);
             return unusual(output);
         }
-        length = PyLong_FromSsize_t(PyTuple_GET_SIZE(PLACE(item)) - depth);
-        payload = alone && !carried ? unseen(PyTuple_Pack(2, payload, payload))
-                                    : Py_NewRef(payload);
-        access = length == NULL || payload == NULL
-                     ? NULL
-                     : unseen(PyTuple_Pack(4, key, args[2], length, payload));
-        made = access == NULL ? NULL : item_of(PLACE(item), MARK(item), access);
+        if (set_made(output, i, access_of(item, key, args[2], depth, alone && !carried)))
+            Py_CLEAR(output);
         Py_DECREF(key);
-        Py_XDECREF(length);
-        Py_XDECREF(payload);
-        Py_XDECREF(access);
-        if (made == NULL) {
-            Py_DECREF(output);
-            return NULL;
-        }
-        PyList_SET_ITEM(output, i, made);
     }
     return output;
+}
+
+/* (place, mark, (identity, number, payload)), of an item. */
+static PyObject *
+report_of(PyObject *item, Py_ssize_t depth, PyObject *number)
+{
+    Py_ssize_t length = PyTuple_GET_SIZE(PLACE(item)), end = length - depth;
+    PyObject *identity, *report, *made;
+
+    /* As Python counts from the end. */
+    identity = unseen(PyTuple_GetSlice(PLACE(item), 0, end < 0 ? end + length : end));
+    report = identity == NULL ? NULL : TUPLE_OF(identity, number, PAYLOAD(item));
+    made = report == NULL ? NULL : item_of(PLACE(item), MARK(item), report);
+    Py_XDECREF(identity);
+    Py_XDECREF(report);
+    return made;
 }
 
 /* reports(items, depth, number) -> items */
 static PyObject *
 reports(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
+    static const Parameter parameters[]
+        = {{"items", A_LIST}, {"depth", AN_INT}, {"number", AN_INT}};
     PyObject *items, *output;
     Py_ssize_t depth, i;
 
-    depth = nargs == 3 && PyList_CheckExact(args[0]) ? PyLong_AsSsize_t(args[1]) : -1;
-    if (depth < 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "reports: not what it takes");
+    if (CHECK_ARGUMENTS("reports", parameters))
         return NULL;
-    }
     items = args[0];
+    depth = natural_argument("reports", 1, "depth", args[1]);
+    if (depth < 0)
+        return NULL;
     output = PyList_New(PyList_GET_SIZE(items));
     for (i = 0; output != NULL && i < PyList_GET_SIZE(items); i++) {
-        PyObject *item = PyList_GET_ITEM(items, i), *identity, *report, *made;
-        if (!is_item(item)) {
-            PyErr_SetString(PyExc_TypeError, "reports: not an item");
+        PyObject *item = PyList_GET_ITEM(items, i);
+        if (!is_item(item))
+            return not_an_item("reports", output, item);
+        if (set_made(output, i, report_of(item, depth, args[2])))
             Py_CLEAR(output);
-            break;
-        }
-        identity = unseen(PyTuple_GetSlice(PLACE(item), 0, PyTuple_GET_SIZE(PLACE(item)) - depth));
-        report = identity == NULL ? NULL : unseen(PyTuple_Pack(3, identity, args[2], PAYLOAD(item)));
-        made = report == NULL ? NULL : item_of(PLACE(item), MARK(item), report);
-        Py_XDECREF(identity);
-        Py_XDECREF(report);
-        if (made == NULL)
-            Py_CLEAR(output);
-        else
-            PyList_SET_ITEM(output, i, made);
     }
     return output;
 }
@@ -578,27 +641,68 @@ hash_of_common_key(PyObject *module, PyObject *key)
 }
 
 static PyMethodDef methods[] = {
+    {"prepare", prepare, METH_O, NULL},
     {"hash_of_common", hash_of_common_key, METH_O, NULL},
-    {"reduce_in_order", (PyCFunction)(void (*)(void))reduce_in_order, METH_FASTCALL, NULL},
-    {"spread", (PyCFunction)(void (*)(void))spread, METH_FASTCALL, NULL},
     {"closer_key", closer_key, METH_O, NULL},
     {"front_of", front_of, METH_O, NULL},
-    {"extended", (PyCFunction)(void (*)(void))extended, METH_FASTCALL, NULL},
-    {"mapped", (PyCFunction)(void (*)(void))mapped, METH_FASTCALL, NULL},
-    {"kept", (PyCFunction)(void (*)(void))kept, METH_FASTCALL, NULL},
-    {"flat_mapped", (PyCFunction)(void (*)(void))flat_mapped, METH_FASTCALL, NULL},
-    {"accesses", (PyCFunction)(void (*)(void))accesses, METH_FASTCALL, NULL},
-    {"reports", (PyCFunction)(void (*)(void))reports, METH_FASTCALL, NULL},
-    {"last_accumulators", (PyCFunction)(void (*)(void))last_accumulators, METH_FASTCALL, NULL},
-    {"trim_to_last", (PyCFunction)(void (*)(void))trim_to_last, METH_FASTCALL, NULL},
+    FAST(reduce_in_order),
+    FAST(spread),
+    FAST(extended),
+    FAST(mapped),
+    FAST(kept),
+    FAST(flat_mapped),
+    FAST(accesses),
+    FAST(reports),
+    FAST(last_accumulators),
+    FAST(trim_to_last),
     {NULL, NULL, 0, NULL},
+};
+
+static int
+execute(PyObject *module)
+{
+    known_of(module)->key = PyUnicode_InternFromString("key");
+    return known_of(module)->key == NULL ? -1 : add_interface(module);
+}
+
+static int
+traverse(PyObject *module, visitproc visit, void *arg)
+{
+    Py_VISIT(known_of(module)->row);
+    Py_VISIT(known_of(module)->key);
+    return 0;
+}
+
+static int
+clear(PyObject *module)
+{
+    Py_CLEAR(known_of(module)->row);
+    Py_CLEAR(known_of(module)->key);
+    return 0;
+}
+
+static void
+free_known(void *module)
+{
+    clear(module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
+    EACH_INTERPRETER
+    {0, NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "emberflow.native._loops",
     .m_doc = "See emberflow.engine.loops.items.",
+    .m_size = sizeof(Known),
     .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = free_known,
 };
 
 PyMODINIT_FUNC

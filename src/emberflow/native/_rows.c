@@ -1,27 +1,27 @@
 /* The rows of a cut as columns, compiled: of plain values and tuples of such, which most are. `tables.py`
- * does the same for all others, and where this module could not be built; tests/checkpoint/test_rows.py
- * holds the two to each other.
+ * does the same for all others, and for all where this module could not be built;
+ * tests/checkpoint/test_rows.py holds the two to each other.
  *
- * A worker encodes its rows beside its loop, and the loop waits for the interpreter meanwhile. What is
- * pickled here is what `pickle.dumps` gives, to the byte.
+ * What is guaranteed: what is pickled here is what `pickle.dumps` gives, to the byte.
+ *
+ * A worker encodes its rows in a thread beside its loop, and the loop waits for the interpreter meanwhile.
+ * So it has to be quick.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_cut_rows.h"
 #include <stdint.h>
 #include <string.h>
 
-#define ROW_SIZE 5
 #define PROTOCOL 5
 #define FRAME_MIN 4
-#define FRAME_MAX 32768 /* of twice that pickle makes two */
+#define FRAME_MAX 32768 /* far from the size at which pickle begins a second frame */
 #define HEAD_BYTES 11 /* of a pickle with a frame */
 #define SHORT_MAX 255
 #define MEMO_MAX 64
 #define MEMBERS_MAX 64
 #define DEPTH_MAX 4
 
-/* What grows: raw bytes. */
+/* Bytes, and room for more. */
 typedef struct {
     char *data;
     size_t length, room;
@@ -116,7 +116,7 @@ int_opcodes(int64_t value, unsigned char *body)
     return bytes + (value >= INT32_MIN && value <= INT32_MAX ? 1 : 2);
 }
 
-/* What pickle remembers of a value, in its order: where it meets one of these again, it says which. */
+/* What pickle has met in a value, in order. Where it meets the same object again, it writes its number. */
 typedef struct {
     PyObject *met[MEMO_MAX];
     int count;
@@ -188,11 +188,14 @@ add_text(Buffer *buffer, PyObject *value, Memo *memo)
         size = PyBytes_GET_SIZE(value);
     }
     else {
-        if (!PyUnicode_IS_ASCII(value)) /* what cannot be encoded is not for here either */
-            return 0;
-        data = PyUnicode_AsUTF8AndSize(value, &size);
-        if (data == NULL)
+#if PY_VERSION_HEX < 0x030C0000
+        if (PyUnicode_READY(value) < 0)
             return -1;
+#endif
+        if (!PyUnicode_IS_ASCII(value)) /* a text that cannot be encoded is not ASCII either */
+            return 0;
+        data = (const char *)PyUnicode_1BYTE_DATA(value);
+        size = PyUnicode_GET_LENGTH(value);
     }
     if (size > SHORT_MAX)
         return 0;
@@ -282,7 +285,7 @@ add_pickle(Buffer *buffer, PyObject *value)
     return 1;
 }
 
-/* Add a row: 1, 0 if it is not for here, -1 with an exception. */
+/* Add a row: 1, 0 if it is not plain, -1 with an exception. */
 static int
 add_row(Buffer *buffers, PyObject *row, PyObject *operation)
 {
@@ -292,9 +295,10 @@ add_row(Buffer *buffers, PyObject *row, PyObject *operation)
     int result;
 
     if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != ROW_SIZE
-        || PyTuple_GET_ITEM(row, 0) != operation || !word_of(PyTuple_GET_ITEM(row, 1), &word))
+        || PyTuple_GET_ITEM(row, ROW_OPERATION) != operation
+        || !word_of(PyTuple_GET_ITEM(row, ROW_KEY_HASH), &word))
         return 0;
-    place = PyTuple_GET_ITEM(row, 3);
+    place = PyTuple_GET_ITEM(row, ROW_PLACE);
     if (!PyTuple_Check(place) || PyTuple_GET_SIZE(place) < 2)
         return 0;
     result = add_word(&buffers[HASHES], word);
@@ -306,14 +310,38 @@ add_row(Buffer *buffers, PyObject *row, PyObject *operation)
     if (result > 0)
         result = add_end(&buffers[CHILD_ENDS], buffers[CHILD_IDS].length / sizeof word);
     if (result > 0)
-        result = add_pickle(&buffers[KEYS], PyTuple_GET_ITEM(row, 2));
+        result = add_pickle(&buffers[KEYS], PyTuple_GET_ITEM(row, ROW_KEY));
     if (result > 0)
         result = add_end(&buffers[KEY_ENDS], buffers[KEYS].length);
     if (result > 0)
-        result = add_pickle(&buffers[PAYLOADS], PyTuple_GET_ITEM(row, 4));
+        result = add_pickle(&buffers[PAYLOADS], PyTuple_GET_ITEM(row, ROW_PAYLOAD));
     if (result > 0)
         result = add_end(&buffers[PAYLOAD_ENDS], buffers[PAYLOADS].length);
     return result;
+}
+
+/* What the module was told: that the rows of a cut have the fields that it reads. */
+typedef struct {
+    int is_prepared;
+} Known;
+
+static inline Known *
+known_of(PyObject *module)
+{
+    return PyModule_GetState(module);
+}
+
+/* prepare(Row) */
+static PyObject *
+prepare(PyObject *module, PyObject *row)
+{
+    PyObject *type = row_argument(0, row);
+
+    if (type == NULL)
+        return NULL;
+    Py_DECREF(type);
+    known_of(module)->is_prepared = 1;
+    Py_RETURN_NONE;
 }
 
 /* row_buffers(rows) -> (hashes, key offsets, keys, times, fronts, child id offsets, child ids,
@@ -321,19 +349,20 @@ add_row(Buffer *buffers, PyObject *row, PyObject *operation)
 static PyObject *
 row_buffers(PyObject *module, PyObject *rows)
 {
+    static const Parameter parameters[] = {{"rows", A_LIST}};
     Buffer buffers[BUFFERS] = {{NULL, 0, 0}};
     PyObject *made = NULL, *operation;
     Py_ssize_t i;
     int result;
 
-    if (!PyList_CheckExact(rows)) {
-        PyErr_SetString(PyExc_TypeError, "row_buffers: rows are a list");
+    if (check_arguments("row_buffers", parameters, 1, &rows, 1))
         return NULL;
-    }
+    if (!known_of(module)->is_prepared)
+        return unprepared("row_buffers");
     if (!PyList_GET_SIZE(rows) || !PyTuple_Check(PyList_GET_ITEM(rows, 0))
         || PyTuple_GET_SIZE(PyList_GET_ITEM(rows, 0)) != ROW_SIZE)
         Py_RETURN_NONE;
-    operation = PyTuple_GET_ITEM(PyList_GET_ITEM(rows, 0), 0);
+    operation = PyTuple_GET_ITEM(PyList_GET_ITEM(rows, 0), ROW_OPERATION);
     result = add_end(&buffers[KEY_ENDS], 0);
     if (result > 0)
         result = add_end(&buffers[CHILD_ENDS], 0);
@@ -361,15 +390,24 @@ row_buffers(PyObject *module, PyObject *rows)
 }
 
 static PyMethodDef methods[] = {
+    {"prepare", prepare, METH_O, NULL},
     {"row_buffers", row_buffers, METH_O, NULL},
     {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, add_interface},
+    EACH_INTERPRETER
+    {0, NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "emberflow.native._rows",
     .m_doc = "See emberflow.checkpoint.cuts.tables.",
+    .m_size = sizeof(Known),
     .m_methods = methods,
+    .m_slots = slots,
 };
 
 PyMODINIT_FUNC

@@ -1,105 +1,241 @@
-/* The hottest loops of a state, compiled. `accessing.py` says what each is for, and does the same
- * where this module could not be built; tests/engine/test_accessing.py holds the two to each other.
+/* The hottest loops of a state, compiled, and the buckets that they work on. `accesses.py` says what each
+ * loop is for, and does the same where this module could not be built; tests/engine/test_accesses.py holds
+ * the two to each other.
  *
- * What is guaranteed is what `_loops.c` says. Buckets are objects of a Python class with slots, which
- * `prepare` is told once and whose places in memory it looks up.
+ * What is guaranteed is what `_loops.c` says. A bucket is an object of the type that this module defines,
+ * so its members are those of a C structure. Python sets them as it likes: a loop leaves a bucket to Python
+ * whose entries are no list or whose aborts are no dict.
  *
- * What waits for memory is done for AHEAD buckets at once (see `_buckets.h`).
+ * Buckets lie far from each other in memory, so the loops fetch AHEAD of them at once (see `_buckets.h`).
  */
 
 #include "_buckets.h"
-#include "_hashing.h"
-#include "_items.h"
+#include <stddef.h>
 #include <structmember.h>
 
 #define USES_MAX 64
 
 /* An entry is (place, mark, access, length, payload, before, value, failed). */
 #define ACCESS(entry) PyTuple_GET_ITEM(entry, 2)
-#define MADE_OF 4 /* and 5: the payload, and the value before */
+#define LENGTH(entry) PyTuple_GET_ITEM(entry, 3)
 #define VALUE(entry) PyTuple_GET_ITEM(entry, 6)
 #define FAILED(entry) PyTuple_GET_ITEM(entry, 7)
 #define ENTRY_SIZE 8
 
+/* What the module was told by `prepare`, and the type of buckets that it made. */
 typedef struct {
-    PyTypeObject *bucket;
-    Py_ssize_t aborts, base, counts, entries, key, noted, value;
-    PyObject *at, *result, *committed, *output;
+    PyTypeObject *bucket_type;
+    PyObject *no_aborts; /* the aborts of a new bucket */
+    PyObject *row, *at, *result, *committed, *output;
 } Known;
 
-static Known known;
-
-#define SLOT(bucket, name) (*(PyObject **)((char *)(bucket) + known.name))
-
-static inline void
-set_slot(PyObject **slot, PyObject *value)
+static inline Known *
+known_of(PyObject *module)
 {
-    PyObject *old = *slot;
-    *slot = Py_NewRef(value);
-    Py_XDECREF(old);
+    return PyModule_GetState(module);
+}
+
+/* `accesses.StateBucket`. A member is NULL if Python has deleted it. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *key, *entries, *aborts, *base, *value;
+    char counts, noted;
+} Bucket;
+
+static PyObject *
+bucket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"key", "default", NULL};
+    const Known *known = PyType_GetModuleState(type);
+    PyObject *key, *value, *entries;
+    Bucket *bucket;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:StateBucket", names, &key, &value))
+        return NULL;
+    if (known == NULL || known->no_aborts == NULL)
+        return unprepared("StateBucket");
+    entries = PyList_New(0);
+    if (entries == NULL)
+        return NULL;
+    bucket = (Bucket *)type->tp_alloc(type, 0);
+    if (bucket == NULL) {
+        Py_DECREF(entries);
+        return NULL;
+    }
+    bucket->key = Py_NewRef(key);
+    bucket->entries = entries;
+    bucket->aborts = Py_NewRef(known->no_aborts);
+    bucket->base = Py_NewRef(value);
+    bucket->value = Py_NewRef(value);
+    bucket->counts = 1;
+    return (PyObject *)bucket;
 }
 
 static int
-slot_of(PyTypeObject *type, const char *name, Py_ssize_t *offset)
+bucket_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    PyObject *found = PyObject_GetAttrString((PyObject *)type, name);
-    int is_slot = found != NULL && Py_IS_TYPE(found, &PyMemberDescr_Type)
-                  && ((PyMemberDescrObject *)found)->d_member->type == T_OBJECT_EX;
-    if (is_slot)
-        *offset = ((PyMemberDescrObject *)found)->d_member->offset;
-    else if (found != NULL)
-        PyErr_Format(PyExc_TypeError, "prepare: %s has no slot %s", type->tp_name, name);
-    Py_XDECREF(found);
-    return is_slot ? 0 : -1;
+    Bucket *bucket = (Bucket *)self;
+
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(bucket->key);
+    Py_VISIT(bucket->entries);
+    Py_VISIT(bucket->aborts);
+    Py_VISIT(bucket->base);
+    Py_VISIT(bucket->value);
+    return 0;
 }
 
-/* prepare(the class of buckets, At, (RESULT,), (COMMITTED,), (OUTPUT,)) */
-static PyObject *
-prepare(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+static int
+bucket_clear(PyObject *self)
 {
-    PyTypeObject *type;
+    Bucket *bucket = (Bucket *)self;
 
-    if (nargs != 5 || !PyType_Check(args[0]) || !PyTuple_CheckExact(args[2])
-        || !PyTuple_CheckExact(args[3]) || !PyTuple_CheckExact(args[4])) {
-        PyErr_SetString(PyExc_TypeError, "prepare: not what it takes");
+    Py_CLEAR(bucket->key);
+    Py_CLEAR(bucket->entries);
+    Py_CLEAR(bucket->aborts);
+    Py_CLEAR(bucket->base);
+    Py_CLEAR(bucket->value);
+    return 0;
+}
+
+static void
+bucket_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+
+    PyObject_GC_UnTrack(self);
+    bucket_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* What pickle and copy need: the type by its name, what to call it with, and the members to set then. A
+ * process that runs the twin in Python reads it too. */
+static PyObject *
+bucket_reduce(PyObject *self, PyObject *nothing)
+{
+    Bucket *bucket = (Bucket *)self;
+
+    if (bucket->key == NULL || bucket->entries == NULL || bucket->aborts == NULL
+        || bucket->base == NULL || bucket->value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "a StateBucket without all its members has no state");
         return NULL;
     }
-    type = (PyTypeObject *)args[0];
-    if (slot_of(type, "aborts", &known.aborts) || slot_of(type, "base", &known.base)
-        || slot_of(type, "counts", &known.counts) || slot_of(type, "entries", &known.entries)
-        || slot_of(type, "key", &known.key) || slot_of(type, "noted", &known.noted)
-        || slot_of(type, "value", &known.value))
-        return NULL;
-    /* For as long as the process lives. */
-    known.bucket = (PyTypeObject *)Py_NewRef(args[0]);
-    known.at = Py_NewRef(args[1]);
-    known.result = Py_NewRef(args[2]);
-    known.committed = Py_NewRef(args[3]);
-    known.output = Py_NewRef(args[4]);
-    Py_RETURN_NONE;
+    return Py_BuildValue("O(OO)(O{sOsOsOsOsO})", Py_TYPE(self), bucket->key, bucket->base, Py_None,
+                         "entries", bucket->entries, "aborts", bucket->aborts, "value", bucket->value,
+                         "counts", bucket->counts ? Py_True : Py_False, "noted",
+                         bucket->noted ? Py_True : Py_False);
 }
 
-/* Whether this is a bucket whose slots are as they have to be. */
+static PyMemberDef bucket_members[] = {
+    {"key", T_OBJECT_EX, offsetof(Bucket, key), 0, NULL},
+    {"entries", T_OBJECT_EX, offsetof(Bucket, entries), 0, NULL},
+    {"aborts", T_OBJECT_EX, offsetof(Bucket, aborts), 0, NULL},
+    {"base", T_OBJECT_EX, offsetof(Bucket, base), 0, NULL},
+    {"value", T_OBJECT_EX, offsetof(Bucket, value), 0, NULL},
+    {"counts", T_BOOL, offsetof(Bucket, counts), 0, NULL},
+    {"noted", T_BOOL, offsetof(Bucket, noted), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef bucket_methods[] = {
+    {"__reduce__", bucket_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot bucket_slots[] = {
+    {Py_tp_doc, "The accesses of a key: see emberflow.engine.loops.accesses."},
+    {Py_tp_new, bucket_new},
+    {Py_tp_dealloc, bucket_dealloc},
+    {Py_tp_traverse, bucket_traverse},
+    {Py_tp_clear, bucket_clear},
+    {Py_tp_members, bucket_members},
+    {Py_tp_methods, bucket_methods},
+    {0, NULL},
+};
+
+/* Its name is that of the twin in Python, so that each reads what the other pickled. */
+static PyType_Spec bucket_spec = {
+    .name = "emberflow.engine.loops.accesses.StateBucket",
+    .basicsize = sizeof(Bucket),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = bucket_slots,
+};
+
+/* Whether this is a bucket that the loops can read. */
 static inline int
-is_bucket(PyObject *bucket)
+is_bucket(const Known *known, PyObject *given)
 {
-    return Py_IS_TYPE(bucket, known.bucket) && SLOT(bucket, entries) != NULL
-           && PyList_CheckExact(SLOT(bucket, entries)) && SLOT(bucket, aborts) != NULL
-           && PyDict_Check(SLOT(bucket, aborts)) && SLOT(bucket, base) != NULL
-           && SLOT(bucket, value) != NULL && SLOT(bucket, counts) != NULL
-           && SLOT(bucket, noted) != NULL && SLOT(bucket, key) != NULL;
+    Bucket *bucket = (Bucket *)given;
+
+    return Py_IS_TYPE(given, known->bucket_type) && bucket->entries != NULL
+           && PyList_CheckExact(bucket->entries) && bucket->aborts != NULL
+           && PyDict_Check(bucket->aborts) && bucket->key != NULL && bucket->base != NULL
+           && bucket->value != NULL;
+}
+
+static inline void
+fetch_bucket(PyObject *bucket)
+{
+    FETCH(&((Bucket *)bucket)->entries);
 }
 
 /* Fetch what the last entries of some buckets lead to. */
 static void
-fetch(PyObject *const *buckets, int count)
+fetch_last_of(PyObject *const *buckets, int count)
 {
     PyObject *lists[AHEAD];
     int i;
 
     for (i = 0; i < count; i++)
-        lists[i] = SLOT(buckets[i], entries);
+        lists[i] = ((Bucket *)buckets[i])->entries;
     fetch_last(lists, count);
+}
+
+/* Take the next buckets from a list, and fetch what their last entries lead to: how many, AHEAD at most;
+ * -1 with an exception if one is no bucket. */
+static int
+take_buckets(const Known *known, PyObject *given, Py_ssize_t position, PyObject **buckets)
+{
+    int count = 0, i;
+
+    for (; count < AHEAD && position + count < PyList_GET_SIZE(given); count++) {
+        buckets[count] = PyList_GET_ITEM(given, position + count);
+        fetch_bucket(buckets[count]);
+    }
+    for (i = 0; i < count; i++)
+        if (!is_bucket(known, buckets[i])) {
+            PyErr_Format(PyExc_TypeError, "argument 1 (`given`) must hold buckets at %zd, got %R",
+                         position + i, buckets[i]);
+            return -1;
+        }
+    fetch_last_of(buckets, count);
+    return count;
+}
+
+/* prepare(Row, NO_ABORTS, At, (RESULT,), (COMMITTED,), (OUTPUT,)) */
+static PyObject *
+prepare(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const Parameter parameters[] = {
+        {"row", A_TYPE},     {"no_aborts", A_DICT},  {"at", A_TYPE},
+        {"result", A_TUPLE}, {"committed", A_TUPLE}, {"output", A_TUPLE},
+    };
+    Known *known = known_of(module);
+    PyObject *row;
+
+    if (CHECK_ARGUMENTS("prepare", parameters))
+        return NULL;
+    row = row_argument(0, args[0]);
+    if (row == NULL)
+        return NULL;
+    Py_XSETREF(known->row, row);
+    Py_XSETREF(known->no_aborts, Py_NewRef(args[1]));
+    Py_XSETREF(known->at, Py_NewRef(args[2]));
+    Py_XSETREF(known->result, Py_NewRef(args[3]));
+    Py_XSETREF(known->committed, Py_NewRef(args[4]));
+    Py_XSETREF(known->output, Py_NewRef(args[5]));
+    Py_RETURN_NONE;
 }
 
 typedef struct {
@@ -108,15 +244,18 @@ typedef struct {
     Py_ssize_t vote, result, committed, output;
 } Use;
 
-/* The order is that of `accessing.Use`. */
+/* Read an `accesses.Use`, in the order of its fields: 0, or -1 with an exception. */
 static int
 use_of(PyObject *given, Use *use, Py_ssize_t ports)
 {
     Py_ssize_t *port[] = {&use->vote, &use->result, &use->committed, &use->output};
     int i;
 
-    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) < 11)
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) < 11) {
+        PyErr_Format(PyExc_TypeError,
+                     "access_in_order: argument 5 (`uses`) must hold named tuples `Use`, got %R", given);
         return -1;
+    }
     use->function = PyTuple_GET_ITEM(given, 0);
     use->check = PyTuple_GET_ITEM(given, 1);
     use->alone = PyTuple_GET_ITEM(given, 2) == Py_True;
@@ -126,8 +265,15 @@ use_of(PyObject *given, Use *use, Py_ssize_t ports)
     use->number = PyTuple_GET_ITEM(given, 6);
     for (i = 0; i < 4; i++) {
         *port[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(given, 7 + i));
-        if (*port[i] < -1 || *port[i] >= ports || PyErr_Occurred())
+        if (*port[i] == -1 && PyErr_Occurred())
             return -1;
+        if (*port[i] < -1 || *port[i] >= ports) {
+            PyErr_Format(PyExc_ValueError,
+                         "access_in_order: argument 5 (`uses`) has an access that sends to port %zd, and "
+                         "there are %zd outputs",
+                         *port[i], ports);
+            return -1;
+        }
     }
     return 0;
 }
@@ -150,20 +296,20 @@ send(PyObject *list, PyObject *place, Py_ssize_t length, PyObject *suffix, PyObj
     return append_made(list, item);
 }
 
-/* `accessing.tell`. */
+/* `accesses.tell`. */
 static int
-tell(const Use *use, PyObject *item, Py_ssize_t length, PyObject *value, PyObject *outputs)
+tell(const Known *known, const Use *use, PyObject *item, Py_ssize_t length, PyObject *value, PyObject *outputs)
 {
     PyObject *place = PLACE(item), *mark = MARK(item), *payload = PyTuple_GET_ITEM(PAYLOAD(item), 3);
     Py_ssize_t all = PyTuple_GET_SIZE(place);
 
     if (use->alone) {
         if (use->committed >= 0
-            && send(PyList_GET_ITEM(outputs, use->committed), place, length, known.committed, mark,
+            && send(PyList_GET_ITEM(outputs, use->committed), place, length, known->committed, mark,
                     Py_NewRef(PyTuple_GET_ITEM(payload, 0))))
             return -1;
         if (use->output >= 0
-            && send(PyList_GET_ITEM(outputs, use->output), place, length, known.output, mark,
+            && send(PyList_GET_ITEM(outputs, use->output), place, length, known->output, mark,
                     PyTuple_Pack(2, PyTuple_GET_ITEM(payload, 1), value)))
             return -1;
         return 0;
@@ -180,7 +326,7 @@ tell(const Use *use, PyObject *item, Py_ssize_t length, PyObject *value, PyObjec
             return -1;
     }
     if (use->result >= 0
-        && send(PyList_GET_ITEM(outputs, use->result), place, all, known.result, mark,
+        && send(PyList_GET_ITEM(outputs, use->result), place, all, known->result, mark,
                 PyTuple_Pack(2, payload, value)))
         return -1;
     return 0;
@@ -188,7 +334,7 @@ tell(const Use *use, PyObject *item, Py_ssize_t length, PyObject *value, PyObjec
 
 /* What an access leaves, a new reference; NULL if it does not hold or fails. */
 static PyObject *
-value_left(const Use *use, PyObject *before, PyObject *payload)
+value_left(const Known *known, const Use *use, PyObject *before, PyObject *payload)
 {
     PyObject *value;
 
@@ -207,7 +353,7 @@ value_left(const Use *use, PyObject *before, PyObject *payload)
         if (holds <= 0)
             Py_CLEAR(value);
     }
-    if (value != NULL && (PyObject *)Py_TYPE(value) == known.at)
+    if (value != NULL && (PyObject *)Py_TYPE(value) == known->at)
         Py_CLEAR(value);
     return value;
 }
@@ -219,7 +365,7 @@ holds(PyObject *set, PyObject *key)
     return PySet_GET_SIZE(set) ? PySet_Contains(set, key) : 0;
 }
 
-/* Whether it is an access, (key, access, length, payload), that can be dealt with here. */
+/* Whether an item is an access, (key, access, length, payload), that these loops can deal with. */
 static int
 is_access(PyObject *item, const Use *uses, Py_ssize_t uses_count, Py_ssize_t *access)
 {
@@ -245,49 +391,115 @@ is_access(PyObject *item, const Use *uses, Py_ssize_t uses_count, Py_ssize_t *ac
     return 1;
 }
 
-/* One access: 1 if it was dealt with, 0 if it is not for here, -1 with an exception of ours. After 0
- * there may be an exception of the user's. */
-static int
-access_one(PyObject *item, PyObject *bucket, const Use *use, PyObject *touched, PyObject *outputs)
+static inline void
+set_member(PyObject **member, PyObject *value)
 {
-    PyObject *entries = SLOT(bucket, entries), *place = PLACE(item), *payload = PAYLOAD(item);
-    PyObject *ahead, *before, *value;
-    int result;
+    Py_XSETREF(*member, Py_NewRef(value));
+}
 
-    if (!PyList_GET_SIZE(entries) || PyDict_GET_SIZE(SLOT(bucket, aborts)))
+/* What the access ahead left, if this one is later than all that the bucket has, and the first of its
+ * transaction: a new reference. NULL if it is not, perhaps with an exception. */
+static PyObject *
+value_ahead(Bucket *bucket, PyObject *place)
+{
+    PyObject *ahead;
+
+    if (!PyList_GET_SIZE(bucket->entries) || PyDict_GET_SIZE(bucket->aborts))
+        return NULL;
+    ahead = place_at(bucket->entries, PyList_GET_SIZE(bucket->entries) - 1);
+    if (ahead == NULL || is_before(ahead, place) <= 0)
+        return NULL;
+    /* It is the first of its transaction if it is the first of its time. */
+    if (PyObject_RichCompareBool(PyTuple_GET_ITEM(ahead, 0), PyTuple_GET_ITEM(place, 0), Py_EQ))
+        return NULL;
+    return Py_NewRef(bucket->counts ? bucket->value : bucket->base);
+}
+
+/* Enter an access that holds: 0, or -1 with an exception. */
+static int
+enter(Bucket *bucket, PyObject *item, PyObject *before, PyObject *value, PyObject *touched)
+{
+    PyObject *access = PAYLOAD(item);
+    PyObject *entry = TUPLE_OF(PLACE(item), MARK(item), PyTuple_GET_ITEM(access, 1),
+                               PyTuple_GET_ITEM(access, 2), PyTuple_GET_ITEM(access, 3), before, value,
+                               Py_None);
+
+    if (append_made(bucket->entries, entry))
+        return -1;
+    set_member(&bucket->base, before);
+    set_member(&bucket->value, value);
+    bucket->counts = 1;
+    if (bucket->noted)
         return 0;
-    ahead = PLACE(last_of(entries));
-    result = is_before(ahead, place);
-    if (result <= 0)
-        return result;
-    /* The first of its transaction, because it is the first of its time. */
-    result = PyObject_RichCompareBool(PyTuple_GET_ITEM(ahead, 0), PyTuple_GET_ITEM(place, 0), Py_EQ);
-    if (result)
-        return result < 0 ? -1 : 0;
-    before = Py_NewRef(SLOT(bucket, counts) == Py_True ? SLOT(bucket, value) : SLOT(bucket, base));
-    value = value_left(use, before, PyTuple_GET_ITEM(payload, 3));
-    if (value == NULL) {
+    bucket->noted = 1;
+    return PyList_Append(touched, (PyObject *)bucket);
+}
+
+/* One access: 1 if it was dealt with; 0 if Python has to, perhaps with an exception of the user's; -1 with
+ * one of ours. */
+static int
+access_one(const Known *known, PyObject *item, Bucket *bucket, const Use *use, PyObject *touched,
+           PyObject *outputs)
+{
+    PyObject *access = PAYLOAD(item), *before, *value;
+    int failed;
+
+    before = value_ahead(bucket, PLACE(item));
+    if (before == NULL)
+        return 0;
+    value = value_left(known, use, before, PyTuple_GET_ITEM(access, 3));
+    if (value == NULL || !is_bucket(known, (PyObject *)bucket)) {
+        Py_XDECREF(value);
         Py_DECREF(before);
         return 0;
     }
-    result = append_made(
-        entries, unseen(PyTuple_Pack(ENTRY_SIZE, place, MARK(item), PyTuple_GET_ITEM(payload, 1),
-                                     PyTuple_GET_ITEM(payload, 2), PyTuple_GET_ITEM(payload, 3),
-                                     before, value, Py_None)));
-    if (!result) {
-        set_slot(&SLOT(bucket, base), before);
-        set_slot(&SLOT(bucket, value), value);
-        set_slot(&SLOT(bucket, counts), Py_True);
-        if (SLOT(bucket, noted) != Py_True) {
-            set_slot(&SLOT(bucket, noted), Py_True);
-            result = PyList_Append(touched, bucket);
-        }
-    }
-    if (!result && !use->silent)
-        result = tell(use, item, PyLong_AsSsize_t(PyTuple_GET_ITEM(payload, 2)), value, outputs);
+    failed = enter(bucket, item, before, value, touched);
+    if (!failed && !use->silent)
+        failed = tell(known, use, item, PyLong_AsSsize_t(PyTuple_GET_ITEM(access, 2)), value, outputs);
     Py_DECREF(before);
     Py_DECREF(value);
-    return result ? -1 : 1;
+    return failed ? -1 : 1;
+}
+
+/* Look up the buckets of the next accesses, each a new reference: how many, up to the first that Python has
+ * to deal with. There may be an exception behind them. */
+static int
+look_up(const Known *known, PyObject *const *args, Py_ssize_t position, const Use *uses,
+        Py_ssize_t uses_count, PyObject **buckets, Py_ssize_t *access)
+{
+    PyObject *items = args[0], *other_keys = args[6], *other_places = args[7];
+    int count = 0;
+
+    for (; count < AHEAD && position + count < PyList_GET_SIZE(items); count++) {
+        PyObject *item = PyList_GET_ITEM(items, position + count), *key, *bucket;
+        if (!is_access(item, uses, uses_count, &access[count]))
+            break;
+        key = PyTuple_GET_ITEM(PAYLOAD(item), 0);
+        if (holds(other_keys, key) || holds(other_places, PLACE(item)))
+            break;
+        bucket = PyDict_GetItemWithError(args[3], key);
+        if (bucket == NULL || !Py_IS_TYPE(bucket, known->bucket_type))
+            break;
+        fetch_bucket(bucket);
+        buckets[count] = Py_NewRef(bucket);
+    }
+    return count;
+}
+
+/* Read all uses, USES_MAX at most: how many, or -1 with an exception. */
+static Py_ssize_t
+uses_of(PyObject *given, PyObject *outputs, Use *uses)
+{
+    Py_ssize_t count = PyList_GET_SIZE(given), i;
+
+    if (count > USES_MAX)
+        count = USES_MAX; /* Python deals with the others */
+    if (check_members("access_in_order", 2, "outputs", outputs, A_LIST))
+        return -1;
+    for (i = 0; i < count; i++)
+        if (use_of(PyList_GET_ITEM(given, i), &uses[i], PyList_GET_SIZE(outputs)))
+            return -1;
+    return count;
 }
 
 /* access_in_order(items, start, outputs, buckets, uses, touched, other_keys, other_places)
@@ -295,180 +507,133 @@ access_one(PyObject *item, PyObject *bucket, const Use *use, PyObject *touched, 
 static PyObject *
 access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *items, *outputs, *buckets, *touched, *other_keys, *other_places;
-    PyObject *ahead[AHEAD];
-    Py_ssize_t access[AHEAD], position, uses_count, i;
+    static const Parameter parameters[] = {
+        {"items", A_LIST}, {"start", AN_INT},   {"outputs", A_LIST},   {"buckets", A_DICT},
+        {"uses", A_LIST},  {"touched", A_LIST}, {"other_keys", A_SET}, {"other_places", A_SET},
+    };
+    const Known *known = known_of(module);
+    PyObject *items, *buckets[AHEAD];
+    Py_ssize_t access[AHEAD], position, uses_count;
     Use uses[USES_MAX];
 
-    if (nargs != 8 || known.bucket == NULL || !PyList_CheckExact(args[0])
-        || !PyList_CheckExact(args[2]) || !PyDict_CheckExact(args[3]) || !PyList_CheckExact(args[4])
-        || !PyList_CheckExact(args[5]) || !PySet_CheckExact(args[6])
-        || !PySet_CheckExact(args[7])) {
-        PyErr_SetString(PyExc_TypeError, "access_in_order: not what it takes");
+    if (CHECK_ARGUMENTS("access_in_order", parameters))
         return NULL;
-    }
-    items = args[0], outputs = args[2], buckets = args[3], touched = args[5];
-    other_keys = args[6], other_places = args[7];
-    position = PyLong_AsSsize_t(args[1]);
-    if (position < 0)
-        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
-    uses_count = PyList_GET_SIZE(args[4]);
-    if (uses_count > USES_MAX)
-        uses_count = USES_MAX; /* the others are left to Python */
-    for (i = 0; i < PyList_GET_SIZE(outputs); i++)
-        if (!PyList_CheckExact(PyList_GET_ITEM(outputs, i)))
-            uses_count = -1;
-    for (i = 0; i < uses_count; i++)
-        if (use_of(PyList_GET_ITEM(args[4], i), &uses[i], PyList_GET_SIZE(outputs)))
-            uses_count = -1;
-    if (uses_count < 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "access_in_order: uses or outputs are not such");
+    if (known->at == NULL)
+        return unprepared("access_in_order");
+    items = args[0];
+    position = natural_argument("access_in_order", 1, "start", args[1]);
+    uses_count = position < 0 ? -1 : uses_of(args[4], args[2], uses);
+    if (uses_count < 0)
         return NULL;
-    }
 
     while (position < PyList_GET_SIZE(items)) {
-        int count = 0, done, result = 1;
-        while (count < AHEAD && position + count < PyList_GET_SIZE(items)) {
-            PyObject *item = PyList_GET_ITEM(items, position + count), *key, *bucket;
-            if (!is_access(item, uses, uses_count, &access[count]))
-                break;
-            key = PyTuple_GET_ITEM(PAYLOAD(item), 0);
-            if (holds(other_keys, key) || holds(other_places, PLACE(item)))
-                break;
-            bucket = PyDict_GetItemWithError(buckets, key);
-            if (bucket == NULL || !Py_IS_TYPE(bucket, known.bucket))
-                break;
-            FETCH((char *)bucket + known.entries);
-            ahead[count++] = Py_NewRef(bucket);
-        }
+        int count = look_up(known, args, position, uses, uses_count, buckets, access);
+        int ready = 0, result = 1, i;
+
         if (!count)
             return stopped_at(position);
-        /* What stopped this is looked at again when it is the first. */
+        /* What stopped it comes again, as the first one. */
         if (PyErr_Occurred()) {
-            if (!PyErr_ExceptionMatches(PyExc_Exception))
-                result = -1;
-            else
+            if (PyErr_ExceptionMatches(PyExc_Exception))
                 PyErr_Clear();
+            else
+                result = -1;
         }
-        for (done = 0; done < count; done++)
-            if (!is_bucket(ahead[done]))
-                break;
-        fetch(ahead, done);
-        for (i = 0; result > 0 && i < done; i++) {
-            result = access_one(PyList_GET_ITEM(items, position), ahead[i], &uses[access[i]],
-                                touched, outputs);
+        while (ready < count && is_bucket(known, buckets[ready]))
+            ready++;
+        fetch_last_of(buckets, ready);
+        for (i = 0; result > 0 && i < ready; i++) {
+            result = access_one(known, PyList_GET_ITEM(items, position), (Bucket *)buckets[i],
+                                &uses[access[i]], args[5], args[2]);
             if (result > 0)
                 position++;
         }
         for (i = 0; i < count; i++)
-            Py_DECREF(ahead[i]);
+            Py_DECREF(buckets[i]);
         if (result < 0)
             return NULL;
-        if (!result || done < count)
+        if (!result || ready < count)
             return stopped_at(position);
     }
     return PyLong_FromSsize_t(position);
 }
 
-/* `accessing.surely_counts`: 1, 0, or -1 with an exception. */
+/* `accesses.surely_counts`: 1, 0, or -1 with an exception. The places of the entries are. */
 static int
-counts(PyObject *entries, Py_ssize_t final, PyObject *writes)
+surely_counts(PyObject *entries, Py_ssize_t final, PyObject *writes)
 {
     PyObject *last = entry_at(entries, final - 1), *ahead;
     Py_ssize_t access;
     int same;
 
+    if (!is_entry(last, ENTRY_SIZE)) {
+        PyErr_Format(PyExc_TypeError, "entry %zd of a bucket must be a tuple of %d, got %R", final - 1,
+                     ENTRY_SIZE, last);
+        return -1;
+    }
     if (FAILED(last) != Py_None)
         return 0;
     access = PyLong_AsSsize_t(ACCESS(last));
     if (access < 0 || access >= PyTuple_GET_SIZE(writes)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_IndexError, "an entry of an access that is not known");
+            PyErr_Format(PyExc_IndexError, "an entry of access %zd, and there are %zd", access,
+                         PyTuple_GET_SIZE(writes));
         return -1;
     }
     if (PyTuple_GET_ITEM(writes, access) != Py_True)
         return 0;
     if (final == 1)
         return 1;
-    ahead = entry_at(entries, final - 2);
-    same = PyObject_RichCompareBool(PyTuple_GET_ITEM(PLACE(ahead), 0),
-                                    PyTuple_GET_ITEM(PLACE(last), 0), Py_EQ);
+    ahead = place_at(entries, final - 2);
+    if (ahead == NULL)
+        return -1;
+    same = PyObject_RichCompareBool(PyTuple_GET_ITEM(ahead, 0), PyTuple_GET_ITEM(PLACE(last), 0), Py_EQ);
     return same < 0 ? -1 : !same;
 }
 
-static int
-are_buckets(PyObject *given)
+/* `accesses.settled`: a version that nothing can change any more, without what it was made of. */
+static PyObject *
+settled(PyObject *entry)
 {
-    Py_ssize_t i;
-
-    for (i = 0; i < PyList_GET_SIZE(given); i++)
-        if (!Py_IS_TYPE(PyList_GET_ITEM(given, i), known.bucket))
-            return 0;
-    return 1;
+    return TUPLE_OF(PLACE(entry), MARK(entry), ACCESS(entry), LENGTH(entry), Py_None, Py_None,
+                    VALUE(entry), Py_None);
 }
 
-/* Fetch some of the buckets of a list from a position on; how many. -1 if one is none. */
+/* Keep of the first entries the last one, settled: 0, or -1 with an exception. */
 static int
-fetch_some(PyObject *given, Py_ssize_t position)
+keep_last(PyObject *entries, Py_ssize_t final)
 {
-    int count = 0, i;
+    PyObject *last = settled(entry_at(entries, final - 1));
 
-    while (count < AHEAD && position + count < PyList_GET_SIZE(given)) {
-        FETCH((char *)PyList_GET_ITEM(given, position + count) + known.entries);
-        count++;
-    }
-    for (i = 0; i < count; i++)
-        if (!is_bucket(PyList_GET_ITEM(given, position + i))) {
-            PyErr_SetString(PyExc_TypeError, "not a bucket");
-            return -1;
-        }
-    fetch(&PyList_GET_ITEM(given, position), count);
-    return count;
+    if (last == NULL || PyList_SetItem(entries, final - 1, last))
+        return -1;
+    return drop_first(entries, final - 1);
 }
 
-/* `accessing.settled` of the first entry. */
+/* Trim one: 1, 0 if Python has to, -1 with an exception. */
 static int
-settle_first(PyObject *entries)
+trim_one(Bucket *bucket, PyObject *minimal, PyObject *writes, PyObject *stays)
 {
-    PyObject *first = entry_at(entries, 0);
-    int i;
-
-    if (Py_REFCNT(first) != 1) { /* somebody reads it */
-        PyObject *made = PyTuple_Pack(ENTRY_SIZE, PLACE(first), MARK(first), ACCESS(first),
-                                      PyTuple_GET_ITEM(first, 3), Py_None, Py_None, VALUE(first),
-                                      Py_None);
-        return made == NULL ? -1 : PyList_SetItem(entries, 0, unseen(made));
-    }
-    for (i = MADE_OF; i < MADE_OF + 2; i++)
-        set_slot(&PyTuple_GET_ITEM(first, i), Py_None);
-    return 0;
-}
-
-/* Trim one: -1 with an exception, 0 if it is not for here. */
-static int
-trim_one(PyObject *bucket, PyObject *minimal, PyObject *writes, PyObject *stays)
-{
-    PyObject *entries = SLOT(bucket, entries);
+    PyObject *entries = bucket->entries;
     Py_ssize_t final;
     int result;
 
-    if (PyDict_GET_SIZE(SLOT(bucket, aborts)) || PyList_GET_SIZE(entries) < 2)
+    if (PyDict_GET_SIZE(bucket->aborts) || PyList_GET_SIZE(entries) < 2)
         return 0;
     final = below(entries, minimal);
     if (final < 0)
         return -1;
-    if (final < 2) /* of what is final the last version is enough */
-        return PyList_Append(stays, bucket) ? -1 : 1;
-    result = counts(entries, final, writes);
+    if (final < 2) /* of the final versions the last is enough, and it is the only one */
+        return PyList_Append(stays, (PyObject *)bucket) ? -1 : 1;
+    result = surely_counts(entries, final, writes);
     if (result <= 0)
         return result;
-    if (drop_first(entries, final - 1) || settle_first(entries))
+    if (keep_last(entries, final))
         return -1;
     if (PyList_GET_SIZE(entries) > 1)
-        return PyList_Append(stays, bucket) ? -1 : 1;
-    set_slot(&SLOT(bucket, base), Py_None);
-    set_slot(&SLOT(bucket, noted), Py_False);
+        return PyList_Append(stays, (PyObject *)bucket) ? -1 : 1;
+    set_member(&bucket->base, Py_None);
+    bucket->noted = 0;
     return 1;
 }
 
@@ -476,34 +641,41 @@ trim_one(PyObject *bucket, PyObject *minimal, PyObject *writes, PyObject *stays)
 static PyObject *
 trim_accesses(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *given, *others, *unnoted;
+    static const Parameter parameters[] = {
+        {"given", A_LIST}, {"minimal", A_MOMENT}, {"writes", A_TUPLE},
+        {"stays", A_LIST}, {"begun", A_MOMENT},
+    };
+    const Known *known = known_of(module);
+    PyObject *given, *others, *unnoted, *buckets[AHEAD];
     Py_ssize_t position = 0;
 
-    if (nargs != 5 || known.bucket == NULL || !PyList_CheckExact(args[0])
-        || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])
-        || !PyList_CheckExact(args[3]) || args[0] == args[3] || !PyTuple_CheckExact(args[4])
-        || !are_buckets(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "trim_accesses: not what it takes");
+    if (CHECK_ARGUMENTS("trim_accesses", parameters))
+        return NULL;
+    given = args[0];
+    if (given == args[3]) {
+        PyErr_SetString(PyExc_ValueError,
+                        "trim_accesses: argument 4 (`stays`) must be another list than argument 1 "
+                        "(`given`)");
         return NULL;
     }
-    given = args[0];
     others = PyList_New(0);
     unnoted = PyList_New(0);
     if (others == NULL || unnoted == NULL)
         goto failed;
     while (position < PyList_GET_SIZE(given)) {
-        int some = fetch_some(given, position);
-        if (some < 0)
+        int count = take_buckets(known, given, position, buckets), i;
+        if (count < 0)
             goto failed;
-        for (; some > 0; some--, position++) {
-            PyObject *bucket = PyList_GET_ITEM(given, position), *entries = SLOT(bucket, entries);
+        position += count;
+        for (i = 0; i < count; i++) {
+            Bucket *bucket = (Bucket *)buckets[i];
             int result = 0;
-            if (PyList_GET_SIZE(entries))
-                result = is_before(PLACE(entry_at(entries, 0)), args[4]);
-            if (result < 0 || (result && PyList_Append(unnoted, bucket)))
+            if (PyList_GET_SIZE(bucket->entries))
+                result = entry_is_before(bucket->entries, 0, args[4]);
+            if (result < 0 || (result && PyList_Append(unnoted, buckets[i])))
                 goto failed;
             result = trim_one(bucket, args[1], args[2], args[3]);
-            if (result < 0 || (!result && PyList_Append(others, bucket)))
+            if (result < 0 || (!result && PyList_Append(others, buckets[i])))
                 goto failed;
         }
     }
@@ -515,50 +687,52 @@ failed:
     return NULL;
 }
 
-/* last_versions(given, moment, since, writes, operation, Row) -> (found, rows, going on, others) */
+/* last_versions(given, moment, since, writes, operation) -> (found, rows, going on, others) */
 static PyObject *
 last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *given, *moment, *since, *writes;
+    static const Parameter parameters[] = {
+        {"given", A_LIST},   {"moment", A_MOMENT},     {"since", A_MOMENT},
+        {"writes", A_TUPLE}, {"operation", ANYTHING},
+    };
+    const Known *known = known_of(module);
+    PyObject *given, *moment, *since, *writes, *buckets[AHEAD];
     Py_ssize_t position = 0;
     Looked looked;
 
-    if (nargs != 6 || known.bucket == NULL || !PyList_CheckExact(args[0])
-        || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])
-        || !PyTuple_CheckExact(args[3]) || !is_row_type(args[5])
-        || !are_buckets(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "last_versions: not what it takes");
+    if (CHECK_ARGUMENTS("last_versions", parameters))
         return NULL;
-    }
+    if (known->row == NULL)
+        return unprepared("last_versions");
     given = args[0], moment = args[1], since = args[2], writes = args[3];
     if (begin_looked(&looked))
         return NULL;
     while (position < PyList_GET_SIZE(given)) {
-        int some = fetch_some(given, position);
-        if (some < 0)
+        int count = take_buckets(known, given, position, buckets), i;
+        if (count < 0)
             goto failed;
-        for (; some > 0; some--, position++) {
-            PyObject *bucket = PyList_GET_ITEM(given, position), *entries = SLOT(bucket, entries);
-            PyObject *row, *last;
+        position += count;
+        for (i = 0; i < count; i++) {
+            Bucket *bucket = (Bucket *)buckets[i];
+            PyObject *entries = bucket->entries, *row, *last;
             Py_ssize_t final = below(entries, moment);
             int result, before = 0;
             if (final < 0
-                || (final < PyList_GET_SIZE(entries) && PyList_Append(looked.going_on, bucket)))
+                || (final < PyList_GET_SIZE(entries) && PyList_Append(looked.going_on, buckets[i])))
                 goto failed;
             if (!final)
                 continue;
             last = entry_at(entries, final - 1);
-            result = PyDict_GET_SIZE(SLOT(bucket, aborts)) ? 0 : counts(entries, final, writes);
+            result = PyDict_GET_SIZE(bucket->aborts) ? 0 : surely_counts(entries, final, writes);
             if (result > 0)
                 before = is_before(PLACE(last), since);
             if (before > 0)
                 continue;
             if (result < 0 || before < 0)
                 goto failed;
-            row = result ? row_of((PyTypeObject *)args[5], args[4], SLOT(bucket, key), PLACE(last),
-                                  VALUE(last))
+            row = result ? row_of(known->row, args[4], bucket->key, PLACE(last), VALUE(last))
                          : Py_NewRef(Py_None);
-            if (note_row(&looked, bucket, row))
+            if (note_row(&looked, buckets[i], row))
                 goto failed;
         }
     }
@@ -570,18 +744,76 @@ failed:
 }
 
 static PyMethodDef methods[] = {
-    {"prepare", (PyCFunction)(void (*)(void))prepare, METH_FASTCALL, NULL},
-    {"access_in_order", (PyCFunction)(void (*)(void))access_in_order, METH_FASTCALL, NULL},
-    {"trim_accesses", (PyCFunction)(void (*)(void))trim_accesses, METH_FASTCALL, NULL},
-    {"last_versions", (PyCFunction)(void (*)(void))last_versions, METH_FASTCALL, NULL},
+    FAST(prepare),
+    FAST(access_in_order),
+    FAST(trim_accesses),
+    FAST(last_versions),
     {NULL, NULL, 0, NULL},
+};
+
+static int
+execute(PyObject *module)
+{
+    Known *known = known_of(module);
+
+    known->bucket_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &bucket_spec, NULL);
+    if (known->bucket_type == NULL || PyModule_AddType(module, known->bucket_type))
+        return -1;
+    return add_interface(module);
+}
+
+static int
+traverse(PyObject *module, visitproc visit, void *arg)
+{
+    Known *known = known_of(module);
+
+    Py_VISIT(known->bucket_type);
+    Py_VISIT(known->no_aborts);
+    Py_VISIT(known->row);
+    Py_VISIT(known->at);
+    Py_VISIT(known->result);
+    Py_VISIT(known->committed);
+    Py_VISIT(known->output);
+    return 0;
+}
+
+static int
+clear(PyObject *module)
+{
+    Known *known = known_of(module);
+
+    Py_CLEAR(known->bucket_type);
+    Py_CLEAR(known->no_aborts);
+    Py_CLEAR(known->row);
+    Py_CLEAR(known->at);
+    Py_CLEAR(known->result);
+    Py_CLEAR(known->committed);
+    Py_CLEAR(known->output);
+    return 0;
+}
+
+static void
+free_known(void *module)
+{
+    clear(module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
+    EACH_INTERPRETER
+    {0, NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "emberflow.native._versions",
     .m_doc = "See emberflow.engine.loops.accesses.",
+    .m_size = sizeof(Known),
     .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = free_known,
 };
 
 PyMODINIT_FUNC

@@ -23,13 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-try:
-    from emberflow.native._arenas import use_huge_pages  # type: ignore[import-not-found]
-except ImportError:
-
-    def use_huge_pages() -> bool:
-        return False
-
+from emberflow import native
 
 #: Of each generation so many collections until the next older one is looked at, too.
 _OLDER = (20, 100)
@@ -42,6 +36,11 @@ _FOUND_MIN = 100
 _MORE_OBJECTS = 4_000_000
 #: What Python's own collector waits for, if it has to be.
 _OBJECTS = 400_000
+
+
+def use_huge_pages() -> bool:
+    """Have Python take memory in huge pages from now on; whether it does."""
+    return native.arenas is not None and bool(native.arenas.use_huge_pages())
 
 
 class Collector:

@@ -1,20 +1,20 @@
-"""A row of a cut: an item that some key's state needs, as a plain tuple.
+"""A row of a cut: an item that some key's state needs.
 
-::
+`engine.cuts.cut.Row` defines it, for the engine, for the files and for the compiled loops::
 
     (operation, key hash, key, place, payload)        place = (time, front, *child ids)
 
-Rows that share operation and key are one *bucket*. Whoever writes them hands them over one behind
-the other, in their order; whoever reads them gets them like that.
+Rows that share operation and key are one *bucket*. A writer hands them over one behind the other, in
+their order, and a reader gets them like that.
 
 A part holds rows of one *kind*:
 
-- ``bucket``: what groupings and reductions hold. In a chain of cuts the newest bucket of a key takes
-  the place of the older ones, whole. A bucket that is no more is one row made by `removed`.
-- ``scheduled``: items that a map has scheduled for a time which is not below the cut. Here the key
-  is the origin, whatever names it, and the hash says which worker emits it again. They are never
-  replaced: those of all parts of a chain count, each place once, and those that the cut's time has
-  passed are left out. So a cut may write only those that are new, or all of them.
+- ``bucket``: what groupings and reductions hold. In a chain of cuts the newest bucket of a key replaces
+  the older ones, whole. A bucket that is no more is one row made by `removed`.
+- ``scheduled``: items that a map has scheduled for a time which is not below the cut. Their key is the
+  origin, whatever names it, and the hash says which worker emits the item again. They are never replaced:
+  a reader gets those of all parts of a chain, each place once, but for those that the cut's time has
+  passed. So a cut may write only those that are new, or all of them.
 - ``state``, and any other name: as ``bucket``.
 """
 
@@ -22,10 +22,13 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.values.item import Place
 
-#: ``(operation, key hash, key, place, payload)``
-Row: TypeAlias = tuple[str, int, Any, Place, Any]
+__all__ = ["BUCKET", "NOWHERE", "SCHEDULED", "STATE", "Row", "Writable", "removed"]
+
+#: What a part takes. A plain tuple that is laid out like them will do.
+Writable: TypeAlias = Row | Scheduled
 
 BUCKET = "bucket"
 SCHEDULED = "scheduled"
@@ -39,6 +42,6 @@ def removed(operation: str, key_hash: int, key: Any) -> Row:
     """The row that stands for a bucket which an earlier part has and which is no more.
 
     >>> removed("count", 7, "ada")
-    ('count', 7, 'ada', (), None)
+    Row(operation='count', key_hash=7, key='ada', place=(), payload=None)
     """
-    return operation, key_hash, key, NOWHERE, None
+    return Row(operation, key_hash, key, NOWHERE, None)

@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, checked_json, json_with_checksum
-from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Row
+from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Row, Writable
 from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, KeyTest, Wanted, scan
 from emberflow.checkpoint.cuts.tables import PartWriter, Source, merged, united
 from emberflow.checkpoint.errors import (
@@ -123,7 +123,7 @@ class NewPart:
     def __enter__(self) -> NewPart:
         return self
 
-    def add(self, chunk: Sequence[Row]) -> None:
+    def add(self, chunk: Sequence[Writable]) -> None:
         if not chunk:
             return
         if self._writer is None:
@@ -177,7 +177,7 @@ class CheckpointStore:
     >>> cut = Manifest.of(flow.graph(), number=1, incarnation=1, time=(9, 0), parts=[part])
     >>> store.commit(cut)
     >>> list(store.rows(store.latest(), 0, 2**31 - 1))
-    [('count', 5, 'ada', (7, 0), 2)]
+    [Row(operation='count', key_hash=5, key='ada', place=(7, 0), payload=2)]
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class CheckpointStore:
         self,
         cut: int,
         worker: int | str,
-        chunks: Iterable[Sequence[Row]],
+        chunks: Iterable[Sequence[Writable]],
         *,
         incarnation: int,
         kind: str = BUCKET,

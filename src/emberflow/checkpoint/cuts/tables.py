@@ -44,6 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from emberflow import native
 from emberflow.checkpoint.cuts.lists import (
     PROTOCOL,
     List,
@@ -52,18 +53,22 @@ from emberflow.checkpoint.cuts.lists import (
     has_lists,
     unpickled,
 )
-from emberflow.checkpoint.cuts.rows import Row
+from emberflow.checkpoint.cuts.rows import Row, Writable
 from emberflow.checkpoint.errors import CheckpointError, DamagedCutError
 from emberflow.errors import shortened
 from emberflow.values.item import Place
 
-try:
-    from emberflow.native._rows import row_buffers  # type: ignore[import-not-found]
-except ImportError:
 
-    def row_buffers(rows: list[Row]) -> tuple[bytes, ...] | None:
-        return None
+def _row_buffers(rows: list[Writable]) -> tuple[bytes, ...] | None:
+    """The buffers of Arrow's columns, if rows are plain and there is a compiled loop for them."""
+    return None
 
+
+if native.rows is None:
+    row_buffers = _row_buffers
+else:
+    native.rows.prepare(Row)
+    row_buffers = native.rows.row_buffers
 
 _CHILD_IDS = pa.list_(pa.int64())
 SCHEMA = pa.schema(
@@ -137,7 +142,7 @@ class PartWriter:
         self._key_data = b""
         self._follows: int | None = None
 
-    def add(self, chunk: Sequence[Row]) -> None:
+    def add(self, chunk: Sequence[Writable]) -> None:
         if not chunk:
             return
         if self._batched_bytes >= self._run_bytes and not self._is_current(chunk[0]):
@@ -157,7 +162,7 @@ class PartWriter:
         self._low = min(self._low, hashes["min"].as_py())
         self._high = max(self._high, hashes["max"].as_py())
 
-    def _compiled_columns(self, chunk: Sequence[Row]) -> list[Any] | None:
+    def _compiled_columns(self, chunk: Sequence[Writable]) -> list[Any] | None:
         """The columns of a chunk of plain values, if there is a compiled loop for them."""
         if self._has_lists() or not isinstance(chunk, list):
             return None
@@ -187,7 +192,7 @@ class PartWriter:
         """Whether these buckets or the one before may have lists: something to begin or to end."""
         return bool(self._pickler.found) or not self._lists.is_empty
 
-    def _plain_columns(self, chunk: Sequence[Row]) -> list[Any] | None:
+    def _plain_columns(self, chunk: Sequence[Writable]) -> list[Any] | None:
         """The columns of a chunk of plain values, as most are; None if some are not."""
         operations, hashes, keys, places, payloads = zip(*chunk, strict=True)
         if self._has_lists() or not (
@@ -211,7 +216,7 @@ class PartWriter:
             pa.nulls(len(chunk), pa.int64()),
         ]
 
-    def _columns(self, chunk: Sequence[Row]) -> list[Any]:
+    def _columns(self, chunk: Sequence[Writable]) -> list[Any]:
         columns: list[list[Any]] = [[] for _ in SCHEMA]
         operations, hashes, keys, times, fronts, child_ids, payloads, follows = columns
         for row in chunk:
@@ -248,7 +253,7 @@ class PartWriter:
         with suppress(Exception):
             self._writer.close()
 
-    def _is_current(self, row: Row) -> bool:
+    def _is_current(self, row: Writable) -> bool:
         key = self._key
         return row[0] == self._operation and (row[2] is key or bool(row[2] == key))
 
@@ -270,7 +275,7 @@ class PartWriter:
         if self._operation is not None:
             self._lists.wrote(self._operation, self._key, self._pickler.found)
 
-    def _pickled(self, row: Row) -> tuple[bytes, bool]:
+    def _pickled(self, row: Writable) -> tuple[bytes, bool]:
         try:
             return self._pickler.pickled(row[4])
         except Exception as error:
@@ -365,7 +370,7 @@ def merged(
                 # The usual case by far: a bucket of one row that no other part knows.
                 with damage_of(newest_first[row[2]]):
                     key, payload = pickle.loads(row[3]), pickle.loads(row[7])
-                yield row[0], row[1], key, _place_of(row), payload
+                yield Row(row[0], row[1], key, _place_of(row), payload)
             else:
                 yield from newest_buckets(newest_first, stored, lists)
 
@@ -383,7 +388,7 @@ def united(sources: Sequence[Source], low: int, high: int, time: tuple[int, int]
                     with damage_of(newest_first[row[2]]):
                         origin = pickle.loads(row[3])
                         (payload,), _ = unpickled([row[7]], ())
-                    yield row[0], row[1], origin, place, payload
+                    yield Row(row[0], row[1], origin, place, payload)
 
 
 def _together(
@@ -504,7 +509,7 @@ def newest_buckets(
         if lists is not None:
             lists.restored(newest.rows[0][0], key, sources[newest.source].cut, found)
         for row, payload in zip(newest.rows, payloads, strict=True):
-            yield row[0], row[1], key, _place_of(row), payload
+            yield Row(row[0], row[1], key, _place_of(row), payload)
 
 
 def _decoded(sources: Sequence[Source], buckets: list[_Bucket]) -> tuple[list[Any], list[List]]:

@@ -1,17 +1,20 @@
 """The hottest loops of a state, apart from the rest, so that they can be compiled.
 
-As in `loops.items`: each deals with what is as it mostly is, and leaves all else untouched to its caller,
-`state`. In C they are ``_versions``, built with the package where there is a compiler. What takes
-the time there is memory that is not at hand, a bucket here and the next one far away, so the compiled
-loops look ahead and have some buckets fetched while they deal with others.
+As in `loops.items`: each loop deals with accesses while they are as most are, and leaves all others
+untouched to its caller, `machines.state`. In C they are ``_versions`` (see `emberflow.native`), and so is
+the type of the buckets that they work on.
+
+Most of the time of these loops is spent waiting for memory: each bucket is far from the next. So the
+compiled loops look ahead, and have the processor fetch some buckets while they deal with others.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from emberflow import native
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops.items import COMMON_KEYS
 from emberflow.engine.messages import Moment
@@ -22,42 +25,62 @@ from emberflow.values.item import At, FlatItem, Place
 #: Place, mark, access, length of the identity, payload, value before, value, what failed.
 AccessEntry: TypeAlias = tuple[Place, int, int, int, Any, Any, Any, Any]
 
-#: Most keys have none, ever: nothing is put into this one.
+#: The aborts of most keys, which have none, ever. Nothing is put into this one.
 NO_ABORTS: dict[Place, int] = {}
 
 
 class StateBucket:
-    """The accesses of a key, and what the next one in order needs to know of the last group."""
+    """The accesses of a key, and what the next one in order needs to know of the last group.
+
+    Where the loops are compiled the buckets are of a type in C, with the same members; it keeps
+    ``counts`` and ``noted`` as bools and takes nothing else for them. Each of the two unpickles what the
+    other pickled.
+    """
 
     __slots__ = ("aborts", "base", "counts", "entries", "key", "noted", "value")
 
     def __init__(self, key: Any, default: Any) -> None:
         self.key = key
         self.entries: list[AccessEntry] = []
-        #: How many aborts there are at a place: one, or for a moment two, of two histories.
+        #: How many aborts there are at a place: one, or for a short while two, of two histories.
         self.aborts: dict[Place, int] = NO_ABORTS
         #: Of the last group: what it began with, what it left, and whether it counts.
         self.base = default
         self.value = default
         self.counts = True
+        #: Whether the bucket is in the list of touched ones.
         self.noted = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        members = {
+            "entries": self.entries,
+            "aborts": self.aborts,
+            "value": self.value,
+            "counts": self.counts,
+            "noted": self.noted,
+        }
+        return self.__class__, (self.key, self.base), (None, members)
+
+
+#: For tests, which hold the two to each other.
+_StateBucket = StateBucket
 
 
 class Use(NamedTuple):
-    """An access as the machine uses it: its functions, and the ports that what it sends goes to, -1
-    if nobody reads it. The compiled loops know the fields by their order."""
+    """An access as the machine uses it: its functions, and the ports that it sends to, -1 where nobody
+    reads. The compiled loops know the fields by their order."""
 
     function: Callable[[Any, Any], Any] | None
     check: Callable[[Any], Any] | None
-    #: Whether it is all of its transaction. Then its payload is (element, own payload).
+    #: Whether it is the only access of its transaction. Then its payload is (element, own payload).
     alone: bool
-    #: Whether it has nothing at all to say while all is well.
+    #: Whether it sends nothing at all while it holds.
     silent: bool
-    #: Whether it votes to say yes, too: nobody can tell that it is there otherwise.
+    #: Whether it also votes yes: the closer cannot tell otherwise that there is such an access.
     tells_yes: bool
-    #: Whether a vote for yes tells the value too: somebody has a constraint over it.
+    #: Whether a vote for yes carries the value: some constraint needs it.
     tells_value: bool
-    #: By which its votes are known to the closer.
+    #: The number by which the closer knows its votes.
     number: int
     vote: int
     result: int
@@ -83,9 +106,10 @@ def _access_in_order(
     other_keys: set[Any],
     other_places: set[Place],
 ) -> int:
-    """Deal with accesses, each later than all that its key has, that hold.
+    """Deal with accesses that hold, each later than all that its key has; the position of the first
+    that is not so.
 
-    Not with those of other keys and places: something is wrong there.
+    Those of ``other_keys`` and ``other_places`` are left out: the caller deals with these itself.
     """
     for position in range(start, len(items)):
         place, mark, (key, access, length, payload) = items[position]
@@ -95,7 +119,7 @@ def _access_in_order(
         if bucket is None or not bucket.entries or bucket.aborts:
             return position
         ahead = bucket.entries[-1][0]
-        # The first of its transaction, because it is the first of its time.
+        # It is the first of its transaction if it is the first of its time.
         if not (ahead < place and ahead[0] != place[0]):
             return position
         use = uses[access]
@@ -130,7 +154,7 @@ def tell(
     value: Any,
     outputs: list[list[FlatItem]],
 ) -> None:
-    """Send what an access that holds has to say."""
+    """Send what an access that holds sends."""
     if use.alone:
         identity = place[:length]
         if use.committed >= 0:
@@ -152,11 +176,12 @@ def _trim_accesses(
     stays: list[StateBucket],
     begun: Moment,
 ) -> tuple[list[StateBucket], list[StateBucket]]:
-    """Drop what is superseded below the minimal time, where the last final version counts, and what
-    that was made of: what is let go of soon is still at hand, and what stays is little.
+    """Drop what is superseded below the minimal time, where the last final version counts. Of that
+    version keep the value, and drop what it was made of: objects that are dropped soon are still in the
+    processor's cache, and what stays is small.
 
-    Buckets that still hold more than one version are appended to ``stays``. Returned are those that
-    are not so simple, untouched, and all whose first version is older than ``begun``.
+    Buckets that still hold more than one version are appended to ``stays``. Returns the buckets that are
+    not so simple, untouched, and all whose first version is older than ``begun``.
     """
     others: list[StateBucket] = []
     unnoted: list[StateBucket] = []
@@ -168,7 +193,7 @@ def _trim_accesses(
             others.append(bucket)
             continue
         if entries[1][0] >= minimal:
-            stays.append(bucket)  # of what is final the last version is enough
+            stays.append(bucket)  # of the final versions the last is enough, and it is the only one
             continue
         final = len(entries) if entries[-1][0] < minimal else bisect_left(entries, (minimal,))
         if not surely_counts(entries, final, writes):
@@ -189,12 +214,11 @@ def _last_versions(
     since: Moment,
     writes: tuple[bool, ...],
     operation: str,
-    row: type[Row],
 ) -> tuple[list[StateBucket], list[Row], list[StateBucket], list[StateBucket]]:
-    """Rows of the last versions below a moment, where these count and are not below ``since``.
+    """The rows of the last versions below a moment, where these count and are not below ``since``.
 
-    Returns the buckets that have one, and the rows; the buckets that go on beyond the moment; and
-    those that are not so simple: also keys whose hash is.
+    Returns the buckets that have one, and the rows; the buckets that go on beyond the moment; and the
+    buckets that are not so simple, or whose key is of a rare type.
     """
     found: list[StateBucket] = []
     rows: list[Row] = []
@@ -216,7 +240,7 @@ def _last_versions(
                 continue
             last = entries[final - 1]
             found.append(bucket)
-            rows.append(row(operation, key_hash(bucket.key), bucket.key, last[0], last[6]))
+            rows.append(Row(operation, key_hash(bucket.key), bucket.key, last[0], last[6]))
     return found, rows, going_on, others
 
 
@@ -227,7 +251,8 @@ def settled(entry: AccessEntry) -> AccessEntry:
 
 
 def surely_counts(entries: list[AccessEntry], final: int, writes: tuple[bool, ...]) -> bool:
-    """Whether the last of so many entries, without aborts, surely counts, and is all of its group."""
+    """Whether the last of the first ``final`` entries surely counts, where there are no aborts: it
+    holds, it writes, and it is the only one of its group."""
     last = entries[final - 1]
     return (
         last[7] is None
@@ -236,12 +261,12 @@ def surely_counts(entries: list[AccessEntry], final: int, writes: tuple[bool, ..
     )
 
 
-try:
-    from emberflow.native import _versions  # type: ignore[attr-defined]
-except ImportError:
+if native.versions is None:
     access_in_order, trim_accesses = _access_in_order, _trim_accesses
     last_versions = _last_versions
 else:
-    _versions.prepare(StateBucket, At, (RESULT,), (COMMITTED,), (OUTPUT,))
-    access_in_order, trim_accesses = _versions.access_in_order, _versions.trim_accesses
-    last_versions = _versions.last_versions
+    native.versions.prepare(Row, NO_ABORTS, At, (RESULT,), (COMMITTED,), (OUTPUT,))
+    access_in_order, trim_accesses = native.versions.access_in_order, native.versions.trim_accesses
+    last_versions = native.versions.last_versions
+    if not TYPE_CHECKING:
+        StateBucket = native.versions.StateBucket

@@ -1,11 +1,10 @@
 """The hottest loops of the engine, apart from the rest, so that they can be compiled.
 
-Each deals with items one after another while they are as items mostly are, and returns the position
-of the first that is not: a new key, an item out of order, a function that raises. Such an item is
-untouched, and the caller sees to it. So there is one place for the rare cases, in Python, and a loop
-is short enough to be written twice: here, and in C as ``_loops``, which is built with the package
-where there is a compiler and used if it is there. Both give the same to the byte; workers of one run
-may differ in which they have.
+Each loop deals with items one after another while they are as most items are, and returns the position of
+the first that is not: it has a new key, it is out of order, a function raises on it. Such an item is
+untouched, and the caller deals with it. So the rare cases are in one place, in Python, and a loop is short
+enough to be written twice: here, and in C as ``_loops`` (see `emberflow.native`). Both give the same to the
+byte; workers of one run may differ in which they have.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
+from emberflow import native
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.messages import Moment
 from emberflow.graph import transactions as transactional
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import FlatItem, Place
 
-#: Types of keys that the compiled loops hash themselves.
+#: The types of keys that the compiled loops hash themselves.
 COMMON_KEYS = frozenset((int, str))
 
 
@@ -37,9 +37,10 @@ def _reduce_in_order(
     absent: type,
     refused: type,
 ) -> int:
-    """Reduce items that are in order, each behind all versions of its key. See `reduce`.
+    """Reduce items that are in order, each behind all versions of its key. See `machines.reduce`.
 
-    ``absent`` is the type of what stands for no accumulator, ``refused`` of one that is none.
+    ``absent`` is the type of what stands for an accumulator that is not there, ``refused`` the type that
+    no accumulator may have.
     """
     append = output.append
     position = start
@@ -74,10 +75,10 @@ def _spread(
     marks: list[dict[int, int]],
     hosts: list[int],
 ) -> int:
-    """Deal out items whose key's owner is known, each with the mark it has after the hop there.
+    """Deal out items whose key's owner is known, each with the mark that it has after the hop there.
 
-    ``hosts`` are the owners by range of hashes, if they go by that. In C it is quicker to hash the
-    commonest keys again than to look for them in a large dict; here it is not.
+    ``hosts`` has the owner of each range of hashes, where the hash decides it; it is empty otherwise. In C
+    it is quicker to hash the commonest keys again than to find them in a large dict. Here it is not.
     """
     for position in range(start, len(items)):
         place, mark, payload = items[position]
@@ -93,9 +94,9 @@ def _spread(
 def _trim_to_last(
     touched: list[list[Any]], minimal: Moment, begun: Moment
 ) -> tuple[list[list[Any]], list[list[Any]]]:
-    """Drop all but the last version where that is below the minimal time.
+    """Drop all versions but the last, in buckets whose last one is below the minimal time.
 
-    Returns the buckets whose last version is not, and those whose first was older than ``begun``.
+    Returns the buckets whose last one is not, and the buckets whose first one was older than ``begun``.
     """
     rest: list[list[Any]] = []
     unnoted: list[list[Any]] = []
@@ -116,14 +117,14 @@ def _last_accumulators(
     since: Moment,
     key_of: Callable[[Any], Any],
     operation: str,
-    row: type[Row],
     absent: type,
     restored: Any,
 ) -> tuple[list[list[Any]], list[Row], list[list[Any]], list[list[Any]]]:
-    """Rows of the last versions of keys below a moment, where these are not below ``since``.
+    """The rows of the last versions of keys below a moment, where these are not below ``since``.
 
-    Returns the buckets that have one, and the rows; the buckets that go on beyond the moment; and
-    those that are not so simple: without an accumulator, or with a key whose hash is not.
+    ``restored`` is the type of what stands for the mapped item of a version that was restored. Returns
+    the buckets that have a row, and the rows; the buckets that go on beyond the moment; and the buckets
+    that are not so simple: without an accumulator, or with a key of a rare type.
     """
     found: list[list[Any]] = []
     rows: list[Row] = []
@@ -147,16 +148,16 @@ def _last_accumulators(
             others.append(versions)
             continue
         found.append(versions)
-        rows.append(row(operation, key_hash(key), key, place, accumulator))
+        rows.append(Row(operation, key_hash(key), key, place, accumulator))
     return found, rows, going_on, others
 
 
-# Machines that keep nothing: each gives the outputs of all items, or None if something is unusual: a
-# function that raises, an image that is scheduled. Then the caller sees to all of them, one by one.
+# Machines that keep nothing. Each gives the outputs of all items; or None if something is unusual, such as
+# a function that raises or an image that is scheduled. Then the caller deals with all items, one by one.
 
 
 def _extended(items: list[FlatItem], child: Place) -> list[FlatItem]:
-    """The same items, each with a child id more."""
+    """The same items, each with one child id more."""
     return [(place + child, mark, payload) for place, mark, payload in items]
 
 
@@ -236,7 +237,7 @@ def _accesses(
 
 
 def _reports(items: list[FlatItem], depth: int, number: int) -> list[FlatItem]:
-    """What a closer is told of: from a payload to ``(identity, number, payload)``."""
+    """Reports to a closer: from a payload to ``(identity, number, payload)``."""
     return [
         (place, mark, (place[: len(place) - depth], number, payload))
         for place, mark, payload in items
@@ -245,18 +246,17 @@ def _reports(items: list[FlatItem], depth: int, number: int) -> list[FlatItem]:
 
 _STABLE = frozenset((int, str, bytes))
 
-try:
-    from emberflow.native import _loops  # type: ignore[attr-defined]
-except ImportError:
+if native.loops is None:
     reduce_in_order, spread, trim_to_last = _reduce_in_order, _spread, _trim_to_last
     last_accumulators = _last_accumulators
     extended, mapped, kept, flat_mapped = _extended, _mapped, _kept, _flat_mapped
     accesses, reports = _accesses, _reports
     closer_key, front_of = transactional.closer_key, transactional.front_of
 else:
-    reduce_in_order, spread = _loops.reduce_in_order, _loops.spread
-    trim_to_last, last_accumulators = _loops.trim_to_last, _loops.last_accumulators
-    extended, mapped, kept = _loops.extended, _loops.mapped, _loops.kept
-    flat_mapped = _loops.flat_mapped
-    accesses, reports = _loops.accesses, _loops.reports
-    closer_key, front_of = _loops.closer_key, _loops.front_of
+    native.loops.prepare(Row)
+    reduce_in_order, spread = native.loops.reduce_in_order, native.loops.spread
+    trim_to_last, last_accumulators = native.loops.trim_to_last, native.loops.last_accumulators
+    extended, mapped, kept = native.loops.extended, native.loops.mapped, native.loops.kept
+    flat_mapped = native.loops.flat_mapped
+    accesses, reports = native.loops.accesses, native.loops.reports
+    closer_key, front_of = native.loops.closer_key, native.loops.front_of

@@ -439,7 +439,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     ) -> Looked[ReduceBucket]:
         return Looked(
             *loops.last_accumulators(
-                given, moment, since, self._key_of, self.operation, Row, _Absent, _Restored
+                given, moment, since, self._key_of, self.operation, _Absent, _Restored
             )
         )
 

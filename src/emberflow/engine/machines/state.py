@@ -498,7 +498,7 @@ class AccessMachine(Trimmed[StateBucket]):
     def looked_at(
         self, given: list[StateBucket], moment: Moment, since: Moment
     ) -> Looked[StateBucket]:
-        return Looked(*last_versions(given, moment, since, self._writes, self.operation, Row))
+        return Looked(*last_versions(given, moment, since, self._writes, self.operation))
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         """Begin with what a cut saved of the keys of this worker."""

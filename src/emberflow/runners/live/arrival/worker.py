@@ -28,7 +28,7 @@ from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.rows import SCHEDULED
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.engine.arrival.worker import MarkerWorker
-from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.cuts.cut import Scheduled
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Moment
 from emberflow.fronts.protocol import front_contract
@@ -92,7 +92,7 @@ class WorkerSnapshots:
     ) -> Iterator[Effects]:
         own = hash_ranges(self._plan.workers)[self._index]
         rows = store.rows(cut, own.low, own.high, lists=lists)
-        while chunk := [Row._make(row) for row in islice(rows, ROWS_AT_ONCE)]:
+        while chunk := list(islice(rows, ROWS_AT_ONCE)):
             self.engine.restore(chunk)
         # Of all workers: where output lives now is not a matter of hashes.
         saved = [Scheduled._make(row) for row in store.rows(cut, kind=SCHEDULED)]

@@ -19,7 +19,7 @@ from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.rows import SCHEDULED
 from emberflow.checkpoint.cuts.store import CheckpointStore
-from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.cuts.cut import Scheduled
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Effects, Moment
@@ -118,7 +118,7 @@ class CutsByTime:
     ) -> Iterator[Effects]:
         own = range_in(self._plan.shares, self._index)
         rows = store.rows(cut, own.low, own.high, lists=lists)
-        while chunk := [Row._make(row) for row in islice(rows, ROWS_AT_ONCE)]:
+        while chunk := list(islice(rows, ROWS_AT_ONCE)):
             yield self.engine.restore(cut.time, chunk, [])
         scheduled = store.rows(cut, own.low, own.high, kind=SCHEDULED)
         while items := [Scheduled._make(row) for row in islice(scheduled, ROWS_AT_ONCE)]:

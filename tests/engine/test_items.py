@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emberflow import native
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops import items as loops
 from emberflow.graph.transactions import closer_key, front_of
 from emberflow.values.hashing import key_hash, owner
 from emberflow.values.item import At, FlatItem, Place
 
-_loops = pytest.importorskip(
-    "emberflow.native._loops", reason="the compiled loops are not built: no compiler was there"
-)
+if native.loops is None:
+    pytest.skip(f"the loops run in {native.status()['loops']}", allow_module_level=True)
+_loops = native.loops
 
 
 class Absent:
@@ -155,13 +157,15 @@ versions_of_a_key = st.lists(
 
 @given(st.lists(versions_of_a_key, max_size=6), places, places)
 def test_last_accumulators(given: list[list[Any]], moment: Place, since: Place) -> None:
-    arguments = (given, moment[:2], since[:2], key_of, "counts", Row, Absent, Restored)
+    arguments = (given, moment[:2], since[:2], key_of, "counts", Absent, Restored)
     compiled, plain = (
         last_accumulators(*arguments)
         for last_accumulators in (_loops.last_accumulators, loops._last_accumulators)
     )
     assert compiled == plain
     assert all(type(row) is Row for row in compiled[1])
+    # A tuple of Python 3.14 remembers its hash: one that C makes must not remember a wrong one.
+    assert list(map(hash, compiled[1])) == list(map(hash, plain[1]))
 
 
 @given(common_keys, st.binary(max_size=40))
@@ -175,6 +179,22 @@ def test_keys_of_any_length_are_hashed() -> None:
         assert _loops.hash_of_common(1 << length >> 1) == key_hash(1 << length >> 1)
     for length in range(100):
         assert _loops.hash_of_common("ä" * length + "z") == key_hash("ä" * length + "z")
+
+
+@given(st.text(min_size=1))
+def test_a_hash_leaves_nothing_with_the_key(text: str) -> None:
+    key = "".join([text, "ä"])  # one that nobody else has
+    size = sys.getsizeof(key)
+    _loops.hash_of_common(key)
+    assert sys.getsizeof(key) == size
+
+
+@pytest.mark.parametrize("character", ["z", "ä", "€", "\U0001f600"])
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 255, 256, 257, 512, 513, 5_000])
+def test_keys_of_each_kind_of_text_are_hashed(character: str, length: int) -> None:
+    key = character * length
+    assert _loops.hash_of_common(key) == key_hash(key)
+    assert _loops.hash_of_common(key + "\ud800") in (None, key_hash(key + "\ud800"))
 
 
 def test_where_owners_are_not_by_hash_they_are_remembered_of_common_keys_too() -> None:
@@ -196,12 +216,31 @@ def test_front_of(identity: Place) -> None:
     assert _loops.front_of(report) == front_of(report) == identity[1]
 
 
-@given(places)
+@given(st.tuples(numbers, numbers))
 def test_closer_key(identity: Place) -> None:
     report = (identity, 1, "payload")
     assert _loops.closer_key(report) == closer_key(report)
     early = ((-identity[0] - 2**62, -identity[1]), 1, "payload")
     assert _loops.closer_key(early) == closer_key(early)
+
+
+@pytest.mark.parametrize(
+    ("report", "complaint"),
+    [
+        (
+            [(1, 0)],
+            r"argument 1 \(`report`\) must be a tuple that begins with an identity, got list",
+        ),
+        ((), "must be a tuple that begins with an identity, got tuple"),
+        (((1,), 0), r"two ints, got \(1,\)"),
+        ((("1", 0), 0), r"two ints, got \('1', 0\)"),
+        (((None, None), 0), "two ints"),
+    ],
+)
+def test_what_is_no_report_is_refused(report: Any, complaint: str) -> None:
+    for function in (_loops.closer_key, _loops.front_of):
+        with pytest.raises(TypeError, match=complaint):
+            function(report)
 
 
 def function(payload: Any) -> Any:
@@ -216,7 +255,7 @@ usual = st.lists(st.tuples(places, marks, st.sampled_from([0, 1, 2, 3])), max_si
 unusual = st.lists(st.tuples(places, marks, st.sampled_from([0, 1, 2, 6, 7, 9, 13])), max_size=6)
 
 
-@given(st.one_of(usual, unusual), st.booleans(), st.booleans(), st.integers(0, 2))
+@given(st.one_of(usual, unusual), st.booleans(), st.booleans(), st.integers(0, 5))
 def test_machines_that_keep_nothing(
     items: list[FlatItem], alone: bool, carried: bool, depth: int
 ) -> None:
@@ -228,9 +267,9 @@ def test_machines_that_keep_nothing(
         ("kept", items, (function, child)),
         ("flat_mapped", items, (function, children, At)),
         ("reports", items, (depth, 3)),
-        ("accesses", paired if carried else items, (key_of, 2, depth, alone, carried)),
-        ("accesses", items, (str, 2, depth, alone, False)),
-        ("accesses", items, (function, 2, depth, alone, False)),
+        ("accesses", paired if carried else items, (key_of, 2, depth % 3, alone, carried)),
+        ("accesses", items, (str, 2, depth % 3, alone, False)),
+        ("accesses", items, (function, 2, depth % 3, alone, False)),
     ):
         compiled, plain = getattr(_loops, name), getattr(loops, f"_{name}")
         assert repr(compiled(given_items, *arguments)) == repr(plain(given_items, *arguments)), name
@@ -249,3 +288,55 @@ def test_an_interrupt_is_not_taken_for_a_function_that_fails() -> None:
         )
     with pytest.raises(KeyboardInterrupt):
         _loops.mapped(items, interrupted, (0,), At)
+
+
+def test_an_argument_of_the_wrong_kind_is_named() -> None:
+    items = [((1, 0), 0, "a")]
+    with pytest.raises(TypeError, match=r"^extended takes 2 arguments, got 1$"):
+        _loops.extended(items)
+    with pytest.raises(
+        TypeError, match=r"^reduce_in_order: argument 3 \(`output`\) must be a list, got tuple$"
+    ):
+        _loops.reduce_in_order(items, 0, (), key_of, combine, {}, [], (0,), True, Absent, Refused)
+    with pytest.raises(ValueError, match=r"argument 2 \(`start`\) must not be negative, got -1$"):
+        _loops.spread(items, -1, [[]], key_of, {}, [{}], [0])
+    with pytest.raises(TypeError, match=r"argument 6 \(`marks`\) must hold a dict at 0, got list$"):
+        _loops.spread(items, 0, [[]], key_of, {}, [[]], [0])
+    with pytest.raises(ValueError, match="2 lists to spread to, and marks for 1 workers"):
+        _loops.spread(items, 0, [[], []], key_of, {}, [{}], [0])
+    with pytest.raises(TypeError, match=r"must hold \(place, mark, payload\), got \(1, 2\)"):
+        _loops.extended([(1, 2)], (0,))
+    with pytest.raises(TypeError, match="bucket 1 must be a list of entries, got tuple"):
+        _loops.trim_to_last([[], ()], (1, 0), (0, 0))
+    with pytest.raises(
+        TypeError, match="entry 0 of a bucket must be a tuple that begins with a place"
+    ):
+        _loops.trim_to_last([[7]], (1, 0), (0, 0))
+
+
+class Renamed(NamedTuple):
+    operation: str
+    key_hash: int
+    key: Any
+    where: Place
+    payload: Any
+
+
+class Longer(NamedTuple):
+    operation: str
+    key_hash: int
+    key: Any
+    place: Place
+    payload: Any
+    more: Any
+
+
+@pytest.mark.parametrize("kind", [Renamed, Longer, tuple, int, list, None])
+def test_only_a_row_of_these_fields_is_taken_for_one(kind: Any) -> None:
+    with pytest.raises(TypeError, match=r"fields operation, key_hash, key, place and payload, got"):
+        _loops.prepare(kind)
+    _, rows, _, _ = _loops.last_accumulators(
+        [[((1, 0), 0, 2, "sum")]], (5, 0), (0, 0), key_of, "counts", Absent, Restored
+    )
+    assert rows == [Row("counts", key_hash(2), 2, (1, 0), "sum")], "the row it knew stays"
+    assert type(rows[0]) is Row

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emberflow import native
 from emberflow.engine.cuts.cut import Row
-from emberflow.engine.loops import accesses as accessing
+from emberflow.engine.loops import accesses as loops
 from emberflow.engine.loops.accesses import NO_ABORTS, AccessEntry, StateBucket, Use
 from emberflow.values.item import At, FlatItem, Place
-from tests.engine.test_loops import marks, places
+from tests.engine.test_items import marks, places
 
-_versions = pytest.importorskip(
-    "emberflow.native._versions", reason="the compiled loops are not built: no compiler was there"
-)
+if native.versions is None:
+    pytest.skip(f"the loops run in {native.status()['versions']}", allow_module_level=True)
+_versions = native.versions
 
+MEMBERS = ("aborts", "base", "counts", "entries", "key", "noted", "value")
 KEYS = (3, 2, True, "a", ("a", 1))
 
 
@@ -108,12 +114,12 @@ def accesses(draw: st.DrawFn) -> tuple[list[FlatItem], int, list[Use], dict[Any,
 
 
 def shown(bucket: StateBucket) -> tuple[Any, ...]:
-    return tuple(repr(getattr(bucket, name)) for name in StateBucket.__slots__)
+    return tuple(repr(getattr(bucket, name)) for name in MEMBERS)
 
 
 def copied(bucket: StateBucket) -> StateBucket:
     copy = StateBucket(bucket.key, 0)
-    for name in StateBucket.__slots__:
+    for name in MEMBERS:
         setattr(copy, name, getattr(bucket, name))
     copy.entries = list(bucket.entries)
     return copy
@@ -127,7 +133,7 @@ def test_access_in_order(
 ) -> None:
     items, start, given_uses, given_buckets = case
     results = []
-    for access_in_order in (_versions.access_in_order, accessing._access_in_order):
+    for access_in_order in (_versions.access_in_order, loops._access_in_order):
         own = {key: copied(bucket) for key, bucket in given_buckets.items()}
         outputs: list[list[FlatItem]] = [[], [], []]
         touched: list[StateBucket] = []
@@ -157,7 +163,7 @@ def test_trim_accesses(
     given_uses, given_buckets = state
     writes = tuple(use.writes for use in given_uses)
     results = []
-    for trim_accesses in (_versions.trim_accesses, accessing._trim_accesses):
+    for trim_accesses in (_versions.trim_accesses, loops._trim_accesses):
         own = [copied(bucket) for bucket in given_buckets.values()]
         stays: list[StateBucket] = []
         told = trim_accesses(own, minimal[:2], writes, stays, begun[:2])
@@ -172,13 +178,145 @@ def test_last_versions(
     given_uses, given_buckets = state
     writes = tuple(use.writes for use in given_uses)
     own = list(given_buckets.values())
-    arguments = (own, moment[:2], since[:2], writes, "accounts", Row)
+    arguments = (own, moment[:2], since[:2], writes, "accounts")
     compiled, plain = (
         last_versions(*arguments)
-        for last_versions in (_versions.last_versions, accessing._last_versions)
+        for last_versions in (_versions.last_versions, loops._last_versions)
     )
     assert compiled == plain
     assert all(type(row) is Row for row in compiled[1])
+    # A tuple of Python 3.14 remembers its hash: one that C makes must not remember a wrong one.
+    assert list(map(hash, compiled[1])) == list(map(hash, plain[1]))
+
+
+BOTH_BUCKETS = pytest.mark.parametrize("kind", [_versions.StateBucket, loops._StateBucket])
+
+
+def a_bucket(kind: Any) -> Any:
+    bucket = kind("ada", 5)
+    bucket.entries.append(((1, 0), 0, 0, 2, "payload", 5, 6, None))
+    bucket.aborts, bucket.value, bucket.counts, bucket.noted = {(1, 0): 1}, 6, False, True
+    return bucket
+
+
+@BOTH_BUCKETS
+def test_a_new_bucket_has_no_accesses(kind: Any) -> None:
+    for bucket in (kind("ada", 5), kind(key="ada", default=5)):
+        assert shown(bucket) == ("{}", "5", "True", "[]", "'ada'", "False", "5")
+        assert bucket.aborts is NO_ABORTS
+        assert not hasattr(bucket, "__dict__")
+    with pytest.raises(TypeError):
+        kind("ada")
+    with pytest.raises(AttributeError):
+        bucket.other = 1
+
+
+@BOTH_BUCKETS
+def test_a_bucket_is_copied_and_pickled_whole(kind: Any) -> None:
+    bucket = a_bucket(kind)
+    assert shown(copy.copy(bucket)) == shown(copy.deepcopy(bucket)) == shown(bucket)
+    assert kind.__reduce__(bucket)[1:] == (
+        ("ada", 5),
+        (
+            None,
+            {
+                "entries": bucket.entries,
+                "aborts": bucket.aborts,
+                "value": 6,
+                "counts": False,
+                "noted": True,
+            },
+        ),
+    )
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickled_bucket_is_the_kind_that_runs_where_it_is_read(protocol: int) -> None:
+    """Its type is pickled by name, which is the same for both."""
+    for kind in (_versions.StateBucket, loops._StateBucket):
+        assert f"{kind.__module__}.{kind.__qualname__}" == (
+            "emberflow.engine.loops.accesses.StateBucket"
+        )
+    bucket = a_bucket(StateBucket)
+    again = pickle.loads(pickle.dumps(bucket, protocol))
+    assert type(again) is StateBucket
+    assert shown(again) == shown(bucket)
+
+
+@BOTH_BUCKETS
+def test_a_bucket_that_refers_to_itself_is_collected(kind: Any) -> None:
+    class Value:
+        lost = 0
+
+        def __del__(self) -> None:
+            Value.lost += 1
+
+    bucket = kind("ada", Value())
+    bucket.entries.append((bucket,))
+    assert gc.is_tracked(bucket)
+    assert bucket.entries in gc.get_referents(bucket)
+    del bucket
+    gc.collect()
+    assert Value.lost == 1
+
+
+def test_a_bucket_lets_go_of_what_it_held() -> None:
+    things = [object() for _ in range(5)]
+    counts = [sys.getrefcount(thing) for thing in things]
+    for _ in range(10):
+        bucket = _versions.StateBucket(things[0], things[1])
+        bucket.value, bucket.base = things[2], things[3]
+        bucket.key = things[4]
+        del bucket.value, bucket.base
+    del bucket
+    assert counts == [sys.getrefcount(thing) for thing in things]
+
+
+def test_the_compiled_bucket_takes_only_bools_for_its_flags() -> None:
+    bucket = _versions.StateBucket("ada", 5)
+    for name in ("counts", "noted"):
+        with pytest.raises(TypeError):
+            setattr(bucket, name, 1)
+    with pytest.raises(TypeError, match="immutable type"):
+        _versions.StateBucket.entries = None
+    with pytest.raises(TypeError, match="not an acceptable base type"):
+        type("Other", (_versions.StateBucket,), {})
+
+
+@pytest.mark.parametrize("name", ["aborts", "base", "entries", "key", "value"])
+def test_a_bucket_that_lacks_a_member_is_not_read(name: str) -> None:
+    use = Use(None, None, False, True, False, False, 0, -1, -1, -1, -1, -1, None, outcome)
+    bucket = a_bucket(_versions.StateBucket)
+    bucket.aborts = NO_ABORTS
+    delattr(bucket, name)
+    items = [((2, 0), 0, ("ada", 0, 2, 1))]
+    assert _versions.access_in_order(items, 0, [], {"ada": bucket}, [use], [], set(), set()) == 0
+    for function, *more in (
+        (_versions.trim_accesses, (3, 0), (True,), [], (0, 0)),
+        (_versions.last_versions, (3, 0), (0, 0), (True,), "sum"),
+    ):
+        with pytest.raises(TypeError, match=r"argument 1 \(`given`\) must hold buckets at 0, got"):
+            function([bucket], *more)
+    with pytest.raises(AttributeError):
+        bucket.__reduce__()
+
+
+def test_what_the_loops_are_given_is_checked() -> None:
+    bucket = a_bucket(_versions.StateBucket)
+    use = Use(None, None, False, False, False, False, 0, 4, -1, -1, -1, -1, None, outcome)
+    items = [((2, 0), 0, ("ada", 0, 2, 1))]
+    with pytest.raises(ValueError, match="sends to port 4, and there are 1 outputs"):
+        _versions.access_in_order(items, 0, [[]], {"ada": bucket}, [use], [], set(), set())
+    with pytest.raises(
+        TypeError, match=r"argument 3 \(`outputs`\) must hold a list at 0, got tuple"
+    ):
+        _versions.access_in_order(items, 0, [()], {"ada": bucket}, [use], [], set(), set())
+    buckets = [bucket]
+    with pytest.raises(ValueError, match=r"argument 4 \(`stays`\) must be another list"):
+        _versions.trim_accesses(buckets, (1, 0), (True,), buckets, (0, 0))
+    bucket.aborts = NO_ABORTS
+    with pytest.raises(IndexError, match="an entry of access 0, and there are 0"):
+        _versions.last_versions([bucket], (9, 0), (0, 0), (), "sum")
 
 
 def test_an_interrupt_is_not_taken_for_an_update_that_fails() -> None:
