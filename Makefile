@@ -19,7 +19,7 @@ BRIEF_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 PYTEST_ARGS ?= -n 3 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-batch bench-kafka soak lock clean
+.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-batch bench-kafka native soak lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -45,6 +45,9 @@ lint: $(STAMP) ## check style and types
 format: $(STAMP) ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+native: setup ## the compiled loops at length: leaks, AddressSanitizer, every Python from 3.11 to 3.14 that is here
+	EMBERFLOW_SOAK=1 $(BIN)/python -m pytest -rs tests/native
 
 soak: setup ## all tests with all their seeds, then many more seeds and kills: make soak SEEDS=100000 CONTRACT=10 FAULTS=10
 	@scripts/ensure-postgres

@@ -1,0 +1,434 @@
+"""Calls every function of the extension modules again and again, and looks for leaked references.
+
+    python exercise.py FOLDER [--runs N] [--memory]
+
+FOLDER holds the extension modules. This needs nothing but Python itself, so it runs on every Python
+that the machine has, and with AddressSanitizer.
+
+Each function gets good input, and the same input with one part replaced by something wrong: a number for a
+list, a list for a place, a bucket without entries. It may refuse that with an exception or leave it to
+Python; it must not end the process, raise SystemError (which tells of a misuse of Python's C API) or keep
+what it was given. With ``--memory`` each function also meets a memory that is full: the first allocation
+fails, then the second, and so on.
+
+A leak is found in two ways. What a function made and did not release stays allocated: the number of
+allocated blocks grows with the number of calls. What it was given and did not release has too many
+references: those of some objects that all calls share are counted. A debug build of Python counts all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple
+
+MODULES = ("arenas", "columns", "loops", "rows", "versions")
+
+#: What a function may raise if it is given something wrong.
+REFUSALS = (
+    TypeError,
+    ValueError,
+    OverflowError,
+    IndexError,
+    AttributeError,
+    RuntimeError,
+    MemoryError,
+)
+
+#: No call makes more allocations than this.
+ALLOCATIONS_MAX = 60
+
+
+class Row(NamedTuple):
+    """As `emberflow.engine.cuts.cut.Row`, which cannot be imported where there is nothing but Python."""
+
+    operation: str
+    key_hash: int
+    key: Any
+    place: tuple[int, ...]
+    payload: Any
+
+
+class Thing:
+    """A payload whose references are counted."""
+
+
+class Absent:
+    pass
+
+
+class Restored:
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+
+class At:
+    pass
+
+
+THING = Thing()
+TEXT = "".join(["non-ASCII: ", "ä" * 30])
+LATER = At()
+NO_ABORTS: dict[Any, int] = {}
+SHARED = [THING, TEXT, LATER, NO_ABORTS, Row, Thing, Absent, Restored, At]
+
+#: What takes the place of a part of good input.
+WRONG: list[Callable[[], Any]] = [
+    *(
+        lambda own=own: own
+        for own in (None, True, 1.5, -1, 2**70, "text", "\ud800", b"bytes", (), Thing)
+    ),
+    lambda: (None,),
+    list,
+    lambda: [None],
+    dict,
+    lambda: set(),
+]
+
+
+def loaded(folder: Path) -> dict[str, Any]:
+    """The extension modules in a folder."""
+    modules = {}
+    for name in MODULES:
+        (path,) = (
+            path for suffix in EXTENSION_SUFFIXES if (path := folder / f"_{name}{suffix}").exists()
+        )
+        spec = spec_from_file_location(f"_{name}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(modules[name])
+    return modules
+
+
+def itself(payload: Any) -> Any:
+    return payload
+
+
+def constant(payload: Any) -> Any:
+    return THING
+
+
+def images(payload: Any) -> Any:
+    return (payload, THING)
+
+
+def failing(*given: Any) -> Any:
+    raise ValueError("a function of a user")
+
+
+def scheduling(payload: Any) -> Any:
+    return LATER
+
+
+def added(before: Any, payload: Any) -> Any:
+    return (THING, payload)
+
+
+def holds(value: Any) -> Any:
+    return [value]
+
+
+class Case(NamedTuple):
+    name: str
+    function: Callable[..., Any]
+    #: Makes the arguments anew for each call: functions change them.
+    arguments: Callable[[], list[Any]]
+
+
+def cases(modules: dict[str, Any]) -> list[Case]:
+    return [*of_loops(modules["loops"]), *of_versions(modules["versions"]), *of_columns(modules)]
+
+
+def items() -> list[Any]:
+    return [
+        ((time, 0, time), 2 * time, key) for time, key in enumerate(["a", "b", TEXT, 2**40, "a"])
+    ]
+
+
+def of_loops(loops: Any) -> Iterator[Case]:
+    def versions(key: Any) -> list[Any]:
+        return [((time - 9, 0), 0, key, THING) for time in range(5)]
+
+    def reducing(key_of: Any, combine: Any, with_key: bool) -> Callable[[], list[Any]]:
+        return lambda: [
+            items(), 0, [], key_of, combine, {"a": versions("a"), "b": [], TEXT: versions(TEXT)}, [],
+            (0, 1), with_key, Absent, At,
+        ]  # fmt: skip
+
+    def spreading(key_of: Any, hosts: list[int]) -> Callable[[], list[Any]]:
+        marks = {mark: mark + 2**70 for mark in range(9)}
+        return lambda: [
+            items(),
+            0,
+            [[], []],
+            key_of,
+            {"a": 0, "b": 1},
+            [marks, marks.copy()],
+            hosts,
+        ]
+
+    def looking() -> list[Any]:
+        given = [versions("a"), versions(TEXT), versions(Restored(TEXT)), [], versions((1,))]
+        return [given, (-6, 0), (-9, 0), getattr_key, "count", Absent, Restored]
+
+    def getattr_key(mapped: Any) -> Any:
+        return mapped
+
+    report = ((2**40, 1, 3), 1, THING)
+    yield Case("prepare", loops.prepare, lambda: [Row])
+    for with_key in (True, False):
+        yield Case("reduce_in_order", loops.reduce_in_order, reducing(itself, added, with_key))
+    yield Case("reduce_in_order, failing", loops.reduce_in_order, reducing(itself, failing, True))
+    yield Case("reduce_in_order, no key", loops.reduce_in_order, reducing(failing, added, True))
+    for hosts in ([0, 1, 0], []):
+        yield Case("spread", loops.spread, spreading(itself, hosts))
+        yield Case("spread, failing", loops.spread, spreading(failing, hosts))
+    yield Case("closer_key", loops.closer_key, lambda: [report])
+    yield Case("front_of", loops.front_of, lambda: [report])
+    yield Case("extended", loops.extended, lambda: [items(), (4,)])
+    yield Case("reports", loops.reports, lambda: [items(), 1, 3])
+    for function in (itself, constant, images, failing, scheduling):
+        name = function.__name__
+        yield Case(f"mapped, {name}", loops.mapped, lambda own=function: [items(), own, (0,), At])
+        yield Case(f"kept, {name}", loops.kept, lambda own=function: [items(), own, (0,)])
+        yield Case(
+            f"flat_mapped, {name}",
+            loops.flat_mapped,
+            lambda own=function: [items(), own, ((0,), (1,)), At],
+        )
+        yield Case(
+            f"accesses, {name}",
+            loops.accesses,
+            lambda own=function: [items(), own, 3, 1, True, False],
+        )
+    yield Case("accesses, carried", loops.accesses, lambda: [carried(), itself, 3, 1, True, True])
+    yield Case("last_accumulators", loops.last_accumulators, looking)
+    yield Case(
+        "trim_to_last",
+        loops.trim_to_last,
+        lambda: [[versions("a"), [], versions("b")] * 9, (-2, 0), (-8, 0)],
+    )
+    for key in ("ascii", TEXT, "ä" * 999, "€" * 40, "\U0001f600" * 200, "\ud800", 7, 2**70):
+        yield Case("hash_of_common", loops.hash_of_common, lambda own=key: [own])
+
+
+def carried() -> list[Any]:
+    return [(place, mark, ("element", payload)) for place, mark, payload in items()]
+
+
+def of_versions(versions: Any) -> Iterator[Case]:
+    def bucket(key: Any, count: int) -> Any:
+        made = versions.StateBucket(key, THING)
+        made.entries.extend(
+            ((time - 9, 0), 0, 0, 2, (THING, time), THING, (THING, time), None)
+            for time in range(count)
+        )
+        return made
+
+    def use(function: Any, check: Any, alone: bool) -> tuple[Any, ...]:
+        return (function, check, alone, False, True, True, 3, 0, 1, 0, 1, -1, None, None)
+
+    def accessing(*own: Any) -> Callable[[], list[Any]]:
+        def arguments() -> list[Any]:
+            accesses = [(place, mark, (key, 0, 2, (THING, key))) for place, mark, key in items()]
+            buckets = {"a": bucket("a", 2), "b": bucket("b", 1), TEXT: bucket(TEXT, 3)}
+            return [accesses, 0, [[], []], buckets, [use(*own)], [], {"c"}, {(7, 0)}]
+
+        return arguments
+
+    def buckets() -> list[Any]:
+        return [bucket(key, count) for count in range(5) for key in ("a", TEXT, (1,), 2**70)]
+
+    def cycle() -> None:
+        made = bucket("a", 1)
+        made.value = made.entries = [made]
+
+    def copied() -> None:
+        made = bucket(TEXT, 2)
+        reduced = made.__reduce__()
+        again = reduced[0](*reduced[1])
+        for name, value in reduced[2][1].items():
+            setattr(again, name, value)
+        copy.copy(made)
+        pickle.dumps(made.entries[0][0])
+
+    yield Case("prepare", versions.prepare, lambda: [Row, NO_ABORTS, At, (-1,), (-2,), (-3,)])
+    yield Case("StateBucket", versions.StateBucket, lambda: [TEXT, THING])
+    yield Case("StateBucket.__reduce__", versions.StateBucket.__reduce__, lambda: [bucket("a", 1)])
+    yield Case("a bucket that refers to itself", cycle, list)
+    yield Case("a bucket that is copied", copied, list)
+    for alone in (True, False):
+        for own in ((added, holds), (added, None), (None, None), (failing, None), (added, failing)):
+            yield Case("access_in_order", versions.access_in_order, accessing(*own, alone))
+    yield Case(
+        "trim_accesses",
+        versions.trim_accesses,
+        lambda: [buckets(), (-6, 0), (True,), [], (-8, 0)],
+    )
+    yield Case(
+        "last_versions",
+        versions.last_versions,
+        lambda: [buckets(), (-6, 0), (-9, 0), (True,), "sum"],
+    )
+
+
+def of_columns(modules: dict[str, Any]) -> Iterator[Case]:
+    columns, rows = modules["columns"], modules["rows"]
+    packed = columns.pack(items())
+    mixed = [(key, (number, (THING, number))) for number, key in enumerate(["a", "b", TEXT])]
+    column = columns.pack_column(mixed)
+    saved = [
+        Row("count", 7, key, (1, 0, 5), (1, "a", None, 1.5, b"c")) for key in (1, "b", (2, "c"))
+    ]
+    yield Case("pack", columns.pack, lambda: [items()])
+    yield Case("pack_column", columns.pack_column, lambda: [list(mixed)])
+    yield Case("unpack", columns.unpack, lambda: list(packed))
+    yield Case("unpack_column", columns.unpack_column, lambda: [column, 3])
+    yield Case("prepare", rows.prepare, lambda: [Row])
+    yield Case("row_buffers", rows.row_buffers, lambda: [[tuple(row) for row in saved]])
+    yield Case("row_buffers, rows", rows.row_buffers, lambda: [list(saved)])
+
+
+Path_ = tuple[Any, ...]
+
+
+def paths(value: Any, depth: int = 6) -> Iterator[Path_]:
+    """The ways to all parts of an argument."""
+    yield ()
+    if not depth:
+        return
+    if type(value) in (list, tuple):
+        # Of many alike the first two are enough.
+        for number, part in enumerate(value[:2] if len(value) > 15 else value):
+            yield from ((number, *path) for path in paths(part, depth - 1))
+    elif type(value) is dict:
+        for key, part in list(value.items())[:2]:
+            yield from ((key, *path) for path in paths(part, depth - 1))
+    elif type(value).__name__ == "StateBucket":
+        for name in ("key", "entries", "aborts", "base", "value"):
+            yield from ((name, *path) for path in paths(getattr(value, name), depth - 1))
+
+
+def replaced(value: Any, path: Path_, wrong: Any) -> Any:
+    """The same argument with another part."""
+    if not path:
+        return wrong
+    step, *rest = path
+    if type(value) is tuple:
+        parts = list(value)
+        parts[step] = replaced(value[step], tuple(rest), wrong)
+        return tuple(parts)
+    if type(value).__name__ == "StateBucket":
+        setattr(value, step, replaced(getattr(value, step), tuple(rest), wrong))
+    else:
+        value[step] = replaced(value[step], tuple(rest), wrong)
+    return value
+
+
+def attempt(case: Case, arguments: list[Any]) -> None:
+    with suppress(*REFUSALS):
+        case.function(*arguments)
+
+
+def on_good(case: Case) -> None:
+    attempt(case, case.arguments())
+
+
+def on_bad(case: Case) -> None:
+    attempt(case, [])
+    attempt(case, [*case.arguments(), None])
+    for path in paths(case.arguments()):
+        if path:
+            for wrong in WRONG:
+                attempt(case, replaced(case.arguments(), path, wrong()))
+
+
+def without_memory(case: Case) -> None:
+    """Let the first allocation fail, then the second, and so on. Only of functions in C: Python itself
+    does not survive that everywhere."""
+    import _testcapi
+
+    if isinstance(case.function, FunctionType):
+        return
+
+    for number in range(ALLOCATIONS_MAX):
+        arguments = case.arguments()
+        _testcapi.set_nomemory(number, number + 1)
+        try:
+            case.function(*arguments)
+        except REFUSALS:
+            pass
+        finally:
+            _testcapi.remove_mem_hooks()
+
+
+def allocated() -> int:
+    gc.collect()
+    return sys.gettotalrefcount() if hasattr(sys, "gettotalrefcount") else sys.getallocatedblocks()
+
+
+def references() -> list[int]:
+    return [sys.getrefcount(thing) for thing in SHARED]
+
+
+def leaks(case: Case, way: Callable[[Case], None], runs: int) -> str | None:
+    """What a case leaks; None if it leaks nothing."""
+    way(case)  # what is made once, and kept for the next time
+    found = None
+    for _ in range(5 if runs else 0):  # a cache may grow, and does not grow for ever
+        counts, blocks = references(), allocated()
+        for _ in range(runs):
+            way(case)
+        grown = allocated() - blocks
+        kept = [
+            f"{now - before:+} references to {thing!r:.40}"
+            for thing, before, now in zip(SHARED, counts, references(), strict=True)
+            if abs(now - before) >= runs
+        ]
+        if grown < runs and not kept:
+            return None
+        found = ", ".join([f"{grown} blocks in {runs} runs", *kept])
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Call every function of the extension modules.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--runs", type=int, default=5, help="0: call all, and look for no leaks")
+    parser.add_argument("--memory", action="store_true", help="also let memory be short")
+    options = parser.parse_args()
+    modules = loaded(options.folder)
+    for module, arguments in (
+        ("loops", [Row]),
+        ("rows", [Row]),
+        ("versions", [Row, NO_ABORTS, At, (-1,), (-2,), (-3,)]),
+    ):
+        modules[module].prepare(*arguments)
+    ways = [on_good, on_bad, *([without_memory] if options.memory else [])]
+    faults, calls = [], 0
+    for way in ways:
+        for case in cases(modules):
+            calls += 1
+            fault = leaks(case, way, options.runs)
+            # A run on bad input may leave the module prepared otherwise.
+            if case.name == "prepare":
+                attempt(case, case.arguments())
+            if fault is not None:
+                faults.append(f"{case.name}, {way.__name__}: {fault}")
+    sys.stdout.write("".join(f"{fault}\n" for fault in faults))
+    sys.stdout.write(f"Python {sys.version.split()[0]}: {calls} cases, {len(faults)} leak\n")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
