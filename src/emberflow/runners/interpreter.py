@@ -1,18 +1,18 @@
-"""The interpreter of a worker process: tuned while we run in it, then as it was.
+"""The interpreter of a worker process: tuned while a worker runs in it, and restored afterwards.
 
-Spark's Python processes may serve other tasks after ours.
+Spark's Python processes may serve other tasks later, so the settings are put back.
 
-**Garbage.** What the engine makes has no cycles: reference counts see to it. Python's collector looks
-only for cycles, at a cost of about a microsecond an object that lives, and everything waits for it
-meanwhile. What users make may have cycles, so it cannot be done without. A `Collector` therefore
-takes what is new for granted, some twenty times a second, which costs nothing, and only now and then
-looks at what has come since: there is never much of it. If that shows cycles, or if a look at
-everything does, which is due when there are very many more objects than there were, then all that
-was taken for granted is given back to Python's own collector, which goes on as ever.
+**Garbage.** The engine's objects have no cycles, and reference counts free them. Python's collector looks
+for cycles only. It takes about a microsecond for each object that lives, and everything waits for it
+meanwhile. Users' objects may have cycles, so a worker cannot do without it. A `Collector` therefore calls
+`gc.freeze()` on new objects, some twenty times a second, so that Python's collector skips them; that costs
+nothing. Now and then it collects the objects that came since the last freeze, which are never many. When
+there are very many more objects than there were, it collects all of them. If either finds cycles, the
+`Collector` unfreezes all objects and leaves the work to Python's own collector.
 
-**Memory** is asked for in huge pages, where the system gives them and `_arenas` could be built: what a
-state touches in random order is found faster. This stays when we leave: who frees an object
-later must know where it came from.
+**Memory** is taken in huge pages, where the system gives them and `_arenas` is compiled: a state touches
+its objects in random order, and the processor finds them faster. This stays when the worker leaves: who
+frees an object later must know where it came from.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from contextlib import contextmanager
 
 from emberflow import native
 
-#: Of each generation so many collections until the next older one is looked at, too.
+#: For each generation, the number of its collections until the next older one is collected too.
 _OLDER = (20, 100)
-#: How often what is new is taken for granted, and at most every how many times it is looked at.
+#: The time between two freezes, and the greatest number of freezes between two collections.
 _WINDOW_SECONDS = 0.05
 _WINDOWS_MAX = 64
-#: A few cycles are everywhere: more than this, and than a twentieth of what is new, are the user's.
+#: A few cycles are always there. More than this, and than a twentieth of the new objects, are the user's.
 _FOUND_MIN = 100
-#: So many more objects, and all are looked at; twice as many the next time.
+#: After so many new objects, all objects are collected; after twice as many the next time.
 _MORE_OBJECTS = 4_000_000
-#: What Python's own collector waits for, if it has to be.
+#: The number of new objects that Python's own collector waits for, if it has to do the work.
 _OBJECTS = 400_000
 
 
@@ -44,7 +44,7 @@ def use_huge_pages() -> bool:
 
 
 class Collector:
-    """Looks for cycles, seldom where there are none. Call `look` again and again."""
+    """Looks for cycles, and seldom where there are none. Call `look` again and again."""
 
     def __init__(self) -> None:
         self._due = time.monotonic() + _WINDOW_SECONDS
@@ -53,7 +53,7 @@ class Collector:
         self._more = 0
         self._more_max = _MORE_OBJECTS
         gc.collect(0)
-        gc.freeze()  # code, graph and plan: they stay
+        gc.freeze()  # code, graph and plan stay
         gc.disable()
 
     def look(self) -> None:
@@ -79,7 +79,7 @@ class Collector:
 
 @contextmanager
 def seldom_collecting(objects: int) -> Iterator[None]:
-    """Let Python's own collector look only when there are so many new objects."""
+    """Let Python's own collector begin only when there are so many new objects."""
     before = gc.get_threshold()
     gc.set_threshold(objects, *_OLDER)
     try:
@@ -92,9 +92,9 @@ def seldom_collecting(objects: int) -> Iterator[None]:
 def serving(switch_seconds: float) -> Iterator[Collector]:
     """Tune for a loop that serves sockets beside other threads.
 
-    It lets go of the interpreter at every call to a socket, and waits for as long as threads may keep
-    it before it has it back: Python's five milliseconds, again and again, would be most of its
-    latency while a cut is encoded beside it.
+    The loop releases the interpreter's lock at every call to a socket, and waits to get it back for as
+    long as a thread may keep it. With Python's five milliseconds, again and again, this would be most of
+    its latency while another thread encodes a cut.
     """
     use_huge_pages()
     switching = sys.getswitchinterval()
@@ -103,7 +103,7 @@ def serving(switch_seconds: float) -> Iterator[Collector]:
         try:
             yield Collector()
         finally:
-            # Spark collects between two tasks: then what we leave behind goes, the whole state.
+            # Spark collects between two tasks: that frees what the worker left, the whole state.
             gc.unfreeze()
             gc.enable()
             sys.setswitchinterval(switching)

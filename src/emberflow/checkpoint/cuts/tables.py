@@ -1,8 +1,8 @@
 """Rows to Parquet and back.
 
-A part is one Parquet file. Its rows are sorted by operation and key hash, and each row group says
-the least and the greatest hash in it, so whoever restores a range of hashes reads little else. Keys
-and payloads are pickled; all else has columns that Spark and pyarrow read:
+A part is one Parquet file. Its rows are sorted by operation and key hash, and each row group records the
+least and the greatest hash in it, so a worker that restores a range of hashes reads little else. Keys and
+payloads are pickled; all else has columns that Spark and pyarrow read:
 
 =========  ============  =================================================================
 operation  string        the name of the step
@@ -10,23 +10,23 @@ key_hash   int64         signed 32 bits: the place among the hash ranges
 key        binary        pickle
 time       int64         the place, in three columns: all null where the row says that the
 front      int64         bucket is no more
-child_ids  list<int64>   all that `item` makes fit: times, fronts, counts, and digests of 63 bits
+child_ids  list<int64>   all that `item` makes fits: times, fronts, counts, and digests of 63 bits
 payload    binary        pickle; see `lists`
-follows    int64         the cut whose bucket of this key has the lists that the payload goes on
-                         with; null where the payload stands alone
+follows    int64         the cut whose bucket of this key has the lists that the payload continues;
+                         null where the payload stands alone
 =========  ============  =================================================================
 
-**Memory.** Rows come in chunks and are encoded at once. When the encoded ones are many they are
-sorted and written as a *run*, and the file goes on with another. A run is a number of row groups,
-recorded in the file's metadata (``emberflow.runs``); a bucket never spans two. So a part of any size
-is written and read in constant memory, and Arrow sorts, compresses and writes without the GIL. It
-does so piece by piece, and between two pieces there may be a pause: whoever else needs the processor
-should not find that a cut has it for a tenth of a second.
+**Memory.** Rows come in chunks and are encoded at once. When many are encoded, the writer sorts them and
+writes them as a *run*; the file goes on with another. A run is a number of row groups, recorded in the
+file's metadata (``emberflow.runs``); a bucket never spans two runs. So a part of any size is written and
+read in constant memory, and Arrow sorts, compresses and writes without the GIL. It does so piece by
+piece, with a pause between two pieces if the caller wishes: a cut must not keep the processor from others
+for a tenth of a second.
 
-**Reading** is a merge of all runs of all parts of a chain, by operation and hash. What has the same
-operation and hash in any of them is looked at together, so that buckets can replace each other; two
-keys of one hash stay apart because keys are compared too, as Python compares them: the key of the
-newer bucket may be ``1`` where the older one had ``True``.
+**Reading** is a merge of all runs of all parts of a chain, by operation and hash. The reader looks at all
+rows of one operation and hash together, so that newer buckets replace older ones. Two keys of one hash
+stay apart, because the reader compares keys too, as Python compares them: the key of the newer bucket may
+be ``1`` where the older one had ``True``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _GROUP_BYTES = 2 << 20
 _GROUP_ROWS_MAX = 16_384
 _BATCH_ROWS = 1024
 
-#: Values of these hold no lists, and pickle has taken every one of them.
+#: Values of these types hold no lists, and pickle takes every one of them.
 _PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
 
 #: ``(operation, key hash, source, key, time, front, child ids, payload, follows)``
@@ -100,7 +100,7 @@ _SOURCE = itemgetter(2)
 
 
 class Summary(NamedTuple):
-    """What was written: how many rows, and the least and the greatest hash among them."""
+    """What was written: the number of rows, and the least and the greatest hash among them."""
 
     rows: int
     low: int
@@ -189,7 +189,7 @@ class PartWriter:
         ]
 
     def _has_lists(self) -> bool:
-        """Whether these buckets or the one before may have lists: something to begin or to end."""
+        """Whether these buckets or the one before may have lists, which have to be begun or ended."""
         return bool(self._pickler.found) or not self._lists.is_empty
 
     def _plain_columns(self, chunk: Sequence[Writable]) -> list[Any] | None:
@@ -249,7 +249,7 @@ class PartWriter:
         return Summary(self._rows, self._low, self._high)
 
     def abandon(self) -> None:
-        """Let go of the file; what is in it is of no use. Never an error of its own."""
+        """Close the file, whose content is of no use. Never raises."""
         with suppress(Exception):
             self._writer.close()
 
@@ -297,10 +297,10 @@ class PartWriter:
 
 
 def _order_of(table: pa.Table) -> pa.Array:
-    """Where the rows are, by operation and then by hash; rows that share both stay as they come.
+    """The positions of the rows, by operation and then by hash; rows that share both stay in order.
 
-    The place among the operations and the hash are one number, since Arrow sorts that four times as
-    fast as two columns and a third to keep their order. A hash is signed, of 32 bits.
+    The rank of the operation and the hash, which has 32 bits and a sign, make one number: Arrow sorts it
+    four times as fast as two columns and a third one that keeps their order.
 
     >>> rows = {"operation": ["b", "a", "b", "b"], "key_hash": [5, 7, -5, 5]}
     >>> _order_of(pa.table(rows)).to_pylist()
@@ -315,7 +315,7 @@ def _order_of(table: pa.Table) -> pa.Array:
 
 
 def _lists_of(tuples: list[tuple[int, ...]]) -> pa.Array:
-    """Tuples of ints as an array of lists: Arrow's own way from Python takes each of them apart.
+    """Tuples of ints as an array of lists, in one step: Arrow's own conversion takes each tuple apart.
 
     >>> _lists_of([(1, 2), (), (3,)]).to_pylist()
     [[1, 2], [], [3]]
@@ -339,7 +339,7 @@ def _unpicklable(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A part to read: which cut it belongs to, what it is called, and how to open it."""
+    """A part to read: the cut that it belongs to, its name, and how to open it."""
 
     cut: int
     name: str
@@ -367,7 +367,7 @@ def merged(
                 and row[8] is None
                 and (lists is None or not has_lists(row[7]))
             ):
-                # The usual case by far: a bucket of one row that no other part knows.
+                # By far the usual case: a bucket of one row that no other part has.
                 with damage_of(newest_first[row[2]]):
                     key, payload = pickle.loads(row[3]), pickle.loads(row[7])
                 yield Row(row[0], row[1], key, _place_of(row), payload)
@@ -376,7 +376,8 @@ def merged(
 
 
 def united(sources: Sequence[Source], low: int, high: int, time: tuple[int, int]) -> Iterator[Row]:
-    """The scheduled items in a range of hashes that are at or above a global time, each once."""
+    """The scheduled items in a range of hashes that are at or above a global time, each once: rows with
+    the origin for a key."""
     newest_first = list(reversed(sources))
     with ExitStack() as files:
         for stored in _together(newest_first, low, high, files):
@@ -405,7 +406,7 @@ def _together(
 
 
 class damage_of:  # noqa: N801 (reads as a word of the language)
-    """Whatever goes wrong within is damage to this source, and said so."""
+    """Turns any error inside into damage to this source."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -441,9 +442,9 @@ def _runs_of(
 def opened_runs(
     source: Source, may_have: Callable[[Any], bool], files: ExitStack
 ) -> tuple[pq.ParquetFile, list[list[int]]]:
-    """A part, and of each of its runs the row groups that may have what is wanted, if there are any.
+    """A part, and for each of its runs the row groups that may have what is wanted, if there are any.
 
-    It is closed with ``files``, or at once if nothing of it is wanted.
+    The part is closed with ``files``, or at once if nothing in it is wanted.
     """
     with damage_of(source):
         handle = files.enter_context(source.open())
@@ -486,7 +487,7 @@ class _Bucket(NamedTuple):
 def newest_buckets(
     sources: Sequence[Source], stored: list[_Stored], lists: SavedLists | None
 ) -> Iterator[Row]:
-    """Of rows with one operation and hash: the newest bucket of each key, with its lists whole."""
+    """The newest bucket of each key, with its lists whole, of rows with one operation and hash."""
     by_data: dict[bytes, tuple[Any, list[_Bucket]]] = {}
     by_key: dict[Any, list[_Bucket]] = {}
     for row in stored:
@@ -503,7 +504,7 @@ def newest_buckets(
     for buckets in by_key.values():
         newest = buckets[0]
         if newest.rows[0][4] is None:
-            continue  # no more
+            continue  # the bucket is no more
         key = by_data[newest.rows[0][3]][0]
         payloads, found = _decoded(sources, buckets)
         if lists is not None:
@@ -513,7 +514,7 @@ def newest_buckets(
 
 
 def _decoded(sources: Sequence[Source], buckets: list[_Bucket]) -> tuple[list[Any], list[List]]:
-    """The payloads and lists of the first bucket, which may go on with lists of those behind it."""
+    """The payloads and lists of the first bucket, which may continue lists of those behind it."""
     needed = [buckets[0]]
     rest = iter(buckets[1:])
     while True:
@@ -525,8 +526,8 @@ def _decoded(sources: Sequence[Source], buckets: list[_Bucket]) -> tuple[list[An
             base = next((one for one in rest if {sources[one.source].cut} == follows), None)
             if base is None:
                 raise DamagedCutError(
-                    f"step {newer.rows[0][0]!r}: a bucket goes on with what cut "
-                    f"{', '.join(map(str, follows))} has of it, and no part of this cut has that."
+                    f"step {newer.rows[0][0]!r}: a bucket continues lists that are stored in cut "
+                    f"{', '.join(map(str, follows))}, and no part of this cut has them."
                 )
         needed.append(base)
     payloads: list[Any] = []
@@ -538,7 +539,7 @@ def _decoded(sources: Sequence[Source], buckets: list[_Bucket]) -> tuple[list[An
 
 
 def chunked(rows: Iterable[Row], size: int = 512) -> Iterator[list[Row]]:
-    """Rows in chunks, for who has them one by one.
+    """Rows in chunks, for a caller that has them one by one.
 
     >>> [len(chunk) for chunk in chunked([("count", 0, "ada", (1, 0), 1)] * 5, size=2)]
     [2, 2, 1]

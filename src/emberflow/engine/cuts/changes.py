@@ -1,22 +1,27 @@
 """Which buckets may have changed since the last cut that was committed, at no cost to items in order.
 
 The invariant: **every bucket that holds an item at or above the last committed cut is touched, or
-noted here.** Trimming already notes a bucket when it comes to hold more than it must keep; when a
-trim takes it off that list, it is noted here. So are buckets that are begun, that have fewer items
-than they may keep and get another (or none, and an abort), or that change out of order. None of that is on the way of an
-item in order to a bucket that is full.
+noted here.** *Touched* is the list of `trimming`: a bucket enters it when it comes to hold more than it
+must keep. When a trim takes a bucket off that list, it notes it here. A machine notes a bucket
 
-A key that is met often is noted once a cut and not once a trim: a trim notes only buckets whose
-first item is below the last cut that has begun. Where it is not, the one below was dropped by an
-earlier trim, which noted the bucket, or the bucket was begun since, and noted then; or the capture
-found the bucket to go on beyond its moment, and noted it.
+- when it begins it;
+- when an item enters it while it holds fewer items than it may keep; of a state, also when an abort
+  enters an empty one;
+- when it changes out of order.
 
-Noted means 'may have changed': a capture looks at all that are touched or noted, and takes those
-that have. What it took is noted until the cut is committed, so a cut that is lost loses nothing;
-what still holds items at or above the cut is noted for the next one.
+An item in order that enters a full bucket meets none of these cases.
 
-There is none of this before the first cut: who never cuts, pays nothing. That one looks at every
-bucket.
+A key that is met often is noted once a cut, not once a trim: a trim notes only buckets whose first item
+is below the last cut that has begun. A bucket whose first item is not below it has been noted already:
+by the earlier trim that dropped the item below; or when the bucket was begun; or by the capture, which
+found that the bucket goes on beyond its moment.
+
+Noted means 'may have changed'. A capture looks at all buckets that are touched or noted, and takes the
+rows of those that have changed. These stay noted until the cut is committed, so a cut that is lost loses
+nothing. A bucket that still holds items at or above the cut is noted for the next one.
+
+Before the first cut nothing is noted, so a query that never takes a cut pays nothing. The first cut looks
+at every bucket.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ B = TypeVar("B")
 
 
 class Changes(Generic[B]):
-    """Buckets by their identity; what is noted is also kept alive, so no identity comes again."""
+    """Buckets by their identity. A bucket that is noted is kept alive, so no other gets its identity."""
 
     __slots__ = ("_ahead", "_captured", "_noted", "_seen", "begun", "since")
 
@@ -38,7 +43,7 @@ class Changes(Generic[B]):
         self.since = since
         self._noted: dict[int, B] = {}
         self._captured: dict[int, B] = {}
-        #: What the capture under way has still to look at.
+        #: The buckets that the capture under way has still to look at.
         self._ahead: list[dict[int, B] | list[B]] = []
         self._seen: set[int] = set()
         #: The moment of the last cut that has begun, whether it is committed or not.
@@ -48,19 +53,19 @@ class Changes(Generic[B]):
         self._noted[id(bucket)] = bucket
 
     def note_all(self, buckets: list[B]) -> None:
-        """What a trim touches and has a first item below the last cut that has begun."""
+        """Note buckets that a trim takes and whose first item is below the last cut that has begun."""
         self._noted.update(zip(map(id, buckets), buckets, strict=True))
 
     def begin(self, moment: Moment, more: list[B]) -> None:
-        """Begin a capture: of all that is noted, and of more. One before it may be lost half way."""
+        """Begin a capture of all noted buckets, and of more. The one before may have been lost half way."""
         self.begun = moment
         self._ahead += [more, self._noted, self._captured]
         self._seen = set()
         self._noted, self._captured = {}, {}
 
     def ahead(self, most: int) -> list[B]:
-        """So many of those that the capture has still to look at, each once; none when it is over.
-        Others may be noted all the while."""
+        """The next buckets for the capture to look at, ``most`` at most, each once; none when it is over.
+        Others may be noted meanwhile."""
         found: dict[int, B] = {}
         while self._ahead and len(found) < most:
             source, left = self._ahead[-1], most - len(found)
@@ -78,17 +83,18 @@ class Changes(Generic[B]):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a capture has still to look at something."""
+        """Whether a capture still has buckets to look at."""
         return bool(self._ahead)
 
     def unseen(self, buckets: list[B]) -> list[B]:
-        """Those of these that the capture under way has not come to: now it has."""
+        """Those of these buckets that the capture under way has not looked at; from now on it has."""
         return list(self._fresh(buckets).values())
 
     def _fresh(self, buckets: list[B]) -> dict[int, B]:
-        """What is ahead was alive when the capture began, and is until it is seen: so no other bucket
-        that was seen can have had its identity. One that is begun later may have that of one that was
-        seen; there is nothing in it that the cut needs."""
+        """The buckets that have not been seen, by identity. A bucket ahead was alive when the capture
+        began, and stays alive until it is seen; so no bucket that was seen had its identity. A bucket
+        that is begun later may have the identity of one that was seen, and is passed over: the cut
+        needs nothing of it."""
         seen = self._seen
         fresh = {id(bucket): bucket for bucket in buckets if id(bucket) not in seen}
         seen.update(fresh)
@@ -98,7 +104,7 @@ class Changes(Generic[B]):
         self._captured.update(zip(map(id, buckets), buckets, strict=True))
 
     def committed(self, moment: Moment) -> None:
-        """The cut at this moment is committed. Counts only if none has begun after it."""
+        """The cut at this moment is committed. If another has begun since, this changes nothing."""
         if moment == self.begun and not self._ahead:
             self._captured = {}
             self.since = moment

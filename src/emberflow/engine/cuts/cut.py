@@ -6,57 +6,58 @@ A cut at T holds, and nothing else:
 - of every reduction, the last version of each key below T;
 - every scheduled item whose origin is below T and whose own time is not.
 
-**Why that is enough.** T is at most the minimal time of all, so nothing below T is in flight and
+**Why that is enough.** T is at most the minimal time of all. So nothing below T is in flight, and
 nothing below T will ever enter: what a bucket holds below T is what the reference runner would hold
-there. An item at or above T is caused by an element at or above T, which the fronts replay; or by
-an item that was scheduled from below T, which is in the cut; and what it meets in its bucket from
-below T is in the cut as well. So the run that is restored at T gives, from T on, what the run that
-was never interrupted gives. What workers have speculated about the future, what is on links and
-what goes round a cycle is all at or above T: no channel is blocked, nothing in flight is logged.
+there. An item at or above T has one of two causes: an element at or above T, which the fronts replay; or
+an item that was scheduled from below T, which is in the cut. What it meets in its bucket from below T is
+in the cut too. So a run that is restored at T gives from T on what a run gives that was never
+interrupted. All that workers have speculated, all that is on links and all that goes round a cycle is at
+or above T. So no channel is blocked, and nothing in flight is logged.
 
-**Marks are not saved.** A mark tells apart the histories of an item until one of them is final.
-Below T all are: of each place one item is left, and no tombstone will ever ask for it. A restored
-item has mark 0. Nothing that a restored run sends carries that mark on, for a tuple has the mark of
-its last item and an accumulator that of its mapped item, both at or above T; but for scheduled
-items, whose origin is final, so that no tombstone of theirs can come either, and which begin a new
-history at mark 0 that all they cause extends.
+**Marks are not saved.** A mark tells apart the histories of an item until one of them is final. Below T
+all are final: of each place one item is left, and no tombstone will ever come for it. A restored item
+has mark 0. A restored run sends nothing with that mark: a tuple has the mark of its last item, and an
+accumulator that of its mapped item, and both are at or above T. The exception is scheduled items. Their
+origin is final, so no tombstone can come for them either; they begin a new history at mark 0, and all
+that they cause extends it.
 
 **An accumulator is enough.** A version below T is never computed again: a replay begins behind it.
 So its mapped item is not saved.
 
-**Increments.** What is below T stays as it is. So a cut need hold only what is not in the one
-before it, at ``since``: of a bucket whose last item below T is not below ``since`` all its rows,
-which take the place of its older ones; and the scheduled items whose origin is not below ``since``.
-`combined` puts a chain of cuts together: of each bucket the newest rows, and all scheduled items
-whose time is not below the newest T. A key never goes from a cut, because what is final stays.
+**Increments.** What is below T stays as it is. So a cut need hold only what is not in the cut before it,
+at ``since``: all rows of a bucket whose last item below T is not below ``since``, which replace the older
+rows of that bucket; and the scheduled items whose origin is not below ``since``. `combined` puts a chain
+of cuts together: of each bucket the newest rows, and all scheduled items whose time is not below the
+newest T. A key never leaves a cut, because what is final stays.
 
-**Without a pause.** `Capture.next` is called between events, with a limit to the buckets it looks
-at. Meanwhile items at or above T go on to be inserted, and trimming goes on: what it would drop of a
-cut it takes for it first (see `trimming`). Payloads are immutable, so a row holds references and no
-copies. Which buckets have changed since ``since`` is known without a look at every key (see
-`changes`).
+**Without a pause.** The worker calls `Capture.next` between events, with a limit to the buckets that it
+looks at. Meanwhile it goes on to insert items at or above T, and to trim: before a trim drops anything
+that the cut needs, it takes it for the cut (see `trimming`). Payloads are immutable, so a row holds
+references and no copies. Which buckets have changed since ``since`` is known without a look at every key
+(see `changes`).
 
-**The protocol**, which is the runner's to keep:
+**The protocol**, which the runner has to keep:
 
-1. T is the minimal time of all (`Progress.of_all`), and a worker begins to capture when it has
-   heard of progress T and of none after it, because later progress trims further. So the
-   coordinator sends the progress to T and then 'cut T' on one link, which is FIFO.
-2. A cut is *usable* only once every sink has stored all it has below T: what a barrier has released
-   and its sink has not stored is in no cut, and would be lost. A worker therefore says that its
-   part is stored only when all its bundles are that it released at T. What failed below T ends the
-   run; the worker that holds the failures has told so before it says that its part is stored.
-3. It is *committed* by a manifest, written last and atomically, that names the parts of all workers,
-   T, the cut it adds to, and for each front the position of its first element at or above T. Then
-   every worker is told `cut_committed`. A cut that is never committed is as if it had never been:
-   what changed is counted from the last one that was.
-4. To restore, each worker is given the rows of its own range of hashes, of which there may be
-   another number than before (`owned`), and the barriers ask their sinks for their last global
-   times. Restored scheduled items are in flight at once: before any front may report, the acker
-   must have the ack that `restore` returns from *every* worker.
-5. Who was replaced may linger. Every message says its incarnation, and one of another is dropped; a
-   log takes entries only from who opened it last; a bundle is stored only behind the one that its
-   writer believes to be the last. A worker whose bundle is refused asks the sink again: what is at
-   or below the answer is stored, by whomever, and is dropped, *also of all that is released later*.
+1. T is the minimal time of all (`Progress.of_all`). A worker begins to capture when it has received
+   progress T and none after it, because later progress trims further. So the coordinator sends the
+   progress to T and then 'cut T' on one link, which is FIFO.
+2. A cut is *usable* only once every sink has stored all it has below T: what a barrier has released and
+   its sink has not stored is in no cut, and would be lost. So a worker reports its part as stored only
+   when all bundles that it released at T are stored. A failure below T ends the run; the worker that
+   holds the failures reports them before it reports its part as stored.
+3. A cut is *committed* by a manifest, which is written last and atomically. It names the parts of all
+   workers, T, the cut that this one adds to, and for each front the position of its first element at or
+   above T. Then every worker is told `cut_committed`. A cut that is never committed changes nothing: the
+   next one holds all that changed since the last one that was.
+4. To restore, each worker is given the rows of its own range of hashes (`owned`). There may be more or
+   fewer workers than before. The barriers ask their sinks for their last global times. Restored scheduled
+   items are in flight at once: before any front may report, the acker must have the ack that `restore`
+   returns from *every* worker.
+5. A worker that was replaced may still be running. Every message names its incarnation, and a message of
+   another incarnation is dropped. A log takes entries only from the worker that opened it last. A sink
+   stores a bundle only behind the one that its writer believes to be the last. A worker whose bundle is
+   refused asks the sink again: all at or below the answer is stored, by whichever worker, and is dropped,
+   *also from all that is released later*.
 """
 
 from __future__ import annotations
@@ -73,8 +74,11 @@ from emberflow.values.shares import Shares, owner_in
 
 
 class Row(NamedTuple):
-    """An item of a bucket. ``operation`` is the name of its grouping; of a reduction, of the group
-    node in its cycle, and then the payload is the accumulator."""
+    """An item of a bucket. ``operation`` is the name of its grouping. In a reduction it is the name of
+    the group node in its cycle, and the payload is the accumulator.
+
+    This is the one definition of the layout of a row. Files store these fields (`checkpoint.cuts`), and
+    the compiled loops refuse to run if they are others."""
 
     operation: str
     key_hash: int
@@ -84,9 +88,10 @@ class Row(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """An item that was scheduled from below the cut. ``operation`` is the name of the map that did;
-    ``origin`` the global time of the item that it came from, and the hash that of its place: it
-    decides which worker emits the item again, and nothing more."""
+    """An item that was scheduled from below the cut, laid out as a `Row` with its origin for a key.
+    ``operation`` is the name of the map that scheduled it, ``origin`` the global time of the item that it
+    came from. The hash is that of its place: it decides which worker emits the item again, and nothing
+    else."""
 
     operation: str
     key_hash: int
@@ -103,7 +108,7 @@ def scheduled_row(operation: str, origin: Moment, place: Place, payload: Any) ->
 
 
 class Capture:
-    """A cut under way on one worker. ``next`` until it gives None."""
+    """A cut under way on one worker. Call ``next`` until it gives None."""
 
     def __init__(
         self,
@@ -111,12 +116,13 @@ class Capture:
         rows: Iterator[Row | Scheduled | None],
     ) -> None:
         self.moment = moment
-        #: Whether all was looked at.
+        #: Whether all buckets have been looked at.
         self.done = False
         self._rows: Iterator[Row | Scheduled | None] | None = rows
 
     def next(self, limit: int) -> list[Row | Scheduled] | None:
-        """What came of looking at so many buckets and scheduled items; None when there are no more.
+        """The rows of the next buckets and scheduled items, ``limit`` at most; None when there are no
+        more.
 
         The list may be empty, and a bucket may give several rows.
         """
@@ -162,5 +168,5 @@ def combined(
 
 
 def owned(rows: Iterable[Saved], index: int, shares: Shares) -> list[Saved]:
-    """Those that one of the workers restores."""
+    """The rows that one of the workers restores."""
     return [row for row in rows if owner_in(shares, row.key_hash) == index]

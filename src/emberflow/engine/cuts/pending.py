@@ -1,16 +1,17 @@
-"""What a map has scheduled and whose time has not come: the only state of a map, and only for cuts.
+"""The items that a map has scheduled and whose time has not come: the only state of a map, kept for cuts.
 
-A map itself forgets what it scheduled. But an item that was scheduled from below a cut for a time
-that is not below it comes from an element that is not replayed, so the cut has to hold it (`cut`).
+A map needs no memory of what it scheduled. A cut does: an item that was scheduled from below the cut, for
+a time that is not below it, comes from an element that is not replayed. So the cut has to hold it
+(`cut`).
 
-- **open**: scheduled items by place and mark, each with its origin, the global time of the item
-  that it came from. (The child ids tell an origin too, but of nested ones only the first.) A
-  tombstone takes its item out again.
-- **final**: those whose origin was below a cut that has begun. No tombstone comes for them any more,
-  and once that cut is committed they need not be saved again.
+- **open**: scheduled items by place and mark, each with its origin, the global time of the item that it
+  came from. (The child ids tell an origin too, but of an item scheduled by a scheduled one only the
+  first.) A tombstone takes its item out again.
+- **final**: scheduled items whose origin was below a cut that has begun. No tombstone comes for them any
+  more, and once that cut is committed they need not be saved again.
 
-An item goes when the minimal time passes it; that is looked at when there are twice as many as were
-left the last time, so it costs each a constant.
+An item is dropped once the minimal time has passed it. All items are looked at when there are twice as
+many as were left the last time, so the cost of an item is constant.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from emberflow.engine.cuts.cut import Scheduled, scheduled_row
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.values.item import Place
 
-#: Not worth a look below so many items.
+#: With fewer items than this, a look is not worth it.
 _ITEMS_MIN = 512
 
 
@@ -50,10 +51,10 @@ class Pending:
         self.operation = operation
         self._open: dict[tuple[Place, int], tuple[Moment, Any]] = {}
         self._final: list[tuple[Moment, Place, Any]] = []
-        #: So many of the final ones are in committed cuts, all those with an origin below this.
+        #: The number of final ones that are in committed cuts: all those with an origin below ``_since``.
         self._committed = 0
         self._since = BEFORE_ALL
-        #: Once open; what the capture under way has still to look at.
+        #: What was open when the capture under way began, and what it has still to look at.
         self._ahead: list[dict[tuple[Place, int], tuple[Moment, Any]]] = []
         self._begun: Moment | None = None
         self._due = _ITEMS_MIN
@@ -76,7 +77,8 @@ class Pending:
             self.trim(minimal)
 
     def trim(self, minimal: Moment) -> None:
-        """Drop what is below the minimal time. Not while a capture goes through the final ones."""
+        """Drop what is below the minimal time. Must not be called while a capture goes through the final
+        ones."""
         if not self._open and not self._final:
             return
         self._open = {
@@ -88,7 +90,7 @@ class Pending:
         self._due = max(_ITEMS_MIN, 2 * (len(self._open) + len(self._final)))
 
     def capture(self, moment: Moment, since: Moment) -> Iterator[Scheduled | None]:
-        """What a cut at this moment holds, one by one; None for one that it does not need."""
+        """The rows of a cut at this moment, one by one; None for an item that it does not need."""
         self._begun = moment
         self._ahead.append(self._open)
         self._open = {}
@@ -121,7 +123,7 @@ class Pending:
             self._since = moment
 
     def restore(self, moment: Moment, rows: Iterable[Scheduled]) -> None:
-        """Take over what a cut at this moment holds: all that is known is in a committed cut."""
+        """Take over what a cut at this moment holds. All of it is in a committed cut."""
         self._final += [(row.origin, row.place, row.payload) for row in rows]
         self._committed = len(self._final)
         self._since = moment

@@ -3,15 +3,15 @@
 What is guaranteed: what a barrier releases is in the order of places, contains no item that was
 ever taken back, and is final.
 
-- *Final*: it releases only below the minimal time, and nothing below the minimal time is in flight;
+- *Final*: it releases only what is below the minimal time. Nothing below the minimal time is in flight,
   so neither another item nor a tombstone for one of these can still come.
-- *In order, once*: releases go by ascending minimal times, each sorted, so the whole is sorted.
-  Nothing at or below ``delivered``, the last global time that the sink has from an earlier life,
-  goes out again.
+- *In order, once*: each release is sorted, and the minimal times of releases ascend, so the whole is
+  sorted. Nothing at or below ``delivered``, the last global time that the sink has from an earlier life,
+  is released again.
 
-Arrivals are kept as they come. They are sorted when they may go (Python's sort is linear on what is
-nearly sorted, and output is), what must stay is filed into ``held``, which is sorted; its ready
-part is a prefix.
+The barrier keeps arrivals as they come and sorts them at the next release. Output is nearly sorted, and
+Python's sort is linear on that. What must stay is filed into ``held``, which is sorted, so the part of it
+that is ready is a prefix.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _moment_of(item: FlatItem) -> Moment:
     return item[0][0], item[0][1]
 
 
-#: Filing one by one beats sorting all while this many times more are held than are filed.
+#: To file items one by one is quicker than to sort all if so many times more are held than are filed.
 _FEW = 16
 
 
@@ -67,7 +67,7 @@ class Barrier:
         self._arrivals.extend(items)
 
     def pass_time(self, elapsed: float) -> None:
-        """Tell how long the items now here have waited since this was last told (Little's law)."""
+        """Count the time that the items now here have waited since the last call (Little's law)."""
         self.waited += elapsed * self.held_items
 
     def release(self, minimal: Moment) -> list[FlatItem]:
@@ -104,13 +104,13 @@ class Barrier:
         if any(mark & 1 for mark in set(map(_mark_of, ready))):
             ready = self._without_tombstones(ready)
         if self.delivered != BEFORE_ALL and ready:
-            # What a sink has from an earlier life is a prefix, up to the last of a global time.
+            # What the sink has from an earlier life is a prefix, which ends with a whole global time.
             ready = ready[bisect_right(ready, self.delivered, key=_moment_of) :]
         self.released += len(ready)
         return ready
 
     def _without_tombstones(self, ready: list[FlatItem]) -> list[FlatItem]:
-        """Items that no tombstone took back. Both are sorted, so they are neighbours."""
+        """The items that no tombstone took back. Both are sorted, so an item is next to its tombstone."""
         kept: list[FlatItem] = []
         tombstones = 0
         for item in ready:

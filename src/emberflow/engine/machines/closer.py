@@ -1,26 +1,26 @@
 """The machine of a closer: the votes of each transaction, and what follows from them.
 
-See `protocol` for the protocol. What a closer has of one transaction is a *record*: its element,
-the votes, and what leaves by its outputs, each by place and mark, as they came. What it should have
-sent is a function of that:
+See `protocol` for the protocol. A closer keeps a *ballot* for each transaction: its element, the votes,
+and what leaves by its outputs, each by place and mark, as received. What the closer should have sent is a
+function of the ballot:
 
-- all votes say yes and all constraints hold, or nothing is known to the contrary: the element to
-  ``committed``, what leaves to the outputs;
-- otherwise: a `Rejected` to ``rejected``, and an abort to every version that voted yes, or would have
-  if that had not been plain from the element. (The one that voted no knows.) The check that is told
-  is the first that failed, in the order of accesses; only if none did are the constraints looked at,
-  in the order they were written.
+- If no vote says no and no constraint fails, as far as is known: the element to ``committed``, and what
+  leaves to the outputs.
+- Otherwise: a `Rejected` to ``rejected``, and an abort to every version that voted yes, aloud or silently.
+  (The version that voted no knows.) The `Rejected` names the first check that failed, in the order of
+  accesses. Only if none failed does the closer test the constraints, in the order in which they were
+  written.
 
-After each batch the records that it changed are compared with what was sent for them, and the
-difference goes out, tombstones first. A constraint that raises may have been shown a part of the
-values, so that is an item too (see `map`), and as long as it does the transaction is neither
+After each batch the closer compares the ballots that the batch changed with what it has sent for them,
+and sends the difference, tombstones first. A constraint may raise because it was shown a part of the
+values only. So its failure is an item too (see `map`), and while it raises, the transaction is neither
 committed nor rejected.
 
-**In order** nothing comes but the element. Then the item that brought it is all the record there is,
-and it goes on to ``committed`` at once.
+**In order** nothing comes but the element. Then the item that brought it is the whole ballot, and the
+element goes on to ``committed`` at once.
 
-**Trimming.** Below the minimal time a record is decided and all it has to say is said. Transactions
-come nearly in order, so records go from the oldest on, up to the first that is still open.
+**Trimming.** Below the minimal time a ballot is decided and all that follows from it is sent. Transactions
+come nearly in order, so ballots are dropped from the oldest on, up to the first that is still open.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CloserMachine(Trimmed[Any]):
     def __init__(self, graph: Graph, node: Close) -> None:
         super().__init__(node.name, kept=0)
         self.node = node
-        #: A record, or the item of an element that is alone.
+        #: A ballot, or the item of an element as long as nothing else has come.
         self.buckets: dict[Place, Ballot | FlatItem] = {}
         self.replays = 0
         self._participants = None if node.requires else Participants(graph, node)
@@ -97,7 +97,7 @@ class CloserMachine(Trimmed[Any]):
         self._outputs = {number: port for (what, number), port in ports.items() if what == "output"}
         voters = [graph.nodes[voter] for voter in node.voters]
         accesses = [access for access in voters if isinstance(access, Access)]
-        #: By vote: the state, and the port of its aborts; a read has none to hear.
+        #: By vote: the state, and the port of its aborts, -1 for a read, which needs none.
         self._states = [access.state for access in accesses]
         self._aborts = [
             ports["abort", access.state] if access.function else -1 for access in accesses
@@ -119,8 +119,8 @@ class CloserMachine(Trimmed[Any]):
             changed = self._changed(others, begun)
             tombstones.append([])  # the port of failures is the last
             outputs.append([])
-            for record in changed.values():
-                self._put_right(record, tombstones, outputs)
+            for ballot in changed.values():
+                self._put_right(ballot, tombstones, outputs)
             failed += tombstones.pop()
             failed += outputs.pop()
         if self._committed >= 0:
@@ -135,22 +135,22 @@ class CloserMachine(Trimmed[Any]):
         return outputs
 
     def _changed(self, items: list[FlatItem], begun: dict[Place, FlatItem]) -> dict[Place, Ballot]:
-        """The records that these items change. Those that have begun with this batch, and are
-        changed too, have sent nothing yet."""
+        """The ballots that these items change. A ballot that begins with this batch, and is changed by
+        it too, has sent nothing yet."""
         changed: dict[Place, Ballot] = {}
         for place, mark, report in items:
             identity, number = report[0], report[1]
-            record = changed.get(identity)
-            if record is None:
-                record = changed[identity] = self._record(identity, begun)
+            ballot = changed.get(identity)
+            if ballot is None:
+                ballot = changed[identity] = self._ballot(identity, begun)
             there: Any
             key: Any
             if number >= 0:
-                there, key, payload = record.votes, (place, mark & ~1), report[1:]
+                there, key, payload = ballot.votes, (place, mark & ~1), report[1:]
             elif number == ELEMENT:
-                there, key, payload = record.elements, (place, mark & ~1), report[2]
+                there, key, payload = ballot.elements, (place, mark & ~1), report[2]
             else:
-                there, payload = record.outputs, report[2]
+                there, payload = ballot.outputs, report[2]
                 key = (OUTPUTS - number, place, mark & ~1)
             if not mark & 1:
                 there[key] = payload
@@ -158,28 +158,28 @@ class CloserMachine(Trimmed[Any]):
                 raise lost_tombstone(place, str(self.node))
         return changed
 
-    def _record(self, identity: Place, begun: dict[Place, FlatItem]) -> Ballot:
-        """The record of a transaction, in full."""
+    def _ballot(self, identity: Place, begun: dict[Place, FlatItem]) -> Ballot:
+        """The ballot of a transaction, in full."""
         found = self.buckets.get(identity)
         if isinstance(found, Ballot):
             return found
-        record = self.buckets[identity] = Ballot(identity)
+        ballot = self.buckets[identity] = Ballot(identity)
         if found is not None:
             place, mark, report = found
-            record.elements[place, mark] = report[2]
+            ballot.elements[place, mark] = report[2]
             if begun.pop(identity, None) is None and self._committed >= 0:
-                record.sent[self._committed, identity + _COMMITTED, mark] = report[2]
-        return record
+                ballot.sent[self._committed, identity + _COMMITTED, mark] = report[2]
+        return ballot
 
     def _put_right(
-        self, record: Ballot, tombstones: list[list[FlatItem]], outputs: list[list[FlatItem]]
+        self, ballot: Ballot, tombstones: list[list[FlatItem]], outputs: list[list[FlatItem]]
     ) -> None:
-        """Send the difference between what was sent and what should have been."""
-        was, now = record.sent, self._due_now(record)
+        """Send the difference between what was sent and what should have been sent."""
+        was, now = ballot.sent, self._due_now(ballot)
         for (port, place, mark), payload in was.items():
             where = (port, place, mark)
             if where in now and _same_sent(payload, now[where]):
-                now[where] = payload  # what was sent is what would be taken back
+                now[where] = payload  # a tombstone would carry the payload that was sent
             else:
                 self.replays += 1
                 tombstones[port].append((place, mark | 1, payload))
@@ -187,47 +187,47 @@ class CloserMachine(Trimmed[Any]):
             if where not in was or was[where] is not payload:
                 port, place, mark = where
                 outputs[port].append((place, mark, payload))
-        record.sent = now
-        if not (record.elements or record.votes or record.outputs):
-            self.buckets.pop(record.identity, None)
+        ballot.sent = now
+        if not (ballot.elements or ballot.votes or ballot.outputs):
+            self.buckets.pop(ballot.identity, None)
 
-    def _due_now(self, record: Ballot) -> Sent:
-        """What should have been sent, given what is there."""
-        identity, length, sent = record.identity, len(record.identity), Sent()
-        failed = self._failed(record)
+    def _due_now(self, ballot: Ballot) -> Sent:
+        """What should have been sent, by what is there."""
+        identity, length, sent = ballot.identity, len(ballot.identity), Sent()
+        failed = self._failed(ballot)
         if isinstance(failed, StepError):
-            for _, mark in record.elements:
+            for _, mark in ballot.elements:
                 sent[_FAILURES, (*identity, COMMITTED), mark] = failed
         elif failed is None:
             if self._committed >= 0:
-                for (_, mark), element in record.elements.items():
+                for (_, mark), element in ballot.elements.items():
                     sent[self._committed, (*identity, COMMITTED), mark] = element
-            if record.outputs:
-                for (number, place, mark), payload in record.outputs.items():
+            if ballot.outputs:
+                for (number, place, mark), payload in ballot.outputs.items():
                     port = self._outputs[number]
                     sent[port, (*identity, OUTPUT + number, *place[length:]), mark] = payload
         else:
             if self._rejected >= 0:
-                for (_, mark), element in record.elements.items():
+                for (_, mark), element in ballot.elements.items():
                     rejected = Rejected(element, *failed)
                     sent[self._rejected, (*identity, REJECTED), mark] = rejected
             said: set[Place] = set()
-            for (place, mark), (number, key, no, _) in record.votes.items():
+            for (place, mark), (number, key, no, _) in ballot.votes.items():
                 said.add(place)
                 if no is None and self._aborts[number] >= 0:
                     sent[self._aborts[number], (*place, ABORTED), mark] = (key, ABORT, length, None)
             if self._participants is not None:
-                for (_, mark), element in record.elements.items():
+                for (_, mark), element in ballot.elements.items():
                     for place, number, key in self._participants(identity, element):
                         if place not in said and self._aborts[number] >= 0:
                             where = (self._aborts[number], (*place, ABORTED), mark)
                             sent[where] = (key, ABORT, length, None)
         return sent
 
-    def _failed(self, record: Ballot) -> tuple[str, Values] | StepError | None:
+    def _failed(self, ballot: Ballot) -> tuple[str, Values] | StepError | None:
         """The first check or constraint that does not hold, and what it saw."""
         first: Any = None
-        votes = record.votes
+        votes = ballot.votes
         for identity, vote in votes.items():
             if vote[2] is not None and (first is None or identity < first):
                 first = identity
@@ -241,9 +241,9 @@ class CloserMachine(Trimmed[Any]):
         for identity in sorted(votes):
             number, key, _, value = votes[identity]
             values[self._states[number], key] = value
-        element = next(iter(record.elements.values()), None)
+        element = next(iter(ballot.elements.values()), None)
         try:
-            name = self._verdict(values, element, (record.identity[0], record.identity[1]))
+            name = self._verdict(values, element, (ballot.identity[0], ballot.identity[1]))
         except StepError as error:
             return error
         return None if name is None else (name, values)
@@ -256,19 +256,19 @@ class CloserMachine(Trimmed[Any]):
         self.trimmed(minimal, len(dropped), most)
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
-        """Below a cut all is decided: there is nothing to take over."""
+        """Nothing to take over: below a cut all is decided."""
 
     def sizes(self) -> list[int]:
         return [
-            len(record.elements) + len(record.votes) + len(record.outputs)
-            if isinstance(record, Ballot)
+            len(ballot.elements) + len(ballot.votes) + len(ballot.outputs)
+            if isinstance(ballot, Ballot)
             else 1
-            for record in self.buckets.values()
+            for ballot in self.buckets.values()
         ]
 
 
 def _same_sent(one: Any, other: Any) -> bool:
-    """Whether what was sent is what should be. If in doubt it is not, and is sent again."""
+    """Whether what was sent is what should have been sent. In doubt it is not, and is sent again."""
     if one is other:
         return True
     if one.__class__ is Rejected and other.__class__ is Rejected:

@@ -3,22 +3,23 @@
 What is guaranteed: once all items have arrived, the tuples sent and not taken back are those that
 the reference runner sends. After *every* batch they are those of the items that are there.
 
-- An item that is the greatest of its bucket, the case of an input in order, costs one comparison.
-- An item that belongs further ahead is inserted there. Each of the next ``window - 1`` items has a
-  tuple that lacks it: those are taken back, and the right ones are sent.
-- A tombstone removes its item, and likewise.
+- An item that is the greatest of its bucket, as all are where the input is in order, costs one
+  comparison.
+- An item that belongs further ahead is inserted there. Each of the next ``window - 1`` items has sent a
+  tuple that lacks it. The machine takes these back and sends the right ones.
+- A tombstone removes its item, and the machine corrects the next tuples in the same way.
 
-A batch is applied as a whole: what is sent is the difference between the tuples of the bucket
-before and after (see `net` for why), all tombstones first.
+A batch is applied as a whole. The machine sends the difference between the tuples of the bucket before
+and after, all tombstones first (see `net` for why).
 
-A tuple has the place and the mark of its last item. Grouping adds no child id: it makes one of one.
+A tuple has the place and the mark of its last item. Grouping adds no child id, because it makes one tuple
+of one item.
 
 **Trimming.** Nothing below the minimal time can arrive any more, so of the items below it only the
-last ``window - 1`` can ever be part of another tuple. The rest is dropped, by the worker's rhythm.
+last ``window - 1`` can ever be part of another tuple. The others are dropped when `trimming` says so.
 
-**Cuts.** The same ``window - 1`` items, below the moment of the cut, are all that a cut needs. A
-bucket that is not yet full says at which length it has to be noted (``note_at``): once it is in a
-cut, that is the next one.
+**Cuts.** A cut needs the same ``window - 1`` items below its moment, and nothing else. A bucket that is
+not yet full knows at which length it has to be noted (``note_at``): once it is in a cut, at the next one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _row_place_of = attrgetter("place")
 
 
 class GroupBucket:
-    """The items of a key, as three lists of one length, so that a tuple is one slice."""
+    """The items of a key, as three lists of one length: then a tuple is one slice of payloads."""
 
     __slots__ = ("key", "marks", "note_at", "payloads", "places")
 
@@ -126,8 +127,8 @@ class GroupMachine(Trimmed[GroupBucket]):
     ) -> list[FlatItem]:
         """The rest of a batch, from the first item on that is not in order or goes wrong.
 
-        Every item ahead of it gave one output, so ``output`` tells how far the batch has come. The
-        rest is put in order first: what is only out of order within it then costs nothing more.
+        Every item ahead of it gave one output, so the length of ``output`` tells where it is. The rest is
+        sorted first: items that are only out of order among themselves then cost nothing more.
         """
         changed: dict[int, _Change] = {}
         window = self.window
@@ -151,7 +152,7 @@ class GroupMachine(Trimmed[GroupBucket]):
         return self._replayed(changed, output) if changed else output
 
     def _note(self, bucket: GroupBucket) -> None:
-        """A bucket that holds no more than a window has changed."""
+        """Note that a bucket which holds no more than a window has changed."""
         if len(bucket.places) == self.window:
             self.touched.append(bucket)
         elif self.changes is not None:
@@ -190,7 +191,7 @@ class GroupMachine(Trimmed[GroupBucket]):
             del bucket.places[position], bucket.marks[position], bucket.payloads[position]
 
     def _replayed(self, changed: dict[int, _Change], output: list[FlatItem]) -> list[FlatItem]:
-        """What this batch sends in all, given what it has sent in order so far."""
+        """All that this batch sends; ``output`` is what it has sent in order so far."""
         key_of = self._key
         net = NetOutput(
             output,
@@ -280,7 +281,7 @@ _Run: TypeAlias = tuple[list[Any], list[Place], list[int], list[Any]]
 class _Change:
     """How a bucket was, from the first change on, before a batch changed it.
 
-    Ahead of ``start`` nothing changed, and behind ``last`` no item did.
+    Nothing ahead of the position ``start`` changed, and no item behind the place ``last``.
     """
 
     __slots__ = ("bucket", "last", "marks", "payloads", "places", "start")
@@ -294,7 +295,7 @@ class _Change:
         self.payloads: list[Any] = []
 
     def remember(self, position: int, place: Place) -> None:
-        """All from this position on is about to change, if it has not already."""
+        """Keep what is from this position on, before it changes; once for each item."""
         bucket, start = self.bucket, self.start
         if position < start:
             self.places = bucket.places[position:start] + self.places
@@ -305,7 +306,7 @@ class _Change:
             self.last = place
 
     def runs(self, reach: int) -> tuple[_Run, _Run]:
-        """The items whose tuples may differ, before and after. A tuple reaches so far back."""
+        """The items whose tuples may differ, before and after. A tuple reaches back ``reach`` items."""
         bucket, start = self.bucket, self.start
         lead = bucket.payloads[max(0, start - reach) : start]
         before = bisect_right(self.places, self.last) + reach

@@ -1,25 +1,25 @@
 """Map and broadcast, a batch at a time.
 
 Both are stateless: what they make of an item depends on the item alone, and a tombstone is an item.
-So a map that gets a tombstone computes the images of its payload again and sends them on as
-tombstones; since functions are pure these are the very items it sent before.
+A map that gets a tombstone computes the images of its payload again and sends them on as tombstones.
+Functions are pure, so these are the very items that it sent before.
 
-A batch goes through a user's function in one loop (`loops.items`). Only if something is unusual (the
-function raised, an image is scheduled) the batch is gone through again item by item, by the closure
-of `calls` that every runner uses; calling a pure function twice is not an event.
+A batch goes through a user's function in one loop (`loops.items`). If something is unusual (the function
+raised, an image is scheduled), the map processes the batch again, item by item, by the closure of `calls`
+that every runner uses. To call a pure function twice does no harm.
 
-**Failures are items.** A speculative engine shows functions inputs that never were: an accumulator
-that lacks an element still on its way. A function may well raise on such an input, and that must
-not end the run. So an exception becomes an item too, at the place of the input, bound for the
-barrier of failures; if the input is taken back, so is the failure. What passes that barrier is an
-error that the reference runner would have met as well, and the first of them is the one it raises;
-or, where errors are diverted, each of them is an output like any other.
+**Failures are items.** A speculative engine calls functions with inputs that never are: an accumulator
+that lacks an element which is still on its way. A function may well raise on such an input, and that must
+not end the run. So an exception becomes an item too, at the place of the input, bound for the barrier of
+failures. If the input is taken back, so is the failure. An error that passes that barrier is one that the
+reference runner would have met as well. The first of them ends the run; or, where errors are diverted,
+each of them is an output like any other.
 
-**What a reduction keeps.** Where errors are diverted, and a combine map that is not part of a fused
-reduction raises, the accumulator that was there goes round the cycle once more and not downstream
-(see `dsl.operators.reduce`). It takes the way that the new one would have taken, through the broadcast,
-and so stays behind the tombstone of one that it replaces; there it is told by its wrapping, and
-leaves by the port that leads back only.
+**What a reduction keeps.** Suppose that errors are diverted, and a combine map raises that is not part of
+a fused reduction. Then the accumulator that was there goes round the cycle once more, and not downstream
+(see `dsl.operators.reduce`). It takes the way of the new one, through the broadcast, so it stays behind
+the tombstone of an accumulator that it replaces. The broadcast knows it by its wrapping, and sends it only
+to the port that leads back.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from emberflow.values.item import At, FlatItem, scheduled_child_ids
 #: From a batch to the outputs of each port. What failed is appended to the second argument.
 Process: TypeAlias = Callable[[list[FlatItem], list[FlatItem]], list[list[FlatItem]]]
 
-#: One-element tuples, so that the commonest child ids cost no allocation.
+#: Tuples of one, made once: then the commonest child ids cost no allocation.
 _CHILDREN = tuple((child,) for child in range(256))
 _FIRST = _CHILDREN[0]
 
 
 class _Kept:
-    """Around what a combine map keeps, from it to the broadcast behind it."""
+    """Wraps what a combine map keeps, on the way to the broadcast behind it."""
 
     __slots__ = ("payload",)
 
@@ -52,7 +52,7 @@ class _Kept:
 
 
 def map_process(node: Map, pending: Pending | None = None, *, diverts: bool = False) -> Process:
-    """The machine of a map. What it schedules is noted as pending."""
+    """The machine of a map. Items that it schedules are noted as pending."""
     if pending is None:
         pending = Pending(node.name)
     if diverts and node.kept is not None:
@@ -111,7 +111,7 @@ def _one_by_one(
         output: list[FlatItem] = []
         for place, mark, payload in items:
             moment = (place[0], place[1])
-            # All or nothing: an item that fails half way has only a failure for its image.
+            # All or nothing: if an item fails half way, its failure is its only image.
             made: list[FlatItem] = []
             scheduled: list[FlatItem] = []
             try:

@@ -1,17 +1,17 @@
 """The net effect of a batch on what a stateful machine has sent.
 
-A machine applies a whole batch to its buckets and only then says what changed: tombstones for what
-earlier batches sent and is now wrong, and the items that are right now. Two things depend on it.
+A machine applies a whole batch to its buckets and only then sends what changed: tombstones for items of
+earlier batches that are now wrong, and the items that are right. Two things depend on it.
 
-*Correctness.* An item may be taken back in one bucket and come again in another (its key changed),
-under the same place and mark. Were the new one sent before the tombstone of the old one, the
-tombstone would take back the wrong one. So all tombstones of a batch go first, over all buckets;
-and what this very batch sent and took back again is not sent at all.
+*Correctness.* An item may be taken back in one bucket and enter another (its key changed), with the same
+place and mark. If the machine sent the new item before the tombstone of the old one, the tombstone would
+take back the wrong one. So all tombstones of a batch go first, over all buckets. An item that the same
+batch sent and took back is not sent at all.
 
-*Cost.* A correction is a tombstone and an item at one place. Were they applied one after the other,
-each would make the next item in the bucket wrong in its own way, that one the next two times over,
-and a chain of n corrections would cost 2 to the n. Applied together, each costs the next one
-correction.
+*Cost.* A correction is a tombstone and an item at one place. If a machine applied them one after the
+other, each of them would cause a correction of the next item in the bucket, each of those two corrections
+of the one after it, and a chain of n corrections would cost 2 to the n. Applied together, a correction
+causes one correction of the next item.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _place_of = itemgetter(0)
 class NetOutput:
     """Collects what a batch sends and takes back.
 
-    ``early`` is what it sent in order before it came to a change, from buckets that changed later:
-    by place, mark and the key of the bucket. What is sent once all changes are in place is final.
+    ``early`` is what the batch sent in order from buckets that a later item of it changed: by place, mark
+    and the key of the bucket. What is sent once all changes are in place stays.
     """
 
     __slots__ = ("early", "items", "tombstones")
 
     def __init__(self, output: list[FlatItem], keys: list[Any], changed: set[Any]) -> None:
-        """``output`` was sent in order, under these keys; the buckets of some have changed."""
+        """``output`` was sent in order, under these keys; the buckets of the keys ``changed`` changed."""
         self.early: dict[tuple[Place, int, Any], Any] = {}
         self.items: list[FlatItem] = []
         self.tombstones: list[FlatItem] = []
@@ -51,7 +51,7 @@ class NetOutput:
             self.tombstones.append((place, mark | 1, payload))
 
     def all(self) -> list[FlatItem]:
-        """Tombstones, then items in order, to spare what comes behind a replay of its own."""
+        """Tombstones, then items in order: then the next machine need not replay."""
         items = self.items
         items += [(place, mark, payload) for (place, mark, _), payload in self.early.items()]
         items.sort(key=_place_of)

@@ -1,47 +1,47 @@
 """Transactions without locks: the protocol, why it ends, and the machines that keep nothing.
 
-The total order of places is the serial order, an abort is an item, and a tombstone takes it back.
-Everything below is items and tombstones between nodes of the graph (`graph.transactions`), so links, acks,
-barriers and bounded speculation treat it like all else: what is in flight is known to the acker, and
-a decision is final once the minimal time has passed it.
+The total order of places is the serial order, an abort is an item, and a tombstone takes it back. All
+that follows is items and tombstones between nodes of the graph (`graph.transactions`), so links, acks,
+barriers and bounded speculation treat it like everything else: the acker knows what is in flight, and a
+decision is final once the minimal time has passed it.
 
-- A **state** (`state`) holds, for each key, its accesses sorted by place. An update computes its
-  value from the version before it that counts: the last one of its own transaction, or else the last
-  one of a transaction that is not known to have failed. It votes: whether its check holds, and the
-  value where somebody asks for it. To say yes and nothing more, it need not say anything where the
-  closer can tell from the element that there is such an access (`known_from_element`).
-- A **closer** (`closer`) holds a transaction's votes and presumes that it commits. While a vote or
-  a constraint says no, there is an *abort* at every version that voted yes, aloud or silently: an item
-  at the place of that version, bound for its key. A vote that changes, or comes later, makes the closer put right
-  what it has sent; that an abort is taken back is a tombstone like every other.
-- Whatever changes a version (a late access, one that is taken back, an abort that comes or goes)
-  makes the state compute those behind it anew, and send the difference.
+- A **state** (`state`) holds the accesses of each key, sorted by place. An update computes its value
+  from the version before it that counts: the last one of its own transaction, or else the last one of a
+  transaction that is not known to have failed. It votes whether its check holds, and adds the value where
+  a constraint needs it. A plain yes need not be sent where the closer can tell from the element that there
+  is such an access (`known_from_element`).
+- A **closer** (`closer`) holds a transaction's votes and presumes that it commits. While a vote or a
+  constraint says no, there is an *abort* at every version that voted yes, aloud or silently: an item at
+  the place of that version, bound for its key. If a vote changes, or comes later, the closer corrects what
+  it has sent. It takes an abort back with a tombstone, like any item.
+- Whatever changes a version (a late access, one that is taken back, an abort that comes or goes) makes
+  the state recompute the versions behind it and send the difference.
 
 The invariants:
 
-1. *A vote names its version*: it has the version's place, and an abort has the vote's, with one child
-   id more. (The place of a silent vote is found by the very machines that made the access.) So an abort finds its version by place, among all that its key has, now or
-   later: aborts are kept by place, whether or not there is a version, and a version looks there when
-   it is asked if it counts.
-2. *A version outlives its abort.* What is aborted stays in its list and goes on voting, so that the
-   reverse finds it; it only does not count for others.
+1. *A vote names its version*: it has the version's place, and an abort has the vote's place with one
+   child id more. (The place of a silent vote is found by the very machines that made the access.) So an
+   abort finds its version by place, among all versions that its key has, now or later: the state keeps
+   aborts by place, whether or not there is a version, and looks there to decide whether a version counts.
+2. *A version outlives its abort.* An aborted version stays in its list and goes on voting, so that the
+   tombstone of the abort finds it. It only does not count for others.
 3. *A transaction sees its own versions, aborted or not.* So a decision never depends on itself.
-4. *What is sent is a function of what is there.* After each batch, what a machine has sent and not
-   taken back is what its present content says, whatever the way it came to it. So once nothing is in
-   flight, all machines agree with each other.
+4. *What is sent is a function of what is there.* After each batch, what a machine has sent and not taken
+   back follows from its present content alone, not from the way to it. So once nothing is in flight, all
+   machines agree with each other.
 
-**It ends, with the reference's result.** Order everything by place, a transaction's decision after
-all its accesses. The value of an access depends on accesses at smaller places of its key and on
-decisions of transactions with smaller identities; whether an item enters, and with which key and
-payload, on results at smaller places; a decision on the votes of its own transaction. Nothing
-depends on what comes after it, nor (3) on itself: each thing is a function of finitely many things
-before it. By induction: let all things before x have their last change behind them. Then x gets
-finitely many more changes in, one item or tombstone each, makes at most as many itself, and from
-then on is what the reference computes from the same inputs, by the same functions. Elements at or
-above the minimal time are bounded (credits), so all settle in finite time. How often a thing changes
-before that is another matter: each correction may beget two. There the worker's budget comes in, as
-for every cycle: when it is spent only what is at the minimal time goes on, whose inputs from below are
-final; and if that does not settle either, one transaction of it at a time (`turns`).
+**It ends, with the reference's result.** Order everything by place, a transaction's decision after all
+its accesses. The value of an access depends on accesses at smaller places of its key, and on decisions of
+transactions with smaller identities. Whether an item enters, and with which key and payload, depends on
+results at smaller places. A decision depends on the votes of its own transaction. Nothing depends on what
+comes after it, nor (3) on itself: each thing is a function of finitely many things before it. By
+induction: suppose that all things before x have changed for the last time. Then x receives finitely many
+more changes, one item or tombstone each, and sends at most as many itself. From then on it is what the
+reference computes from the same inputs, by the same functions. Elements at or above the minimal time are
+bounded (credits), so all things settle in finite time. How often a thing changes before that is another
+matter: each correction may cause two. The worker's budget limits that, as for every cycle: when it is
+spent, only what is at the minimal time goes on, whose inputs from below are final; and if that does not
+settle either, one transaction of it at a time (`turns`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from emberflow.graph.transactions import (
 )
 from emberflow.values.item import FlatItem, Place
 
-#: Keys known to have a stable hash. Past that they are forgotten and begun anew.
+#: The number of keys to remember as having a stable hash. Beyond it all are forgotten.
 _KEYS_MAX = 200_000
 
 
@@ -111,7 +111,7 @@ def access_process(graph: Graph, node: Access) -> Process:
 
 
 class Participants:
-    """Which accesses follow from an element, by the machines that made them of it."""
+    """Which accesses follow from an element, by the machines that made them from it."""
 
     def __init__(self, graph: Graph, close: Close) -> None:
         open_ = next(
@@ -127,7 +127,7 @@ class Participants:
     def __call__(self, identity: Place, element: Any) -> list[tuple[Place, int, Any]]:
         """Place, number of the vote, and key of each access that is known from the element.
 
-        One that fails on the way to its access is not there: its failure is told elsewhere.
+        An item that fails on the way to its access is left out: its failure is sent elsewhere.
         """
         found: list[tuple[Place, int, Any]] = []
         waiting: list[tuple[int, list[FlatItem]]] = [(self._first, [(identity, 0, element)])]

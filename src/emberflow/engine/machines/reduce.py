@@ -1,34 +1,33 @@
 """The cycle of drifting state, run in one step.
 
-`dsl.operators.reduce` composes a reduce of merge, grouping of window 2, combine map and broadcast. Run
-as such, every element goes round the cycle: four operations and two tuples for one combine. This
-machine does the same in one: a bucket holds the *versions* of a key, one for each mapped item,
+`dsl.operators.reduce` composes a reduce of merge, grouping of window 2, combine map and broadcast. Run as
+such, every element goes round the cycle: four operations and two tuples for one combine. This machine
+does the same in one operation. A bucket holds the *versions* of a key, one for each mapped item,
 
 ::
 
     (place, mark, mapped item, accumulator after it)
 
-sorted by place, and each accumulator is ``combine`` of the one before. The items that the cycle
-would have sent on leave with the same places (``+ (0, 1)``: first image of the combine map, port 1
-of the broadcast), so nothing behind can tell the difference. A plain `reduce` has a map before the
-cycle, from payload to triple, and one behind it, from triple to value; a *keyed* machine does their
-work too.
+sorted by place, and each accumulator is ``combine`` of the one before and the payload. Items leave with
+the places that the cycle would have given them (``+ (0, 1)``: first image of the combine map, port 1 of
+the broadcast), so nothing behind can tell the difference. A plain `reduce` has a map before the cycle,
+from payload to triple, and one behind it, from triple to value. A *keyed* machine does their work too.
 
-**Replay.** A late item, or a tombstone, changes all accumulators behind it. The cycle would take
-each back and make it anew, item by item as they come round; here a batch first puts all its items
-and tombstones of a key in place and then recomputes once, from the first change on. It stops as
-soon as an accumulator comes out as it was: then so do all behind it. What is sent is the net effect
+**Replay.** A late item, or a tombstone, changes all accumulators behind it. The cycle would take each of
+them back and make it anew, item by item as they come round. This machine first puts all items and
+tombstones that a batch has for a key in place, and then recomputes once, from the first change on. It
+stops when an accumulator comes out as it was, because then so do all behind it. It sends the net effect
 of the batch (`net`).
 
-**Failures.** Where ``first`` or ``combine`` raises, there is no accumulator. As in the cycle, what
-follows in the bucket then yields nothing; the failure itself is an item (see `map`). Where
-errors are diverted, the version without an accumulator knows the one before it, and the next element
-goes on from there: what the cycle does by sending that one round again.
+**Failures.** Where ``first`` or ``combine`` raises, there is no accumulator. As in the cycle, the versions
+behind it then yield nothing; the failure itself is an item (see `map`). Where errors are diverted, the
+version without an accumulator remembers the one before it, and the next element goes on from there. The
+cycle does the same by sending that one round again.
 
-**Trimming.** As of a grouping of window 2: below the minimal time the last version is enough.
+**Trimming.** As in a grouping of window 2: below the minimal time the last version is enough.
 
-**Cuts.** The last version below the moment, of which the accumulator is enough: no replay ever
-reaches it. A restored version has the bucket's key for its mapped item.
+**Cuts.** A cut holds the last version below its moment. The accumulator is enough, because no replay ever
+reaches that version. A restored version has the bucket's key in place of its mapped item.
 """
 
 from __future__ import annotations
@@ -67,9 +66,9 @@ _NO_ACCUMULATOR = object()
 
 
 class _Absent:
-    """Instead of an accumulator: there is none (the function raised), or it is not yet computed.
+    """In place of an accumulator: the function raised, or it is not computed yet.
 
-    ``kept`` is what the next element goes on from where errors are diverted.
+    Where errors are diverted, the next element goes on from ``kept``.
     """
 
     __slots__ = ("error", "kept")
@@ -80,7 +79,7 @@ class _Absent:
 
 
 class _Restored:
-    """Instead of a mapped item, in a version that was restored: nothing ever asks for its payload."""
+    """In place of a mapped item, in a version that was restored: its payload is never needed."""
 
     __slots__ = ("key",)
 
@@ -89,7 +88,7 @@ class _Restored:
 
 
 _NOT_YET = _Absent(None)
-_NOTHING = _Absent(None)  # behind a failure: the cycle yields nothing there
+_NOTHING = _Absent(None)  # behind a failure, where the cycle yields nothing
 
 #: Equal values of these types are the same value; what other types call equal is their business.
 _PLAIN = frozenset((int, str, bytes))
@@ -202,8 +201,8 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     ) -> list[FlatItem]:
         """The rest of a batch, from the first item on that is not in order or goes wrong.
 
-        Every item ahead of it gave one output, so ``output`` tells how far the batch has come. The
-        rest is put in order first: what is only out of order within it then costs nothing more.
+        Every item ahead of it gave one output, so the length of ``output`` tells where it is. The rest is
+        sorted first: items that are only out of order among themselves then cost nothing more.
         """
         key_of, payload_of, combine = self._key_of, self._payload_of, self._combine
         out, sent_of, buckets, touched = self._out, self._sent, self.buckets, self.touched
@@ -248,7 +247,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         return self._replayed(changed, output, keys, failed)
 
     def _change(self, item: FlatItem, changed: dict[int, _Change]) -> None:
-        """Put an item into its bucket, or take it out, and note from where on to recompute."""
+        """Put an item into its bucket, or take it out, and remember from where on to recompute."""
         place, mark, mapped = item
         try:
             key = self._key_of(mapped)
@@ -290,7 +289,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         keys: list[Any],
         failed: list[FlatItem],
     ) -> list[FlatItem]:
-        """The net effect of a batch, of which ``output`` was sent in order, under these keys."""
+        """The net effect of a batch; ``output`` is what it sent in order, under these keys."""
         net = NetOutput(output, keys, {change.key for change in changed.values()})
         failures_back: list[FlatItem] = []
         failures: list[FlatItem] = []
@@ -321,7 +320,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
                     accumulator = self._accumulate(before, versions[position], position)
                 else:
                     accumulator = combine(before, payload_of(mapped))
-            except Exception:  # told by calling it again
+            except Exception:  # `_accumulate` calls it again and makes the failure
                 accumulator = self._accumulate(before, versions[position], position)
             before = accumulator
             if accumulator is old or (
@@ -330,7 +329,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
                 and accumulator == old
             ):
                 if place > until:
-                    break  # nothing changed further on, so neither does what follows from this
+                    break  # nothing changed further on, so nothing else changes
                 continue
             key, out_place = key_of(mapped), place + out
             if old is not _NOT_YET:
@@ -349,7 +348,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             del self.buckets[change.key]
 
     def _accumulate(self, before: Any, version: Version, position: int) -> Any:
-        """An accumulator, or what stands for none: that of the version itself if it is the same."""
+        """An accumulator, or what stands in its place: the version's own if that is the same."""
         place, _, mapped, old = version
         payload = self._payload_of(mapped)
         if before.__class__ is _Absent:
@@ -364,13 +363,15 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             moment = (place[0], place[1])
             failure = function_error(self._combine_node, error, self._shown(payload), moment)
             if not self._diverts:
-                failure.__cause__ = error  # and with it all that was on the stack: not to be kept
+                failure.__cause__ = (
+                    error  # holds all that was on the stack, so only if the run ends
+                )
         if (
             old.__class__ is _Absent
             and old.error.__class__ is failure.__class__
             and _unchanged(old.kept, before)
         ):
-            return old  # a pure function failed with what it failed with before
+            return old  # a pure function failed as it had failed before
         return _Absent(failure, before)
 
     def _refuse(self, versions: ReduceBucket, position: int, failures: list[FlatItem]) -> Any:
@@ -380,7 +381,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             try:
                 scheduled_time(self._value_node, cast("At[Any]", accumulator), (place[0], place[1]))
             except OutputError as error:
-                # In the cycle it does go round: what refuses it is the map behind the cycle.
+                # In the cycle it goes round: the map behind the cycle refuses it.
                 accumulator = _Absent(error.with_traceback(None), accumulator)
             versions[position] = (place, mark, mapped, accumulator)
         if accumulator.__class__ is _Absent and accumulator.error is not None:
@@ -423,7 +424,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             return None
         _, _, mapped, accumulator = versions[last]
         if accumulator.__class__ is _Absent:
-            accumulator = accumulator.kept  # it was diverted, or the run ends
+            accumulator = accumulator.kept  # the error was diverted, or the run ends
             if accumulator is _NO_ACCUMULATOR:
                 return None
         return (mapped.key if mapped.__class__ is _Restored else self._key_of(mapped)), accumulator
@@ -447,8 +448,8 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         last = bisect_left(versions, (moment,)) - 1
         if last < 0 or versions[last][0] < since:
             return []
-        # What failed below a cut ends the run, so this cut will never be committed; unless it
-        # was diverted, and then the accumulator that goes on behind it is what to save.
+        # A failure below a cut ends the run, so this cut will never be committed. If it was diverted,
+        # the accumulator to save is the one that the next element goes on from.
         row = self.row_at(versions, moment)
         if row is None:
             return []
@@ -473,7 +474,7 @@ def _unchanged(one: Any, other: Any) -> bool:
 
 
 def payload_made_by(reduction: Reduction, keyed: bool) -> Callable[[Any, Any], Any]:
-    """What leaves a reduction, made of key and accumulator."""
+    """The function that makes what leaves a reduction of key and accumulator."""
     if not keyed:
         return _triple
     return _pair if reduction.with_key else _second

@@ -6,31 +6,30 @@ See `protocol` for the protocol. A bucket is a list of *entries*, sorted by plac
 
     (place, mark, access, length, payload, before, value, failed)
 
-where ``place[:length]`` is the transaction's identity, ``before`` the value that the access saw,
-``value`` the one it left, and ``failed`` tells that it did not hold: the name of its check, or the
-error that a function raised; None if all is well. A read leaves the value it saw.
+where ``place[:length]`` is the transaction's identity, ``before`` the value that the access saw, and
+``value`` the one it left. ``failed`` says why it does not hold: the name of its check, or the error that
+a function raised; None if it holds. A read leaves the value it saw.
 
-The entries of one transaction are neighbours, a *group*. A group counts for those behind it if none
-of its entries failed and none is aborted. It need not hear from its closer that one of its own
-entries failed: the closer can only say the same. That alone is the fast path: a transaction of one
-access never votes, and its group counts or not by what is known here.
+The entries of one transaction are neighbours, a *group*. A group counts for those behind it if none of
+its entries failed and none is aborted. The state does not wait for the closer to learn that an entry of
+its own failed: the closer can only say the same. That makes the fast path: a transaction of one access
+never votes, and the state alone decides whether its group counts.
 
-``before`` of a group's first entry is what the groups ahead of it left. So what a group leaves is at
-hand without a look further back: its last value if it counts, its first ``before`` if not.
+``before`` of a group's first entry is what the groups ahead of it left. So what a group leaves is known
+without a look further back: its last value if it counts, its first ``before`` if not.
 
-**In order** an access costs one comparison, one call of the update and one of its check, and leaves
-in the bucket what the next one needs.
+**In order** an access costs one comparison, one call of the update and one of its check. It leaves in the
+bucket what the next one needs.
 
-**Replay.** Buckets do not depend on each other, so only those that something unusual comes for, a late
-access, a tombstone, an abort, go this way: all that a batch has for them from there on is put in
-place, then each is computed anew from the first change on. An entry whose ``before`` is the same needs no call; behind the
-last change, a group whose ``before`` is the same ends the replay. What is sent is the net effect of
-the batch: all tombstones first, for the reasons told in `net`.
+**Replay.** Buckets do not depend on each other. So only a bucket for which something unusual comes (a
+late access, a tombstone, an abort) goes this way: the machine puts all that the rest of the batch has for
+it in place, and then recomputes it from the first change on. An entry whose ``before`` is the same needs
+no call. Behind the last change, a group whose ``before`` is the same ends the replay. The machine sends
+the net effect of the batch, all tombstones first (see `net` for why).
 
-**Trimming.** Below the minimal time all is decided: of what is there only the last version that
-counts is needed, and aborts are not. ``committed`` gives the last such version below any time that
-is not trimmed yet, which is what a cut saves and what a query reads (`queries.worker`): a worker trims no
-further than both allow.
+**Trimming.** Below the minimal time all is decided: only the last version that counts is needed, and no
+aborts. ``committed`` gives the last such version below any time that is not trimmed yet. A cut saves it,
+and a query reads it (`queries.worker`); a worker trims no further than both allow.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ _place_of = itemgetter(0)
 
 
 class _Unknown:
-    """Instead of what failed: it is not computed yet."""
+    """In place of ``failed``: the entry is not computed yet."""
 
 
 _UNKNOWN = _Unknown()
@@ -146,7 +145,7 @@ class AccessMachine(Trimmed[StateBucket]):
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         outputs: list[list[FlatItem]] = [[] for _ in range(self._ports)]
         buckets, uses, touched = self.buckets, self._uses, self.touched
-        #: What is not in order or goes wrong, and all that follows it at the same keys and places.
+        #: Accesses that are not in order or fail, and all that follow them at the same keys and places.
         others: list[FlatItem] = []
         other_keys: set[Any] = set()
         other_places: set[Place] = set()
@@ -168,8 +167,8 @@ class AccessMachine(Trimmed[StateBucket]):
         return self._process_slowly(others, outputs, failed) if others else outputs
 
     def _process_one(self, item: FlatItem, outputs: list[list[FlatItem]]) -> bool:
-        """An access that is not as they mostly are: the first of its key, a further one of its
-        transaction, one that does not hold. Whether it was in order and did not raise."""
+        """Deal with an access that is not as most are: the first of its key, a further one of its
+        transaction, one that does not hold. False if it is out of order or raises."""
         place, mark, (key, access, length, payload) = item
         bucket = self._bucket(key)
         entries = bucket.entries
@@ -191,7 +190,7 @@ class AccessMachine(Trimmed[StateBucket]):
                 value = use.function(before, payload[1] if use.alone else payload)
             why = None if use.check is None or use.check(value) else use.name
             if value.__class__ is At:
-                raise TypeError("told in full where it is called again")
+                raise TypeError("the full error is made where it is called again")
         except Exception:
             return False
         if not goes_on:
@@ -212,8 +211,8 @@ class AccessMachine(Trimmed[StateBucket]):
         return True
 
     def _bucket(self, key: Any) -> StateBucket:
-        """The bucket of a key; one that is begun is noted for the next cut. So is one that has nothing
-        but aborts, which a capture finds empty and does not look for again."""
+        """The bucket of a key. A bucket that is begun is noted for the next cut. So is one that has
+        nothing but aborts: a capture finds it empty, and does not note it again."""
         bucket = self.buckets.get(key)
         if bucket is None:
             bucket = self.buckets[key] = StateBucket(key, self._default)
@@ -229,7 +228,7 @@ class AccessMachine(Trimmed[StateBucket]):
     def _process_slowly(
         self, items: list[FlatItem], outputs: list[list[FlatItem]], failed: list[FlatItem]
     ) -> list[list[FlatItem]]:
-        """The part of a batch that is not in order or goes wrong."""
+        """The part of a batch that is not in order or fails."""
         changed: dict[int, _Change] = {}
         for item in sorted(items, key=_place_of):
             self._change(item, changed)
@@ -253,7 +252,7 @@ class AccessMachine(Trimmed[StateBucket]):
             change = changed[id(bucket)] = _Change(bucket)
         entries = bucket.entries
         if access < 0:
-            place = place[:-1]  # that of its version
+            place = place[:-1]  # the place of its version
             position = bisect_left(entries, (place,))
         else:
             position = bisect_left(entries, (place, mark & ~1))
@@ -286,7 +285,7 @@ class AccessMachine(Trimmed[StateBucket]):
         failures_back: list[FlatItem],
         failures: list[FlatItem],
     ) -> None:
-        """Compute a bucket anew, from the group of the first change on."""
+        """Recompute a bucket, from the group of the first change on."""
         bucket, last = change.bucket, change.last
         entries, aborts, uses = bucket.entries, bucket.aborts, self._uses
         position = _group_start(entries, change.start)
@@ -302,11 +301,12 @@ class AccessMachine(Trimmed[StateBucket]):
                 identity, counts, before = own, True, base
                 if (
                     place > last
-                    and last[:length] != own  # what left this very group may have been aborted
+                    and last[:length]
+                    != own  # an entry that left this very group may have aborted it
                     and why is not _UNKNOWN
                     and same_value(saw, base)
                 ):
-                    break  # nothing changed further on, so neither does what follows from this
+                    break  # nothing changed further on, so nothing else changes
             if why is _UNKNOWN or not same_value(saw, before):
                 use = uses[access]
                 try:
@@ -314,7 +314,7 @@ class AccessMachine(Trimmed[StateBucket]):
                         before, payload[1] if use.alone else payload, (place[0], place[1])
                     )
                 except StepError as error:
-                    # No value: as if it had left what it saw, in a transaction that cannot commit.
+                    # There is no value. It leaves what it saw, in a transaction that cannot commit.
                     value, failed = before, error
                 old = entries[position]
                 new = (place, mark, access, length, payload, before, value, failed)
@@ -345,7 +345,7 @@ class AccessMachine(Trimmed[StateBucket]):
                 if same_value(old[6], new[6]):
                     return
                 if now is None:
-                    # Of these only that it holds is told, not the value.
+                    # These ports are sent that it holds, but not the value.
                     use = self._uses[new[2]]
                     steady = (use.committed, -1 if use.tells_value else use.vote)
             if isinstance(was, StepError):
@@ -368,7 +368,7 @@ class AccessMachine(Trimmed[StateBucket]):
             failures_back.append((entry[0], entry[1] | 1, entry[7]))
 
     def _sent(self, entry: AccessEntry, key: Any) -> _Sent:
-        """What an entry has sent, given what is known of it."""
+        """What an entry has sent."""
         place, _, access, length, payload, _, value, why = entry
         if why is _UNKNOWN:
             return {}
@@ -391,7 +391,7 @@ class AccessMachine(Trimmed[StateBucket]):
         return {where: payload for where, payload in sent.items() if where[0] >= 0}
 
     def _left_ahead_of(self, bucket: StateBucket, position: int) -> Any:
-        """What the groups ahead of this position leave; it is the first of its group."""
+        """What the groups ahead of this position leave. The position is the first of its group."""
         if position == 0:
             return self._default
         entries, aborts = bucket.entries, bucket.aborts
@@ -402,7 +402,7 @@ class AccessMachine(Trimmed[StateBucket]):
         return entries[position - 1][6] if counts else entries[start][5]
 
     def _settle(self, bucket: StateBucket) -> None:
-        """Have at hand what the next access in order needs to know of the last group."""
+        """Store in the bucket what the next access in order needs to know of the last group."""
         entries = bucket.entries
         if not entries:
             bucket.base = bucket.value = self._default
@@ -428,7 +428,7 @@ class AccessMachine(Trimmed[StateBucket]):
                 self.touched.append(bucket)
 
     def trim_one(self, bucket: StateBucket, minimal: Moment) -> bool:
-        """Drop what is decided and superseded; whether there will be more to drop."""
+        """Drop what is decided and superseded. Whether there will be more to drop."""
         entries, aborts = bucket.entries, bucket.aborts
         final = bisect_left(entries, (minimal,))
         if final:
@@ -463,9 +463,8 @@ class AccessMachine(Trimmed[StateBucket]):
         return None
 
     def committed(self, below: Moment) -> Iterator[Row]:
-        """The last committed version of each key below a time, which the minimal time has reached.
-
-        It must not be below what was trimmed with.
+        """The last committed version of each key below a time. The minimal time must have reached it, and
+        no trim may have gone beyond it.
         """
         for bucket in self.buckets.values():
             yield from self.rows_of(bucket, below, BEFORE_ALL)
@@ -480,7 +479,7 @@ class AccessMachine(Trimmed[StateBucket]):
         entry = self._last_counting(bucket, bisect_left(bucket.entries, (moment,)))
         return None if entry is None else (bucket.key, entry[6])
 
-    # Cuts: see `cut`. The rows of a state are its committed versions, one a key.
+    # Cuts: see `cut`. The rows of a state are its committed versions, one for each key.
 
     def all_buckets(self) -> list[StateBucket]:
         return list(self.buckets.values())
@@ -501,7 +500,7 @@ class AccessMachine(Trimmed[StateBucket]):
         return Looked(*last_versions(given, moment, since, self._writes, self.operation))
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
-        """Begin with what a cut saved of the keys of this worker."""
+        """Take over what a cut saved of the keys of this worker."""
         if self.changes is None:
             self.changes = Changes(moment)
         write = next((n for n, use in enumerate(self._uses) if use.writes), 0)
@@ -544,7 +543,7 @@ class _Change:
 class _Net:
     """What a batch sends and takes back in all, by port: see `net`.
 
-    ``early`` is what it sent in order before it came to a change. Were that taken back, it is not
+    ``early`` is what it sent in order before it came to a change. If the batch takes that back, it is not
     sent at all.
     """
 
