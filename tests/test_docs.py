@@ -221,7 +221,7 @@ def enter(
         pytest.param(
             page,
             id=page.name,
-            marks=[pytest.mark.xdist_group("spark")] if uses_spark(page) else [],
+            marks=[pytest.mark.xdist_group("live")] if uses_spark(page) else [],
         )
         for page in PAGES
         if any(map(is_run, blocks(page)))

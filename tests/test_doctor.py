@@ -317,7 +317,7 @@ class TestTheCommand:
         assert found.state == "missing"
         assert "Spark needs Java 17 or newer, and no java is on the PATH" in found.found
 
-    @pytest.mark.xdist_group("spark")
+    @pytest.mark.xdist_group("live")
     def test_a_trial_runs_a_flow_live(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
         found = probes.trial()
