@@ -55,12 +55,25 @@ def running_broker() -> Iterator[KafkaBroker]:
     problem = missing()
     if problem is not None:
         pytest.skip(problem)
-    broker = KafkaBroker()
+    broker = _started()
     try:
-        broker.start()
         yield broker
     finally:
         broker.stop()
+
+
+def _started(attempts: int = 3) -> KafkaBroker:
+    """A broker. One that ends at once may have lost a port to another process, so others are tried."""
+    while True:
+        attempts -= 1
+        broker = KafkaBroker()
+        try:
+            broker.start()
+        except RuntimeError:
+            if not attempts:
+                raise
+        else:
+            return broker
 
 
 class KafkaBroker:

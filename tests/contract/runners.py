@@ -17,7 +17,7 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.rows.codec import decode
 from emberflow.rows.inputs import Rows
-from tests.contract.cases import Case
+from tests.contract.cases import CASES, Case
 from tests.contract.outputs import Bytes, as_bytes, by_partition
 from tests.effort import SOAK
 
@@ -34,6 +34,8 @@ PARTITIONS = (1, 3, 8)
 class Runner:
     run: Callable[[Case, Callable[[], SparkSession]], Bytes]
     on_spark: bool
+    #: Whether this run asks it for anything of a case.
+    takes: Callable[[Case], bool] = lambda case: True
 
 
 def simulated(case: Case, spark: Callable[[], SparkSession], *, workers: int, seed: int) -> Bytes:
@@ -102,13 +104,19 @@ def batch(case: Case, spark: Callable[[], SparkSession], *, partitions: int) -> 
 def asked_of_batch(case: Case, partitions: int) -> list[str]:
     """The sinks that are computed with this many partitions.
 
-    Each sink is a plan of its own and costs as much as a small flow. So if a flow has many sinks, a
-    test run takes each with one number of partitions; `make soak` takes all with all.
+    Each sink is a plan of its own and costs as much as a small flow. So a test run takes each sink of
+    all cases with one number of partitions, in turn; `make soak` takes all with all.
     """
     names = list(case.flow.graph().sinks)
-    if len(names) < len(PARTITIONS) or SOAK:
+    if SOAK:
         return names
-    return names[PARTITIONS.index(partitions) :: len(PARTITIONS)]
+    first = sum(len(other.flow.graph().sinks) for other in CASES[: CASES.index(case)])
+    turn = PARTITIONS.index(partitions)
+    return [name for at, name in enumerate(names, first) if at % len(PARTITIONS) == turn]
+
+
+def _is_asked(case: Case, *, partitions: int) -> bool:
+    return bool(asked_of_batch(case, partitions))
 
 
 def shuffled(spark: SparkSession, elements: list[Any], random: Random) -> Rows:
@@ -145,7 +153,9 @@ RUNNERS: dict[str, Runner] = {
     },
     **{
         f"batch, {partitions} partitions": Runner(
-            partial(batch, partitions=partitions), on_spark=True
+            partial(batch, partitions=partitions),
+            on_spark=True,
+            takes=partial(_is_asked, partitions=partitions),
         )
         for partitions in PARTITIONS
     },
