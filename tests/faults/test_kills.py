@@ -34,9 +34,9 @@ from tests.spark.clusters import executor_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1_200)
 
-SECONDS = 240
+SECONDS = 400
 ROOT = Path(__file__).parents[2]
 
 

@@ -15,10 +15,14 @@ from pathlib import Path
 import pytest
 
 #: One group, so that the program runs once.
-pytestmark = [pytest.mark.early, pytest.mark.xdist_group("batch memory")]
+pytestmark = [
+    pytest.mark.early,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("batch memory"),
+]
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 280
+TIMEOUT_S = 800
 
 DRIVER = '''
 import json, resource, sys
