@@ -64,7 +64,8 @@ class MarkerOutbox(FrameLedger):
             self.finish(self._buffered_as)
             self._buffered_as = []
         anywhere, ranges = self.xors(frames)
-        return frames, Ack(self.index, anywhere, ranges, self.taken_reports())
+        reports, self.reports = self.reports, {}
+        return frames, Ack(self.index, anywhere, ranges, reports)
 
     def _frame(self, parts: list[Part]) -> Frame:
         least = min(

@@ -91,9 +91,13 @@ class Dataflow:
         """Move items to a node, wherever it runs."""
         here, elsewhere = self._routes.split(reader, items, self.fail)
         if here:
-            self.receive(reader, here)
-        for destination, sent in elsewhere.items():
-            self._outbox.post(destination, reader, sent)
+            if reader == self._failures:
+                self.run(reader, here)
+            else:
+                self._mailboxes.put(reader, here)
+        if elsewhere:
+            for destination, sent in elsewhere.items():
+                self._outbox.post(destination, reader, sent)
 
     def sender(self, region: Container[int], file: Send) -> Send:
         """How a region sends: ``file`` takes what stays in the region, on this worker."""

@@ -76,10 +76,6 @@ class FrameLedger:
         self._newly_held = []
         return anywhere, ranges
 
-    def taken_reports(self) -> dict[int, Moment]:
-        reports, self.reports = self.reports, {}
-        return reports
-
 
 class Outbox(FrameLedger):
     """The outbox of a worker that orders items by their global times.
@@ -117,15 +113,19 @@ class Outbox(FrameLedger):
 
     def emptied(self) -> tuple[list[tuple[int, Frame]], Ack]:
         """All that was posted, a frame for each worker, and the ack that goes with it."""
+        frames = self._framed() if self._outgoing else []
+        anywhere, ranges = self.xors(frames)
+        number = self._receipts.acked(ranges.get(self.index))
+        reports, self.reports = self.reports, {}
+        return frames, Ack(self.index, anywhere, ranges, reports, number)
+
+    def _framed(self) -> list[tuple[int, Frame]]:
         by_destination: dict[int, list[Part]] = {}
         for (destination, reader), items in self._outgoing.items():
             by_destination.setdefault(destination, []).append((reader, items))
             self.items_sent += len(items)
         self._outgoing = {}
-        frames = [(destination, self.frame(parts)) for destination, parts in by_destination.items()]
-        anywhere, ranges = self.xors(frames)
-        number = self._receipts.acked(ranges.get(self.index))
-        return frames, Ack(self.index, anywhere, ranges, self.taken_reports(), number)
+        return [(destination, self.frame(parts)) for destination, parts in by_destination.items()]
 
 
 def _least(batches: Iterable[list[FlatItem]]) -> Moment | None:
