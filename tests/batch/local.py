@@ -1,6 +1,6 @@
 """A batch without Spark: the real plan and passes, with a shuffle of a few lines.
 
-Between passes Spark distributes rows by a hash of their bucket, sorts them, and cuts them into
+Between passes Spark distributes rows by a hash of their lane, sorts them, and cuts them into
 Arrow batches. This module does the same by hand, so that a random flow takes milliseconds and
 hundreds of them can be tried. `tests/spark` checks that Spark does the same.
 """
@@ -25,7 +25,7 @@ from emberflow.runners.batch.passes.passes import Pass, passed
 from emberflow.runners.batch.plan.stages import Units, plan_of
 from emberflow.runners.batch.shuffle.bus import Spread
 
-BUS = ("bucket", "time", "path", "payload")
+BUS = ("lane", "time", "path", "payload")
 
 
 def batch(
@@ -60,7 +60,7 @@ def batch(
                 ]
             )
         for stage in plan.stages:
-            taken = [row for number in stage.frames for row in frames[number]]
+            taken = [row for number in stage.datasets for row in frames[number]]
             made = Pass(graph, sink, units=stage.units, columns=columns(stage.targets))
             frames.append(
                 [
@@ -112,7 +112,7 @@ def ends(
             ]
         )
     for stage in plan.stages:
-        taken = [row for number in stage.frames for row in frames[number]]
+        taken = [row for number in stage.datasets for row in frames[number]]
         frames.append(
             [
                 row
@@ -149,7 +149,7 @@ def spread(
 
 
 TYPES = {
-    "bucket": pa.int64(),
+    "lane": pa.int64(),
     "time": pa.int64(),
     "path": pa.binary(),
     "payload": pa.binary(),

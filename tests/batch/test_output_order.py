@@ -74,6 +74,6 @@ def test_a_pass_yields_the_rows_of_its_sink_in_order(monkeypatch: pytest.MonkeyP
         graph, sink, units=plan.stages[0].units, columns=SinkColumns(sink, None), ordered=True
     )
     in_order: list[Any] = []
-    for batch in passed(given, iter(chunks.sort_by("bucket").to_batches())):
+    for batch in passed(given, iter(chunks.sort_by("lane").to_batches())):
         in_order += map(decode, batch.column(0).to_pylist())
     assert in_order == ef.run(flow, numbers=numbers)["out"]

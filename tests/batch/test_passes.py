@@ -53,7 +53,7 @@ def test_forks_make_no_plan_that_is_computed_twice() -> None:
     stream.sink("out")
     plan = plan_of(Units(flow.graph()), flow.graph().sinks["out"])
     assert [len(stage.units) for stage in plan.stages] == [2] * 20
-    assert [stage.frames for stage in plan.stages] == [(number,) for number in range(20)]
+    assert [stage.datasets for stage in plan.stages] == [(number,) for number in range(20)]
 
 
 def test_a_pass_forgets_a_key_when_the_next_one_comes() -> None:
@@ -94,7 +94,7 @@ def test_an_endless_loop_is_told() -> None:
 
 
 def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With equal hashes all keys are in one bucket, and the output is the same."""
+    """With equal hashes all keys are in one lane, and the output is the same."""
     monkeypatch.setattr(passes, "key_hash", lambda key: 7)
     for seed in range(60):
         flow, elements = random_flow(Random(seed))

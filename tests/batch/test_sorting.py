@@ -161,10 +161,10 @@ def test_random_flows_that_have_to_put_everything_away_equal_the_reference(
     monkeypatch.setattr(sorting, "_BLOCK_ITEMS", 3)
     monkeypatch.setattr(bus, "_SLICES", 2)
     monkeypatch.setattr(bus, "_ITEMS_MAX", 10)
-    bus._buckets.cache_clear()
+    bus._lanes.cache_clear()
     flow, elements = random_flow(Random(seed))
     found = batch(flow, elements, partitions=2, seed=seed)
-    bus._buckets.cache_clear()
+    bus._lanes.cache_clear()
     assert repr(found) == repr(ef.run(flow, **elements))
 
 
@@ -173,15 +173,15 @@ def test_random_flows_that_have_to_put_everything_away_equal_the_reference(
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 200, 1_000])
 def test_every_partition_gets_as_many_slices(partitions: int) -> None:
-    buckets = Spread(partitions).buckets(3)
-    assert len(set(buckets.tolist())) == len(buckets)
-    assert set((buckets >> HASH_BITS).tolist()) == {3}
-    counts = np.bincount(bus.spark_hash(buckets) % partitions, minlength=partitions)
-    assert set(counts.tolist()) == {len(buckets) // partitions}
+    lanes = Spread(partitions).lanes(3)
+    assert len(set(lanes.tolist())) == len(lanes)
+    assert set((lanes >> HASH_BITS).tolist()) == {3}
+    counts = np.bincount(bus.spark_hash(lanes) % partitions, minlength=partitions)
+    assert set(counts.tolist()) == {len(lanes) // partitions}
 
 
 @pytest.mark.parametrize("most", [1 << 16, 50])
-def test_items_of_one_hash_are_in_rows_of_one_bucket(
+def test_items_of_one_hash_are_in_rows_of_one_lane(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(bus, "_ITEMS_MAX", most)
@@ -192,23 +192,23 @@ def test_items_of_one_hash_are_in_rows_of_one_bucket(
     for number in range(30):
         hashes = [random.randrange(2_000) * 1_003_001 & HASH_MASK for _ in range(20)]
         units = [random.choice((0, 4)) for _ in range(20)]
-        buckets = [unit << HASH_BITS | hash for unit, hash in zip(units, hashes, strict=True)]
+        lanes = [unit << HASH_BITS | hash for unit, hash in zip(units, hashes, strict=True)]
         times = [20 * number + i for i in range(20)]
         paths = [encoded_path((0, i)) for i in range(20)]
-        payloads: list[Any] = random.choice(([str(b) for b in buckets], list(buckets), [{1}] * 20))
-        out.add(buckets, times, paths, payloads)
-        given |= set(zip(buckets, times, paths, map(repr, payloads), strict=True))
+        payloads: list[Any] = random.choice(([str(b) for b in lanes], list(lanes), [{1}] * 20))
+        out.add(lanes, times, paths, payloads)
+        given |= set(zip(lanes, times, paths, map(repr, payloads), strict=True))
         for made in out.full():
             rows += zip(*(column.to_pylist() for column in made.columns), strict=True)
     for made in out.rest():
         rows += zip(*(column.to_pylist() for column in made.columns), strict=True)
     found: set[Item] = set()
-    bucket_of: dict[int, int] = {}
-    for bucket, time, path, data in rows:
+    lane_of: dict[int, int] = {}
+    for lane, time, path, data in rows:
         items_of = unchunked(data)
         assert (items_of[1][0], items_of[2][0]) == (time, path)
         for hash, at, where, payload in flat([items_of]):
-            whole = bucket >> HASH_BITS << HASH_BITS | hash
-            assert bucket_of.setdefault(whole, bucket) == bucket
+            whole = lane >> HASH_BITS << HASH_BITS | hash
+            assert lane_of.setdefault(whole, lane) == lane
             found.add((whole, at, where, repr(payload)))
     assert found == given

@@ -2,7 +2,7 @@
 
 ::
 
-    rows ──> MapInArrow ──> Exchange hashpartitioning(bucket) ──> Sort ──> MapInArrow ──> ...
+    rows ──> MapInArrow ──> Exchange hashpartitioning(lane) ──> Sort ──> MapInArrow ──> ...
              front pass                                                    a pass
 
 A row between two passes is a chunk of many items (`bus`), so Spark has little to do per item: it
@@ -239,13 +239,13 @@ class PlanBuilder:
             for front, targets in zip(plan.fronts, plan.front_targets, strict=True)
         ]
         for stage in plan.stages:
-            taken = _union([frames[number] for number in stage.frames])
+            taken = _union([frames[number] for number in stage.datasets])
             spread = (
-                taken.repartition("bucket")
+                taken.repartition("lane")
                 if self._partitions is None
-                else taken.repartition(self._partitions, "bucket")
+                else taken.repartition(self._partitions, "lane")
             )
-            in_order = spread.sortWithinPartitions("bucket", "time", "path")
+            in_order = spread.sortWithinPartitions("lane", "time", "path")
             frames.append(self._passed(in_order, stage.targets, units=stage.units))
         return _union([frames[number] for number in plan.last])
 

@@ -270,9 +270,9 @@ class _Backfill:
         )
         rows = PlanBuilder(self._units, self._inputs, given, self._partitions).joined()
         writers = sum(self._graph.sinks[name].partitions for name in self._write)
-        slots = rows.select(self._slot().alias("bucket"), "time", "path", "payload")
-        spread = slots.repartition(parts + writers, "bucket")
-        in_order = spread.sortWithinPartitions("bucket", "time", "path")
+        slots = rows.select(self._slot().alias("lane"), "time", "path", "payload")
+        spread = slots.repartition(parts + writers, "lane")
+        in_order = spread.sortWithinPartitions("lane", "time", "path")
         return in_order.mapInArrow(task_of(hand_over, handover), REPORT_SCHEMA)
 
     def _slot(self) -> Column:
@@ -282,7 +282,7 @@ class _Backfill:
         from emberflow.runners.batch.passes.ends import SPREAD_BITS, EndTargets
         from emberflow.runners.batch.shuffle.bus import HASH_BITS, HASH_MASK
 
-        bucket = sql.col("bucket")
-        low = bucket.bitwiseAND(sql.lit(HASH_MASK))
-        is_for_sink = sql.shiftright(bucket, HASH_BITS) > EndTargets(self._units).scheduled
-        return bucket - low + sql.when(is_for_sink, sql.shiftright(low, SPREAD_BITS)).otherwise(low)
+        lane = sql.col("lane")
+        low = lane.bitwiseAND(sql.lit(HASH_MASK))
+        is_for_sink = sql.shiftright(lane, HASH_BITS) > EndTargets(self._units).scheduled
+        return lane - low + sql.when(is_for_sink, sql.shiftright(low, SPREAD_BITS)).otherwise(low)

@@ -7,19 +7,19 @@ Spark runs again makes the same rows again, and only the pass after the last shu
 writes anything outside of Spark.
 
 ==========  ==========================  ================================================  ==============
-end         lower half of bucket        payload                                           place
+end         lower half of lane          payload                                           place
 ==========  ==========================  ================================================  ==============
 state       range of the key's hash     operation, key, its items                         node, and key
 scheduled   range of the place's hash   operation, origin, payload                        the item's
 a sink      partition, and spread       the payload                                       the item's
 ==========  ==========================  ================================================  ==============
 
-Each bucket is a slice of its own (`bus.Spread`), so it decides where its items go at the end. All
+Each lane is a slice of its own (`bus.Spread`), so it decides where its items go at the end. All
 items of a key are packed into one, because they are stored together; its place only has to be
 unique.
 
 All items for one sink partition have to reach one task at the end, but not before: until then they
-are *spread* over several buckets. The last shuffle goes by *slot*: a sink partition, or a range of
+are *spread* over several lanes. The last shuffle goes by *slot*: a sink partition, or a range of
 hashes.
 
 **T** is ``(until, 0)``. Below it are the elements of earlier times, and the items scheduled for
@@ -44,7 +44,7 @@ from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.batch.shuffle.bus import HASH_BITS, HASH_MASK
 from emberflow.values.hashing import HASH_MIN, encode_key, key_hash, owner
 
-#: A sink partition is spread over 2**SPREAD_BITS buckets. More would make the bus's rows too small.
+#: A sink partition is spread over 2**SPREAD_BITS lanes. More would make the bus's rows too small.
 SPREAD_BITS = 6
 _SPREAD_MASK = (1 << SPREAD_BITS) - 1
 _PARTITIONS_MAX = 1 << HASH_BITS - SPREAD_BITS
@@ -53,7 +53,7 @@ _AT_ONCE = 512
 #: Odd, and unrelated to any pattern that times may have.
 _FACTOR = 0x9E3779B97F4A7C15
 
-#: Adds ``(buckets, times, paths, payloads)`` to the bus.
+#: Adds ``(lanes, times, paths, payloads)`` to the bus.
 _Add: TypeAlias = Callable[[list[int], list[int], list[bytes], list[Any]], None]
 
 
@@ -69,9 +69,9 @@ class EndTargets:
         }
         self.of_sink = {sink.name: target for target, sink in self.sinks.items()}
 
-    def slot_of(self, bucket: int) -> int:
+    def slot_of(self, lane: int) -> int:
         """The number that the last shuffle partitions by."""
-        target, low = bucket >> HASH_BITS, bucket & HASH_MASK
+        target, low = lane >> HASH_BITS, lane & HASH_MASK
         return target << HASH_BITS | (low >> SPREAD_BITS if target in self.sinks else low)
 
 
@@ -86,24 +86,24 @@ class Ends:
         self._clear()
 
     def _clear(self) -> None:
-        self._buckets: list[int] = []
+        self._lanes: list[int] = []
         self._times: list[int] = []
         self._paths: list[bytes] = []
         self._payloads: list[Any] = []
 
     def flush(self) -> None:
         """Put the collected ends on the bus."""
-        if self._buckets:
-            self._add(self._buckets, self._times, self._paths, self._payloads)
+        if self._lanes:
+            self._add(self._lanes, self._times, self._paths, self._payloads)
             self._clear()
 
     def _add_one(self, target: int, hashed: int, time: int, path: bytes, payload: Any) -> None:
         # Hashes are signed: shift them to count from 0.
-        self._buckets.append(target << HASH_BITS | (hashed - HASH_MIN) * self._parts >> HASH_BITS)
+        self._lanes.append(target << HASH_BITS | (hashed - HASH_MIN) * self._parts >> HASH_BITS)
         self._times.append(time)
         self._paths.append(path)
         self._payloads.append(payload)
-        if len(self._buckets) >= _AT_ONCE:
+        if len(self._lanes) >= _AT_ONCE:
             self.flush()
 
     def ended(self, node: int) -> Ended:
@@ -147,16 +147,16 @@ class Ends:
             )
 
         def to_sink(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
-            buckets = [target | time * _FACTOR >> 40 & _SPREAD_MASK for time in times]
+            lanes = [target | time * _FACTOR >> 40 & _SPREAD_MASK for time in times]
             if balance is not None:
-                rows = zip(buckets, times, paths, payloads, strict=True)
-                buckets = [
-                    bucket
+                rows = zip(lanes, times, paths, payloads, strict=True)
+                lanes = [
+                    lane
                     | owner(balance(payload, (time, front_of(path)))[1], sink.partitions)
                     << SPREAD_BITS
-                    for bucket, time, path, payload in rows
+                    for lane, time, path, payload in rows
                 ]
-            add(buckets, times, paths, payloads)
+            add(lanes, times, paths, payloads)
 
         return to_sink
 

@@ -49,21 +49,21 @@ class GroupMachine:
         self._window = node.window
         self._send = send
         self._ended = ended
-        self._bucket: int | None = None
+        self._lane: int | None = None
         self._held: dict[Any, deque[Any]] = {}
         self._places: dict[Any, deque[tuple[int, bytes]]] = {}
 
     def feed(
-        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+        self, lanes: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
     ) -> None:
         key_of, window, held, keeping = self._key, self._window, self._held, self._ended
-        current = self._bucket
+        current = self._lane
         tuples: list[tuple[Any, ...]] = []
         append = tuples.append
-        for number, (bucket, payload) in enumerate(zip(buckets, payloads, strict=True)):
-            if bucket != current:
+        for number, (lane, payload) in enumerate(zip(lanes, payloads, strict=True)):
+            if lane != current:
                 self.end()
-                current = bucket
+                current = lane
             key = key_of(payload)
             last = held.get(key)
             if last is None:
@@ -73,7 +73,7 @@ class GroupMachine:
             if keeping is not None:
                 places = self._places.setdefault(key, deque(maxlen=window - 1))
                 places.append((times[number], paths[number]))
-        self._bucket = current
+        self._lane = current
         self._send(times, paths, tuples)
 
     def end(self) -> None:
@@ -150,7 +150,7 @@ class ReduceMachine:
         self._send = send
         self._send_pairs = pairs if reducer.keyed and reducer.with_key else None
         self._ended = ended
-        self._bucket: int | None = None
+        self._lane: int | None = None
         #: The present key and its accumulator; then those of other keys with the same hash.
         self._key: Any = _ABSENT
         self._accumulator: Any = None
@@ -158,17 +158,17 @@ class ReduceMachine:
         self._last: dict[Any, tuple[int, bytes, Any]] = {}
 
     def feed(
-        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+        self, lanes: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
     ) -> None:
         reducer = self._reducer
         keys: list[Any] = []
         accumulators: list[Any] = []
         if self._ended is None:
-            self._reduce(buckets, payloads, times, paths, keys, accumulators)
+            self._reduce(lanes, payloads, times, paths, keys, accumulators)
         else:
-            for part in _runs(buckets):
+            for part in _runs(lanes):
                 at, where, given = times[part], paths[part], payloads[part]
-                self._reduce(buckets[part], given, at, where, keys, accumulators)
+                self._reduce(lanes[part], given, at, where, keys, accumulators)
                 last = zip(at, where, given, strict=True)
                 self._last.update(zip(keys[part], last, strict=True))
         if At in set(map(type, accumulators)):
@@ -188,7 +188,7 @@ class ReduceMachine:
 
     def _reduce(
         self,
-        buckets: list[int],
+        lanes: list[int],
         payloads: list[Any],
         times: list[int],
         paths: list[bytes],
@@ -199,17 +199,17 @@ class ReduceMachine:
         reducer = self._reducer
         first, combine, counts = reducer.first, reducer.combine, reducer.counts
         values = payloads if reducer.keyed else [payload[2] for payload in payloads]
-        bucket_now, key_now, accumulator = self._bucket, self._key, self._accumulator
+        lane_now, key_now, accumulator = self._lane, self._key, self._accumulator
         append, done = accumulators.append, len(keys)
         try:
-            for start, end, key in _stretches(buckets, payloads, reducer.key_of, keys):
-                bucket = buckets[start]
-                if bucket == bucket_now and key == key_now:
+            for start, end, key in _stretches(lanes, payloads, reducer.key_of, keys):
+                lane = lanes[start]
+                if lane == lane_now and key == key_now:
                     accumulator = combine(accumulator, values[start])
                 else:
                     self._key, self._accumulator = key_now, accumulator
-                    before, value = self._turn_to(bucket, key), values[start]
-                    bucket_now, key_now = bucket, key
+                    before, value = self._turn_to(lane, key), values[start]
+                    lane_now, key_now = lane, key
                     accumulator = first(value) if before is _ABSENT else combine(before, value)
                 append(accumulator)
                 if end - start == 1:
@@ -224,13 +224,13 @@ class ReduceMachine:
         except Exception as error:
             number = len(accumulators) - done
             raise reducer.failure(error, payloads[number], times[number], paths[number]) from error
-        self._bucket, self._key, self._accumulator = bucket_now, key_now, accumulator
+        self._lane, self._key, self._accumulator = lane_now, key_now, accumulator
 
-    def _turn_to(self, bucket: int, key: Any) -> Any:
+    def _turn_to(self, lane: int, key: Any) -> Any:
         """Switch to another key and return its accumulator. If the hash changes, drop all old keys."""
-        if bucket != self._bucket:
+        if lane != self._lane:
             self.end()
-            self._bucket = bucket
+            self._lane = lane
             return _ABSENT
         self._held[self._key] = self._accumulator
         return self._held.pop(key, _ABSENT)
@@ -248,21 +248,21 @@ class ReduceMachine:
     finish = end
 
 
-def _runs(buckets: list[int]) -> Iterator[slice]:
-    """The stretches of equal buckets."""
+def _runs(lanes: list[int]) -> Iterator[slice]:
+    """The stretches of equal lanes."""
     start = 0
-    for end in _ends(buckets):
+    for end in _ends(lanes):
         yield slice(start, end)
         start = end
 
 
 def _stretches(
-    buckets: list[int], payloads: list[Any], key_of: Callable[[Any], Any], keys: list[Any]
+    lanes: list[int], payloads: list[Any], key_of: Callable[[Any], Any], keys: list[Any]
 ) -> Iterator[tuple[int, int, Any]]:
-    """Start, end and key of each stretch with one bucket and key. Appends every item's key."""
+    """Start, end and key of each stretch with one lane and key. Appends every item's key."""
     texts = set(map(type, payloads)) == _TEXT
     start = 0
-    for end in _ends(buckets):
+    for end in _ends(lanes):
         length = end - start
         key = key_of(payloads[start])
         if length == 1:
@@ -283,11 +283,11 @@ def _stretches(
         start = end
 
 
-def _ends(buckets: list[int]) -> list[int]:
-    column = np.array(buckets, np.int64)
+def _ends(lanes: list[int]) -> list[int]:
+    column = np.array(lanes, np.int64)
     ends: list[int] = (np.flatnonzero(column[1:] != column[:-1]) + 1).tolist()
-    if buckets:
-        ends.append(len(buckets))
+    if lanes:
+        ends.append(len(lanes))
     return ends
 
 

@@ -57,7 +57,7 @@ _ITEMS_AIMED_AT = 8_192
 _BYTES_AIMED_AT = 2 << 20
 _ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
 
-#: How many keys' buckets are cached. When the cache is full, it is cleared.
+#: How many keys' lanes are cached. When the cache is full, it is cleared.
 _KNOWN_MAX = 200_000
 
 #: Texts longer than this on average hardly repeat, so they are not cached.
@@ -171,14 +171,14 @@ class Runner:
             for batch in batches:
                 chunks = batch.column(3)
                 passing = 0
-                for number, bucket in enumerate(batch.column(0).to_pylist()):
-                    if bucket != current:
+                for number, lane in enumerate(batch.column(0).to_pylist()):
+                    if lane != current:
                         if current is not None:
-                            if bucket < current:
+                            if lane < current:
                                 raise InternalError("the rows of a pass are not sorted")
                             yield from self._slice_of(current >> HASH_BITS, sorter.ended())
-                        current = bucket
-                    if self._passes(bucket >> HASH_BITS):
+                        current = lane
+                    if self._passes(lane >> HASH_BITS):
                         passing += 1
                         continue
                     if passing:
@@ -338,9 +338,9 @@ class Runner:
 
         def to_state(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
             owns = [pair[1] for pair in payloads] if carried else payloads
-            buckets, _ = placed(times, paths, owns)
+            lanes, _ = placed(times, paths, owns)
             tagged = [(number, payload) for payload in payloads] if several else payloads
-            out.add(buckets, times, paths, tagged)
+            out.add(lanes, times, paths, tagged)
 
         return to_state
 
@@ -354,7 +354,7 @@ class Runner:
         return self._ends.sink_step(sink) if sink.name in self.given.written else _nowhere
 
     def _towards_unit(self, entry: int) -> Step:
-        """To the shuffle: every item gets the bucket of its key."""
+        """To the shuffle: every item gets the lane of its key."""
         out = self._bus()
         number = self.units.of_node[entry]
         unit = self.units.units[number]
@@ -364,8 +364,8 @@ class Runner:
             known = _Known(target)
 
             def to_transactions(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
-                buckets = [_spread(known, spreading, payload) for payload in payloads]
-                out.add(buckets, times, paths, [(entry, payload) for payload in payloads])
+                lanes = [_spread(known, spreading, payload) for payload in payloads]
+                out.add(lanes, times, paths, [(entry, payload) for payload in payloads])
 
             return to_transactions
 
@@ -383,14 +383,14 @@ class Runner:
         if unit.is_region:
 
             def to_keyed_region(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
-                buckets, given = placed(times, paths, payloads)
-                out.add(buckets, times, paths, [(entry, payload) for payload in given])
+                lanes, given = placed(times, paths, payloads)
+                out.add(lanes, times, paths, [(entry, payload) for payload in given])
 
             return to_keyed_region
 
         def to_unit(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
-            buckets, given = placed(times, paths, payloads)
-            out.add(buckets, times, paths, given)
+            lanes, given = placed(times, paths, payloads)
+            out.add(lanes, times, paths, given)
 
         return to_unit
 
@@ -399,7 +399,7 @@ def _nowhere(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
     """The step of a sink that is not wanted."""
 
 
-#: ``(times, paths, payloads) -> (buckets, payloads)``
+#: ``(times, paths, payloads) -> (lanes, payloads)``
 _Placed: TypeAlias = Callable[[list[int], list[bytes], list[Any]], tuple[Sequence[int], list[Any]]]
 
 
@@ -427,7 +427,7 @@ def _placed(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Pla
 
 
 class _Known(dict[Any, int]):
-    """Caches the bucket of each key: keys repeat, and a lookup is cheaper than a hash."""
+    """Caches the lane of each key: keys repeat, and a lookup is cheaper than a hash."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -435,12 +435,12 @@ class _Known(dict[Any, int]):
     def __missing__(self, key: Any) -> int:
         if len(self) >= _KNOWN_MAX:
             self.clear()
-        bucket = self[key] = self.target | key_hash(key) & HASH_MASK
-        return bucket
+        lane = self[key] = self.target | key_hash(key) & HASH_MASK
+        return lane
 
 
 def _spread(known: _Known, key_of: Callable[[Any], Any], payload: Any) -> int:
-    """The bucket of a transaction. An error here occurs again, and is raised, when it runs."""
+    """The lane of a transaction. An error here occurs again, and is raised, when it runs."""
     try:
         return known[key_of(payload)]
     except Exception:
@@ -448,7 +448,7 @@ def _spread(known: _Known, key_of: Callable[[Any], Any], payload: Any) -> int:
 
 
 class _Texts(dict[str, int]):
-    """Caches short texts, by number, and the bucket of each.
+    """Caches short texts, by number, and the lane of each.
 
     Equal texts are interchangeable, so one object replaces all of them: it stays in the processor's
     cache while sorting, is serialized once per chunk, and its key is computed once.
@@ -458,10 +458,10 @@ class _Texts(dict[str, int]):
         self._key_of = key_of
         self._known = known
         self._texts: list[str] = []
-        self._buckets: list[int] = []
+        self._lanes: list[int] = []
 
     def __missing__(self, text: str) -> int:
-        self._buckets.append(self._known[self._key_of(text)])
+        self._lanes.append(self._known[self._key_of(text)])
         self._texts.append(text)
         number = self[text] = len(self)
         return number
@@ -469,12 +469,12 @@ class _Texts(dict[str, int]):
     def placed(self, texts: list[str]) -> tuple[Sequence[int], list[str]]:
         if len(self) >= _KNOWN_MAX:
             self.clear()
-            self._texts, self._buckets = [], []
+            self._texts, self._lanes = [], []
         numbers = list(map(self.__getitem__, texts))
         if len(numbers) < 2:
-            return [self._buckets[number] for number in numbers], texts
+            return [self._lanes[number] for number in numbers], texts
         pick = itemgetter(*numbers)
-        return pick(self._buckets), list(pick(self._texts))
+        return pick(self._lanes), list(pick(self._texts))
 
 
 class _SinkRows:

@@ -62,13 +62,13 @@ class Region:
         self._ended = ended
         #: By node and key: the last items, if `ended` needs them.
         self._kept: dict[int, dict[Any, deque[Kept]]] = {}
-        self._bucket: int | None = None
+        self._lane: int | None = None
         self._ahead: list[tuple[int, bytes, int, int, Any]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
         self._loops = layout.graph.loop_entries
         #: The last long path, and how many child ids it has.
         self._counted = b"", 0
-        self._buckets: list[dict[Any, Any]] = []
+        self._states: list[dict[Any, Any]] = []
         self._members = frozenset(unit.nodes)
         self._process = {
             node: self._processor(node)
@@ -82,15 +82,13 @@ class Region:
         }
 
     def feed(
-        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+        self, lanes: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
     ) -> None:
         """Process sorted items; each payload is ``(node where it enters, payload)``."""
-        for bucket, time, path, (node, payload) in zip(
-            buckets, times, paths, payloads, strict=True
-        ):
-            if bucket != self._bucket:
+        for lane, time, path, (node, payload) in zip(lanes, times, paths, payloads, strict=True):
+            if lane != self._lane:
                 self.end()
-                self._bucket = bucket
+                self._lane = lane
             if self._ahead:
                 self._run_until(time, path)
             self._follow(time, path, node, payload)
@@ -104,7 +102,7 @@ class Region:
                 for key, last in kept.items():
                     ended(key, list(last))
                 kept.clear()
-        for held in self._buckets:
+        for held in self._states:
             held.clear()
         if self._serial is not None:
             self._serial.end()
@@ -204,7 +202,7 @@ class Region:
 
     def _group(self, node: Group, reader: int) -> _Process:
         held: dict[Any, deque[Any]] = {}
-        self._buckets.append(held)
+        self._states.append(held)
         balance, window = balance_of(node, node.key), node.window
         keep = self._keeper(node.id, window - 1)
 
@@ -240,7 +238,7 @@ class Region:
         _, balance = layout.fused[number].balance(layout.graph)
         reader = layout.readers[number][0]
         held: dict[Any, Any] = {}
-        self._buckets.append(held)
+        self._states.append(held)
         keep = self._keeper(number, 1)
 
         def reduce(time: int, path: bytes, payload: Any) -> list[Made]:

@@ -88,7 +88,7 @@ class StateMachine:
         self._state = state
         self._uses = [_Use(graph, state, *each) for each in enumerate(sends)]
         self._ended = ended
-        self._bucket: int | None = None
+        self._lane: int | None = None
         self._key: Any = _NO_KEY
         self._value: Any = state.default
         #: Values of other keys with the same hash; and where each key was written last, if `ended`
@@ -97,14 +97,14 @@ class StateMachine:
         self._written: dict[Any, tuple[int, bytes]] = {}
 
     def feed(
-        self, buckets: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
+        self, lanes: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
     ) -> None:
         """Process sorted items: payloads, or ``(number, payload)`` if there are several accesses."""
         uses = self._uses
         if len(uses) == 1:
             (use,) = uses
             owns = [pair[1] for pair in payloads] if use.access.carried else payloads
-            values, failed = self._run(buckets, repeat(0), times, paths, owns)
+            values, failed = self._run(lanes, repeat(0), times, paths, owns)
             self._send(use, times, paths, payloads, owns, values, failed)
             return
         numbers = [number for number, _ in payloads]
@@ -113,7 +113,7 @@ class StateMachine:
             payload[1] if uses[number].access.carried else payload
             for number, payload in zip(numbers, payloads, strict=True)
         ]
-        values, failed = self._run(buckets, numbers, times, paths, owns)
+        values, failed = self._run(lanes, numbers, times, paths, owns)
         for number, use in enumerate(uses):
             here = [index for index, own in enumerate(numbers) if own == number]
             self._send(
@@ -128,7 +128,7 @@ class StateMachine:
 
     def _run(
         self,
-        buckets: list[int],
+        lanes: list[int],
         numbers: Iterable[int],
         times: list[int],
         paths: list[bytes],
@@ -136,7 +136,7 @@ class StateMachine:
     ) -> tuple[list[Any], dict[int, Any]]:
         """The value after each access; and the keys of accesses whose check failed, by index."""
         uses, noting, written = self._uses, self._ended is not None, self._written
-        bucket_now, key_now, current = self._bucket, self._key, self._value
+        lane_now, key_now, current = self._lane, self._key, self._value
         number_now = -1
         use: _Use | None = None
         key_of: Callable[[Any], Any] = len
@@ -146,16 +146,16 @@ class StateMachine:
         failed: dict[int, Any] = {}
         append = values.append
         try:
-            for bucket, number, own in zip(buckets, numbers, owns, strict=False):
+            for lane, number, own in zip(lanes, numbers, owns, strict=False):
                 if number != number_now:
                     use = uses[number]
                     key_of, function, check = use.key_of, use.function, use.check
                     number_now = number
                 key = key_of(own)
-                if bucket != bucket_now or key != key_now:
+                if lane != lane_now or key != key_now:
                     self._key, self._value = key_now, current
-                    current = self._turn_to(bucket, key)
-                    bucket_now, key_now = bucket, key
+                    current = self._turn_to(lane, key)
+                    lane_now, key_now = lane, key
                 value = current if function is None else function(current, own)
                 if value.__class__ is At:
                     raise TypeError("a state cannot hold what is scheduled")
@@ -172,14 +172,14 @@ class StateMachine:
             if use is not None:  # raises the same error as in every runner
                 use.outcome(current, owns[at], (times[at], front_of(paths[at])))
             raise
-        self._bucket, self._key, self._value = bucket_now, key_now, current
+        self._lane, self._key, self._value = lane_now, key_now, current
         return values, failed
 
-    def _turn_to(self, bucket: int, key: Any) -> Any:
+    def _turn_to(self, lane: int, key: Any) -> Any:
         """Switch to another key and return its value. If the hash changes, drop all old keys."""
-        if bucket != self._bucket:
+        if lane != self._lane:
             self.end()
-            self._bucket = bucket
+            self._lane = lane
             return self._state.default
         self._held[self._key] = self._value
         return self._held.pop(key, self._state.default)

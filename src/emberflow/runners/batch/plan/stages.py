@@ -5,11 +5,11 @@ is a shuffle before it. Everything else (map, broadcast, merge) runs in the pass
 input. Each sink has a plan of its own with only the units that lead to it, because a plan is a
 DataFrame, and Spark computes each DataFrame separately.
 
-Items between passes are rows of one kind, tagged with the unit that they are for. A *frame* here is
-a DataFrame of such rows, with the set of units that they are for. A stage reads frames, runs some
-units on them and forwards rows for other units; each frame is read once. So where a stream forks
-and joins again, both branches are one frame, not two plans that Spark would compute twice (and 2**n
-times for n forks in a row). The price is that some rows pass through a shuffle that they did not
+Items between passes are rows of one kind, tagged with the unit that they are for. A *dataset* is
+a DataFrame of such rows, with the set of units that they are for. A stage reads datasets, runs some
+units on them and forwards rows for other units; each dataset is read once. So where a stream forks
+and joins again, both branches are one dataset, not two plans that Spark would compute twice (and
+2**n times for n forks in a row). The price is that some rows pass through a shuffle that they did not
 need. A flow without forks has no such rows.
 """
 
@@ -27,9 +27,9 @@ from emberflow.runners.batch.plan.ordering import Ordering
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A shuffle of some frames, and the pass after it that makes the next frame."""
+    """A shuffle of some datasets, and the pass after it that makes the next dataset."""
 
-    frames: tuple[int, ...]
+    datasets: tuple[int, ...]
     units: tuple[int, ...]
     targets: frozenset[int]
 
@@ -43,7 +43,7 @@ class SinkPlan:
     #: For each front, the units that its elements go to.
     front_targets: tuple[frozenset[int], ...]
     stages: tuple[Stage, ...]
-    #: The frames whose rows are all for the sink.
+    #: The datasets whose rows are all for the sink.
     last: tuple[int, ...]
 
 
@@ -147,18 +147,18 @@ def plan_of(units: Units, sink: Sink | None) -> SinkPlan:
     front_targets = tuple(units.targets((front.id,), needed) for front in fronts)
     waiting = sorted({number for node, number in units.of_node.items() if node in needed})
     reached = {number: units.targets(units.units[number].nodes, needed) for number in waiting}
-    frames = list(front_targets)
-    unread = set(range(len(frames)))
+    datasets = list(front_targets)
+    unread = set(range(len(datasets)))
     stages: list[Stage] = []
     while waiting:
-        read, run = _next_stage(waiting, reached, frames, unread)
+        read, run = _next_stage(waiting, reached, datasets, unread)
         passing = frozenset(
-            target for frame in read for target in frames[frame] if target not in run
+            target for dataset in read for target in datasets[dataset] if target not in run
         )
         targets = passing.union(*(reached[number] for number in run))
         stages.append(Stage(tuple(sorted(read)), tuple(sorted(run)), targets))
-        frames.append(targets)
-        unread = unread - read | {len(frames) - 1}
+        datasets.append(targets)
+        unread = unread - read | {len(datasets) - 1}
         waiting = [number for number in waiting if number not in run]
     return SinkPlan(sink, fronts, front_targets, tuple(stages), tuple(sorted(unread)))
 
@@ -166,13 +166,13 @@ def plan_of(units: Units, sink: Sink | None) -> SinkPlan:
 def _next_stage(
     waiting: list[int],
     reached: dict[int, frozenset[int]],
-    frames: list[frozenset[int]],
+    datasets: list[frozenset[int]],
     unread: set[int],
 ) -> tuple[set[int], set[int]]:
-    """The frames that the next stage reads, and the units that it runs on them.
+    """The datasets that the next stage reads, and the units that it runs on them.
 
     A unit may run once no waiting unit leads to it. Units are numbered in topological order, so the
-    first waiting unit always may. The stage also runs all other such units that its frames have
+    first waiting unit always may. The stage also runs all other such units that its datasets have
     rows for.
     """
     led_to: set[int] = set()
@@ -181,8 +181,8 @@ def _next_stage(
     ready = [number for number in waiting if number not in led_to]
     run, read = {ready[0]}, set[int]()
     while True:
-        more = {frame for frame in unread if frames[frame] & run}
-        targets = set[int]().union(*(frames[frame] for frame in more))
+        more = {dataset for dataset in unread if datasets[dataset] & run}
+        targets = set[int]().union(*(datasets[dataset] for dataset in more))
         also = {number for number in ready if number in targets} | run
         if more == read and also == run:
             return read, run

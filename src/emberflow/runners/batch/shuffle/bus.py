@@ -5,12 +5,12 @@ flow has an item for each word. So a row is a *chunk*: items for one unit whose 
 one *slice*. Spark needs to know only the slice: it distributes rows by it and puts the rows of one
 slice together. `sorting` sorts the items of a slice after the shuffle. ::
 
-    bucket    the unit that the items are for, and the slice's number: Spark hashes and sorts by it
+    lane      the unit that the items are for, and the slice's number: Spark hashes and sorts by it
     time      the time of the first item
     path      the rest of its place (`emberflow.rows.paths`)
     payload   the items: their hashes and times as arrays, their paths and payloads as lists
 
-Guarantees: all items of a unit whose keys have the same hash are in rows of one bucket. A row has
+Guarantees: all items of a unit whose keys have the same hash are in rows of one lane. A row has
 items of one unit only, so a pass can forward rows for other units without looking into them.
 
 There are many slices, so that each is a small part of a task's items and usually fits in memory.
@@ -32,10 +32,10 @@ import pyarrow as pa
 
 from emberflow.rows.codec import Column, column_of, decoded_column, joined_columns
 
-BUS_SCHEMA: Final = "bucket long, time long, path binary, payload binary"
+BUS_SCHEMA: Final = "lane long, time long, path binary, payload binary"
 _BUS: Final = pa.schema(
     [
-        pa.field("bucket", pa.int64()),
+        pa.field("lane", pa.int64()),
         pa.field("time", pa.int64()),
         pa.field("path", pa.binary()),
         pa.field("payload", pa.binary()),
@@ -71,44 +71,44 @@ class Spread:
     """How many partitions the next shuffle has, as far as is known here."""
 
     partitions: int = 1
-    #: Targets from this number on are not units but the ends of a backfill (`ends`). Their buckets
+    #: Targets from this number on are not units but the ends of a backfill (`ends`). Their lanes
     #: stay as they are, because the last shuffle has to tell them apart.
     ends_from: int | None = None
 
-    def buckets(self, target: int) -> Integers:
-        """The buckets of a unit, one for each slice."""
-        return _buckets(target, self.partitions)
+    def lanes(self, target: int) -> Integers:
+        """The lanes of a unit, one for each slice."""
+        return _lanes(target, self.partitions)
 
-    def slices(self, buckets: Integers) -> tuple[Integers, Integers]:
-        """The slice of each (unit number, key hash), and the bucket of each slice."""
-        ends = self._ends(buckets)
+    def slices(self, lanes: Integers) -> tuple[Integers, Integers]:
+        """The slice of each (unit number, key hash), and the lane of each slice."""
+        ends = self._ends(lanes)
         if ends is None or not ends.any():
-            return self._slices_of_units(buckets)
-        found, number = np.unique(buckets[ends], return_inverse=True)
+            return self._slices_of_units(lanes)
+        found, number = np.unique(lanes[ends], return_inverse=True)
         if ends.all():
             return number, found
-        slices = np.empty(len(buckets), np.int64)
-        slices[~ends], table = self._slices_of_units(buckets[~ends])
+        slices = np.empty(len(lanes), np.int64)
+        slices[~ends], table = self._slices_of_units(lanes[~ends])
         slices[ends] = len(table) + number
         return slices, np.concatenate((table, found))
 
-    def hashes(self, buckets: Integers) -> Integers:
-        """What the items of a bucket are sorted by, before their places. Ends have no keys: 0."""
-        ends = self._ends(buckets)
-        hashes = buckets & HASH_MASK
+    def hashes(self, lanes: Integers) -> Integers:
+        """What the items of a lane are sorted by, before their places. Ends have no keys: 0."""
+        ends = self._ends(lanes)
+        hashes = lanes & HASH_MASK
         return hashes if ends is None else np.where(ends, 0, hashes)
 
-    def _ends(self, buckets: Integers) -> Any:
-        return None if self.ends_from is None else buckets >> HASH_BITS >= self.ends_from
+    def _ends(self, lanes: Integers) -> Any:
+        return None if self.ends_from is None else lanes >> HASH_BITS >= self.ends_from
 
-    def _slices_of_units(self, buckets: Integers) -> tuple[Integers, Integers]:
-        targets, hashes = buckets >> HASH_BITS, buckets & HASH_MASK
+    def _slices_of_units(self, lanes: Integers) -> tuple[Integers, Integers]:
+        targets, hashes = lanes >> HASH_BITS, lanes & HASH_MASK
         first = int(targets[0])
         if (targets == first).all():
-            found = self.buckets(first)
+            found = self.lanes(first)
             return hashes % len(found), found
         units, number = np.unique(targets, return_inverse=True)
-        tables = [self.buckets(int(unit)) for unit in units]
+        tables = [self.lanes(int(unit)) for unit in units]
         return number * len(tables[0]) + hashes % len(tables[0]), np.concatenate(tables)
 
 
@@ -116,7 +116,7 @@ ANYWHERE: Final = Spread()
 
 
 @lru_cache(64)
-def _buckets(target: int, partitions: int) -> Integers:
+def _lanes(target: int, partitions: int) -> Integers:
     each = max(1, _SLICES // partitions)
     found: list[Integers] = []
     lacking = np.full(partitions, each)
@@ -196,7 +196,7 @@ class BusRows:
         self._clear()
 
     def _clear(self) -> None:
-        self._buckets: list[Integers] = []
+        self._lanes: list[Integers] = []
         self._times: list[Integers] = []
         self._paths: list[bytes] = []
         self._columns: list[Column] = []
@@ -204,12 +204,12 @@ class BusRows:
 
     def add(
         self,
-        buckets: Sequence[int],
+        lanes: Sequence[int],
         times: list[int],
         paths: list[bytes],
         payloads: list[Any],
     ) -> None:
-        """Add items. A bucket is a unit's number and a key's hash."""
+        """Add items. A lane is a unit's number and a key's hash."""
         if not times:
             return
         column = column_of(payloads)
@@ -217,7 +217,7 @@ class BusRows:
         self._items += len(times)
         self._bytes += column.size
         self.taken_bytes += column.size
-        self._buckets.append(np.array(buckets, np.int64))
+        self._lanes.append(np.array(lanes, np.int64))
         self._times.append(np.array(times, np.int64))
         self._paths += paths
         self._columns.append(column)
@@ -231,15 +231,15 @@ class BusRows:
             yield self._rows()
 
     def _rows(self) -> pa.RecordBatch:
-        buckets, times = np.concatenate(self._buckets), np.concatenate(self._times)
+        lanes, times = np.concatenate(self._lanes), np.concatenate(self._times)
         paths, columns = self._paths, self._columns
         per_item = self._bytes // self._items + 1
         self._clear()
-        slices, bucket_of = self._spread.slices(buckets)
-        if len(bucket_of) <= 1 << 16:
+        slices, lane_of = self._spread.slices(lanes)
+        if len(lane_of) <= 1 << 16:
             slices = slices.astype(np.uint16)  # numpy sorts these by radix
         order = np.argsort(slices, kind="stable")
-        slices, hashes, times = slices[order], self._spread.hashes(buckets[order]), times[order]
+        slices, hashes, times = slices[order], self._spread.hashes(lanes[order]), times[order]
         numbers = order.tolist()
         kind, payloads = joined_columns(columns)
         payloads, paths = _picked(payloads, numbers), _picked(paths, numbers)
@@ -255,7 +255,7 @@ class BusRows:
             chunks.append(chunk(hashes[start:end], times[start:end], some, kind, them))
             end = start
         chunks.reverse()
-        return _batch_of(bucket_of[slices[starts]], times[starts], first_paths, chunks)
+        return _batch_of(lane_of[slices[starts]], times[starts], first_paths, chunks)
 
 
 def _batch_of(*columns: Any) -> pa.RecordBatch:
