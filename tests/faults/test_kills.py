@@ -1,8 +1,9 @@
 """Processes killed at random moments: the sinks hold exactly the reference's bytes.
 
-Python workers, the sink's database server and the driver are killed; and a worker that is only
-stopped, is given up, and comes back to find itself fenced. The JVM of an executor is killed here in
-`make soak`, and on every run in `tests/spark/test_clusters.py`, where there is a cluster anyway.
+Python workers and the sink's database server are killed; and a worker that is only stopped, is given
+up, and comes back to find itself fenced. In `make soak` the driver and the JVMs of executors are killed
+too. On every run they are killed where they are needed anyway: drivers in `test_structured` and
+`test_kafka_killed`, an executor in `test_clusters`.
 """
 
 from __future__ import annotations
@@ -270,13 +271,14 @@ class Program:
 
 
 @pytest.mark.early
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it; every run kills drivers of other tests")
 def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path) -> None:
     """Only the driver's own process: its JVM and workers have to notice by themselves."""
     dice = Random(f"driver {FAULTS_ROUND}")
-    count = 400 if SOAK else 200
+    count = 400
     programs: list[Program] = []
     try:
-        for _ in range(5 if SOAK else 1):
+        for _ in range(5):
             program = Program("local[2]", tmp_path, count, 40)
             programs.append(program)
             assert program.line()[:1] == ["running"]
@@ -299,10 +301,10 @@ def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path)
 def test_executors_are_killed(tmp_path: Path) -> None:
     """The JVM of an executor of a local cluster, with the Python worker that it runs."""
     dice = Random(f"executors {FAULTS_ROUND}")
-    count = 500 if SOAK else 250
+    count = 500
     program = Program("local-cluster[2,1,512]", tmp_path, count, 40)
     try:
-        for _ in range(4 if SOAK else 1):
+        for _ in range(4):
             line = program.line()
             assert line[:1] == ["running"], (tmp_path / "log").read_text()[-3_000:]
             time.sleep(dice.uniform(0.1, 1.0))

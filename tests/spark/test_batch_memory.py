@@ -1,7 +1,8 @@
 """A state and a history much larger than a task's memory pass through a batch.
 
 Spark itself sets the limit (`spark.executor.pyspark.memory`): a worker that needs more gets a
-MemoryError. The test also checks that holding the whole state at once fails in such a worker.
+MemoryError. The test also checks that holding the whole state at once fails in such a worker. It moves
+gigabytes, so `make soak` has it; on every run `test_batch` measures how much a task holds.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import SOAK
+
 #: One group, so that the program runs once.
 pytestmark = [
     pytest.mark.early,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("batch memory"),
+    pytest.mark.skipif(not SOAK, reason="moves gigabytes, and `make soak` has it"),
 ]
 
 ROOT = Path(__file__).parents[2]
