@@ -14,9 +14,9 @@ unexport SPARK_HOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 # Most JVMs of the tests end before it pays to compile what they run twice.
 BRIEF_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
-# Three processes, for two cores: one has a Spark session for batch, one has another for live queries,
-# the third has all else; see tests/conftest.py. A test that waits does not idle a core.
-PYTEST_ARGS ?= -n 3 --dist loadgroup
+# Four processes, for two cores: three have a Spark session each, the fourth has all else; see
+# tests/conftest.py. Tests that wait do not idle a core.
+PYTEST_ARGS ?= -n 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-batch bench-kafka native soak lock clean

@@ -1,8 +1,9 @@
 """Spark sessions and Kafka brokers that tests share, and which process runs which test.
 
-`make test` has three processes for two cores, so that a test that waits does not idle a core. Two of
-them have a Spark session each: one for batch, one for live queries. The third has everything else;
-whichever of the first two is done helps it. The tests that take longest are begun first.
+`make test` has four processes for two cores, so that tests that wait do not idle a core. Three of them
+have a Spark session each: one for batch, one for live queries, one for live queries that lose processes,
+which wait most. The fourth has everything else; whoever is done helps it. The tests that take longest
+are begun first.
 """
 
 from __future__ import annotations
@@ -40,9 +41,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # process, and so with one session. A test has one group at most: xdist would join the names.
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            group = "batch" if item.path.stem in BATCH else "live"
-            item.add_marker(pytest.mark.xdist_group(group))
+            item.add_marker(pytest.mark.xdist_group(session_of(item.path)))
     items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+
+def session_of(path: Path) -> str:
+    """Which session the tests of a file share."""
+    if path.stem in BATCH:
+        return "batch"
+    return "faults" if path.parent.name == "faults" else "live"
 
 
 @pytest.fixture(scope="session")
