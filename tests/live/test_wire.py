@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import socket as plain_sockets
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,7 +13,14 @@ from typing import Any
 import pytest
 import zmq
 
-from emberflow.runners.live.wire.sockets import RunKeys, Wire, WireError
+from emberflow.runners.live.wire.sockets import (
+    HANDSHAKE_MS_MAX,
+    PART_BYTES_MAX,
+    STRANGERS_MAX,
+    RunKeys,
+    Wire,
+    WireError,
+)
 
 SOON_MS = 5_000
 NEVER_MS = 400
@@ -42,11 +50,38 @@ def test_what_is_sent_arrives_in_order(
     peer = Wire(keys, incarnation=7)
     pushing = peer.connected(zmq.PUSH, address)
     for number in range(100):
-        pushing.send(peer.encode(b"F", (number, "payload")))
+        pushing.send_multipart(peer.envelope(3, number, [peer.encode(b"F", (number, "payload"))]))
     for number in range(100):
-        assert arrives(listening, SOON_MS)
-        assert wire.decode(listening.recv()) == (b"F", (number, "payload"))
+        assert next_of(wire, listening) == (3, number, [(b"F", (number, "payload"))])
     peer.close()
+
+
+def test_what_is_too_large_for_one_part_travels_in_several(
+    keys: RunKeys, server: tuple[Wire, zmq.Socket[bytes], str]
+) -> None:
+    wire, listening, address = server
+    peer = Wire(keys, incarnation=7)
+    pushing = peer.connected(zmq.PUSH, address)
+    for size in (PART_BYTES_MAX - 100, PART_BYTES_MAX, 3 * PART_BYTES_MAX + 17):
+        payload = os.urandom(size)
+        parts = peer.envelope(0, 0, [peer.encode(b"F", payload)])
+        assert all(len(part) <= PART_BYTES_MAX for part in parts)
+        pushing.send_multipart(parts)
+        assert next_of(wire, listening) == (0, 0, [(b"F", payload)])
+    peer.close()
+
+
+def next_of(wire: Wire, listening: zmq.Socket[bytes]) -> tuple[int, int, list[tuple[bytes, Any]]]:
+    assert arrives(listening, SOON_MS)
+    envelope = wire.opened(listening.recv_multipart())
+    assert envelope is not None
+    return envelope.link, envelope.number, list(wire.decoded(envelope.content))
+
+
+def read(wire: Wire, whole: bytes) -> list[tuple[bytes, Any]]:
+    envelope = wire.opened([whole])
+    assert envelope is not None
+    return list(wire.decoded(envelope.content))
 
 
 class Bomb:
@@ -78,7 +113,7 @@ def test_a_stranger_is_not_heard(
     peer = Wire(given[stranger], incarnation=7)
     pushing = peer.connected(zmq.PUSH, address)
     pushing.linger = 0
-    pushing.send(peer.encode(b"F", Bomb()))
+    pushing.send_multipart(peer.envelope(0, 0, [peer.encode(b"F", Bomb())]))
     assert not arrives(listening, NEVER_MS)
     peer.close()
 
@@ -92,18 +127,75 @@ def test_garbage_on_the_port_reaches_nobody_and_harms_nobody(
         raw.sendall(os.urandom(4_096))
     assert not arrives(listening, NEVER_MS)
     peer = Wire(keys, incarnation=7)
-    peer.connected(zmq.PUSH, address).send(peer.encode(b"F", "still here"))
-    assert arrives(listening, SOON_MS)
-    assert wire.decode(listening.recv()) == (b"F", "still here")
+    sent = peer.envelope(0, 0, [peer.encode(b"F", "still here")])
+    peer.connected(zmq.PUSH, address).send_multipart(sent)
+    assert next_of(wire, listening) == (0, 0, [(b"F", "still here")])
     peer.close()
+
+
+#: The greeting of ZeroMQ's protocol, with which every connection begins; this one is for CURVE.
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+
+
+def test_a_stranger_cannot_make_us_allocate(
+    server: tuple[Wire, zmq.Socket[bytes], str],
+) -> None:
+    """It announces a command of half a gigabyte in the middle of the handshake."""
+    _, _, address = server
+    host, port = address.removeprefix("tcp://").split(":")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sent = 0
+
+    def send_on() -> None:
+        nonlocal sent
+        while sent < 512 << 20:
+            sent += raw.send(bytes(1 << 16))
+
+    with plain_sockets.create_connection((host, int(port)), timeout=10) as raw:
+        raw.sendall(GREETING + b"\x06" + (512 << 20).to_bytes(8, "big"))
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            send_on()
+    assert sent < 64 << 20, "it was cut off long before"
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 64 << 10, "kilobytes"
+
+
+def test_strangers_cannot_hold_all_connections(
+    keys: RunKeys, server: tuple[Wire, zmq.Socket[bytes], str]
+) -> None:
+    """Each says nothing and waits. Those beyond a number are turned away, and peers get in."""
+    wire, listening, address = server
+    host, port = address.removeprefix("tcp://").split(":")
+    strangers: list[plain_sockets.socket] = []
+    try:
+        strangers += [
+            plain_sockets.create_connection((host, int(port)), timeout=10)
+            for _ in range(3 * STRANGERS_MAX)
+        ]
+        # Of the last one the greeting is read, and then the end: it was turned away.
+        strangers[-1].settimeout(SOON_MS / 1_000)
+        with suppress(ConnectionResetError):
+            while strangers[-1].recv(1_024):
+                pass
+        peer = Wire(keys, incarnation=7)
+        sent = peer.envelope(0, 0, [peer.encode(b"F", "let in")])
+        peer.connected(zmq.PUSH, address).send_multipart(sent)
+        assert arrives(listening, 4 * HANDSHAKE_MS_MAX)
+        assert next_of(wire, listening) == (0, 0, [(b"F", "let in")])
+        peer.close()
+    finally:
+        for stranger in strangers:
+            stranger.close()
 
 
 def test_a_message_of_another_incarnation_is_dropped_unread(keys: RunKeys) -> None:
     now, before = Wire(keys, incarnation=8), Wire(keys, incarnation=7)
     try:
-        message = before.encode(b"F", "late")
-        assert now.decode(message[:-1] + b"\xff") is None, "not even looked at"
-        assert before.decode(message) == (b"F", "late")
+        [message] = before.envelope(0, 0, [before.encode(b"F", "late")])
+        assert now.opened([message]) is None
+        envelope = before.opened([message])
+        assert envelope is not None
+        assert list(before.decoded(envelope.content)) == [(b"F", "late")]
     finally:
         now.close()
         before.close()
@@ -111,13 +203,14 @@ def test_a_message_of_another_incarnation_is_dropped_unread(keys: RunKeys) -> No
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_several_messages_in_one_are_told_apart_again(count: int, keys: RunKeys) -> None:
-    wire, before = Wire(keys, incarnation=7), Wire(keys, incarnation=6)
+    wire = Wire(keys, incarnation=7)
     try:
         words = [(bytes([65 + number]), ["word", b"&" * number]) for number in range(count)]
-        message = wire.together([wire.encode(*word) for word in words])
+        [whole] = wire.envelope(0, 0, [wire.encode(*word) for word in words])
+        envelope = wire.opened([whole])
+        assert envelope is not None
+        message = envelope.content
         assert list(wire.decoded(message)) == words
-        late = before.together([before.encode(*word) for word in words])
-        assert list(wire.decoded(late)) == []
         for length in range(len(message)):
             told: list[Any] = []
             with suppress(WireError):  # the data ends within a message
@@ -126,7 +219,6 @@ def test_several_messages_in_one_are_told_apart_again(count: int, keys: RunKeys)
             assert len(told) < count
     finally:
         wire.close()
-        before.close()
 
 
 @pytest.mark.parametrize("garbled", [b"", b"short", None])
@@ -135,9 +227,10 @@ def test_a_garbled_message_of_a_peer_is_an_error_that_says_so(
 ) -> None:
     wire = Wire(keys, incarnation=7)
     try:
-        message = wire.encode(b"F", ["payload"])[:-3] if garbled is None else garbled
+        [whole] = wire.envelope(0, 0, [wire.encode(b"F", ["payload"])])
+        message = whole[:-3] if garbled is None else garbled
         with pytest.raises(WireError, match="message"):
-            wire.decode(message)
+            read(wire, bytes(message))
     finally:
         wire.close()
 

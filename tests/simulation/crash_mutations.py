@@ -25,6 +25,7 @@ from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.simulation import Faults, Options
+from emberflow.runners.simulation import network as network_module
 from emberflow.runners.simulation import processes as processes_module
 from emberflow.runners.simulation import recovery as recovery_module
 from emberflow.runners.simulation import storage as storage_module
@@ -263,6 +264,32 @@ def both(
             second.faults, arrival=first.faults.arrival, skew_ticks_max=first.faults.skew_ticks_max
         )
         yield replace(second, faults=faults)
+
+
+# --- Connections ---------------------------------------------------------------------------------
+
+
+def breaking() -> Iterable[CrashCase]:
+    """Connections break under load, and it takes long until anybody notices."""
+    for case in seeds():
+        yield case.with_faults(breaks=1.0, crashes=4, crash_events_max=100, restart_ticks_max=200)
+
+
+@mutation(rf"{CONTENT}|{WITHIN}|{STUCK}|InternalError", cases=breaking)
+def take_what_comes_behind_a_gap(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(network_module, "takes_behind_a_gap", lambda: True)
+
+
+@mutation(STUCK, cases=breaking)
+def do_not_notice_that_a_connection_broke(patch: pytest.MonkeyPatch) -> None:
+    """The last messages of a link are lost, and nothing comes behind them to show the gap."""
+    hears = Driver.hears_of_death
+
+    def deaf(self: Driver, life: recovery_module.Life) -> Callable[[], None]:
+        broke = all(process.alive for process in life.processes)
+        return (lambda: None) if broke else hears(self, life)
+
+    patch.setattr(Driver, "hears_of_death", deaf)
 
 
 # --- Logs of fronts --------------------------------------------------------------------------------

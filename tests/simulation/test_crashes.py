@@ -1,6 +1,6 @@
 """Crashes at random: whoever dies when, every sink ends up with what the reference has.
 
-Workers and the driver crash, cuts are abandoned or torn, sinks' answers get lost, replaced
+Workers and the driver crash, connections break, cuts are abandoned or torn, sinks' answers get lost, replaced
 processes linger, clocks are off. For more seeds, ``make soak``. A failing seed shows how to
 reproduce it.
 """
@@ -35,6 +35,7 @@ def test_the_sinks_have_what_the_reference_has(first: int) -> None:
     assert happened["restored rows"] > 50
     assert happened["increments"] > 20
     assert happened["refused bundles"] > 20
+    assert happened["lost messages"] > 15
 
 
 def what_happened(simulation: CrashSimulation) -> Counter[str]:
@@ -48,6 +49,7 @@ def what_happened(simulation: CrashSimulation) -> Counter[str]:
             "increments": sum(manifest.parent is not None for manifest in manifests),
             "cuts passed over": simulation.storage.cuts.passed_over,
             "refused bundles": sum(life.fenced for life in lives),
+            "lost messages": simulation.messages_lost,
             "other numbers of workers": len({life.workers for life in lives}) - 1,
         }
     )

@@ -83,7 +83,8 @@ class Socket:
     def _elements(self, connection: socket.socket, number: int) -> Iterator[Element | None]:
         lines_of = self._lines
         previous: int | None = None
-        rest = b""
+        begun: list[bytes] = []  # of a line whose newline has not come
+        begun_bytes = 0
 
         def where() -> str:
             return f"fronts.Socket: {self._host}:{self._port}, line {number + 1} since it began,"
@@ -92,7 +93,13 @@ class Socket:
             if chunk is None:
                 yield None
                 continue
-            *lines, rest = (rest + chunk).split(b"\n")
+            first, *others = chunk.split(b"\n")
+            begun.append(first)
+            begun_bytes += len(first)
+            lines: list[bytes] = []
+            if others:
+                lines = [b"".join(begun), *others[:-1]]
+                begun, begun_bytes = [others[-1]], len(others[-1])
             for line in lines:
                 if lines_of.is_element(line):
                     try:
@@ -102,14 +109,14 @@ class Socket:
                         payload, time = lines_of.malformed(line, error), None
                     yield Element(number, payload, time)
                 number += 1
-            if len(rest) > LINE_BYTES_MAX:
+            if begun_bytes > LINE_BYTES_MAX:
                 raise InputError(f"{where()} is longer than {LINE_BYTES_MAX} bytes.")
             if not lines:
                 yield None
-        if rest:
+        if begun_bytes:
             raise InputError(
                 f"{where()} has no newline at its end, and the server closed the connection: "
-                f"{rest[:100]!r}. Only lines that end in a newline are elements."
+                f"{b''.join(begun)[:100]!r}. Only lines that end in a newline are elements."
             )
 
     def _received(self, connection: socket.socket) -> bytes | None:

@@ -111,6 +111,12 @@ class Acker:
         """How many global times are not known to be done."""
         return len(self._anywhere) + sum(len(table) for table in self._ranges)
 
+    def least_in_flight(self) -> Place | None:
+        """The least entry, if nothing but it holds the minimal time back."""
+        ranges = [table.minimum() for table in self._ranges]
+        least: Place = min(self._anywhere.minimum(), *ranges)
+        return least if least < min(self.reports.values(), default=AFTER_ALL) else None
+
     def receive(self, ack: Ack) -> Progress:
         self.acks += 1
         self._heard[ack.worker] = ack.number

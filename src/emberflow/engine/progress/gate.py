@@ -1,7 +1,7 @@
 """The gate of a front: credits, and the promise that the front reports.
 
-What is guaranteed: **a front has at most ``credit`` elements at or above the minimal time.** So whatever
-is in flight, in buckets or at barriers stems from at most ``credit`` elements of each front: a front
+What is guaranteed: **a front has at most ``credit`` elements at or above the minimal time**, and where
+their sizes are given, no further one once they have ``credit_bytes``. So whatever is in flight, in buckets or at barriers stems from at most ``credit`` elements of each front: a front
 far ahead of another waits, with its elements still in its source, and memory is bounded. When the
 minimal time passes elements, their credits come back. A front cannot wait for ever: the one that holds
 the minimal time back has none of its elements unfinished for long, and its own credits come back as
@@ -16,6 +16,7 @@ one that is done: a restored run reads on behind it.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
@@ -36,9 +37,19 @@ class Gate:
     (1, (5, 0), (4, 1))
     """
 
-    __slots__ = ("_credit", "_open", "_open_count", "front", "position", "promise", "reached")
+    __slots__ = (
+        "_credit",
+        "_credit_bytes",
+        "_open",
+        "_open_bytes",
+        "_open_count",
+        "front",
+        "position",
+        "promise",
+        "reached",
+    )
 
-    def __init__(self, *, front: int, credit: int) -> None:
+    def __init__(self, *, front: int, credit: int, credit_bytes: int = sys.maxsize) -> None:
         if credit < 1:
             raise ValueError(f"a front needs a credit of at least 1, got {credit}")
         self.front = front
@@ -46,16 +57,26 @@ class Gate:
         #: The least moment above all that was emitted.
         self.reached: Moment = self.promise
         self._credit = credit
+        self._credit_bytes = credit_bytes
         #: The position of the last element below the minimal time, if positions are given.
         self.position: Any = None
-        #: Times and positions of elements that are not done yet, in the batches in which they came.
-        self._open: deque[tuple[Sequence[int], Sequence[Any] | None]] = deque()
+        #: Times, positions and bytes of elements that are not done yet, in the batches in which they
+        #: came.
+        self._open: deque[tuple[Sequence[int], Sequence[Any] | None, int]] = deque()
         self._open_count = 0
+        self._open_bytes = 0
 
     @property
     def credits(self) -> int:
         """How many elements may be emitted now."""
+        if self._open_bytes >= self._credit_bytes:
+            return 0
         return self._credit - self._open_count
+
+    @property
+    def bytes_left(self) -> int:
+        """How many bytes they may have together. A single element may have more."""
+        return self._credit_bytes - self._open_bytes
 
     def emitted(self, time: int) -> None:
         if (time, self.front) < self.promise:
@@ -65,10 +86,16 @@ class Gate:
             )
         self.emitted_all((time,))
 
-    def emitted_all(self, times: Sequence[int], positions: Sequence[Any] | None = None) -> None:
-        """Several at once. The caller has checked that they are in order and not below the promise."""
-        self._open.append((times, positions))
+    def emitted_all(
+        self, times: Sequence[int], positions: Sequence[Any] | None = None, size: int = 0
+    ) -> None:
+        """Several at once, of so many bytes in all.
+
+        The caller has checked that they are in order and not below the promise.
+        """
+        self._open.append((times, positions, size))
         self._open_count += len(times)
+        self._open_bytes += size
         self.promise = (times[-1] + 1, self.front)
         self.reached = (times[-1], self.front + 1)
 
@@ -84,13 +111,16 @@ class Gate:
         waiting = self._open
         least = least_time(moment, self.front)
         while waiting and waiting[0][0][0] < least:
-            times, positions = waiting.popleft()
+            times, positions, size = waiting.popleft()
             done = len(times) if times[-1] < least else bisect_left(times, least)
+            size_done = size * done // len(times)
             self._open_count -= done
+            self._open_bytes -= size_done
             if positions is not None:
                 self.position = positions[done - 1]
             if done < len(times):
-                waiting.appendleft((times[done:], positions and positions[done:]))
+                rest = (times[done:], positions and positions[done:], size - size_done)
+                waiting.appendleft(rest)
                 return
 
 

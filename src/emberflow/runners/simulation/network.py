@@ -1,8 +1,12 @@
-"""Virtual time, and FIFO links with random delays. The same seed gives the same run."""
+"""Virtual time, and FIFO links with random delays. The same seed gives the same run.
+
+Links number their messages, as those of live queries do. A connection that breaks loses some of what is
+on it. The receiver takes nothing behind the gap (`takes_behind_a_gap`), and the breaker is told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from heapq import heappop, heappush
 from operator import itemgetter
 from random import Random
@@ -19,6 +23,11 @@ class DoesNotDrainError(Exception):
     """The network has calmed down, and yet events keep causing events."""
 
 
+def takes_behind_a_gap() -> bool:
+    """Whether a receiver processes what comes after something that was lost. It must not."""
+    return False
+
+
 class Network:
     """A queue of future events. Draws all randomness of a simulation, in the order of events."""
 
@@ -30,6 +39,10 @@ class Network:
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._number = 0
         self._arrival_last: dict[tuple[str, str], int] = {}
+        #: By link: how many messages were sent, how many have arrived, and which were lost.
+        self._sent: dict[tuple[str, str], int] = {}
+        self._arrived: dict[tuple[str, str], int] = {}
+        self._lost: dict[tuple[str, str], range] = {}
         self._slow: dict[object, bool] = {}
         self._interruptions: list[tuple[int, Callable[[], None]]] = []
         self._digest = xxh3_64()
@@ -62,7 +75,27 @@ class Network:
         link = (source, target)
         arrival = max(self.now + delay, self._arrival_last.get(link, 0))
         self._arrival_last[link] = arrival
-        self.later(arrival - self.now, action)
+        number = self._sent[link] = self._sent.get(link, 0) + 1
+        self.later(arrival - self.now, lambda: self._arrive(link, number, action))
+
+    def _arrive(self, link: tuple[str, str], number: int, action: Callable[[], None]) -> None:
+        self._arrived[link] = number
+        lost = self._lost.get(link)
+        if lost is None or number < lost.start or (number >= lost.stop and takes_behind_a_gap()):
+            action()
+
+    def break_link(self, link: tuple[str, str], random: Random) -> int:
+        """Lose some of the messages that are on a link, up to the last; returns how many."""
+        arrived, sent = self._arrived.get(link, 0), self._sent[link]
+        self._lost[link] = range(random.randint(arrived, max(arrived, sent - 1)) + 1, sent + 1)
+        self.note("broken", link, self._lost[link])
+        return len(self._lost[link])
+
+    def links_of(self, names: Collection[str]) -> list[tuple[str, str]]:
+        """The links between these processes, only those with something on them if there are any."""
+        links = sorted(link for link in self._sent if link[0] in names and link[1] in names)
+        loaded = [link for link in links if self._sent[link] > self._arrived.get(link, 0)]
+        return loaded or links
 
     def ticks(self, most: int) -> int:
         return 1 if self.calm else self._random.randint(1, most)

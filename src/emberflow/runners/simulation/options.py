@@ -100,6 +100,8 @@ class Faults:
     #: Indexes of the fronts that assign arrival times, and how far off their clocks may be.
     arrival: frozenset[int] = frozenset()
     skew_ticks_max: int = 100
+    #: The probability that a connection breaks where otherwise a process would crash.
+    breaks: float = 0.0
 
     @classmethod
     def drawn(cls, seed: int, *, crashes: int, arrival: frozenset[int] = frozenset()) -> Faults:
@@ -129,4 +131,5 @@ class Faults:
             retry_ticks=random.choice((50, 400)),
             arrival=arrival,
             skew_ticks_max=random.choice((0, 20, 500)),
+            breaks=random.choice((0.0, 0.3, 1.0)),
         )

@@ -12,6 +12,7 @@ number of crashes is limited and the network becomes calm; from then on the run 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from random import Random
 from typing import Any
 
 from emberflow.engine.layout import Layout
@@ -68,6 +69,9 @@ class CrashSimulation:
         self.driver: Driver | None = None
         self.failure: Exception | None = None
         self._crashes_left = faults.crashes
+        self._breaks = Random(f"emberflow breaks {options.seed}")
+        #: Messages that were on connections when they broke.
+        self.messages_lost = 0
 
     def run(self, elements: Iterable[tuple[Moment, Front, Any]]) -> SimulationResult:
         self.sources = sources_of(list(self.graph.fronts.values()), list(elements))
@@ -125,7 +129,9 @@ class CrashSimulation:
         network, faults = self.network, self.faults
         if self.failure is not None:
             return
-        if self.driver is not None and network.chance(faults.driver):
+        if self.driver is not None and self._breaks.random() < faults.breaks:
+            self._break_a_connection(self.driver)
+        elif self.driver is not None and network.chance(faults.driver):
             if network.chance(faults.lingers):  # it may still commit its open cut
                 network.later(network.count(faults.linger_ticks_max), self.driver.kill)
             else:
@@ -143,6 +149,15 @@ class CrashSimulation:
             network.later(network.ticks(faults.restart_ticks_max), self.driver.hears_of_death(life))
         self._tear()
         self._plan_a_crash()
+
+    def _break_a_connection(self, driver: Driver) -> None:
+        """Between two processes of the newest life. Someone notices: by a gap, or by connecting anew."""
+        network, life = self.network, self.lives[-1]
+        names = {f"driver for {life.number}", *(process.name for process in life.processes)}
+        links = network.links_of(names)
+        if links:
+            self.messages_lost += network.break_link(self._breaks.choice(links), self._breaks)
+            network.later(network.ticks(self.faults.restart_ticks_max), driver.hears_of_death(life))
 
     def _tear(self) -> None:
         """The part written last may turn out not to be on the disk, although the write succeeded."""

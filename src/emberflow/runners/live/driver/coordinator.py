@@ -22,6 +22,8 @@ What depends on the ordering of the query is in the strategy that it is given (`
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -37,12 +39,16 @@ from emberflow.graph.nodes import Graph
 from emberflow.runners.diversion import sink_partitions
 from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddress
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts
+from emberflow.runners.live.driver.link import PIGGYBACK_SECONDS, WorkerLink
 from emberflow.runners.live.driver.progress import Latencies
+from emberflow.runners.live.driver.watchdog import Watchdog
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.codec import unpacked_bundle
+from emberflow.runners.live.wire.links import UNNUMBERED, LinkError, Receiver, received_parts
 from emberflow.runners.live.wire.plan import WorkerNews, feeding_workers, front_indices
 from emberflow.runners.live.wire.questions import Questions
 from emberflow.runners.live.wire.sockets import RunKeys, Wire
+from emberflow.runners.live.worker.memory import SLOW_FROM
 from emberflow.sinks.protocol import sink_contract
 from emberflow.sinks.writer import WriterThread
 
@@ -50,10 +56,12 @@ _POLL_MS = 5
 _MEETING_SECONDS_MAX = 120.0
 _SILENCE_SECONDS_MAX = 8.0
 _HEARTBEAT_SECONDS = 1.0
-#: Low-priority messages are piggybacked; sent alone after this time.
-_PIGGYBACK_SECONDS = 0.004
 _JOIN_SECONDS = 5.0
+_WARNING_SECONDS = 30.0
 _MESSAGES_A_ROUND = 1_000
+
+
+_log = logging.getLogger("emberflow")
 
 
 class WorkersMissingError(EmberflowError):
@@ -103,21 +111,25 @@ class Coordinator:
         # Sinks that cannot be opened raise before there is a socket or a thread to be left behind.
         self._wire = Wire(keys, incarnation)
         try:
-            self._socket, own = self._wire.listening(zmq.ROUTER, place.listens_on, place.port)
+            # Each worker has two connections: one for its loop, one for its heartbeat.
+            self._socket, own = self._wire.listening(
+                zmq.ROUTER, place.listens_on, place.port, peers=2 * workers
+            )
         except zmq.ZMQError as error:
             self._wire.close()
             raise ClusterError(
                 f"the coordinator cannot listen on {place.listens_on}, port {place.port or 'any'}: "
                 f"{error}. Set .option('coordinatorHost', ...) to an address of this machine."
             ) from error
+        self._socket.router_mandatory = True  # raise where a message would be dropped
         self.address = f"tcp://{place.reached_at}:{own.rpartition(':')[2]}"
         #: By sink partition: the worker that holds its barrier and waits for it to be stored.
-        self._storing: dict[tuple[str, int], bytes] = {}
-        self._identities: dict[int, bytes] = {}
-        #: By worker: the messages that go out at the end of the turn.
-        self._outgoing: dict[bytes, list[bytes]] = {}
-        #: Low-priority messages to be piggybacked on those, and since when they wait.
-        self._waiting: dict[bytes, tuple[float, list[bytes]]] = {}
+        self._storing: dict[tuple[str, int], int] = {}
+        self._receiver = Receiver(self._wire, "the driver")
+        self._watchdog = Watchdog(workers)
+        self._warns_again_at = 0.0
+        #: By worker, and by the address that ZeroMQ gave it.
+        self._links: dict[int, WorkerLink] = {}
         self._addresses: dict[int, str] = {}
         self._heard_at: dict[int, float] = {}
         self._progress_sent: Progress | None = None
@@ -191,7 +203,8 @@ class Coordinator:
         finally:
             self.questions.end()
             self._send_all(protocol.QUIT, None)
-            self._flush()
+            with contextlib.suppress(LinkError):  # of workers that are gone
+                self._flush()
             for writer in self._writers.values():
                 writer.close(_JOIN_SECONDS)
             if self.committer is not None:
@@ -206,57 +219,83 @@ class Coordinator:
             return
         self.questions.bell.heard_in(ready)
         for _ in range(_MESSAGES_A_ROUND):
-            try:
-                identity, message = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            received = received_parts(self._socket)
+            if received is None:
                 return
-            for kind, body in self._wire.decoded(message):
-                self._handle(identity, kind, body)
+            identity, *parts = received
+            envelope = self._receiver.opened(parts)
+            if envelope is None:
+                continue
+            if envelope.number != UNNUMBERED:
+                self._check_identity(envelope.link, identity)
+            for kind, body in self._wire.decoded(envelope.content):
+                self._handle(envelope.link, kind, body)
 
-    def _handle(self, identity: bytes, kind: bytes, body: Any) -> None:
+    def _check_identity(self, worker: int, identity: bytes) -> None:
+        """A worker that has connected anew has another identity, and lost what was sent to the old."""
+        link = self._links.get(worker)
+        if link is None:
+            self._links[worker] = WorkerLink(self._wire, self._socket, worker, identity)
+        elif link.identity != identity:
+            link.identity = identity  # to which it can be told to quit
+            raise LinkError(f"the connection of worker {worker} to the driver broke")
+
+    def _handle(self, worker: int, kind: bytes, body: Any) -> None:
         if kind == protocol.ACK:
             self._acker.receive(body)
             self._heard_at[body.worker] = time.monotonic()
         elif kind == protocol.ANSWERS:
             self._ask(self.questions.heard(body))
         elif kind == protocol.SETTLED:
-            worker, settled = body
-            self._settled_of[worker] = settled
+            self._settled_of[worker] = body
         elif kind == protocol.CAPTURED:
             assert self.committer is not None
             self.committer.captured(body)
         elif kind == protocol.PAUSED:
-            self._strategy.paused(body)
+            self._strategy.paused(worker)
         elif kind == protocol.NEWS:
             self._keep(body)
         elif kind == protocol.BUNDLE:
             bundle = unpacked_bundle(body)
             self._writers[bundle.sink, bundle.partition].store(bundle)
-            self._storing[bundle.sink, bundle.partition] = identity
+            self._storing[bundle.sink, bundle.partition] = worker
         elif kind == protocol.HELLO:
-            self._meet(identity, *body)
+            self._meet(worker, *body)
         elif kind == protocol.READY:
-            self._note_ready(*body)
+            self._note_ready(worker, body)
         elif kind == protocol.DONE:
-            self._done.add(body[0])
-            self._keep(body[1])
+            self._done.add(worker)
+            self._keep(body)
         elif kind == protocol.BEAT:
-            self._heard_at[body] = time.monotonic()
+            self._heard_at[worker] = time.monotonic()
         elif kind == protocol.FAILED:
             self.fail(body)
 
     def _keep(self, news: WorkerNews) -> None:
         self.news[news.worker] = news
+        self._watchdog.hear(news)
+        self._warn_of_memory(news)
         self._heard_at[news.worker] = time.monotonic()
         self.latencies.note(news.latencies_ms)
 
-    def _meet(self, identity: bytes, worker: int, fingerprint: int, address: str) -> None:
+    def _warn_of_memory(self, news: WorkerNews) -> None:
+        now = time.monotonic()
+        if news.memory >= SLOW_FROM and now >= self._warns_again_at:
+            self._warns_again_at = now + _WARNING_SECONDS
+            _log.warning(
+                "worker %d (process %d) has %.0f%% of its memory in use, so its fronts are slowed "
+                "down. Give it more memory, or the query more workers.",
+                news.worker,
+                news.pid,
+                100 * news.memory,
+            )
+
+    def _meet(self, worker: int, fingerprint: int, address: str) -> None:
         if fingerprint != self._graph.fingerprint:
             raise MismatchError(
                 f"worker {worker} has a flow of fingerprint {fingerprint:#x}, the driver one of "
                 f"{self._graph.fingerprint:#x}. Do executors import another version of the flow?"
             )
-        self._identities[worker] = identity
         self._addresses[worker] = address
         self._heard_at[worker] = time.monotonic()
         if len(self._addresses) == self._workers:
@@ -282,9 +321,9 @@ class Coordinator:
         return {key: last for key, last in lasts.items() if last is not None}
 
     def _store(self) -> None:
-        for partition, identity in list(self._storing.items()):
+        for partition, worker in self._storing.items():
             if bundles := self._writers[partition].stored():
-                self._send_later(identity, protocol.STORED, (partition, bundles))
+                self._send_later(worker, protocol.STORED, (partition, bundles))
 
     def _advance(self, seconds: float) -> None:
         if self.phase == "meeting":
@@ -296,6 +335,7 @@ class Coordinator:
                 )
             return
         self._check_silence()
+        self._watchdog.look(time.monotonic(), self._acker.least_in_flight())
         self._send_progress()
         if self.phase == "restoring":
             return
@@ -365,7 +405,7 @@ class Coordinator:
         if sent is not None and progress.turn == sent.turn:
             waits = _HEARTBEAT_SECONDS
             if progress.ranges != sent.ranges:
-                waits = 0.0 if at_once else _PIGGYBACK_SECONDS
+                waits = 0.0 if at_once else PIGGYBACK_SECONDS
             if now - self._progress_sent_at < waits:
                 return
         self._progress_sent, self._progress_sent_at = progress, now
@@ -379,7 +419,7 @@ class Coordinator:
         for worker, message in messages:
             by_worker.setdefault(worker, []).append(message)
         for worker, own in by_worker.items():
-            self._send(self._identities[worker], protocol.ASK, own)
+            self._links[worker].send(self._wire.encode(protocol.ASK, own))
 
     def _send_settled(self) -> None:
         minimal = self._acker.progress.of_all()
@@ -387,7 +427,7 @@ class Coordinator:
         if settled > self._settled:
             self._settled = settled
             for worker in self._feeding:
-                self._send_later(self._identities[worker], protocol.SETTLED, settled)
+                self._send_later(worker, protocol.SETTLED, settled)
 
     def _last_moment(self) -> Moment:
         """What is settled when nothing is left."""
@@ -397,27 +437,15 @@ class Coordinator:
         return self._strategy.last_moment(minimal, self.committer.moment)
 
     def _send_all(self, kind: bytes, body: Any) -> None:
-        if self._identities:
-            message = self._wire.encode(kind, body)
-            for identity in self._identities.values():
-                self._outgoing.setdefault(identity, []).append(message)
+        message = self._wire.encode(kind, body)
+        for link in self._links.values():
+            link.send(message, replaces_last=kind == protocol.PROGRESS)
 
-    def _send(self, identity: bytes, kind: bytes, body: Any) -> None:
-        """Send a message to a worker at the end of the turn, with all others (`_flush`)."""
-        self._outgoing.setdefault(identity, []).append(self._wire.encode(kind, body))
-
-    def _send_later(self, identity: bytes, kind: bytes, body: Any) -> None:
+    def _send_later(self, worker: int, kind: bytes, body: Any) -> None:
         """Send a message that the worker does not wait for: piggybacked, or soon alone."""
-        _, waiting = self._waiting.setdefault(identity, (time.monotonic(), []))
-        waiting.append(self._wire.encode(kind, body))
+        self._links[worker].send_later(self._wire.encode(kind, body))
 
     def _flush(self) -> None:
-        outgoing, self._outgoing = self._outgoing, {}
-        if self._waiting:
-            latest = time.monotonic() - _PIGGYBACK_SECONDS
-            for identity, (since, waiting) in list(self._waiting.items()):
-                if identity in outgoing or since <= latest:
-                    outgoing.setdefault(identity, []).extend(waiting)
-                    del self._waiting[identity]
-        for identity, messages in outgoing.items():
-            self._socket.send_multipart([identity, self._wire.together(messages)])
+        now = time.monotonic()
+        for link in self._links.values():
+            link.flush(now)

@@ -13,6 +13,7 @@ import threading
 import zmq
 
 from emberflow.runners.live.wire import protocol
+from emberflow.runners.live.wire.links import UNNUMBERED
 from emberflow.runners.live.wire.sockets import Wire
 
 BEAT_SECONDS = 0.5
@@ -40,5 +41,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
+            message = self._wire.encode(protocol.BEAT, None)
             with contextlib.suppress(zmq.Again):
-                self._socket.send(self._wire.encode(protocol.BEAT, self._worker))
+                self._socket.send_multipart(
+                    self._wire.envelope(self._worker, UNNUMBERED, [message])
+                )

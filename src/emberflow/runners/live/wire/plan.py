@@ -61,6 +61,13 @@ class WorkerNews(NamedTuple):
     cpu_seconds: float  # that its process has used
     pid: int  # of its process, on its executor's machine
     chose: bool  # whether one of its fronts assigned times, or cannot be read again
+    memory: float = 0.0  # the share of its memory that is in use
+    caught_up: bool = (
+        False  # whether it had dealt with all that had come, at some moment since the last
+    )
+    #: By peer: how many envelopes it sent, and the step that the last frame was bound for.
+    sent: dict[int, tuple[int, str]] = {}  # noqa: RUF012
+    received: dict[int, int] = {}  # noqa: RUF012
 
 
 def front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:

@@ -1,24 +1,22 @@
 """The kinds of messages on the wire: one byte each, before the body.
 
-Links are FIFO. If the order of two kinds matters, the comment of the later one says so.
+Links are FIFO (`wire.links`). If the order of two kinds matters, the comment of the later one says so.
 """
 
 from __future__ import annotations
 
-# Workers to the coordinator:
-HELLO = b"H"  # (worker, graph fingerprint, address for frames)
-READY = (
-    b"R"  # (worker, the greatest last global time of its sinks): its part of the cut is restored
-)
+# Workers to the coordinator; the envelope says which worker:
+HELLO = b"H"  # (graph fingerprint, address for frames)
+READY = b"R"  # the greatest last global time of its sinks: its part of the cut is restored
 ACK = b"A"  # an Ack
-SETTLED = b"T"  # (worker, Moment): all output below is stored; see `driver.progress`
+SETTLED = b"T"  # a Moment: all output below is stored; see `driver.progress`
 BUNDLE = b"B"  # a StoredBundle for a sink that runs in the driver
 CAPTURED = b"C"  # a Captured: a part of a cut is stored
 NEWS = b"N"  # WorkerNews, a few times a second
-DONE = b"D"  # (worker, WorkerNews): all is stored
+DONE = b"D"  # WorkerNews: all is stored
 FAILED = b"X"  # an exception
-PAUSED = b"W"  # the worker, behind the acks of all elements it read
-BEAT = b"V"  # the worker: its process is alive, even if its loop is busy
+PAUSED = b"W"  # None, behind the acks of all elements it read
+BEAT = b"V"  # None: its process is alive, even if its loop is busy
 ANSWERS = b"O"  # [ReadPage or FrontsReply]: answers to ASK; see `wire.questions`
 # The coordinator to workers:
 PEERS = b"P"  # ([address], {(sink, partition): last global time})
@@ -35,3 +33,7 @@ QUIT = b"Q"  # stop at once
 PAUSE = b"U"  # read no elements until the next COMMITTED, and send PAUSED (stop the world)
 # Workers to workers:
 FRAME = b"F"  # a Frame
+# On every link:
+SYNC = (
+    b"="  # None: the connection was made anew, and the number of this envelope shows what was lost
+)

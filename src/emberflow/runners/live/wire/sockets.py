@@ -6,13 +6,17 @@ server, and the authenticator of its process accepts one client key only; every 
 that it has that key and checks the server's. Everything is encrypted. A peer without the keys gets no
 further than the handshake, and none of its messages reaches us.
 
-Every message carries the incarnation of the set of workers it belongs to. The receiver drops messages
-of another incarnation unread: they come from a worker that has not yet noticed that its life is over.
+Until the handshake is done, a peer can cost us little: no part of a message may be larger than
+``PART_BYTES_MAX`` (large messages travel in several parts), a handshake takes ``HANDSHAKE_MS_MAX`` at
+the most, and a listening socket has no more than ``STRANGERS_MAX`` connections beyond those of this
+run's processes (`Doorkeeper`).
 
-A message may contain several (`together`), because waking up the receiver costs more than reading one.
+An *envelope* is what travels: the incarnation of the set of workers, the link, the number of the
+envelope on its link, and one or several messages, because waking up the receiver costs more than
+reading one. The receiver drops envelopes of another incarnation unread: they come from a worker that
+has not yet noticed that its life is over. `wire.links` checks the numbers.
 
-Links are FIFO: one connection per direction and pair. Buffers have a bound (``MESSAGES_MAX``), and a
-send that blocks past its time limit raises.
+Buffers have a bound (``MESSAGES_MAX``), and a send that blocks past its time limit raises.
 """
 
 from __future__ import annotations
@@ -28,14 +32,27 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from emberflow.errors import EmberflowError
+from emberflow.runners.live.wire.doorkeeper import Doorkeeper
 
-#: The number of messages in a socket's buffer, in each direction.
+#: The number of envelopes in a socket's buffer, in each direction.
 MESSAGES_MAX = 10_000
 #: If a send blocks for so long, the peer is gone.
 SEND_MS_MAX = 30_000
 LINGER_MS = 1_000
+_JOIN_SECONDS = 5.0
 
-_HEADER = struct.Struct("!Qc")
+#: What a peer can make us allocate at once before it is known, and how long it may take to prove itself.
+PART_BYTES_MAX = 1 << 20
+HANDSHAKE_MS_MAX = 5_000
+#: Connections to a listening socket beyond those of this run's own processes.
+STRANGERS_MAX = 64
+#: A connection on which the peer does not answer for so long is closed.
+_PING_MS = 2_000
+_PING_ANSWER_MS_MAX = 8_000
+#: What encryption adds to a part.
+_PART_OVERHEAD = 1 << 10
+
+_ENVELOPE = struct.Struct("!QIQ")
 _LENGTH = struct.Struct("!Q")
 #: The kind of a message that contains several.
 _TOGETHER = b"&"
@@ -69,6 +86,14 @@ class RunKeys(NamedTuple):
         return "RunKeys(...)"  # keys do not belong in a log
 
 
+class Envelope(NamedTuple):
+    """What travels between two processes: some messages, and where they belong."""
+
+    link: int  # by which the receiver tells its senders apart
+    number: int  # of the envelope on its link
+    content: memoryview  # see `Wire.decoded`
+
+
 class _OnlyThisRun:
     """Accepts only the client key of this run."""
 
@@ -93,9 +118,13 @@ class Wire:
             domain="*", credentials_provider=_OnlyThisRun(keys)
         )
         self._sockets: list[zmq.Socket[bytes]] = []
+        self._monitors: list[tuple[zmq.Socket[bytes], zmq.Socket[Any]]] = []
+        self._doorkeepers: list[Doorkeeper] = []
 
-    def listening(self, kind: int, host: str, port: int = 0) -> tuple[zmq.Socket[bytes], str]:
-        """A listening socket and its address. Port 0 picks a free port."""
+    def listening(
+        self, kind: int, host: str, port: int = 0, *, peers: int = 1
+    ) -> tuple[zmq.Socket[bytes], str]:
+        """A listening socket for so many peers, and its address. Port 0 picks a free port."""
         listening = self._socket(kind)
         listening.curve_server = True
         listening.curve_publickey = self._keys.server_public
@@ -104,6 +133,7 @@ class Wire:
             listening.bind(f"tcp://{host}:{port}")
         else:
             port = listening.bind_to_random_port(f"tcp://{host}")
+        self._doorkeepers.append(Doorkeeper(listening, port, peers + STRANGERS_MAX))
         return listening, f"tcp://{host}:{port}"
 
     def connected(self, kind: int, address: str) -> zmq.Socket[bytes]:
@@ -111,72 +141,88 @@ class Wire:
         connected.curve_serverkey = self._keys.server_public
         connected.curve_publickey = self._keys.client_public
         connected.curve_secretkey = self._keys.client_secret
+        connected.heartbeat_ivl = _PING_MS
+        connected.heartbeat_timeout = _PING_ANSWER_MS_MAX
         connected.connect(address)
         return connected
+
+    def monitor(self, socket: zmq.Socket[bytes], events: int) -> zmq.Socket[Any]:
+        """A socket that gets these events of another one."""
+        monitor = socket.get_monitor_socket(events)
+        self._monitors.append((socket, monitor))
+        return monitor
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         made = self._context.socket(kind)
         made.sndhwm = made.rcvhwm = MESSAGES_MAX
         made.sndtimeo = SEND_MS_MAX
         made.linger = LINGER_MS
+        made.maxmsgsize = PART_BYTES_MAX + _PART_OVERHEAD
+        made.handshake_ivl = HANDSHAKE_MS_MAX
         self._sockets.append(made)
         return made
 
     def encode(self, kind: bytes, body: Any) -> bytes:
-        """A message: one byte for its kind, the incarnation, and the body.
+        """A message: one byte for its kind, and the body.
 
         Other processes cannot find a class that a script or a notebook defines by its name. Payloads
         of such classes travel by value, as the flow itself does, and become instances of the class
         that came with the flow. That costs more, so it begins with the first such payload.
         """
-        header = _HEADER.pack(self.incarnation, kind)
         if not self._by_value:
             try:
-                return header + pickle.dumps(body, pickle.HIGHEST_PROTOCOL)
+                return kind + pickle.dumps(body, pickle.HIGHEST_PROTOCOL)
             except Exception:
                 by_value = cloudpickle.dumps(body, pickle.HIGHEST_PROTOCOL)  # may raise as well
                 self._by_value = True
-                return header + bytes(by_value)
-        return header + bytes(cloudpickle.dumps(body, pickle.HIGHEST_PROTOCOL))
+                return kind + bytes(by_value)
+        return kind + bytes(cloudpickle.dumps(body, pickle.HIGHEST_PROTOCOL))
 
-    def together(self, messages: list[bytes]) -> bytes:
-        """Several messages in one, which `decoded` splits again."""
+    def envelope(self, link: int, number: int, messages: list[bytes]) -> list[bytes | memoryview]:
+        """The parts of an envelope with some messages."""
+        parts = [_ENVELOPE.pack(self.incarnation, link, number)]
         if len(messages) == 1:
-            return messages[0]
-        parts = [_HEADER.pack(self.incarnation, _TOGETHER)]
-        for message in messages:
-            parts += (_LENGTH.pack(len(message)), message)
-        return b"".join(parts)
+            parts += messages
+        else:
+            parts.append(_TOGETHER)
+            for message in messages:
+                parts += (_LENGTH.pack(len(message)), message)
+        whole = b"".join(parts)
+        if len(whole) <= PART_BYTES_MAX:
+            return [whole]
+        view = memoryview(whole)
+        return [view[at : at + PART_BYTES_MAX] for at in range(0, len(view), PART_BYTES_MAX)]
 
-    def decoded(self, message: bytes) -> Iterator[tuple[bytes, Any]]:
-        """Kinds and bodies of the messages in one, without those of another incarnation."""
-        if message[_HEADER.size - 1 : _HEADER.size] != _TOGETHER:
-            one = self.decode(message)
-            if one is not None:
-                yield one
-            return
-        whole = memoryview(message)
-        begin = _HEADER.size
-        while begin < len(whole):
-            try:
-                (length,) = _LENGTH.unpack_from(whole, begin)
-            except struct.error as error:
-                raise WireError(f"a message of {len(message)} bytes ends too early") from error
-            begin += _LENGTH.size + length
-            one = self.decode(whole[begin - length : begin])
-            if one is not None:
-                yield one
-
-    def decode(self, message: bytes | memoryview) -> tuple[bytes, Any] | None:
-        """Kind and body of a message; None for one of another incarnation."""
+    def opened(self, parts: list[bytes]) -> Envelope | None:
+        """The envelope; None for one of another incarnation."""
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)
         try:
-            incarnation, kind = _HEADER.unpack_from(message)
+            incarnation, link, number = _ENVELOPE.unpack_from(whole)
         except struct.error as error:
-            raise WireError(f"a message of {len(message)} bytes has no header") from error
+            raise WireError(f"a message of {len(whole)} bytes has no header") from error
         if incarnation != self.incarnation:
             return None
+        return Envelope(link, number, memoryview(whole)[_ENVELOPE.size :])
+
+    def decoded(self, content: bytes | memoryview) -> Iterator[tuple[bytes, Any]]:
+        """Kinds and bodies of the messages in an envelope."""
+        if content[:1] != _TOGETHER:
+            yield self.decode(content)
+            return
+        begin = 1
+        while begin < len(content):
+            try:
+                (length,) = _LENGTH.unpack_from(content, begin)
+            except struct.error as error:
+                raise WireError(f"a message of {len(content)} bytes ends too early") from error
+            begin += _LENGTH.size + length
+            yield self.decode(content[begin - length : begin])
+
+    def decode(self, message: bytes | memoryview) -> tuple[bytes, Any]:
+        """Kind and body of a message."""
+        kind = bytes(message[:1])
         try:
-            return kind, pickle.loads(memoryview(message)[_HEADER.size :])
+            return kind, pickle.loads(memoryview(message)[1:])
         except Exception as error:
             raise WireError(
                 f"a message of kind {kind!r} and {len(message)} bytes cannot be read: {error}. "
@@ -184,6 +230,11 @@ class Wire:
             ) from error
 
     def close(self) -> None:
+        for doorkeeper in self._doorkeepers:
+            doorkeeper.close(_JOIN_SECONDS)
+        for monitored, monitor in self._monitors:
+            monitored.disable_monitor()
+            monitor.close(linger=0)
         for open_socket in self._sockets:
             open_socket.close()
         self._authenticator.stop()

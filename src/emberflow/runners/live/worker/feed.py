@@ -3,7 +3,7 @@
 Guarantees:
 
 1. *Within the credits.* The worker's loop takes elements from the reader's queue only while the
-   front's gate has credits.
+   front's gate has credits, in elements and in bytes.
 2. *Times are checked or given.* Times within a partition are strictly increasing. An element without
    a time gets the time of its arrival.
 3. *What this life chooses is durable before anybody relies on it.* The feed notes times of arrival,
@@ -23,6 +23,7 @@ From here on elements are columns and then items. There is no object for each el
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,8 @@ from emberflow.runners.live.worker.malformed import Aside
 from emberflow.runners.live.worker.reader import Beginning, Behind, Reader, Replayed
 from emberflow.values.item import TIME_MAX, TIME_MIN, FlatItem
 
+#: Bytes that enter at once. A single element may have more.
+TAKEN_BYTES_MAX = 4 << 20
 #: Batches whose latency is being measured.
 _SAMPLES_MAX = 10_000
 
@@ -56,6 +59,7 @@ class Feed:
         index: int,
         credit: int,
         *,
+        credit_bytes: int = sys.maxsize,
         step: str = "",
         diverts: bool = False,
         journal: Journal | None = None,
@@ -67,7 +71,7 @@ class Feed:
         self.partition = partition
         self.node = node
         self.index = index
-        self.gate = Gate(front=index, credit=credit)
+        self.gate = Gate(front=index, credit=credit, credit_bytes=credit_bytes)
         self.reader = Reader(name, contract, partition, index, journal=journal, ring=ring)
         self.aside = Aside(index, step or f"front {name!r}")
         self._diverts = diverts
@@ -135,11 +139,13 @@ class Feed:
         """Elements that may enter now, as items."""
         gate, reader = self.gate, self.reader
         most = min(most, gate.credits) if not self.over else 0
+        bytes_left = min(gate.bytes_left, TAKEN_BYTES_MAX)
         now = _now_ms()
         caught_up = reader.caught_up  # ask first: then all that it is about is in the queue
         items: list[FlatItem] = []
-        while most > 0 and reader.queue and not self._ended:
-            given = reader.take(most)
+        while most > 0 and bytes_left > 0 and reader.queue and not self._ended:
+            given = reader.take(most, bytes_left)
+            bytes_left -= reader.last_bytes
             if given is None:
                 self._ended = True
                 break
@@ -162,7 +168,7 @@ class Feed:
             if self._journal is not None and not is_replayed:
                 self._note(self._journal, batch, times)
             items += self._entering(batch, times, is_sorted_out)
-            gate.emitted_all(times, batch.positions)
+            gate.emitted_all(times, batch.positions, reader.last_bytes)
             self.taken = (batch.positions[-1], times[-1])
         reader.tell_space()
         if items:

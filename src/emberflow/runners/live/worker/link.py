@@ -1,4 +1,4 @@
-"""The link from a worker to the coordinator: control messages, one multipart message a round.
+"""The link from a worker to the coordinator: control messages, one envelope a round.
 
 What is guaranteed: **nothing overtakes an ack.** The link is FIFO, and whatever a worker sends goes
 behind the acks that the link holds by then. So to the coordinator a held ack only looks like a slower
@@ -21,6 +21,7 @@ import zmq
 from emberflow.engine.messages import Ack, Moment, TurnXors, Xors
 from emberflow.errors import EmberflowError, StepError, shortened
 from emberflow.runners.live.wire import protocol
+from emberflow.runners.live.wire.links import Receiver, Sender, received_parts
 from emberflow.runners.live.wire.sockets import Wire
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ class CoordinatorLink:
 
     def __init__(self, wire: Wire, address: str, worker: int) -> None:
         self.socket = wire.connected(zmq.DEALER, address)
+        self._sender = Sender(wire, self.socket, worker, "the driver")
+        self._receiver = Receiver(wire, f"worker {worker}")
         self._wire = wire
         self._address = address
         self._worker = worker
@@ -93,7 +96,7 @@ class CoordinatorLink:
     def flush(self) -> None:
         if self._outgoing:
             outgoing, self._outgoing = self._outgoing, []
-            self.socket.send(self._wire.together(outgoing))
+            self._sender.send(outgoing)
 
     # From the coordinator.
 
@@ -104,15 +107,24 @@ class CoordinatorLink:
             if received:
                 yield received.popleft()
                 continue
-            try:
-                message = self.socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
+            if not self._take():
                 return
-            self._heard_at = time.monotonic()
-            received.extend(self._wire.decoded(message))
 
-    def check_silence(self) -> None:
-        if time.monotonic() - self._heard_at > _SILENCE_SECONDS_MAX:
+    def _take(self) -> bool:
+        """Take an envelope, if there is one."""
+        parts = received_parts(self.socket)
+        if parts is None:
+            return False
+        self._heard_at = time.monotonic()
+        envelope = self._receiver.opened(parts)
+        if envelope is not None:
+            self._received.extend(self._wire.decoded(envelope.content))
+        return True
+
+    def check(self, now: float) -> None:
+        """Raises if the connection is lost, or the driver silent."""
+        self._sender.look(now)
+        if now - self._heard_at > _SILENCE_SECONDS_MAX:
             raise CoordinatorGoneError(
                 f"worker {self._worker} has not heard the driver for {_SILENCE_SECONDS_MAX:.0f} s"
             )
@@ -125,7 +137,7 @@ class CoordinatorLink:
             if self._received:
                 return self._received.popleft()
             if self.socket.poll(100):
-                self._received.extend(self._wire.decoded(self.socket.recv()))
+                self._take()
         raise CoordinatorGoneError(
             f"worker {self._worker} heard nothing from the driver at {self._address} for "
             f"{_RENDEZVOUS_MS_MAX // 1_000} s. Can executors reach the driver's host?"

@@ -34,6 +34,7 @@ from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.codec import packed, unpacked_frame
 from emberflow.runners.live.wire.heartbeat import Heartbeat
+from emberflow.runners.live.wire.links import Receiver, Sender, received_parts
 from emberflow.runners.live.wire.plan import Plan, WorkerNews
 from emberflow.runners.live.wire.questions import Answering
 from emberflow.runners.live.wire.sockets import Wire, WireError, own_address
@@ -43,6 +44,7 @@ from emberflow.runners.live.worker.diverted import fit_to_travel
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.link import MESSAGES_A_ROUND, CoordinatorLink
+from emberflow.runners.live.worker.memory import MemoryWatch
 from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import StoredBundle, sink_contract
 from emberflow.sinks.writer import WriterThread
@@ -54,8 +56,11 @@ Strategy: TypeAlias = Callable[[Plan, int, Delivered], WorkerCuts]
 #: However idle it is: a front that takes the time of arrival promises the present in every round.
 _IDLE_MS = 1
 _NEWS_SECONDS = 0.25
-#: Fronts wait while this many final items wait for sinks here.
+#: Fronts wait while this many final items, or bytes of them, wait for sinks here.
 _UNSTORED_MAX = 200_000
+_UNSTORED_BYTES_MAX = 64 << 20
+#: Bytes of elements that the fronts of a worker may have at or above the minimal time, in all.
+CREDIT_BYTES = 128 << 20
 _JOIN_SECONDS = 5.0
 #: With more keys than this, the news do not tell the sizes of buckets: the loop would stop for too long.
 _KEYS_VISITED_MAX = 10_000
@@ -74,11 +79,12 @@ class WorkerLoop:
         self._strategy = strategy
         self._wire = Wire(plan.keys, plan.incarnation)
         self._frames_in, self._address = self._wire.listening(
-            zmq.PULL, own_address(plan.coordinator)
+            zmq.PULL, own_address(plan.coordinator), peers=plan.workers
         )
+        self._receiver = Receiver(self._wire, f"worker {index}")
         self._link = CoordinatorLink(self._wire, plan.coordinator, index)
         self._heartbeat = Heartbeat(self._wire, plan.coordinator, index)
-        self._peers: dict[int, zmq.Socket[bytes]] = {}
+        self._peers: dict[int, Sender] = {}
         #: Rung by the threads that have something for the loop.
         self._bell = Bell()
         self._poller = zmq.Poller()
@@ -102,6 +108,10 @@ class WorkerLoop:
         self._done = False
         self._quit = False
         self._news_at = 0.0
+        self._memory = MemoryWatch()
+        #: For the coordinator's watchdog, which looks for frames that were lost.
+        self._caught_up = False
+        self._last_bound_for: dict[int, int] = {}
 
     def run(self) -> None:
         try:
@@ -137,14 +147,19 @@ class WorkerLoop:
                 self._writers[sink, partition] = WriterThread(
                     plan.sinks[sink], sink, partition, ring=self._bell.ring
                 )
-        self._link.send(protocol.HELLO, (self.index, plan.graph.fingerprint, self._address))
+        self._link.send(protocol.HELLO, (plan.graph.fingerprint, self._address))
         kind, body = self._link.awaited()
         if kind != protocol.PEERS:
             raise WireError(f"worker {self.index} expected its peers and heard {kind!r}")
         addresses, delivered = body
         for index, address in enumerate(addresses):
             if index != self.index:
-                self._peers[index] = self._wire.connected(zmq.PUSH, address)
+                self._peers[index] = Sender(
+                    self._wire,
+                    self._wire.connected(zmq.PUSH, address),
+                    self.index,
+                    f"worker {index}",
+                )
         self._cuts = self._strategy(plan, self.index, {**delivered, **self._last_of_writers()})
         self._engine = self._cuts.engine
         if self._cuts.reader is not None:
@@ -172,6 +187,13 @@ class WorkerLoop:
     def _made_feeds(self) -> list[Feed]:
         plan = self.plan
         fronts = plan.graph.fronts
+        own = [
+            (name, node, partition, index)
+            for name, node in fronts.items()
+            for partition in range(plan.fronts[name].partitions)
+            for index in [front_index(node.index, len(fronts), partition)]
+            if front_host(index, plan.workers) == self.index
+        ]
         return [
             Feed(
                 name,
@@ -180,15 +202,13 @@ class WorkerLoop:
                 partition,
                 index,
                 plan.credit,
+                credit_bytes=CREDIT_BYTES // len(own),
                 step=str(node),
                 diverts=plan.on_error == "divert",
                 journal=self._journal(name, partition, index),
                 ring=self._bell.ring,
             )
-            for name, node in fronts.items()
-            for partition in range(plan.fronts[name].partitions)
-            for index in [front_index(node.index, len(fronts), partition)]
-            if front_host(index, plan.workers) == self.index
+            for name, node, partition, index in own
         ]
 
     def _reached(self) -> Moment:
@@ -223,7 +243,7 @@ class WorkerLoop:
                 for effects in self._cuts.restored(store, plan.restored, lists):
                     self._do([effects])
         lasts = self._last_of_writers().values()
-        self._link.send(protocol.READY, (self.index, max(lasts, default=None)))
+        self._link.send(protocol.READY, max(lasts, default=None))
         self._link.flush()
 
     def _begin_fronts(self, last: Moment | None) -> None:
@@ -239,8 +259,10 @@ class WorkerLoop:
 
     def _round(self) -> bool:
         """Do what there is to do; return whether there was anything."""
-        effects = [*self._take_frames(), *self._take_messages()]
+        frames = self._take_frames()
+        effects = [*frames, *self._take_messages()]
         self._do(effects)
+        self._caught_up = self._caught_up or not frames
         if any(map(_is_waited_for, effects)):
             # Others wait for these results, and nobody yet for those of new elements.
             self._store()
@@ -309,14 +331,17 @@ class WorkerLoop:
         for _ in range(MESSAGES_A_ROUND):  # those of other incarnations, too
             if items >= self.plan.batch:
                 break
-            try:
-                message = self._wire.decode(self._frames_in.recv(zmq.NOBLOCK))
-            except zmq.Again:
+            parts = received_parts(self._frames_in)
+            if parts is None:
                 break
-            if message is not None:
-                frame = unpacked_frame(message[1])
-                frames.append(frame)
-                items += sum(len(own) for _, own in frame.parts)
+            envelope = self._receiver.opened(parts)
+            if envelope is None:
+                continue
+            for kind, body in self._wire.decoded(envelope.content):
+                if kind == protocol.FRAME:
+                    frame = unpacked_frame(body)
+                    frames.append(frame)
+                    items += sum(len(own) for _, own in frame.parts)
         return [self._engine.deliver(frames)] if frames else []
 
     def _take_messages(self) -> list[Effects]:
@@ -330,12 +355,18 @@ class WorkerLoop:
                 break  # later progress would trim what the cut needs
             else:
                 self._handle(kind, body)
-        self._link.check_silence()
+        self._check_links()
         if progress is None:
             return []
         for feed in self._feeds:
             feed.minimal_time(progress.of_all())
         return [self._engine.progress(progress)]
+
+    def _check_links(self) -> None:
+        now = time.monotonic()
+        self._link.check(now)
+        for peer in self._peers.values():
+            peer.look(now)
 
     def _handle(self, kind: bytes, body: Any) -> None:
         if kind == protocol.STORED:
@@ -354,7 +385,7 @@ class WorkerLoop:
                 self._stores[bundle.sink, bundle.partition].add(bundle)
         elif kind == protocol.PAUSE:
             self._paused = True
-            self._link.send(protocol.PAUSED, self.index)
+            self._link.send(protocol.PAUSED, None)
         elif kind == protocol.START:
             self._begin_fronts(body)
         elif kind == protocol.HALT:
@@ -373,11 +404,13 @@ class WorkerLoop:
             or self._paused
             or not self._cuts.takes_elements
             or sum(store.unstored for store in self._stores.values()) > _UNSTORED_MAX
+            or sum(store.unstored_bytes for store in self._stores.values()) > _UNSTORED_BYTES_MAX
         ):
             return []
         effects = []
+        most = self._memory.most(self.plan.batch, time.monotonic())
         for feed in self._feeds:
-            items = feed.take(self.plan.batch)
+            items = feed.take(most)
             malformed = feed.aside.take()
             report = feed.report()
             if items or report or malformed:
@@ -386,12 +419,8 @@ class WorkerLoop:
 
     def _send_frames(self, effects: Effects) -> None:
         for destination, frame in effects.frames:
-            try:
-                self._peers[destination].send(self._encoded(protocol.FRAME, frame))
-            except zmq.Again:
-                raise WireError(
-                    f"worker {destination} has taken no frame of worker {self.index} for too long"
-                ) from None
+            self._peers[destination].send([self._encoded(protocol.FRAME, frame)])
+            self._last_bound_for[destination] = frame.parts[0][0]
 
     def _encoded(self, kind: bytes, body: Frame | StoredBundle) -> bytes:
         try:
@@ -419,7 +448,7 @@ class WorkerLoop:
         settled = not self._feeds or self._settled_everywhere >= self._last_minimal
         if self._ending and settled and not unstored and not self._done:
             self._done = True
-            self._link.send(protocol.DONE, (self.index, self._news()))
+            self._link.send(protocol.DONE, self._news())
 
     def _send_settled(self) -> None:
         """Send what is settled here: piggybacked, or alone now and then."""
@@ -428,7 +457,7 @@ class WorkerLoop:
             now = time.monotonic()
             if self._link.has_outgoing or now - self._settled_sent_at >= _PIGGYBACK_SECONDS:
                 self._settled_sent, self._settled_sent_at = settled, now
-                self._link.send(protocol.SETTLED, (self.index, settled))
+                self._link.send(protocol.SETTLED, settled)
 
     def _send_news(self) -> None:
         now = time.monotonic()
@@ -438,6 +467,7 @@ class WorkerLoop:
 
     def _news(self) -> WorkerNews:
         latencies, self._latencies = self._latencies, []
+        caught_up, self._caught_up = self._caught_up, False
         few_keys = self._engine.keys <= _KEYS_VISITED_MAX
         statistics = self._engine.statistics(sizes_too=few_keys)
         unstored = sum(store.unstored for store in self._stores.values())
@@ -455,7 +485,16 @@ class WorkerLoop:
             cpu_seconds=time.process_time(),
             pid=os.getpid(),
             chose=any(feed.chose for feed in self._feeds),
+            memory=self._memory.look(time.monotonic()),
+            caught_up=caught_up,
+            sent={peer: (sender.sent, self._step(peer)) for peer, sender in self._peers.items()},
+            received=dict(self._receiver.received),
         )
+
+    def _step(self, peer: int) -> str:
+        """The step that the last frame to a peer was bound for."""
+        node = self._last_bound_for.get(peer)
+        return "" if node is None else str(self.plan.graph.nodes[node])
 
 
 def _is_waited_for(effects: Effects) -> bool:

@@ -3,7 +3,7 @@
 Guarantees:
 
 1. *A slow source never holds up the worker's loop, and a slow loop holds up the source.* The thread
-   does nothing but read and fill the queue, and the queue has a bound.
+   does nothing but read and fill the queue, and the queue has a bound, in elements and in bytes.
 2. *What earlier lives of the query chose comes first, as it was.* The front's `journal` has the times
    of arrival that earlier lives gave, and all elements of a source that cannot be read again. The
    reader gives them under the times that they had, and then what the source has besides. A source
@@ -19,6 +19,7 @@ cost more than all other work on it.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -39,9 +40,11 @@ from emberflow.fronts.protocol import (
 )
 from emberflow.runners.live.wire.bell import no_bell
 from emberflow.runners.live.worker.journal import Journal
+from emberflow.values.sizes import payload_bytes, payloads_bytes
 
-#: Elements in the queue.
+#: Elements in the queue, and their bytes. A single element may have more.
 QUEUE_MAX = 4_096
+QUEUE_BYTES_MAX = 16 << 20
 _PUT_SECONDS = 0.1
 
 #: Elements of a journal given again at once.
@@ -49,6 +52,7 @@ _REPLAYED_AT_ONCE = 1_000
 #: The reader puts a longer batch into the queue in pieces. Otherwise each take would copy all that it
 #: leaves in the queue, and a front that has fallen behind would fall behind further.
 _PIECE_MAX = 1_000
+_PIECE_BYTES_MAX = 2 << 20
 
 
 class Replayed(NamedTuple):
@@ -115,10 +119,14 @@ class Reader:
         #: Whether all that the journal has is in the queue. Before that an idle front must not
         #: promise the present.
         self.caught_up = journal is None
-        self.queue: deque[Read] = deque()
-        #: Elements put by the thread, and taken by the loop. Each counter has one writer.
-        self._put_count = 0
-        self._taken_count = 0
+        #: What was read, each with its bytes.
+        self.queue: deque[tuple[Read, int]] = deque()
+        #: Elements put by the thread, and taken by the loop, and their bytes. Each counter has one
+        #: writer.
+        self._put_count = self._put_bytes = 0
+        self._taken_count = self._taken_bytes = 0
+        #: The bytes of what `take` gave last.
+        self.last_bytes = 0
         self._space = threading.Event()
         self._stop = threading.Event()
         self.thread = threading.Thread(
@@ -143,19 +151,32 @@ class Reader:
         """How many elements are in the queue."""
         return self._put_count - self._taken_count
 
-    def take(self, most: int) -> Batch | Replayed | Behind | Idle | None:
-        """The head of the queue, with at most so many elements; None when the source has ended.
+    def take(
+        self, most: int, most_bytes: int = sys.maxsize
+    ) -> Batch | Replayed | Behind | Idle | None:
+        """The head of the queue, with at most so many elements and bytes, but for a single element
+        that has more; None when the source has ended.
 
         Raises what ended the reading. The queue must not be empty.
         """
+        given = self._take(most, most_bytes)
+        self._taken_bytes += self.last_bytes
+        return given
+
+    def _take(self, most: int, most_bytes: int) -> Batch | Replayed | Behind | Idle | None:
         waiting = self.queue
-        given = waiting.popleft()
+        given, self.last_bytes = waiting.popleft()
         is_replayed = given.__class__ is Replayed
         if is_replayed or given.__class__ is Batch:
             batch: Batch = given.batch if is_replayed else given  # type: ignore[union-attr, assignment]
-            if len(batch.payloads) > most:
-                rest = batch.part(most, len(batch.payloads))
-                waiting.appendleft(Replayed(rest) if is_replayed else rest)
+            count, size = len(batch.payloads), self.last_bytes
+            if size > most_bytes:
+                most = min(most, max(1, count * most_bytes // size))
+            if count > most:
+                rest = batch.part(most, count)
+                self.last_bytes = size * most // count
+                left = size - self.last_bytes
+                waiting.appendleft((Replayed(rest) if is_replayed else rest, left))
                 batch = batch.part(0, most)
             self._taken_count += len(batch.payloads)
             return Replayed(batch) if is_replayed else batch
@@ -174,17 +195,24 @@ class Reader:
         elements = [given]
         untimed = elements[0].time is None
         while len(elements) < most and waiting:
-            ahead = waiting[0]
+            ahead, size = waiting[0]
             if ahead.__class__ is not Element or (ahead.time is None) is not untimed:
                 break
-            elements.append(waiting.popleft())  # type: ignore[arg-type]
+            if self.last_bytes + size > most_bytes:
+                break
+            waiting.popleft()
+            elements.append(ahead)
+            self.last_bytes += size
         self._taken_count += len(elements) - 1
         positions, payloads, times = zip(*elements, strict=True)
         return Batch(positions, payloads, None if untimed else times)
 
     def tell_space(self) -> None:
         """Wake the thread if it waits for space in the queue, and there is plenty."""
-        if self._put_count - self._taken_count < QUEUE_MAX // 2:
+        if (
+            self._put_count - self._taken_count < QUEUE_MAX // 2
+            and self._put_bytes - self._taken_bytes < QUEUE_BYTES_MAX // 2
+        ):
             self._space.set()
 
     def failed(self, error: Exception) -> FrontFailedError:
@@ -204,8 +232,8 @@ class Reader:
             for given in self._given():
                 if self._stop.is_set():
                     return
-                for piece in _pieces(given):
-                    if not self._put(piece):
+                for piece, size in _pieces(given):
+                    if not self._put(piece, size):
                         return
         except FrontGrewError as grown:
             last = grown
@@ -213,15 +241,19 @@ class Reader:
             last = self.failed(error)
         self._put(last)
 
-    def _put(self, given: Read) -> bool:
-        while self._put_count - self._taken_count >= QUEUE_MAX:
+    def _put(self, given: Read, size: int = 0) -> bool:
+        while (
+            self._put_count - self._taken_count >= QUEUE_MAX
+            or self._put_bytes - self._taken_bytes >= QUEUE_BYTES_MAX
+        ):
             self._space.clear()
             if self._stop.is_set():
                 return False
             self._space.wait(_PUT_SECONDS)
         # Count first: then `waiting` is never 0 while the queue has an element.
-        self._put_count += _size(given)
-        self.queue.append(given)
+        self._put_count += _count(given)
+        self._put_bytes += size
+        self.queue.append((given, size))
         self._ring()
         return True
 
@@ -361,28 +393,43 @@ def _not_below(
     yield from malformed
 
 
-def _pieces(given: Read) -> Iterator[Read]:
-    """The same, in pieces that are not too long; nothing for None.
+def _pieces(given: Read) -> Iterator[tuple[Read, int]]:
+    """The same, in pieces that are not too large, each with its bytes; nothing for None.
 
-    >>> [list(piece.positions) for piece in _pieces(Batch(range(2_500), [None] * 2_500))][-1][-1]
-    2499
-    >>> [len(piece.payloads) for piece in _pieces(Batch(range(2_500), [None] * 2_500))]
-    [1000, 1000, 500]
+    >>> pieces = list(_pieces(Batch(range(2_500), ["word"] * 2_500)))
+    >>> [len(piece.payloads) for piece, _ in pieces], pieces[-1][0].positions[-1]
+    ([1000, 1000, 500], 2499)
+    >>> [len(piece.payloads) for piece, _ in _pieces(Batch(range(4), ["x" * (1 << 20)] * 4))]
+    [1, 1, 1, 1]
     """
-    if given.__class__ is Batch and len(given.payloads) > _PIECE_MAX:
-        batch: Batch = given
-        count = len(batch.payloads)
+    if given is None:
+        return
+    if isinstance(given, Batch):
+        count = len(given.payloads)
         for begin in range(0, count, _PIECE_MAX):
-            yield batch.part(begin, min(begin + _PIECE_MAX, count))
-    elif given is not None:
-        yield given
+            piece = given if count <= _PIECE_MAX else given.part(begin, begin + _PIECE_MAX)
+            yield from _small(piece, payloads_bytes(piece.payloads))
+    elif isinstance(given, Replayed):
+        yield given, payloads_bytes(given.batch.payloads)
+    else:
+        yield given, payload_bytes(given.payload) if isinstance(given, Element) else 0
+
+
+def _small(batch: Batch, size: int) -> Iterator[tuple[Batch, int]]:
+    """A batch in halves of halves, until each has few bytes or one element."""
+    count = len(batch.payloads)
+    if size <= _PIECE_BYTES_MAX or count == 1:
+        yield batch, size
+        return
+    for half in (batch.part(0, count // 2), batch.part(count // 2, count)):
+        yield from _small(half, payloads_bytes(half.payloads))
 
 
 def _is_below(time: Any, least: int) -> bool:
     return time.__class__ is int and time < least
 
 
-def _size(given: Read) -> int:
+def _count(given: Read) -> int:
     if given.__class__ is Batch:
         return len(given.payloads)
     return len(given.batch.payloads) if given.__class__ is Replayed else 1

@@ -3,7 +3,7 @@
 The loop hands a bundle to the writer's thread (`emberflow.sinks.writer`) as soon as the barrier has
 released it, up to a few bundles; the thread stores all that it has as one. So bundles are small while a
 sink is fast and grow when it is slow. When a few are under way, released items wait in the `Store`;
-when it holds many, the loop stops reading from the fronts.
+when it holds many, or many bytes, the loop stops reading from the fronts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from emberflow.engine.messages import AFTER_ALL, Bundle, Moment
 from emberflow.sinks.protocol import StoredBundle
 from emberflow.sinks.writer import UNDER_WAY_MAX
 from emberflow.values.item import FlatItem, GlobalTime
+from emberflow.values.sizes import sampled_bytes
+
+#: A bundle with more bytes is stored in several, if it has more than one global time.
+BUNDLE_BYTES_MAX = 16 << 20
 
 
 class Store:
@@ -27,9 +31,10 @@ class Store:
         self.added = 0
         self._places = places
         self._waiting: list[FlatItem] = []
+        self._waiting_bytes = 0
         self._last: GlobalTime | None = None
-        #: Of each bundle under way the first global time, and how much it holds.
-        self._under_way: deque[tuple[Moment, int]] = deque()
+        #: Of each bundle under way the first global time, its items and about how many bytes they have.
+        self._under_way: deque[tuple[Moment, int, int]] = deque()
 
     @property
     def is_under_way(self) -> bool:
@@ -47,24 +52,50 @@ class Store:
 
     @property
     def unstored(self) -> int:
-        return len(self._waiting) + sum(count for _, count in self._under_way)
+        return len(self._waiting) + sum(count for _, count, _ in self._under_way)
+
+    @property
+    def unstored_bytes(self) -> int:
+        """About how many bytes are not stored yet."""
+        return self._waiting_bytes + sum(size for _, _, size in self._under_way)
 
     def add(self, bundle: Bundle) -> None:
         self.added += len(bundle.items)
         self._waiting += bundle.items
+        self._waiting_bytes += sampled_bytes([payload for _, _, payload in bundle.items])
         self._last = bundle.last
 
     def next(self) -> StoredBundle | None:
         """The next bundle, if there is one and not too many are under way."""
         if not self._waiting or len(self._under_way) >= UNDER_WAY_MAX:
             return None
-        items, self._waiting = self._waiting, []
+        items, last, size = self._next_items()
         place = items[0][0]
-        self._under_way.append(((place[0], place[1]), len(items)))
-        assert self._last is not None
+        self._under_way.append(((place[0], place[1]), len(items), size))
         payloads = [payload for _, _, payload in items]
         places = [place for place, _, _ in items] if self._places else None
-        return StoredBundle(self.sink, self.partition, self._last, payloads, places)
+        return StoredBundle(self.sink, self.partition, last, payloads, places)
+
+    def _next_items(self) -> tuple[list[FlatItem], GlobalTime, int]:
+        """All that wait, or the first of them if they have too many bytes for one bundle.
+
+        A bundle ends between two global times: a sink that is opened again says up to which it has all.
+        """
+        items, size, last = self._waiting, self._waiting_bytes, self._last
+        assert last is not None
+        end = len(items)
+        if size > BUNDLE_BYTES_MAX:
+            end = max(1, end * BUNDLE_BYTES_MAX // size)
+            while end < len(items) and items[end][0][:2] == items[end - 1][0][:2]:
+                end += 1
+        if end == len(items):
+            self._waiting, self._waiting_bytes = [], 0
+            return items, last, size
+        self._waiting = items[end:]
+        bytes_taken = size * end // len(items)
+        self._waiting_bytes -= bytes_taken
+        place = items[end - 1][0]
+        return items[:end], GlobalTime(place[0], place[1]), bytes_taken
 
     def stored(self, bundles: int = 1) -> None:
         """The sink has stored so many more bundles, in the order they came."""
