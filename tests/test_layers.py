@@ -37,6 +37,7 @@ ROOMS = [
     "checkpoint.errors",
     "checkpoint.files",
     "checkpoint.ownership",
+    "checkpoint.seals",
     "checkpoint.logs",
     "checkpoint.cuts",
     "checkpoint",

@@ -17,6 +17,10 @@ class DamagedLogError(CheckpointError):
     """A front log is damaged where it had been durable: times that the front assigned are lost."""
 
 
+class DamagedFileError(CheckpointError):
+    """A file beside the cuts is corrupt: a batch of a structured front, or a bundle of such a sink."""
+
+
 class FencedError(CheckpointError):
     """A newer incarnation has taken over the location: the process that gets this must stop."""
 

@@ -10,13 +10,19 @@ driver *commits* the batch, with the list of those files in the order of the tas
    query, which its checkpoint keeps) and its number. Each file has the last number of every stream, so
    the numbers are durable in the same step as the rows. An empty batch changes only the numbers:
    it writes the file ``numbers``.
-3. *The order is a fact of the folder.* It is by sequence, then by task, then by row. Every reader reads
+3. *Damage is found.* A batch has a checksum of its head and one of each part. Every read checks them
+   and raises `DamagedFileError`: a batch is the rows that were committed, or an error.
+4. *The order is a fact of the folder.* It is by sequence, then by task, then by row. Every reader reads
    the same, from wherever it begins.
-4. *One owner.* A driver that has a successor commits nothing more (`OwnedFolder`).
+5. *One owner.* A driver that has a successor commits nothing more (`OwnedFolder`).
 
 Staged rows survive the death of the driver, so the next driver can still commit a batch whose rows are
 all here. They are removed when their batch or a later one is committed, by `abort`, and when the inbox
 is opened more than a day later.
+
+A batch file has a head and the parts, each an Arrow stream, one behind the other::
+
+    magic 4 | length of the head 4 | head, JSON with a seal (`checkpoint.seals`) | parts
 
 Staging a part again from its beginning, and committing a batch again, change nothing: a client that
 got no answer asks again.
@@ -33,17 +39,19 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from xxhash import xxh64
+from xxhash import xxh64, xxh64_hexdigest
 
+from emberflow.checkpoint.errors import DamagedFileError
 from emberflow.checkpoint.files import make_folder
 from emberflow.checkpoint.ownership import OwnedFolder
+from emberflow.checkpoint.seals import sealed, unsealed
 from emberflow.errors import EmberflowError, InputError
 
-_MAGIC = b"EFB1"
+_MAGIC = b"EFB2"
 _HEADER = struct.Struct("!4sI")
 _BATCH = re.compile(r"batch-(\d{16})")
 _PART = re.compile(r"(?P<stream>[0-9A-Za-z-]{1,64})_(?P<batch>\d+)_\d+_[0-9a-f]{32}")
@@ -71,7 +79,7 @@ class StoredBatch(NamedTuple):
     stream: str
     batch: int
     schema: str
-    parts: list[int]  # bytes of each
+    parts: list[tuple[int, str]]  # bytes of each, and their xxh64
     numbers: dict[str, int]
     begins_at: int
 
@@ -141,7 +149,8 @@ class Inbox:
             if rows:
                 self._store_batch(StoredBatch(stream, batch, schema, [], numbers, 0), parts)
             else:
-                self._put(self._folder / _NUMBERS, json.dumps(numbers).encode(), [])
+                data = sealed(json.dumps(numbers).encode(), _NUMBERS)
+                self._put(self._folder / _NUMBERS, data, [])
             self._numbers = numbers
             self._remove_staged(stream, batch)
             return True
@@ -175,9 +184,9 @@ class Inbox:
                 raise InputError(_NOT_HERE.format(found="other bytes, not the", expected=expected))
 
     def _store_batch(self, stored: StoredBatch, parts: Sequence[Part]) -> None:
-        told = stored._asdict() | {"parts": [size for _, size, _ in parts]}
-        head = json.dumps(told).encode()
+        described = stored._asdict() | {"parts": [part[1:] for part in parts]}
         path = self._folder / batch_name(self._sequence + 1)
+        head = sealed(json.dumps(described).encode(), path.name)
         self._put(
             path,
             _HEADER.pack(_MAGIC, len(head)) + head,
@@ -250,18 +259,35 @@ def sequences(folder: Path) -> list[int]:
     return [int(match[1]) for match in matches if match]
 
 
-def opened_batch(folder: Path, sequence: int) -> tuple[BinaryIO, StoredBatch]:
-    """The file of a batch, and its head. The caller closes the file."""
-    file = open(folder / batch_name(sequence), "rb")  # noqa: SIM115
-    try:
-        magic, length = _HEADER.unpack(file.read(_HEADER.size))
+def read_head(folder: Path, sequence: int) -> StoredBatch:
+    """The head of a batch."""
+    with open(folder / batch_name(sequence), "rb") as file:
+        header = file.read(_HEADER.size)
+        magic, length = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
         if magic != _MAGIC:
-            raise EmberflowError(f"{file.name} is not a batch, or one of another version.")
-        head: Mapping[str, Any] = json.loads(file.read(length))
-        return file, StoredBatch(**{**head, "begins_at": _HEADER.size + length})
-    except BaseException:
-        file.close()
-        raise
+            raise DamagedFileError(
+                f"{file.name} is damaged, or of another version of Emberflow: it does not begin as a "
+                f"batch does. Restore the file from a backup."
+            )
+        head: Mapping[str, Any] = json.loads(
+            unsealed(file.read(length), batch_name(sequence), file.name)
+        )
+        return StoredBatch(**{**head, "begins_at": file.tell()})
+
+
+def read_parts(folder: Path, sequence: int, stored: StoredBatch) -> Iterator[bytes]:
+    """The parts of a batch that have rows, one at a time, each as it was staged."""
+    with open(folder / batch_name(sequence), "rb") as file:
+        file.seek(stored.begins_at)
+        for number, (size, checksum) in enumerate(stored.parts):
+            data = file.read(size)
+            if len(data) != size or xxh64_hexdigest(data) != checksum:
+                raise DamagedFileError(
+                    f"{file.name} is damaged: part {number} does not have the checksum that it was "
+                    f"committed with. Restore the file from a backup."
+                )
+            if data:
+                yield data
 
 
 def trim(folder: Path, before: int) -> None:
@@ -275,11 +301,11 @@ def trim(folder: Path, before: int) -> None:
 def _numbers_of(folder: Path, sequence: int) -> dict[str, int]:
     numbers: dict[str, int] = {}
     if sequence:
-        file, stored = opened_batch(folder, sequence)
-        file.close()
-        numbers.update(stored.numbers)
+        numbers.update(read_head(folder, sequence).numbers)
     with contextlib.suppress(FileNotFoundError):
-        for stream, batch in json.loads((folder / _NUMBERS).read_text()).items():
+        path = folder / _NUMBERS
+        found = json.loads(unsealed(path.read_bytes(), _NUMBERS, str(path)))
+        for stream, batch in found.items():
             numbers[stream] = max(batch, numbers.get(stream, batch))
     return numbers
 

@@ -14,15 +14,22 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import time as clock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from emberflow.errors import InputError, shortened
-from emberflow.fronts.inbox import Inbox, Part, batch_name, opened_batch, sequences, trim
+from emberflow.fronts.inbox import (
+    Inbox,
+    Part,
+    batch_name,
+    read_head,
+    read_parts,
+    sequences,
+    trim,
+)
 from emberflow.fronts.protocol import Batch, Element, Malformed
 
 if TYPE_CHECKING:
@@ -146,7 +153,10 @@ class Structured:
         folder = self._own_folder()
         ordinal, last = (_ROWS - 1, None) if position is None else self._ordinal(position)
         sequence, row = divmod(ordinal + 1, _ROWS)
-        self._check_there(folder, sequence, max(sequences(folder), default=0))
+        newest = max(sequences(folder), default=0)
+        self._check_there(folder, sequence, newest)
+        if newest < ordinal // _ROWS:  # `trim` never removes the newest batch
+            raise self._removed(folder, ordinal // _ROWS)
         while True:
             if (folder / batch_name(sequence)).exists():
                 for batch in self._batches(folder, sequence, row, last):
@@ -163,29 +173,32 @@ class Structured:
     def _check_there(self, folder: Path, sequence: int, newest: int) -> None:
         """Raise if a batch was removed: it is not there, and a later one is."""
         if newest > sequence and not (folder / batch_name(sequence)).exists():
-            raise InputError(
-                f"fronts.Structured: {folder / batch_name(sequence)} was removed, and no cut has "
-                f"it. A batch is needed until all that it held is part of a cut."
-            )
+            raise self._removed(folder, sequence)
+
+    def _removed(self, folder: Path, sequence: int) -> InputError:
+        return InputError(
+            f"fronts.Structured: {folder / batch_name(sequence)} was removed. A batch is needed until "
+            f"all that it held is part of a cut and a later batch is there. Restore the folder from a "
+            f"backup."
+        )
 
     def _batches(self, folder: Path, sequence: int, row: int, last: int | None) -> Iterator[Batch]:
         """The elements of one batch, from a row on."""
         import pyarrow as pa
         from pyspark.sql.types import StructType
 
-        file, stored = opened_batch(folder, sequence)
-        file.close()
+        stored = read_head(folder, sequence)
         reader = self.reader(StructType.fromJson(json.loads(stored.schema)))
         base = sequence * _ROWS
-        with pa.memory_map(file.name) as mapped:
-            mapped.seek(stored.begins_at)
-            parts = [pa.ipc.open_stream(mapped.read_buffer(size)) for size in stored.parts if size]
-            if self._time is None:
-                yield from self._arriving(parts, reader, base, row)
-            else:
-                yield from self._timed(parts, reader, base, row, last)
+        parts = map(pa.ipc.open_stream, read_parts(folder, sequence, stored))
+        if self._time is None:
+            yield from self._arriving(parts, reader, base, row)
+        else:
+            yield from self._timed(parts, reader, base, row, last)
 
-    def _arriving(self, streams: list[Any], reader: Reader, base: int, row: int) -> Iterator[Batch]:
+    def _arriving(
+        self, streams: Iterable[Any], reader: Reader, base: int, row: int
+    ) -> Iterator[Batch]:
         first = 0
         for stream in streams:
             for batch in stream:
@@ -199,7 +212,7 @@ class Structured:
                 first += count
 
     def _timed(
-        self, streams: list[Any], reader: Reader, base: int, row: int, last: int | None
+        self, streams: Iterable[Any], reader: Reader, base: int, row: int, last: int | None
     ) -> Iterator[Batch]:
         import pyarrow as pa
         import pyarrow.compute
@@ -281,7 +294,9 @@ def kept_in(checkpoint: str | None, kind: str, name: str) -> Path:
             f".option('checkpointLocation', ...) to a folder of a file system that all workers can "
             f"reach (got {checkpoint!r})."
         )
-    return Path(checkpoint) / "structured" / f"{kind}-{name.replace(os.sep, '_')}"
+    # Two names must not share a folder, so the sign of an encoded slash is encoded as well.
+    encoded = name.replace("%", "%25").replace("/", "%2F")
+    return Path(checkpoint) / "structured" / f"{kind}-{encoded}"
 
 
 class InboxService:

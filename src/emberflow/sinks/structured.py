@@ -3,8 +3,9 @@
 Bundles are files like those of `sinks.Files`, with the same guarantees: a file is whole or not there,
 it is named after its last global time, and there is one writer. The files are Arrow. Their columns are
 those of a batch run of the flow: the columns of the payload, then ``_time``, ``_front`` and ``_path``,
-which say where a row is in the order, and ``_partition`` if the sink has more than one. The files are
-below the live query's ``checkpointLocation``, so they outlive the query. To the engine they are stored
+which say where a row is in the order, and ``_partition`` if the sink has more than one. A seal follows
+the Arrow stream (`checkpoint.seals`), and every read checks it: a reader gets the rows that were stored,
+or an error. The files are below the live query's ``checkpointLocation``, so they outlive the query. To the engine they are stored
 output: what the streaming query has not read yet is neither lost nor computed again.
 
 An *offset* is the last global time of each partition. When the streaming query has committed up to an
@@ -25,9 +26,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emberflow.checkpoint.files import location_of, make_folder, write
+from emberflow.checkpoint.seals import sealed, unsealed
 from emberflow.errors import InputError
 from emberflow.rows.plain import PayloadError
-from emberflow.sinks.files import FilesWriter, bundle_names, partition_folder, time_of
+from emberflow.sinks.files import (
+    FilesWriter,
+    bundle_names,
+    name_of,
+    partition_folder,
+    time_of,
+)
 from emberflow.sinks.protocol import StoredBundle
 from emberflow.values.item import GlobalTime
 
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
     from emberflow.rows.outputs import ColumnWriter, SinkColumns
 
 _ACKNOWLEDGED = "acknowledged"
+_FORMAT = "arrow"
 #: In the metadata of a file: its columns as Spark names them.
 SCHEMA = b"emberflow"
 
@@ -86,7 +95,7 @@ class Structured:
         make_folder(folder)
         assert self._node is not None
         encoding = _Encoding(self._node, self._columns)
-        return FilesWriter(partition_folder(folder, partition), "arrow", encoding.encode)
+        return FilesWriter(partition_folder(folder, partition), _FORMAT, encoding.encode)
 
     def _own_folder(self) -> Path:
         if self._folder is None:
@@ -97,7 +106,7 @@ class Structured:
 
 
 class _Encoding:
-    """Bundles of a partition as the bytes of Arrow files."""
+    """Bundles of a partition as the content of files: Arrow streams with a seal."""
 
     def __init__(self, node: Sink, columns: SinkColumns | None) -> None:
         self._node = node
@@ -128,7 +137,7 @@ class _Encoding:
         file = pa.BufferOutputStream()
         with pa.ipc.new_stream(file, schema) as stream:
             stream.write_batch(batch.replace_schema_metadata(schema.metadata))
-        return bytes(file.getvalue())
+        return sealed(bytes(file.getvalue()), f"{name_of(bundle.last)}.{_FORMAT}")
 
 
 _ADVICE = "Give sinks.Structured a schema that fits all payloads, or map them before the sink."
@@ -185,7 +194,7 @@ class OutboxService:
         for at, path in self._bundles(partition, begin, GlobalTime(*until)):
             if found and size + path.stat().st_size > bytes_max:
                 return found, list(begin or at)
-            found.append(path.read_bytes())
+            found.append(_read(path))
             size += len(found[-1])
             begin = at
         return found, None
@@ -229,7 +238,7 @@ class OutboxService:
 
         for partition in range(self._node.partitions):
             for _, path in self._bundles(partition, None, None)[-1:]:
-                with pa.ipc.open_stream(path.read_bytes()) as stream:
+                with pa.ipc.open_stream(_read(path)) as stream:
                     return str(stream.schema.metadata[SCHEMA], "utf-8")
         raise InputError(
             f"sink {self._node.name!r} has stored nothing yet, so its columns are not known. Give "
@@ -239,14 +248,15 @@ class OutboxService:
 
     def _acknowledged(self) -> Offset:
         try:
-            known: Offset = json.loads((self._folder / _ACKNOWLEDGED).read_text())
+            known: Offset = json.loads(_read(self._folder / _ACKNOWLEDGED))
         except FileNotFoundError:
             return {}
         return known
 
     def _note(self, acknowledged: Offset) -> None:
         make_folder(self._folder)
-        write(location_of(self._folder), _ACKNOWLEDGED, json.dumps(acknowledged).encode())
+        data = sealed(json.dumps(acknowledged).encode(), _ACKNOWLEDGED)
+        write(location_of(self._folder), _ACKNOWLEDGED, data)
 
     def _check_not_dropped(self, start: Offset) -> None:
         acknowledged = self._acknowledged()
@@ -262,6 +272,10 @@ class OutboxService:
             f"another streaming query. A sink has one reader, which reads on from its own "
             f"checkpointLocation; give the other one a sink of its own."
         )
+
+
+def _read(path: Path) -> bytes:
+    return unsealed(path.read_bytes(), path.name, str(path))
 
 
 def _at(offset: Offset, partition: int) -> GlobalTime | None:
