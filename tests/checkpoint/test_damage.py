@@ -161,5 +161,5 @@ def test_a_copy_of_a_location_is_as_good(stored: Stored, tmp_path: Path) -> None
 def test_rows_of_a_damaged_file_name_it(stored: Stored) -> None:
     (path,) = (path for path in files(stored) if path.name.startswith("0000000003-000001-0"))
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(DamagedCutError, match=f"{path} of cut 3 cannot be read"):
+    with pytest.raises(DamagedCutError, match=f"{path}: block 0 of 1"):
         list(stored.store.rows(stored.cuts[3]))

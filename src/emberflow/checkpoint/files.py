@@ -37,28 +37,47 @@ _LOCK = ".lock"
 _LOCK_WAIT_S_MAX = 60.0
 _LOCK_PAUSE_S = 0.01
 _READ_BYTES = 1 << 20
+#: A file that is read in pieces has a checksum for each block of this size.
+BLOCK_BYTES = 1 << 20
 TEMPORARY_PREFIX = "."
 
 
 class Written:
-    """A new file that counts its length and computes its checksum while it is written."""
+    """A new file that counts its length and computes its checksums while it is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._hash = xxh64()
+        self._block = xxh64()
+        self._blocks: list[str] = []
+        self.block_bytes = BLOCK_BYTES
         self.bytes = 0
         self.closed = False
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self._hash.update(view)
+        rest = view
+        while rest:
+            # A block ends when the next one begins, so the last one is never empty.
+            if self.bytes and self.bytes % self.block_bytes == 0:
+                self._blocks.append(self._block.hexdigest())
+                self._block.reset()
+            piece = rest[: self.block_bytes - self.bytes % self.block_bytes]
+            self._block.update(piece)
+            self.bytes += len(piece)
+            rest = rest[len(piece) :]
         self._file.write(view)
-        self.bytes += len(view)
         return len(view)
 
     @property
     def checksum(self) -> str:
         return self._hash.hexdigest()
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The checksum of each block; none if there is one block, whose checksum is that of the file."""
+        return (*self._blocks, self._block.hexdigest()) if self._blocks else ()
 
     def tell(self) -> int:
         return self.bytes

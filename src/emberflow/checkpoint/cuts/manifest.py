@@ -41,7 +41,11 @@ ROWS_PER_LIVE_ROW_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class PartInfo:
-    """A file of rows. ``low`` and ``high`` are the least and the greatest key hash in it."""
+    """A file of rows. ``low`` and ``high`` are the least and the greatest key hash in it.
+
+    ``blocks`` are the checksums of its blocks of ``block_bytes`` bytes, for readers of a few of them;
+    none if the whole file is one block.
+    """
 
     kind: str
     cut: int
@@ -52,6 +56,8 @@ class PartInfo:
     checksum: str
     low: int
     high: int
+    block_bytes: int = 0
+    blocks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,10 @@ class Manifest:
             flow=body["flow"],
             fingerprint=int(body["fingerprint"], 16),
             steps=tuple(Step(**step) for step in body["steps"]),
-            parts=tuple(PartInfo(**part) for part in body["parts"]),
+            parts=tuple(
+                PartInfo(**{**part, "blocks": tuple(part.get("blocks", ()))})
+                for part in body["parts"]
+            ),
             positions={
                 front: {int(partition): decoded(at) for partition, at in partitions.items()}
                 for front, partitions in body["positions"].items()

@@ -5,7 +5,8 @@ keys, and only the payloads of those. So a scan
 
 - skips row groups of other steps and other hashes by their statistics;
 - unpickles a key before its payload, and the payload only if the key passes;
-- moves rows from columns to columns, without a tuple or a heap entry for each.
+- moves rows from columns to columns, without a tuple or a heap entry for each;
+- verifies the blocks that it reads (`cuts.part_file`): damage elsewhere does not matter to it.
 
 **The merge.** Every run is sorted by hash. The scan reads the next row group of each run, and takes
 from all runs the rows up to the least of their ends. So all rows of a hash come together, with one

@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, checked_json, json_with_checksum
+from emberflow.checkpoint.cuts.part_file import PartFile
 from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Row, Writable
 from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, KeyTest, Wanted, scan
 from emberflow.checkpoint.cuts.tables import PartWriter, Source, merged, united
@@ -160,6 +161,8 @@ class NewPart:
             checksum=file.checksum,
             low=summary.low,
             high=summary.high,
+            block_bytes=file.block_bytes,
+            blocks=file.blocks,
         )
 
 
@@ -372,7 +375,7 @@ class CheckpointStore:
         if lists is not None:
             lists.begin_restore(manifest.number)
         sources = [
-            Source(part.cut, self._location.shown(part.path), self._opener(part.path))
+            Source(part.cut, self._location.shown(part.path), self._opener(part))
             for part in manifest.parts
             if part.kind == kind and part.low <= high and part.high >= low
         ]
@@ -390,7 +393,7 @@ class CheckpointStore:
     ) -> Iterator[ColumnPage]:
         """One step's rows of the parts of a cut, a page at a time; see `cuts.scan`."""
         sources = [
-            Source(part.cut, self._location.shown(part.path), self._opener(part.path))
+            Source(part.cut, self._location.shown(part.path), self._opener(part))
             for part in parts
             if part.kind != SCHEDULED and wanted.may_be_in(part.low, part.high)
         ]
@@ -403,7 +406,7 @@ class CheckpointStore:
     ) -> Manifest | None:
         """Hold the newest cut that ``choose`` accepts, for so long; None if there is none.
 
-        It checks only that the files exist: a scan finds damaged pages when it reads them.
+        It checks only that the files exist: a scan verifies what it reads.
         """
         if not self._location.names("cuts"):
             return None  # without a lock, which would make the folder of a checkpoint
@@ -452,8 +455,8 @@ class CheckpointStore:
                     f"there."
                 )
 
-    def _opener(self, path: str) -> Callable[[], Any]:
-        return lambda: self._location.open(path)
+    def _opener(self, part: PartInfo) -> Callable[[], PartFile]:
+        return lambda: PartFile(self._location.open(part.path), part)
 
     def _named(self) -> list[_Named]:
         """All manifests, by number and incarnation."""

@@ -448,7 +448,7 @@ def opened_runs(
     """
     with damage_of(source):
         handle = files.enter_context(source.open())
-        file = files.enter_context(pq.ParquetFile(handle, page_checksum_verification=True))
+        file = files.enter_context(pq.ParquetFile(handle))
         groups = iter(range(file.num_row_groups))
         lengths = filter(None, file.metadata.metadata[_RUNS].decode().split(","))
         of_runs = [list(itertools.islice(groups, int(length))) for length in lengths]
