@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, pairwise, permutations
 from random import Random
 from typing import Any
 
@@ -53,13 +53,89 @@ def executed(history: Iterable[Transaction]) -> Lists | None:
 
 
 def some_order_explains(history: Sequence[Transaction], final: Lists | None) -> bool:
-    """Whether some serial order explains the committed transactions, by trying all of them."""
+    """Whether some serial order explains the committed transactions, by trying all of them.
+
+    Of those whose outcome is unknown, it tries all subsets.
+    """
     committed = [transaction for transaction in history if transaction.committed]
-    for order in permutations(committed):
-        lists = executed(order)
-        if lists is not None and (final is None or lists == final):
-            return True
+    unknown = [transaction for transaction in history if transaction.committed is None]
+    for count in range(len(unknown) + 1):
+        for happened in combinations(unknown, count):
+            for order in permutations([*committed, *happened]):
+                lists = executed(order)
+                if lists is not None and (final is None or lists == final):
+                    return True
     return False
+
+
+def cycle_kinds(history: Sequence[Transaction]) -> set[str]:
+    """The kinds of cycles of a history, by trying all of them.
+
+    The lists of each key have to agree on an order, and all transactions to be committed. Each strong
+    component counts once among ``single`` (a cycle with one rw) and ``several``.
+    """
+    orders: dict[Any, tuple[Any, ...]] = {}
+    writers: dict[tuple[Any, Any], int] = {}
+    for number, transaction in enumerate(history):
+        for one in transaction.operations:
+            if isinstance(one, Append):
+                writers[one.key, one.value] = number
+            elif len(one.seen) >= len(orders.get(one.key, ())):
+                orders[one.key] = tuple(one.seen)
+    edges: dict[tuple[int, int], str] = {}
+
+    def edge(one: int, other: int, kind: str) -> None:
+        if one != other:
+            edges[one, other] = min(edges.get((one, other), kind), kind, key=_KINDS.index)
+
+    def following(key: Any, seen: Sequence[Any]) -> list[Any]:
+        """The next value that was read, or all that nobody read: their order is unknown."""
+        order = orders.get(key, ())
+        unread = [value for of, value in writers if of == key and value not in order]
+        return [order[len(seen)]] if len(seen) < len(order) else unread
+
+    for key, order in orders.items():
+        for count, value in enumerate(order, start=1):
+            for follower in following(key, order[:count]):
+                edge(writers[key, value], writers[key, follower], "ww")
+    for reader, transaction in enumerate(history):
+        own: set[tuple[Any, Any]] = set()
+        for one in transaction.operations:
+            if isinstance(one, Append):
+                own.add((one.key, one.value))
+                continue
+            for value in [value for value in one.seen if (one.key, value) not in own][-1:]:
+                edge(writers[one.key, value], reader, "wr")
+            for value in following(one.key, one.seen):
+                edge(reader, writers[one.key, value], "rw")
+    nodes = range(len(history))
+    cycles = [
+        [edges[step] for step in pairwise((*nodes, nodes[0]))]
+        for count in range(2, len(history) + 1)
+        for nodes in permutations(range(len(history)), count)
+        if nodes[0] == min(nodes) and all(step in edges for step in pairwise((*nodes, nodes[0])))
+    ]
+    kinds = {"G0" for kinds in cycles if set(kinds) == {"ww"}}
+    kinds |= {"G1c" for kinds in cycles if "wr" in kinds and "rw" not in kinds}
+    reached = {one: _reached(edges, one) for one in nodes}
+    for one in nodes:
+        component = [other for other in reached[one] if one in reached[other]]
+        plain = {step: kind for step, kind in edges.items() if kind != "rw"}
+        inside = [step for step in edges if set(step) <= set(component) and edges[step] == "rw"]
+        if inside:
+            is_single = any(begin in _reached(plain, end) for begin, end in inside)
+            kinds.add("single" if is_single else "several")
+    return kinds
+
+
+_KINDS = ["ww", "wr", "rw"]
+
+
+def _reached(edges: Iterable[tuple[int, int]], start: int) -> set[int]:
+    found = {start}
+    while more := {other for one, other in edges if one in found} - found:
+        found |= more
+    return found
 
 
 def with_operation(

@@ -6,7 +6,12 @@ transactions are executed; the module imports nothing of the package but an algo
 **Histories.** Values are lists. Transactions only `Append` values, each of them to a key at most
 once, and `Read` whole lists. So a list that a transaction read identifies its version and the order
 of all versions before: the *version order* is derived, not given. (The trick is that of Elle, by
-Kingsbury and Alvaro.)
+Kingsbury and Alvaro.) A list that ends with the reader's own appends is a version as well.
+
+**Unknown outcomes.** A transaction may have been committed or not (``committed=None``): its client was
+not told. If a committed transaction read one of its values, or the final lists have one, it was
+committed, with everything that it did. If not, the history is judged without it: whatever explains the
+history with it also explains the history without it.
 
 **The graph.** Its nodes are the committed transactions; an edge says that one has to be before
 another in every serial order that explains the reads:
@@ -28,7 +33,7 @@ G1b             ... or an intermediate value: its writer appended another behind
 G1c             a cycle of ww and wr: information flows in a circle
 lost update     two transactions read one version of a key, and both appended to it
 G-single        a cycle with exactly one rw, but for lost updates
-G2              a cycle with several rw, as write skew is
+G2              a cycle with several rw, as write skew is, where no cycle with one rw is
 internal        a transaction does not see its own appends, or reads two different lists
 duplicate       a list has a value twice, or a transaction was recorded twice
 unknown value   a list has a value that no transaction appended
@@ -36,6 +41,9 @@ version order   neither of two lists of a key is a prefix of the other, or the v
                 transaction are in another order than it appended them
 lost append     a committed value is not in the final list
 ==============  ===============================================================================
+
+A strong component of the graph may have many cycles. The judge reports one for each of ww, ww with wr,
+and rw: of the last, one with a single rw if there is any.
 
 If there is none of these, any topological order of the nodes is a serial order that explains all
 reads of committed transactions, and the final lists. If there is one, no order does. (For small
@@ -48,17 +56,17 @@ rejected transactions must match too, though their appends do not last.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.guarantees.cycles import shortest_path, strong_components
+from emberflow.guarantees.cycles import closing, shortest_path, strong_components
 
 Key: TypeAlias = Hashable
 Value: TypeAlias = Hashable
 
-#: The number of edges of a component that the search for a short cycle tries.
+#: The number of edges on a cycle that the search for a short one tries.
 _TRIED_MAX = 50
 
 
@@ -82,7 +90,8 @@ class Transaction:
 
     name: Hashable
     operations: Sequence[Append | Read]
-    committed: bool = True
+    #: None if the outcome is unknown. Leave out its reads whose results are unknown, too.
+    committed: bool | None = True
     #: Its position in the claimed order, if there is one.
     at: Any = None
 
@@ -140,7 +149,9 @@ def find_disorder(
     lists: dict[Key, list[Value]] = {}
     found: list[Anomaly] = []
     ahead: Transaction | None = None
-    for transaction in sorted(history, key=lambda one: one.at):
+    # Here the reads of all transactions have to match, so that each of them is a proof.
+    decided = _decided(list(history), final, are_proofs=lambda transaction: True)
+    for transaction in sorted(decided, key=lambda one: one.at):
         if ahead is not None and ahead.at == transaction.at:
             evidence = f"{ahead.name!r} and {transaction.name!r} are both at {transaction.at!r}"
             found.append(_anomaly("out of order", evidence, transaction))
@@ -165,6 +176,42 @@ def find_disorder(
     return found
 
 
+def _decided(
+    history: Sequence[Transaction],
+    final: Mapping[Any, Sequence[Value]] | None,
+    *,
+    are_proofs: Callable[[Transaction], bool],
+) -> list[Transaction]:
+    """The history without unknown outcomes: what was seen of a transaction proves that it happened.
+
+    ``are_proofs`` says of whom the reads are proofs. Those of a transaction that is proven are, too.
+    """
+    unknown = {
+        (one.key, one.value): number
+        for number, transaction in enumerate(history)
+        if transaction.committed is None
+        for one in transaction.operations
+        if isinstance(one, Append)
+    }
+    shown = [(key, value) for key, values in (final or {}).items() for value in values]
+    happened = {unknown[at] for at in shown if at in unknown}
+    waiting = [number for number, one in enumerate(history) if are_proofs(one)]
+    waiting += [number for number in happened if not are_proofs(history[number])]
+    while waiting:
+        reader = waiting.pop()
+        for one in history[reader].operations:
+            for value in one.seen if isinstance(one, Read) else ():
+                writer = unknown.get((one.key, value))
+                if writer is not None and writer != reader and writer not in happened:
+                    happened.add(writer)
+                    if not are_proofs(history[writer]):
+                        waiting.append(writer)
+    return [
+        replace(one, committed=number in happened) if one.committed is None else one
+        for number, one in enumerate(history)
+    ]
+
+
 class _Edge(NamedTuple):
     kind: str
     key: Key
@@ -182,6 +229,19 @@ class _Edge(NamedTuple):
         return f"{one} appended {self.value!r} to {key}, and then {other} {self.next!r}"
 
 
+class _SeenList(NamedTuple):
+    """A list that a committed transaction read."""
+
+    reader: int
+    values: Sequence[Value]
+    #: How many values at its end are the reader's own.
+    own: int
+
+    @property
+    def others(self) -> Sequence[Value]:
+        return self.values[: len(self.values) - self.own]
+
+
 #: From one node to others: the most severe edge between the two.
 _Graph: TypeAlias = dict[int, dict[int, _Edge]]
 _SEVERITY = {"ww": 0, "wr": 1, "rw": 2}
@@ -195,8 +255,7 @@ class _Judgement:
     nodes: list[Transaction] = field(default_factory=list)
     #: By key and value, the number of the transaction that appended it.
     appended: dict[Key, dict[Value, int]] = field(default_factory=dict)
-    #: By key, each committed reader and the list it read, without its own appends.
-    reads: dict[Key, list[tuple[int, Sequence[Value]]]] = field(default_factory=dict)
+    reads: dict[Key, list[_SeenList]] = field(default_factory=dict)
     graph: _Graph = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -214,7 +273,10 @@ class _Judgement:
 
     def _index(self) -> None:
         names: set[Hashable] = set()
-        for transaction in self.history:
+        history = _decided(
+            list(self.history), self.final, are_proofs=lambda one: one.committed is True
+        )
+        for transaction in history:
             if transaction.name in names:
                 evidence = f"{transaction.name!r} was recorded more than once"
                 self.anomalies.append(Anomaly("duplicate", evidence, (transaction.name,), ()))
@@ -260,7 +322,7 @@ class _Judgement:
                 self._found("internal", evidence, transaction, key=key)
                 continue
             if self._is_sound(transaction, key, seen, others):
-                self.reads.setdefault(key, []).append((number, others))
+                self.reads.setdefault(key, []).append(_SeenList(number, seen, len(mine)))
 
     def _is_sound(
         self, reader: Transaction, key: Key, seen: list[Value], others: list[Value]
@@ -300,7 +362,7 @@ class _Judgement:
 
     def _versions(self, key: Key) -> list[Value] | None:
         """The order of a key's values, as far as it was read; None if reads contradict it."""
-        lists = dict.fromkeys(tuple(seen) for _, seen in self.reads.get(key, ()))
+        lists = dict.fromkeys(tuple(seen.values) for seen in self.reads.get(key, ()))
         if self.final is not None:
             lists[tuple(self._final(key))] = None
         ordered = sorted(lists, key=len)
@@ -341,6 +403,7 @@ class _Judgement:
     def _connect(self, key: Key) -> None:
         versions = self._versions(key)
         if versions is None:
+            self._look_for_lost_updates(key)
             return
         appended = self.appended.get(key, {})
         seen = set(versions)
@@ -360,11 +423,12 @@ class _Judgement:
             else:
                 for other, next_ in unseen.items():
                     self._edge(writer, other, _Edge("ww", key, value, next_))
-        for reader, others in self.reads.get(key, ()):
-            end = len(others)
-            value = others[-1] if others else None
+        for seen_list in self.reads.get(key, ()):
+            reader, others = seen_list.reader, seen_list.others
             if others:
-                self._edge(writers[end - 1], reader, _Edge("wr", key, value, None))
+                self._edge(writers[len(others) - 1], reader, _Edge("wr", key, others[-1], None))
+            end = len(seen_list.values)
+            value = seen_list.values[-1] if end else None
             if end < len(versions):
                 self._edge(reader, writers[end], _Edge("rw", key, value, versions[end]))
             else:
@@ -407,21 +471,25 @@ class _Judgement:
                     self.anomalies.append(self._cycle_anomaly(cycle))
 
     def _shortest(self, graph: _Graph, component: list[int], kind: str) -> list[int]:
-        """The shortest cycle of a component through an edge of a kind, with as few rw as possible."""
+        """A short cycle of a component through an edge of a kind, with a single rw if there is one."""
         inside = set(component)
         edges = [
             (one, other)
             for one in component
             for other, edge in graph.get(one, {}).items()
             if edge.kind == kind and other in inside
-        ][:_TRIED_MAX]
-        plain = _only(graph, {"ww", "wr"})
-        for among in (plain, graph):
-            paths = [shortest_path(among, other, one, inside) for one, other in edges]
-            found = [path for path in paths if path]
-            if found:
-                return min(found, key=len)
-        return []
+        ]
+        if not edges:
+            return []
+        among = graph
+        if kind == "rw":
+            plain = _only(graph, {"ww", "wr"})
+            single = list(closing(_within(plain, inside), edges))
+            if single:
+                among, edges = plain, single
+        # Every edge within a strong component is on a cycle.
+        paths = [shortest_path(among, other, one, inside) for one, other in edges[:_TRIED_MAX]]
+        return min(paths, key=len)
 
     def _cycle_anomaly(self, cycle: list[int]) -> Anomaly:
         first = cycle.index(min(cycle))
@@ -453,10 +521,23 @@ class _Judgement:
             return False
         key = read[0].key
         lists = [
-            {tuple(seen) for reader, seen in self.reads.get(key, ()) if reader == one}
+            {tuple(seen.others) for seen in self.reads.get(key, ()) if seen.reader == one}
             for one, _ in steps
         ]
         return bool(lists[0] & lists[1]) and all(self.nodes[one].appended(key) for one, _ in steps)
+
+    def _look_for_lost_updates(self, key: Key) -> None:
+        """Find lost updates of a key whose version order is unknown, so that no cycle shows them."""
+        readers: dict[tuple[Value, ...], dict[int, None]] = {}
+        for seen in self.reads.get(key, ()):
+            if self.nodes[seen.reader].appended(key):
+                readers.setdefault(tuple(seen.others), {})[seen.reader] = None
+        for version, numbers in readers.items():
+            if len(numbers) > 1:
+                updaters = [self.nodes[number] for number in numbers]
+                names = " and ".join(repr(updater.name) for updater in updaters)
+                evidence = f"{names} read {_list(version)} in {key!r}, and appended to it"
+                self._found("lost update", evidence, *updaters, key=key)
 
 
 def _anomaly(kind: str, evidence: str, transaction: Transaction) -> Anomaly:
@@ -468,6 +549,10 @@ def _list(values: Sequence[Value]) -> str:
     """The end of a list, short enough to be read."""
     shown = tuple(values[-6:])
     return repr(shown) if len(values) <= 6 else f"(... {repr(shown)[1:]}"
+
+
+def _within(graph: _Graph, inside: set[int]) -> dict[int, list[int]]:
+    return {one: [other for other in graph.get(one, ()) if other in inside] for one in inside}
 
 
 def _only(graph: _Graph, kinds: set[str]) -> _Graph:
