@@ -15,6 +15,7 @@ dot is temporary, and readers, Spark among them, do not see it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import time
@@ -40,6 +41,9 @@ _READ_BYTES = 1 << 20
 #: A file that is read in pieces has a checksum for each block of this size.
 BLOCK_BYTES = 1 << 20
 TEMPORARY_PREFIX = "."
+#: The errors of a file system that takes no writes now, and may take them again: it is full, over its
+#: quota, read-only, or the folder was made read-only.
+_UNWRITABLE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM))
 
 
 class Written:
@@ -136,6 +140,23 @@ def digest(location: Location, path: str) -> tuple[int, str]:
             found.update(data)
             length += len(data)
     return length, found.hexdigest()
+
+
+def is_unwritable(error: BaseException) -> bool:
+    """Whether a write failed only because the file system takes no writes now. Then wait and try again.
+
+    >>> (
+    ...     is_unwritable(OSError(errno.ENOSPC, "No space left on device")),
+    ...     is_unwritable(OSError(5, "I/O")),
+    ... )
+    (True, False)
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _UNWRITABLE:
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def temporary_name(path: str) -> str:

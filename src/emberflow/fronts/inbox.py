@@ -198,6 +198,17 @@ class Inbox:
     def _put(self, path: Path, data: bytes, rest: list[Path], *, is_new: bool = False) -> None:
         """Write a file so that it is whole and durable, or not there."""
         temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}{_TEMPORARY}")
+        try:
+            self._put_by(temporary, path, data, rest, is_new=is_new)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)  # on a full disk it is in the way
+            raise
+        self._owned.sync()
+
+    def _put_by(
+        self, temporary: Path, path: Path, data: bytes, rest: list[Path], *, is_new: bool
+    ) -> None:
         with open(temporary, "wb") as file:
             file.write(data)
             for part in rest:
@@ -207,13 +218,11 @@ class Inbox:
             os.fsync(file.fileno())
         with self._owned.keeping() as is_owner:
             if not is_owner or (is_new and path.exists()):
-                temporary.unlink()
                 raise EmberflowError(
                     f"{self._folder} was taken over by another driver of the live query, and this "
                     f"one may take in nothing more."
                 )
             os.rename(temporary, path)
-        self._owned.sync()
 
     def _part(self, name: str) -> Path:
         if not _PART.fullmatch(name):

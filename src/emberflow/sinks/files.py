@@ -21,6 +21,7 @@ content of the files of a partition, one behind the other, does not.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -72,7 +73,8 @@ class Files:
         except OSError as error:
             raise InputError(f"sinks.Files cannot make {self.folder}: {error}.") from error
         if not os.access(self.folder, os.W_OK | os.X_OK):
-            raise InputError(f"sinks.Files may not write to {self.folder}.")
+            denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.folder))
+            raise InputError(f"sinks.Files may not write to {self.folder}.") from denied
 
     def open(self, partition: int) -> FilesWriter:
         self.check()

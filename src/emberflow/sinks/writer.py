@@ -3,6 +3,9 @@
 Guarantees: bundles are stored in order. After a bundle that cannot be stored, no other is. A writer
 that finds that another one has stored in its partition stops (`SinkMovedError`). Whoever gives bundles
 to the thread never waits for the sink. Live queries and backfills both store through this thread.
+
+A sink that fails is tried again for as long as its contract says. A file system that takes no writes (it
+is full, or read-only) is no failure of the sink: the thread tries again until it does.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from emberflow.checkpoint.files import is_unwritable
 from emberflow.errors import EmberflowError
 from emberflow.rows.plain import PayloadError
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer, sink_contract
@@ -138,7 +142,10 @@ class WriterThread:
                 raise
             except Exception as error:
                 self._give_up_writer()
-                if time.monotonic() - begin + pause > self._retry_seconds:
+                now = time.monotonic()
+                if is_unwritable(error):
+                    begin = now
+                elif now - begin + pause > self._retry_seconds:
                     raise
                 _log.warning(
                     "sink %r partition %d failed and is tried again: %s",

@@ -522,10 +522,11 @@ class CheckpointStore:
 
     # Removing
 
-    def prune(self, keep: int, *, incarnation: int) -> list[str]:
+    def prune(self, keep: int, *, incarnation: int, abandoned: int | None = None) -> list[str]:
         """Remove all cuts but the newest ``keep`` and those that are held, and their unneeded files.
 
-        Only the newest incarnation may prune. Returns the removed paths.
+        Only the newest incarnation may prune. The parts of its cut ``abandoned``, and of those before,
+        are not under way. Returns the removed paths.
         """
         if keep < 1:
             raise ValueError(f"prune(keep=) takes 1 or more, got {keep!r}")
@@ -536,6 +537,7 @@ class CheckpointStore:
             named = self._named()
             kept = self._counting()[-keep:]
             newest = max((one.number for one in kept), default=0)
+            newest = newest if abandoned is None else max(newest, abandoned)
             now = time.time()
             held = {of for of, until in self._holds() if until > now}
             kept += [one for one in named if one[:2] in held and one not in kept]

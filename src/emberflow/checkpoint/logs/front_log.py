@@ -38,6 +38,10 @@ calls it in a loop; the longer the disk takes, the more the next sync covers::
                 log.mark()  # no batch follows that would be a witness of durability
         log.close()
 
+**A disk that is full**, or read-only for a while: `sync` raises, and the caller may call it again. What
+a failed write has left on the disk is unknown, so the writer begins another segment. Its header lists
+the one before only up to where that was durable, and all later blocks are written again.
+
 Other file systems than local disks have no append: there a segment is a folder, and each block a file,
 which is durable when it is complete.
 """
@@ -48,12 +52,12 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import lt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.errors import CheckpointError, FencedError
-from emberflow.checkpoint.files import location_of
+from emberflow.checkpoint.files import is_unwritable, location_of
 from emberflow.checkpoint.logs.segments import (
     BATCH,
     DROPPED,
@@ -66,7 +70,6 @@ from emberflow.checkpoint.logs.segments import (
     Segment,
     batch_data,
     segment_name,
-    sequence_of,
 )
 
 if TYPE_CHECKING:
@@ -91,8 +94,9 @@ class Durable(NamedTuple):
 class FrontLogWriter:
     """Appends to the log of one partition of a front, for one incarnation.
 
-    One thread calls `append` and `reserve`; another may call `sync`. After an error of the disk the
-    writer accepts nothing more: what a failed ``fsync`` has left on the disk is unknown.
+    One thread calls `append` and `reserve`; another may call `sync`. If that raises because the disk
+    takes no writes now (`is_unwritable`), call it again: nothing is lost. After any other error of the
+    disk the writer accepts nothing more.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -128,7 +132,9 @@ class FrontLogWriter:
         self._waiting: list[Columns] = []
         self._waiting_count = 0
         self._waiting_reservation: int | None = None
-        self._unsynced = False
+        #: The blocks that are not durable, and how many of these the segment has.
+        self._undurable: list[bytes] = []
+        self._added = 0
         self._unmarked = False
         self._failure: BaseException | None = None
         self._closed = False
@@ -144,7 +150,9 @@ class FrontLogWriter:
         self._time, self._reservation, self._dropped = self._log.ends(self._before)
         self._inherited = self._reservation
         self._pieces = list(self._before)
-        self._segment = self._begin_segment(0)
+        self._sequence = -1
+        #: None after a write failed, until the next one begins another segment.
+        self._segment: Segment | None = self._begun_segment()
 
     @property
     def time(self) -> int | None:
@@ -182,9 +190,7 @@ class FrontLogWriter:
                 if last is None or last <= time:
                     return
                 self._dropped.append((time, last))
-            with self._recording_failure():
-                self._segment.add(DROPPED + json.dumps((time, last)).encode())
-            self._unsynced = True
+            self._undurable.append(DROPPED + json.dumps((time, last)).encode())
             self._sync()
             self._mark()
 
@@ -223,9 +229,8 @@ class FrontLogWriter:
             with self._sync_lock:
                 data, _ = self._drained()
                 if data is not None:
-                    self._unsynced = True
-                    with self._recording_failure():
-                        self._segment.add(data)
+                    self._undurable.append(data)
+                    self._write_ahead()
 
     def reserve(self, time: int) -> None:
         """Allow promises up to this time. Durable with the next `sync`.
@@ -268,30 +273,50 @@ class FrontLogWriter:
             finally:
                 with self._lock:
                     self._closed = True
-                    self._segment.close()
+                    if self._segment is not None:
+                        self._segment.close()
 
     def _sync(self) -> Durable:
         """Take the buffer, and write it while other threads append."""
         data, reached = self._drained()
-        segment = self._segment
-        with self._recording_failure():
-            if data is not None:
-                segment.add_durably(data)
-            elif self._unsynced:
-                segment.sync()
+        if data is not None:
+            self._undurable.append(data)
+        if not self._undurable:
+            return reached
+        with self._writing() as segment:
+            self._add(segment, len(self._undurable) - 1)
+            if self._added < len(self._undurable):
+                segment.add_durably(self._undurable[-1])
             else:
-                return reached
-            self._unsynced = False
+                segment.sync()
+            self._undurable, self._added = [], 0
             self._unmarked = True
             if segment.end >= self._segment_size:
                 self._mark()
-                self._roll()
+                segment.sync()
+                self._leave_segment()
+                self._segment = self._begun_segment()
         return reached
+
+    def _write_ahead(self) -> None:
+        """Write blocks without waiting for the disk. If it takes none now, the next sync tries again."""
+        if self._segment is not None:
+            try:
+                with self._writing() as segment:
+                    self._add(segment, len(self._undurable))
+            except OSError as error:
+                if not is_unwritable(error):
+                    raise
+
+    def _add(self, segment: Segment, count: int) -> None:
+        for body in self._undurable[self._added : count]:
+            segment.add(body)
+            self._added += 1
 
     def _mark(self) -> None:
         if self._unmarked:
-            with self._recording_failure():
-                self._segment.mark()
+            with self._writing() as segment:
+                segment.mark()
             self._unmarked = False
 
     def _drained(self) -> tuple[bytes | None, Durable]:
@@ -314,6 +339,29 @@ class FrontLogWriter:
         except BaseException as error:
             self._failure = error
             raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[Segment]:
+        """The segment to write to: another one, if a write failed before."""
+        try:
+            if self._segment is None:
+                self._segment = self._begun_segment()
+            yield self._segment
+        except BaseException as error:
+            if is_unwritable(error):
+                self._leave_segment()
+            else:
+                self._failure = error
+            raise
+
+    def _leave_segment(self) -> None:
+        """Close the segment. Later ones list what is durable of it."""
+        segment, self._segment = self._segment, None
+        self._added, self._unmarked = 0, False
+        if segment is not None:
+            self._pieces.append(Piece(segment.name, segment.durable))
+            with suppress(OSError):  # all that counts is synced
+                segment.close()
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -351,15 +399,7 @@ class FrontLogWriter:
             f"{before}, got {got!r} with {parts} parts."
         )
 
-    def _roll(self) -> None:
-        """Continue in a new segment, so that old ones can be trimmed."""
-        old = self._segment
-        old.sync()
-        self._pieces.append(Piece(old.name, old.end))
-        self._segment = self._begin_segment(sequence_of(old.name) + 1)
-        old.close()
-
-    def _begin_segment(self, sequence: int) -> Segment:
+    def _begun_segment(self) -> Segment:
         if self._pieces:
             self._log.sync(self._pieces[-1])
         header = {
@@ -369,13 +409,17 @@ class FrontLogWriter:
             "incarnation": self._incarnation,
             "older": {piece.name: piece.limit for piece in self._pieces},
         }
-        segment = self._log.new_segment(segment_name(self._incarnation, sequence))
+        # A new name at each attempt: one that failed may have left a file, and this one supersedes it.
+        self._sequence += 1
+        segment = self._log.new_segment(segment_name(self._incarnation, self._sequence))
         try:
             segment.add(HEADER + json.dumps(header).encode())
             segment.sync()
             segment.mark()
         except BaseException:
-            segment.close()
+            with suppress(OSError):
+                segment.close()
+                self._log.location.remove(f"{self._log.folder}/{segment.name}")
             raise
         return segment
 

@@ -142,11 +142,14 @@ class Ends(NamedTuple):
 
 
 class Segment(Protocol):
-    """A segment that is being written. ``end`` is the offset of the next block."""
+    """A segment that is being written. ``end`` is the offset of the next block; all blocks up to
+    ``durable`` are durable, whatever happens to others."""
 
     name: str
     end: int
 
+    @property
+    def durable(self) -> int: ...
     def add(self, body: bytes) -> None: ...
     def add_durably(self, body: bytes) -> None: ...
     def mark(self) -> None: ...
@@ -163,7 +166,7 @@ class _LocalSegment:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         sync_folder(path.parent)
         self.end = 0
-        self._durable = 0
+        self.durable = 0
         self._durably = _DURABLY
         #: Whether all added blocks are durable.
         self._is_synced = True
@@ -180,7 +183,7 @@ class _LocalSegment:
         if self._durably and self._is_synced:
             try:
                 self._add(body, self._durably)
-                self._durable = self.end
+                self.durable = self.end
                 return
             except OSError as error:
                 if error.errno not in _NO_SUCH_WRITE:
@@ -190,7 +193,7 @@ class _LocalSegment:
         self.sync()
 
     def _add(self, body: bytes, flags: int) -> None:
-        block = memoryview(encoded_block(body, self.end, self._durable))
+        block = memoryview(encoded_block(body, self.end, self.durable))
         end = self.end + len(block)
         while block:
             if flags:
@@ -206,7 +209,7 @@ class _LocalSegment:
     def sync(self) -> None:
         os.fsync(self._descriptor)
         self._is_synced = True
-        self._durable = self.end
+        self.durable = self.end
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -232,6 +235,10 @@ class _ObjectSegment:
         self.end += 1
 
     add_durably = add
+
+    @property
+    def durable(self) -> int:
+        return self.end
 
     def mark(self) -> None:
         """Nothing: every file is durable, and the numbers reveal a missing one."""
@@ -375,9 +382,3 @@ class Log:
 
 def segment_name(incarnation: int, sequence: int) -> str:
     return f"{incarnation:06d}-{sequence:06d}.log"
-
-
-def sequence_of(name: str) -> int:
-    match = _SEGMENT.fullmatch(name)
-    assert match is not None
-    return int(match[2])

@@ -10,6 +10,9 @@ and other lives drop them. Readers refuse cuts and logs of an older life (`check
 an older life still stores is identical to the one that the next life would have stored, and a sink
 refuses to store a bundle twice (`sinks`).
 
+A disk that takes no writes (it is full, or read-only) loses no query: the supervisor begins the next life
+when the disk takes them again, and such lives do not count among those without progress.
+
 Some errors would happen again, so they end the query at once: those of a user's function, of a front,
 or of a sink (whose operations were retried before). So does an element that kills the process that
 handles it: several lives in a row end at the same minimal time.
@@ -26,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from emberflow.checkpoint.cuts.manifest import check_fits
 from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.errors import FencedError
+from emberflow.checkpoint.files import is_unwritable
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError, OnError
 from emberflow.fronts.protocol import Front, FrontGrewError, front_contract
@@ -54,6 +58,8 @@ _CANCEL_SECONDS = 30.0
 #: By then a failed worker has sent its own error, which says more than Spark's.
 _ECHO_SECONDS = 0.3
 _PAUSE_SECONDS = 0.05
+#: The pause before the next life, or the next attempt at it, while the disk takes no writes.
+_UNWRITABLE_SECONDS = 2.0
 
 #: Losses after which another life may succeed.
 _LOST = (
@@ -155,10 +161,10 @@ class Supervision:
                     break
                 reason = str(failure).partition("\n")[0]
                 _log.warning("life %d was lost, the next one begins: %s", self._number, reason)
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(_UNWRITABLE_SECONDS if is_unwritable(failure) else _PAUSE_SECONDS)
                 # Replacing a lost executor takes a moment.
                 check_cluster(self._spark, self.settings.workers)
-                self._plan, self.coordinator = self._begun()
+                self._plan, self.coordinator = self._begun_when_writable()
                 self.losses.append(failure)
                 if self._stop_requested.is_set():
                     self.coordinator.stop()
@@ -168,6 +174,16 @@ class Supervision:
             self.failure = error
         finally:
             self._over.set()
+
+    def _begun_when_writable(self) -> tuple[Plan, Coordinator]:
+        while True:
+            try:
+                return self._begun()
+            except OSError as error:
+                if not is_unwritable(error) or self._stop_requested.is_set():
+                    raise
+                _log.warning("the next life waits for the disk: %s", error)
+                self._stop_requested.wait(_UNWRITABLE_SECONDS)
 
     def _begun(self) -> tuple[Plan, Coordinator]:
         """The next life, ready to start."""
@@ -320,6 +336,8 @@ class Supervision:
                 "be read again, and there is no log of it. Set .option('checkpointLocation', ...)."
             )
             return False
+        if is_unwritable(failure):
+            return True  # no element is to blame
         at = self.coordinator.progress.of_all()
         if self._lost_at and at > max(self._lost_at):
             self._lost_at = []

@@ -30,6 +30,8 @@ class DriverSnapshots:
 
     #: Output waits for the next snapshot, so there is no rest between two.
     rest_ratio = 0.0
+    #: Output of an epoch is in one snapshot only, so that a lost snapshot is a lost life.
+    may_abandon = False
 
     def __init__(self, *, workers: int, holds_output: bool, stops: bool) -> None:
         self._workers = workers

@@ -134,6 +134,9 @@ class WorkerSnapshots:
         # The writer never rests: output waits for the snapshot.
         self._captured = writer.go_on(loop_is_busy=False) or self._captured
         captured = self._captured
+        if captured is not None and captured.problem is not None:
+            # The next snapshot would not have what this one took out of its epoch: begin another life.
+            raise captured.problem
         if captured is None or not self._is_stored_ahead_of(captured.number, stores):
             return None
         self._captured = None

@@ -7,6 +7,9 @@ when its manifest is written, and that is not before
 2. all output below the cut's moment is stored in the sinks: what a barrier has released and its sink
    does not have is in no cut. The coordinator knows how far output is stored (`progress`).
 
+If the disk takes no writes (it is full, or read-only), the cut is *abandoned*: the committer removes
+what was stored of it, rests, and begins another one. Only the recovery would take longer until then.
+
 One cut is under way at a time. If it takes longer than the interval, the next one waits. A thread
 writes manifests, and removes what no kept cut needs; the coordinator's own thread never waits for a
 disk.
@@ -17,6 +20,7 @@ disk.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -26,11 +30,17 @@ from typing import Any, Protocol
 from emberflow.checkpoint import Manifest
 from emberflow.checkpoint.cuts.manifest import compaction_due
 from emberflow.checkpoint.cuts.store import CheckpointStore, Life
+from emberflow.checkpoint.files import is_unwritable
 from emberflow.checkpoint.logs.front_log import trim as trim_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.graph.nodes import Graph
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder
+
+#: How long the committer rests after a cut that was abandoned.
+_ABANDONED_REST_SECONDS = 1.0
+
+_log = logging.getLogger("emberflow")
 
 
 class DriverCuts(Protocol):
@@ -39,6 +49,10 @@ class DriverCuts(Protocol):
     @property
     def rest_ratio(self) -> float:
         """After a cut the committer rests for so many times as long as the cut took."""
+
+    @property
+    def may_abandon(self) -> bool:
+        """Whether the next cut has all that a cut has which was never committed."""
 
     def next_moment(
         self, minimal: Moment, committed: Moment, number: int, *, now: bool
@@ -79,6 +93,7 @@ class CutsByTime:
     #: Where much changes, a cut is under way a third of the time at most, and keys that change often
     #: are saved less often.
     rest_ratio = 2.0
+    may_abandon = True
 
     def next_moment(
         self, minimal: Moment, committed: Moment, number: int, *, now: bool
@@ -151,7 +166,8 @@ class CutCommitter:
         self._writing = False
         self._begun_at = time.monotonic()
         self._rests_until = 0.0
-        self._manifests: queue.Queue[Manifest | None] = queue.Queue(1)
+        #: For the thread: a manifest to commit, the number of a cut that was abandoned, or the end.
+        self._manifests: queue.Queue[Manifest | int | None] = queue.Queue(1)
         self._results: queue.SimpleQueue[Manifest | Exception] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="emberflow manifests", daemon=True)
         self._thread.start()
@@ -172,7 +188,7 @@ class CutCommitter:
 
     def due(self, minimal: Moment, *, now: bool = False) -> CutOrder | None:
         """Begin a cut, if it is time and there is something new to save."""
-        if self._order is not None:
+        if self._order is not None or self._manifests.full():
             return None
         if not now and time.monotonic() < max(self._begun_at + self._interval, self._rests_until):
             return None
@@ -207,7 +223,10 @@ class CutCommitter:
             return None
         if not self._writing:
             is_stored = len(self._captured) == self._workers
-            if is_stored and self._strategy.may_commit(order, settled):
+            problems = [one.problem for one in self._captured.values() if one.problem is not None]
+            if is_stored and problems:
+                self._abandon(order, problems[0])
+            elif is_stored and self._strategy.may_commit(order, settled):
                 self._writing = True
                 self._manifests.put_nowait(self._strategy.manifest(self._manifest(order)))
             return None
@@ -216,7 +235,10 @@ class CutCommitter:
         except queue.Empty:
             return None
         if isinstance(result, Exception):
-            raise result
+            if not is_unwritable(result) or not self._strategy.may_abandon:
+                raise result
+            self._abandon(order, result)
+            return None
         self._base = result
         self._order = None
         self._writing = False
@@ -228,6 +250,14 @@ class CutCommitter:
         self.last_bytes = sum(part.bytes for part in own)
         self.last_rows = sum(part.rows for part in own)
         return result
+
+    def _abandon(self, order: CutOrder, problem: Exception) -> None:
+        """Give the cut under way up, and rest before the next one. No worker writes to it any more."""
+        _log.warning("cut %d is abandoned, and another one follows: %s", order.number, problem)
+        self._order = None
+        self._writing = False
+        self._rests_until = time.monotonic() + _ABANDONED_REST_SECONDS
+        self._manifests.put_nowait(order.number)
 
     def close(self, seconds: float) -> None:
         try:
@@ -257,18 +287,31 @@ class CutCommitter:
     # The thread.
 
     def _run(self) -> None:
-        while (manifest := self._manifests.get()) is not None:
+        while (given := self._manifests.get()) is not None:
+            abandoned = given if isinstance(given, int) else None
             try:
-                self._store.commit(manifest)
-                self._results.put(manifest)
-                self._tidy()
+                if isinstance(given, Manifest):
+                    self._store.commit(given)
+                    self._results.put(given)
             except Exception as error:
                 self._results.put(error)
-                return
+                if not is_unwritable(error):
+                    return
+                continue
+            try:
+                self._tidy(abandoned)
+            except Exception as error:
+                if not is_unwritable(error):
+                    self._results.put(error)
+                    return
+                _log.warning("what no cut needs is not removed yet: %s", error)
 
-    def _tidy(self) -> None:
+    def _tidy(self, abandoned: int | None) -> None:
         """Remove the cuts, and trim the logs, that nobody can restore from any more."""
-        self._store.prune(self._keep, incarnation=self._life.incarnation)
+        incarnation = self._life.incarnation
+        self._store.prune(self._keep, incarnation=incarnation, abandoned=abandoned)
+        if abandoned is not None:
+            return
         if not self._logged and not self._retaining:
             return
         cuts = sorted(self._store.cuts(), key=lambda cut: cut.time)

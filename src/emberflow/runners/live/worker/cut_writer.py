@@ -6,6 +6,9 @@ waits and everything else goes on. The thread pickles, sorts, writes and syncs. 
 else to do, both take only a share of the time, and never more than some milliseconds in one go: a cut
 is in no hurry. While the loop is idle, neither of them rests. `engine.cuts.cut` says what is captured,
 and why that is enough.
+
+If the disk takes no writes (it is full, or read-only), the writer abandons the cut and says so. A cut
+that is never committed changes nothing: the next one holds all that changed since the last one that was.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import PartInfo
 from emberflow.checkpoint.cuts.rows import SCHEDULED
 from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.files import is_unwritable
 from emberflow.engine.cuts.cut import Capture, Row, Scheduled
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import Moment
@@ -56,6 +60,8 @@ class Captured(NamedTuple):
     parts: list[PartInfo]
     #: Of each partition of a front that it feeds: the position of the last element below the cut.
     positions: dict[tuple[str, int], object]
+    #: Why the cut is abandoned: the disk took no writes, and the worker has not stored its part.
+    problem: OSError | None = None
 
 
 class CutWriter:
@@ -74,9 +80,7 @@ class CutWriter:
         self._positions: dict[tuple[str, int], object] = {}
         self._orders: queue.Queue[CutOrder] = queue.Queue(1)
         self._chunks: queue.Queue[list[Row | Scheduled] | None] = queue.Queue(_CHUNKS_MAX)
-        self._results: queue.SimpleQueue[tuple[int, list[PartInfo]] | Exception] = (
-            queue.SimpleQueue()
-        )
+        self._results: queue.SimpleQueue[Captured | Exception] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="emberflow cuts", daemon=True)
         self._thread.start()
@@ -109,8 +113,7 @@ class CutWriter:
             return None
         if isinstance(result, Exception):
             raise result
-        number, parts = result
-        return Captured(self._worker, number, parts, self._positions)
+        return result._replace(positions=self._positions)
 
     @property
     def is_busy(self) -> bool:
@@ -130,22 +133,36 @@ class CutWriter:
             except queue.Empty:
                 continue
             try:
-                self._results.put((order.number, self._stored(order)))
+                self._results.put(self._captured(order))
             except _Ended:
                 return
             except Exception as error:
                 self._results.put(error)
                 return
 
-    def _stored(self, order: CutOrder) -> list[PartInfo]:
+    def _captured(self, order: CutOrder) -> Captured:
         scheduled: list[Scheduled] = []
+        rows = self._rows(scheduled)
+        try:
+            return Captured(self._worker, order.number, self._stored(order, rows, scheduled), {})
+        except OSError as error:
+            if not is_unwritable(error):
+                raise
+            for _ in rows:  # the loop completes its capture, and must not wait for this thread
+                pass
+            return Captured(self._worker, order.number, [], {}, error)
+
+    def _stored(
+        self, order: CutOrder, rows: Iterator[list[Row]], scheduled: list[Scheduled]
+    ) -> list[PartInfo]:
+        """Store the rows, and then the scheduled items that were found among them."""
         store, incarnation = self._store, self._incarnation
         self._rested_at = time.thread_time()
         parts = [
             store.write_part(
                 order.number,
                 self._worker,
-                self._rows(scheduled),
+                rows,
                 incarnation=incarnation,
                 base=order.base,
                 lists=self.lists,

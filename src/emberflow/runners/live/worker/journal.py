@@ -10,17 +10,24 @@ reserves a second ahead, once a second, and the front promises freely within the
 begins behind the reservation, because it cannot know how much of it was promised. A reservation does
 not allow a report beyond an element that is not durable yet.
 
+While the disk takes no writes (it is full, or read-only), the thread tries again and the front reports
+nothing more. So the query stands still when the elements in flight are used up, and goes on when there
+is room.
+
 The same holds for a front with times of its own that promises while it is idle (`fronts.Idle`): a
 promise may raise the time of an element, so its times are choices like times of arrival.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from emberflow.checkpoint.files import is_unwritable
 from emberflow.checkpoint.logs.front_log import Durable, FrontLogWriter
 from emberflow.checkpoint.logs.segments import LogEntry
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
@@ -30,6 +37,10 @@ from emberflow.runners.live.wire.bell import no_bell
 _RESERVED_MS = 1_000
 #: How long the thread sleeps when nothing is noted. A note wakes it.
 _WAIT_SECONDS = 0.2
+#: How long the thread waits before it tries again to write to a disk that takes no writes.
+_RETRY_SECONDS = 0.5
+
+_log = logging.getLogger("emberflow")
 
 
 class Journal:
@@ -45,6 +56,7 @@ class Journal:
     ) -> None:
         """``ring`` wakes the loop when there is more to report."""
         self._log = log
+        self._name = name
         self._ring = ring
         self._index = index
         self._durable = Durable(0, None, log.time, log.reservation)
@@ -55,6 +67,7 @@ class Journal:
         self._wake = threading.Event()
         self._ended = threading.Event()
         self._failure: BaseException | None = None
+        self._is_stuck = False
         self._thread = threading.Thread(
             target=self._run, name=f"emberflow journal {name}", daemon=True
         )
@@ -135,10 +148,35 @@ class Journal:
             while not self._ended.is_set():
                 if self._wake.wait(_WAIT_SECONDS):
                     self._wake.clear()
-                    self._durable = self._log.sync(mark=False)
-                    self._ring()
+                    self._sync()
                 else:
-                    self._log.mark()
+                    with self._trying():
+                        self._log.mark()
             self._log.close()
         except BaseException as error:
             self._failure = error
+
+    def _sync(self) -> None:
+        is_synced = False
+        while not is_synced and not self._ended.is_set():
+            with self._trying():
+                self._durable = self._log.sync(mark=False)
+                is_synced = True
+        self._ring()
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        """Wait a moment if the disk takes no writes now. Say so once, and again when it does."""
+        try:
+            yield
+        except OSError as error:
+            if not is_unwritable(error):
+                raise
+            if not self._is_stuck:
+                _log.warning("the log of front %s waits for the disk: %s", self._name, error)
+            self._is_stuck = True
+            self._ended.wait(_RETRY_SECONDS)
+        else:
+            if self._is_stuck:
+                _log.warning("the log of front %s is written again", self._name)
+            self._is_stuck = False
