@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from emberflow import GlobalTime, sinks
+from emberflow import GlobalTime, fronts, sinks
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.logs.front_log import FrontLogWriter, read_log
 from emberflow.engine.cuts.cut import Capture, Row
@@ -20,7 +20,9 @@ from emberflow.runners.live.driver import cuts as driver_cuts
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime
 from emberflow.runners.live.worker import journal as journal_module
 from emberflow.runners.live.worker.cut_writer import Captured, CutWriter
+from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
+from emberflow.runners.live.worker.reader import Beginning
 from emberflow.sinks import StoredBundle
 from emberflow.sinks.files import read_files
 from emberflow.sinks.writer import WriterThread
@@ -134,6 +136,28 @@ def test_a_front_reports_nothing_that_is_not_durable_and_goes_on(
     assert "is written again" in caplog.text
     journal.close(10)
     assert list(read_log(disk.folder, "words", 0)) == [("x" * 5_000, 7)]
+
+
+def test_a_front_that_has_ended_is_not_over_before_its_log_is_durable(
+    disk: SmallDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the query would end without the output of what is not durable."""
+    monkeypatch.setattr(journal_module, "_RETRY_SECONDS", 0.01)
+    journal = Journal(FrontLogWriter(disk.folder, "words", 0, 1), "words 0", 0)
+    front = fronts.Iterable(
+        range(10_000), arrival=True
+    )  # more than the log has room for in its page
+    feed = Feed("words", 0, front, 0, 0, 20_000, journal=journal)
+    assert feed.is_reported
+    disk.fill()
+    feed.start(Beginning())
+    wait_for(lambda: not feed.take(10_000) and feed.over)
+    wait_for(lambda: "waits for the disk" in caplog.text)
+    feed.report()
+    assert not feed.is_reported
+    disk.free()
+    wait_for(lambda: feed.report() and feed.is_reported)
+    feed.join(10)
 
 
 # --- Cuts ------------------------------------------------------------------------------------------

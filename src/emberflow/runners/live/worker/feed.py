@@ -286,6 +286,12 @@ class Feed:
         return {self.index: promise}
 
     @property
+    def is_reported(self) -> bool:
+        """Whether it has reported all that it let in. Output of the rest is withheld until it has."""
+        reached = self.gate.reached
+        return reached[0] == BEFORE_ALL[0] or self._reported > reached
+
+    @property
     def owes_report(self) -> bool:
         """Whether a report follows once the journal has what was promised."""
         return self.gate.promise > self._reported

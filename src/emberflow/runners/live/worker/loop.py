@@ -476,7 +476,7 @@ class WorkerLoop:
             statistics=statistics,
             waiting=sum(feed.waiting for feed in self._feeds),
             unstored=unstored + self._cuts.unreleased,
-            halted=all(feed.over for feed in self._feeds),
+            halted=all(feed.over and feed.is_reported for feed in self._feeds),
             held=self._engine.held_items,
             bucket_items=statistics.bucket_items if few_keys else None,
             settled=sum(feed.settled for feed in self._feeds),
