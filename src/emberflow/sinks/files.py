@@ -4,8 +4,8 @@ Guarantees:
 
 1. *All or nothing.* The writer writes a bundle under a temporary name in the same folder, syncs it to
    disk, renames it to its own name, and syncs the folder. A file with a proper name is whole. Once
-   `store` has returned, it survives a power loss. Readers ignore files with temporary names, and the
-   next writer removes them.
+   `store` has returned, it survives a power loss, and so do the folders above it. Readers ignore files
+   with temporary names, and the next writer removes them.
 2. *The name is the record.* A file is named after the last global time of its bundle. So the last
    global time of a partition is its last name, and no second record can disagree with it.
 3. *Names sort as times do*, negative ones as well. So ``ls``, Spark and `fronts.Files` read a partition
@@ -13,7 +13,9 @@ Guarantees:
 4. *One writer.* A writer takes the partition over when it is opened. The writer before it, perhaps of a
    worker that is dying slowly, can store nothing more, not even if it is in the middle of a bundle.
    Otherwise both could store what follows the same last time. This needs locks (`flock`) that work on
-   the folder's file system.
+   the folder's file system. No two writers share a temporary file, even for the same bundle: its name is
+   unique and the writer creates it exclusively. So an old writer never writes to a file that its
+   successor renames.
 
 How many files there are depends on how the query made bundles, which differs from run to run. The
 content of the files of a partition, one behind the other, does not.
@@ -21,13 +23,16 @@ content of the files of a partition, one behind the other, does not.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from emberflow.checkpoint.files import make_folder, sync_folder
 from emberflow.checkpoint.ownership import OwnedFolder
 from emberflow.errors import EmberflowError, InputError
 from emberflow.sinks.formats import FORMATS, decoded, encoded, pyarrow
@@ -69,7 +74,7 @@ class Files:
     def check(self) -> None:
         """Raises `InputError` if files cannot be written there. Makes the folder if it is missing."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
         except OSError as error:
             raise InputError(f"sinks.Files cannot make {self.folder}: {error}.") from error
         if not os.access(self.folder, os.W_OK | os.X_OK):
@@ -78,6 +83,10 @@ class Files:
 
     def open(self, partition: int) -> FilesWriter:
         self.check()
+        # Another process may have made the folder, and not have synced its entry yet. Where this one may
+        # not read the parent, the folder is older than the query.
+        with contextlib.suppress(PermissionError):
+            sync_folder(self.folder.parent)
         return FilesWriter(partition_folder(self.folder, partition), self.format)
 
     def payloads(self, partition: int = 0) -> list[Any]:
@@ -114,26 +123,33 @@ class FilesWriter:
             )
         data = self._encode(bundle)
         name = f"{name_of(bundle.last)}.{self._format}"
-        temporary = self._folder / f".{name}{_TEMPORARY_SUFFIX}"
-        self._write(temporary, data)
-        with self._owned.keeping() as is_owner:
-            if not is_owner:
-                raise SinkMovedError(
-                    f"sinks.Files: {self._folder} was opened by another writer, and this one may "
-                    "store nothing more. Do two queries write to one folder?"
-                )
-            os.rename(temporary, self._folder / name)
+        temporary = self._folder / f".{name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}"
+        try:
+            _write_new(temporary, data)
+            with self._owned.keeping() as is_owner:
+                if not is_owner:
+                    raise SinkMovedError(
+                        f"sinks.Files: {self._folder} was opened by another writer, and this one may "
+                        "store nothing more. Do two queries write to one folder?"
+                    )
+                os.rename(temporary, self._folder / name)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the successor may have removed it
+                temporary.unlink()
+            raise
         self._owned.sync()
         self._last = bundle.last
 
     def close(self) -> None:
         self._owned.close()
 
-    def _write(self, path: Path, data: bytes) -> None:
-        with open(path, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+
+def _write_new(path: Path, data: bytes) -> None:
+    """Write a file that no other process has opened, and sync it."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_files(folder: str | os.PathLike[str], partition: int = 0) -> list[Any]:
