@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,42 @@ def test_the_newest_driver_wins(kind: str, tmp_path: Path) -> None:
     second = committed(other, 2, 2)
     assert one.latest() == other.latest() == second
     assert [cut.number for cut in one.cuts()] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_driver_goes_on_after_itself_and_after_nobody_else(kind: str, tmp_path: Path) -> None:
+    one, other = STORES[kind](tmp_path), STORES[kind](tmp_path)
+    one.begin()
+    assert one.begin(after=1).incarnation == 2
+    assert other.begin().incarnation == 3
+    who = f"process {os.getpid()} on {socket.gethostname()} began at 20.. UTC"
+    with pytest.raises(
+        FencedError, match=f"followed by incarnation 3, which {who}".replace("..", ".*")
+    ):
+        one.begin(after=2)
+    assert other.begin(after=3).incarnation == 4, "the refused driver has claimed nothing"
+
+
+def test_without_a_lock_a_driver_that_claims_beside_its_successor_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both see the newest incarnation before either has claimed the next."""
+    old, successor = STORES["remote"](tmp_path), STORES["remote"](tmp_path)
+    old.begin()
+    checked = old.check_incarnation
+
+    def checked_then_overtaken(incarnation: int) -> None:
+        checked(incarnation)
+        monkeypatch.setattr(old, "check_incarnation", checked)
+        assert successor.begin().incarnation == 2
+        monkeypatch.setattr(old, "incarnation", lambda: 1)
+
+    monkeypatch.setattr(old, "check_incarnation", checked_then_overtaken)
+    with pytest.raises(
+        FencedError, match="incarnation 1 was followed by incarnation 2, which process"
+    ):
+        old.begin(after=1)
+    assert successor.begin(after=2).incarnation == 3
 
 
 @pytest.mark.parametrize("kind", STORES)

@@ -35,8 +35,9 @@ When a writer raises, the query closes it, pauses, opens another one and asks it
 tries so for ``retry_seconds`` and then ends with the error. It does not try again after two errors:
 
 - `PayloadError` would come again. The query ends with it.
-- `SinkMovedError` says that another writer has the partition. The query begins a new life, which asks
-  the sink what it has now. A writer should raise it once another writer has opened its partition: a
+- `SinkMovedError` says that another writer has the partition. A driver whose checkpoint another driver
+  has claimed ends. Otherwise it begins a new life, which asks the sink what it has now, and ends if
+  that life loses the sink as well. A writer should raise it once another writer has opened its partition: a
   worker may be cut off and not know that it has a successor.
 
 All other members of a sink are optional: `protocol.SinkContract` lists them with their defaults and

@@ -21,7 +21,9 @@ its check. So readers decide which cuts are valid: an incarnation records the cu
 *base*), its cuts continue from that number, and a cut of an older incarnation with a greater number is
 void, whenever it appears. For the same reason `begin` claims first and then chooses the cut to
 restore. Two drivers that claim the same number at the same time see each other's claim and take the
-next; at most one finds itself alone.
+next; at most one finds itself alone. A driver that has begun an incarnation claims another one only
+*after* its own: if anybody else has claimed since, it gets `FencedError` and does not take the location
+back.
 
 **Readers** outside of the run (SQL over state) *hold* the cut that they read. A hold is a lease: a
 file that names the cut and the time until which `prune` keeps it. It expires by itself, and a reader
@@ -40,6 +42,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import socket
 import time
 import uuid
 import warnings
@@ -197,12 +200,18 @@ class CheckpointStore:
 
     # Incarnations
 
-    def begin(self, choose: Callable[[CheckpointStore], Manifest | None] | None = None) -> Life:
+    def begin(
+        self,
+        choose: Callable[[CheckpointStore], Manifest | None] | None = None,
+        *,
+        after: int | None = None,
+    ) -> Life:
         """Begin the next incarnation from the latest cut, or from the one that ``choose`` returns.
 
-        All cuts above that one are void from then on.
+        All cuts above that one are void from then on. A driver gives the incarnation that it began
+        before as ``after``. Raises `FencedError` if that is not the newest.
         """
-        incarnation, token = self._claim()
+        incarnation, token = self._claim(after)
         restored = choose(self) if choose is not None else self.latest()
         base = None if restored is None else restored.number
         body = {"incarnation": incarnation, "base": base}
@@ -217,22 +226,50 @@ class CheckpointStore:
         """Raises `FencedError` if this is not the newest."""
         newest = self.incarnation()
         if newest != incarnation:
-            raise FencedError(
-                f"{self}: incarnation {incarnation} was followed by incarnation {newest} and may "
-                f"change nothing more. Does another driver use the same checkpointLocation?"
-            )
+            raise self._fenced(incarnation, newest)
 
-    def _claim(self) -> tuple[int, str]:
+    def _fenced(self, incarnation: int, newest: int, own: str | None = None) -> FencedError:
+        return FencedError(
+            f"{self}: incarnation {incarnation} was followed by incarnation {newest}, which "
+            f"{self._claimant(newest, own)}, and may change nothing more. Does another driver use the "
+            f"same checkpointLocation?"
+        )
+
+    def _claimant(self, incarnation: int, own: str | None) -> str:
+        """Who began an incarnation, and when, as far as its claim tells."""
+        for name in self._location.names("incarnations"):
+            match = _CLAIM.fullmatch(name)
+            if match is None or int(match[1]) != incarnation or match[2] == own:
+                continue
+            path = f"incarnations/{name}"
+            try:
+                claim = checked_json(self._location.read(path), self._location.shown(path))
+                began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(claim["time"]))
+                return f"process {claim['pid']} on {claim.get('host', 'an unknown host')} began at {began}"
+            except (OSError, DamagedCutError, KeyError, TypeError, ValueError):
+                continue
+        return "began at an unknown time"
+
+    def _claim(self, after: int | None) -> tuple[int, str]:
         for _ in range(_CLAIMS_MAX):
             token = uuid.uuid4().hex[:8]
             with self._location.lock():
+                if after is not None:
+                    self.check_incarnation(after)
                 incarnation = self.incarnation() + 1
                 self._write_json(
                     f"incarnations/{incarnation:06d}-{token}.claim.json",
-                    {"incarnation": incarnation, "pid": os.getpid(), "time": time.time()},
+                    {
+                        "incarnation": incarnation,
+                        "host": socket.gethostname(),
+                        "pid": os.getpid(),
+                        "time": time.time(),
+                    },
                 )
             if [other for number, other in self._claims() if number == incarnation] == [token]:
                 return incarnation, token
+            if after is not None:  # the other driver takes the next number: let it
+                raise self._fenced(after, incarnation, own=token)
             time.sleep(random.uniform(0, _CLAIM_PAUSE_S_MAX))
         raise CheckpointError(f"{self}: other drivers have claimed {_CLAIMS_MAX} incarnations.")
 

@@ -13,6 +13,14 @@ refuses to store a bundle twice (`sinks`).
 A disk that takes no writes (it is full, or read-only) loses no query: the supervisor begins the next life
 when the disk takes them again, and such lives do not count among those without progress.
 
+**A driver that has a successor ends.** Somebody who starts the program again takes the query over, also
+from a driver that was only cut off. The successor claims the next incarnation of the checkpoint. From then
+on the older driver begins no other life: the claim refuses it, in one step. It finds out when a life
+ends, and by looking every few seconds; its error says who took over. Without a common checkpoint nobody
+claims anything, and only sinks tell that somebody else has opened them (`SinkMovedError`). An old worker
+of the same query may do that once, so the supervisor begins another life once; when the sinks of that
+life are taken over too, the query ends.
+
 Some errors would happen again, so they end the query at once: those of a user's function, of a front,
 or of a sink (whose operations were retried before). So does an element that kills the process that
 handles it: several lives in a row end at the same minimal time.
@@ -60,6 +68,10 @@ _ECHO_SECONDS = 0.3
 _PAUSE_SECONDS = 0.05
 #: The pause before the next life, or the next attempt at it, while the disk takes no writes.
 _UNWRITABLE_SECONDS = 2.0
+#: How often the supervisor looks whether another driver has claimed the checkpoint.
+_LOOK_SECONDS = 2.0
+#: The query ends when so many lives in a row end because others have opened their sinks.
+_MOVED_MAX = 2
 
 #: Losses after which another life may succeed.
 _LOST = (
@@ -153,6 +165,8 @@ class Supervision:
         try:
             while True:
                 failure = self._live()
+                if failure is not None:
+                    failure = self._taken_over(failure)
                 if (
                     failure is None
                     or self._stop_requested.is_set()
@@ -282,7 +296,20 @@ class Supervision:
                 check_fits(cut, settings.graph, ordering=settings.ordering)
             return cut
 
-        return store.begin(fitting)
+        return store.begin(fitting, after=self._number or None)
+
+    def _taken_over(self, failure: BaseException | None = None) -> BaseException | None:
+        """The error that names the driver that has claimed the checkpoint since; else ``failure``."""
+        if self.settings.checkpoint is None:
+            return failure
+        try:
+            CheckpointStore(self.settings.checkpoint).check_incarnation(self._number)
+        except FencedError as fenced:
+            fenced.__cause__ = failure
+            return fenced
+        except OSError as error:  # a claim will find out
+            _log.warning("the checkpoint cannot be looked at: %s", error)
+        return failure
 
     def _live(self) -> BaseException | None:
         """Run one life, from its start to the end of its job. Returns its failure, if it failed."""
@@ -292,7 +319,10 @@ class Supervision:
         )
         coordinator.start()
         job.start()
-        coordinator.wait(None)
+        while not coordinator.wait(_LOOK_SECONDS):
+            successor = self._taken_over()
+            if successor is not None:
+                coordinator.fail(successor)
         job.join(_END_SECONDS)
         if job.is_alive():  # a worker does not read messages: it is stuck, or suspended
             cancel_workers(self._spark, self._tag)
@@ -324,6 +354,13 @@ class Supervision:
         if never_there and not self.losses and not self.coordinator.met:
             return False  # there never were enough slots; later an executor may be replaced
         if not isinstance(failure, _LOST) or isinstance(failure, FencedError):
+            return False
+        moved = [isinstance(loss, SinkMovedError) for loss in [*self.losses, failure]]
+        if len(moved) >= _MOVED_MAX and all(moved[-_MOVED_MAX:]):
+            failure.add_note(
+                f"The sinks of {_MOVED_MAX} lives in a row were opened by others, so the query has "
+                f"ended: another query writes to them."
+            )
             return False
         settings = self.settings
         if (
