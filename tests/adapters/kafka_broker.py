@@ -156,6 +156,7 @@ class KafkaBroker:
         partition: int = 0,
         key: Callable[[int], bytes | None] = lambda number: None,
         timestamp: Callable[[int], int] = lambda number: 0,
+        headers: Callable[[int], Any] = lambda number: None,
     ) -> None:
         """Records in order. A timestamp of 0 is the present."""
         from confluent_kafka import Producer
@@ -169,6 +170,7 @@ class KafkaBroker:
                 key=key(number),
                 partition=partition,
                 timestamp=timestamp(number),
+                headers=headers(number),
                 on_delivery=lambda error, message: error and failures.append(error),
             )
             # The producer holds 100,000 records at most.

@@ -27,13 +27,13 @@ def values(kafka: KafkaBroker, topic: str) -> list[bytes]:
 
 def test_the_last_record_of_a_bundle_carries_its_time(kafka: KafkaBroker) -> None:
     topic = kafka.topic()
-    writer = sinks.Kafka(kafka.servers, topic, key=lambda word: word[:1], value="text").open(0)
+    sink = sinks.Kafka(kafka.servers, topic, key=lambda word: word[:1], value="text")
+    writer = sink.open(0)
     writer.store(StoredBundle("out", 0, GlobalTime(7, -3), ["ash", "ember"]))
     writer.close()
-    assert kafka.records(topic) == [
-        (b"a", b"ash", None),
-        (b"e", b"ember", [(HEADER, f"{topic} 7 -3".encode())]),
-    ]
+    header = sink.header(0, GlobalTime(7, -3), (b"e", b"ember"))
+    assert header.startswith(f"1 {topic} 0 7 -3 ".encode())
+    assert kafka.records(topic) == [(b"a", b"ash", None), (b"e", b"ember", [(HEADER, header)])]
 
 
 @pytest.mark.parametrize("aborted", [1, 100])
@@ -55,13 +55,92 @@ def test_the_end_is_found_behind_aborted_records_and_those_of_others(
     producer.begin_transaction()
     for _ in range(aborted):
         producer.produce(
-            topic, value=b"0", partition=0, headers=[(HEADER, f"{topic} 50 0".encode())]
+            topic,
+            value=b"0",
+            partition=0,
+            headers=[(HEADER, sink.header(0, GlobalTime(50, 0), (None, b"0")))],
         )
     producer.flush(SECONDS)
     producer.abort_transaction(SECONDS)
     later = sink.open(0)
     assert later.last() == GlobalTime(7, 0)
     later.close()
+
+
+SECRETS = [None, "hush"]
+
+
+def foreign(sink: sinks.Kafka) -> dict[str, tuple[bytes | None, bytes | None]]:
+    """Records of others, which have no key: value and header."""
+    huge = GlobalTime(2**62, 0)
+    stranger = sinks.Kafka("broker:1", sink.topic, name="stranger")
+    guesser = sinks.Kafka("broker:1", sink.topic, secret="guessed")
+    return {
+        "not UTF-8": (b"x", b"\xff\xfe \x00"),
+        "no text": (b"x", b""),
+        "no value": (b"x", None),
+        "a tombstone of the topic": (None, b"1"),
+        "too few words": (b"x", f"1 {sink.name}".encode()),
+        "no numbers": (b"x", f"1 {sink.name} 0 soon 0 {'0' * 32}".encode()),
+        "a digest that is none": (b"x", f"1 {sink.name} 0 7 0 \N{SNOWMAN}".encode()),
+        "a huge time": (b"x", f"1 {sink.name} 0 {2**62} 0 {'0' * 32}".encode()),
+        "a header without a digest": (b"x", f"{sink.name} {2**62} 0".encode()),
+        "another sink": (b"x", stranger.header(0, huge, (None, b"x"))),
+        "another partition": (b"x", sink.header(1, huge, (None, b"x"))),
+        "another secret": (b"x", guesser.header(0, huge, (None, b"x"))),
+        "a copy on another value": (b"x", sink.header(0, huge, (None, b"y"))),
+        "a copy on a record with a key": (b"x", sink.header(0, huge, (b"", b"x"))),
+    }
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_only_headers_of_the_sink_itself_count(secret: str | None) -> None:
+    sink = sinks.Kafka("broker:1", "a topic", secret=secret)
+    record = (None, b"x")
+    own = sink.header(0, GlobalTime(-7, 3), record)
+    assert sink.time_in([("other", b"x"), (HEADER, own)], 0, record) == GlobalTime(-7, 3)
+    for what, (value, header) in foreign(sink).items():
+        assert sink.time_in([(HEADER, header)], 0, (None, value)) is None, what
+        assert sink.time_in([(HEADER, header), (HEADER, own)], 0, record) == GlobalTime(-7, 3)
+    assert sink.time_in(None, 0, record) is None
+
+
+def test_records_of_others_neither_move_the_position_nor_keep_a_writer_from_opening(
+    kafka: KafkaBroker,
+) -> None:
+    sink = sinks.Kafka(kafka.servers, kafka.topic())
+    writer = sink.open(0)
+    writer.store(bundle(1, "a"))
+    writer.store(bundle(2, "b"))
+    writer.close()
+    ((_, first, headers), _) = kafka.records(sink.topic)
+    others = [(value, [(HEADER, header)]) for value, header in foreign(sink).values()]
+    others.append((first, headers))  # a copy of a whole record
+    kafka.produce(
+        sink.topic, [value for value, _ in others], headers=lambda number: others[number][1]
+    )
+    writer = sink.open(0)
+    assert writer.last() == GlobalTime(2, 0)
+    writer.store(bundle(3, "c"))
+    writer.close()
+    writer = sink.open(0)
+    assert writer.last() == GlobalTime(3, 0)
+    writer.close()
+    assert values(kafka, sink.topic)[-1] == b'"c"'
+
+
+def test_without_transactions_a_header_of_others_keeps_no_writer_from_opening(
+    kafka: KafkaBroker,
+) -> None:
+    sink = sinks.Kafka(kafka.servers, kafka.topic(), transactional=False)
+    writer = sink.open(0)
+    writer.store(bundle(1, "a"))
+    writer.close()
+    kafka.produce(sink.topic, [b"x"], headers=lambda number: [(HEADER, b"\xff")])
+    writer = reopened(sink, 1)
+    with pytest.raises(EmberflowError, match="somebody else"):
+        writer.store(bundle(2, "b"))
+    writer.close()
 
 
 def test_an_open_transaction_of_a_writer_that_died_is_aborted(kafka: KafkaBroker) -> None:

@@ -37,8 +37,8 @@ tries so for ``retry_seconds`` and then ends with the error. It does not try aga
 - `PayloadError` would come again. The query ends with it.
 - `SinkMovedError` says that another writer has the partition. A driver whose checkpoint another driver
   has claimed ends. Otherwise it begins a new life, which asks the sink what it has now, and ends if
-  that life loses the sink as well. A writer should raise it once another writer has opened its partition: a
-  worker may be cut off and not know that it has a successor.
+  that life loses the sink as well. A writer should raise it once another writer has opened its
+  partition: a worker may be cut off and not know that it has a successor.
 
 All other members of a sink are optional: `protocol.SinkContract` lists them with their defaults and
 meanings. ``docs/adapters.md`` has a complete example, and `emberflow.testing.check_sink` tests a sink.

@@ -15,6 +15,14 @@ The end of the log may hold markers, and records of aborted transactions. They t
 read as records. So the writer reads the end backwards, in growing steps, until it finds the last
 committed header.
 
+**Whose header it is.** Others may write to the partition, and may copy headers, forward records, or use
+the same header for something else. A position that is not the sink's would make the query drop output, or
+store it again. So a header holds the sink's name, the partition, the time, and a digest of these and of
+the record that it is on. A record whose header does not agree is somebody else's: the writer goes on
+looking, and logs a warning if the header has the sink's name. A copy of a whole record of the sink has an
+older time than the newest record, and the greatest time counts of what was read, which is the last
+hundred records at least. Without ``secret=`` the digest detects accidents. With it, nobody who lacks the secret can make a header that counts.
+
 **Idempotent** (``transactional=False``): faster, and everybody sees a record at once. The broker has
 each record once, and in order. What is different:
 
@@ -37,6 +45,9 @@ has removed.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -50,19 +61,25 @@ from emberflow.sinks.protocol import SinkMovedError, StoredBundle
 from emberflow.values.item import GlobalTime
 
 HEADER = "emberflow"
+_HEADER_FORMAT = 1
+_DIGEST_BYTES = 16
 #: How long to wait for a broker that is starting, or becomes the leader.
 _OPEN_SECONDS_MAX = 45.0
 _STORE_SECONDS_MAX = 30.0
 _ASK_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 #: How many records from the end are read first, and by which factor more if none has a header.
-_END_RECORDS = 8
+_END_RECORDS = 128
 _END_GROWTH = 16
 
 #: A field of the payload, or a function of it.
 KeyOf: TypeAlias = str | Callable[[Any], Any]
-#: Key and value, as bytes.
-Encoded: TypeAlias = tuple[bytes | None, bytes]
+#: Key and value, as bytes. A record of somebody else may lack a value.
+Encoded: TypeAlias = tuple[bytes | None, bytes | None]
+#: The headers of a record.
+Headers: TypeAlias = list[tuple[str, bytes | None]] | None
+
+_log = logging.getLogger("emberflow")
 
 
 class Kafka:
@@ -74,7 +91,9 @@ class Kafka:
 
     ``name``, by default that of the topic, tells the writers of a topic apart: it is in the
     transactional ids and in the headers. Two queries that write to one topic need two names. A flow
-    that begins anew in the same topic needs a new one.
+    that begins anew in the same topic needs a new one. ``secret`` keeps others who may write to the
+    topic from forging a header of the sink. It stays the same as long as the name does: the sink does
+    not know headers that were made with another one.
 
     The topic must exist, with at least as many partitions as the sink has in the flow. ``config`` is
     for librdkafka, and travels to the workers, with the credentials that are in it.
@@ -93,6 +112,7 @@ class Kafka:
         key_codec: CodecLike = "text",
         transactional: bool = True,
         name: str | None = None,
+        secret: str | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         if not topic:
@@ -108,6 +128,7 @@ class Kafka:
         self.key_codec = codec_of(key_codec, "sinks.Kafka(key_codec=)")
         self.transactional = transactional
         self.name = name or topic
+        self._digest_key = hashlib.blake2b((secret or "").encode()).digest()
 
     def check(self) -> None:
         """Raises `InputError` if no broker answers, the broker refuses the client, or has no such topic."""
@@ -130,17 +151,38 @@ class Kafka:
         key = self.key(payload) if callable(self.key) else _field(payload, self.key)
         return None if key is None else self.key_codec.encode(key), value
 
-    def header(self, last: GlobalTime) -> bytes:
-        return f"{self.name} {last.time} {last.front}".encode()
+    def header(self, partition: int, last: GlobalTime, record: Encoded) -> bytes:
+        """The header of the last record of a bundle."""
+        told = f"{_HEADER_FORMAT} {self.name} {partition} {last.time} {last.front}"
+        return f"{told} {self._digest(told, record)}".encode()
 
-    def time_in(self, headers: list[tuple[str, bytes]] | None) -> GlobalTime | None:
-        """The global time in a record's headers; None if it has none of this sink."""
-        for key, value in reversed(headers or []):
-            if key == HEADER:
-                name, time_, front = value.decode().rsplit(" ", 2)
-                if name == self.name:
+    def time_in(self, headers: Headers, partition: int, record: Encoded) -> GlobalTime | None:
+        """The global time in the headers of a record; None if the sink has not written it there."""
+        for key, value in headers or []:
+            if key == HEADER and value is not None:
+                told, _, digest = value.decode("utf-8", "replace").rpartition(" ")
+                if told.startswith(f"{_HEADER_FORMAT} {self.name} {partition} ") and (
+                    hmac.compare_digest(digest.encode(), self._digest(told, record).encode())
+                ):
+                    time_, front = told.split(" ")[-2:]
                     return GlobalTime(int(time_), int(front))
+                if f" {self.name} " in told:
+                    _log.warning(
+                        "sinks.Kafka: topic %r partition %d has a record with a header of %r that this "
+                        "sink did not write, and ignores: %s",
+                        self.topic,
+                        partition,
+                        self.name,
+                        shortened(value),
+                    )
         return None
+
+    def _digest(self, told: str, record: Encoded) -> str:
+        hashed = hashlib.blake2b(key=self._digest_key, digest_size=_DIGEST_BYTES)
+        for part in (told.encode("utf-8", "replace"), *record):
+            # With their lengths, so that no two records run together to the same bytes.
+            hashed.update(b"-" if part is None else b"%d " % len(part) + part)
+        return hashed.hexdigest()
 
 
 def _field(payload: Any, name: str) -> Any:
@@ -205,10 +247,13 @@ class _Writer(ABC):
         self._failures = []
         final = len(records) - 1
         for number, (key, value) in enumerate(records):
-            headers = [(HEADER, self._sink.header(last))] if number == final else None
+            headers = None
+            if number == final:
+                header = self._sink.header(self._partition, last, (key, value))
+                headers = [(HEADER, header)]
             self._hand_over(key, value, headers)
 
-    def _hand_over(self, key: bytes | None, value: bytes, headers: Any) -> None:
+    def _hand_over(self, key: bytes | None, value: bytes | None, headers: Any) -> None:
         deadline = time.monotonic() + _STORE_SECONDS_MAX
         while True:
             try:
@@ -334,8 +379,11 @@ class IdempotentWriter(_Writer):
         self._last, self._torn, self._next = end.last, end.behind, end.next
         (mark,) = self._looking.committed([self._tag()], timeout=_OPEN_SECONDS_MAX)
         if mark.offset > end.offset + 1 and mark.metadata:
-            self._last = self._sink.time_in([(HEADER, mark.metadata.encode())])
-            self._torn = [record for record in end.behind if record[0] >= mark.offset]
+            headers = [(HEADER, mark.metadata.encode())]
+            last = self._sink.time_in(headers, self._partition, _marked(mark.offset))
+            if last is not None:
+                self._last = last
+                self._torn = [record for record in end.behind if record[0] >= mark.offset]
 
     def store(self, bundle: StoredBundle) -> None:
         records = self._records(bundle)
@@ -385,13 +433,17 @@ class IdempotentWriter(_Writer):
 
     def _mark(self, offset: int, last: GlobalTime) -> None:
         """Note that all before an offset is stored, where no record can carry the header."""
-        place = library().TopicPartition(
-            self._sink.topic, self._partition, offset, self._sink.header(last).decode()
-        )
+        header = self._sink.header(self._partition, last, _marked(offset))
+        place = library().TopicPartition(self._sink.topic, self._partition, offset, header.decode())
         self._looking.commit(offsets=[place], asynchronous=False)
 
     def _tag(self) -> Any:
         return library().TopicPartition(self._sink.topic, self._partition)
+
+
+def _marked(offset: int) -> Encoded:
+    """What the digest of a time covers that is noted beside an offset, and on no record."""
+    return None, b"%d" % offset
 
 
 def read_end(sink: Kafka, partition: int, isolation: str) -> End:
@@ -438,12 +490,13 @@ def _read_from(consumer: Any, sink: Kafka, partition: int, begin: int, high: int
             if not message.error().retriable():
                 raise kafka.KafkaException(message.error())
             continue
-        last = sink.time_in(message.headers())
-        if last is not None:
+        record = (message.key(), message.value())
+        last = sink.time_in(message.headers(), partition, record)
+        if last is not None and (end.last is None or last > end.last):
             end = End(last, message.offset(), [], high)
             behind = []
         else:
-            behind.append((message.offset(), (message.key(), message.value())))
+            behind.append((message.offset(), record))
         if message.offset() + 1 >= high:
             return end._replace(behind=behind)
 
