@@ -32,6 +32,10 @@ class MissingExtraError(EmberflowError, ImportError):
     """A feature needs an optional package that is not installed. The message names the extra."""
 
 
+class PayloadError(EmberflowError):
+    """A sink cannot store a payload. To try again would not help."""
+
+
 class StepError(EmberflowError):
     """A step could not process an element; the base of the errors of user functions.
 
@@ -87,6 +91,10 @@ class OutputError(StepError):
 
 class UnstableKeyError(StepError):
     """A key function returned a key without one canonical encoding (a set, a dict, an object)."""
+
+
+class RefusedError(StepError):
+    """A sink cannot store a payload, and can tell before it is given one (``refuses``)."""
 
 
 class EndlessLoopError(StepError):

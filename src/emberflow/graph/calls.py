@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
-from emberflow.errors import FunctionError, OutputError, UnstableKeyError, shortened
+from emberflow.errors import (
+    FunctionError,
+    OutputError,
+    PayloadError,
+    RefusedError,
+    UnstableKeyError,
+    shortened,
+)
 from emberflow.graph.nodes import Group, Key, Map, Node
 from emberflow.values.functions import UserFunction, blamed, itself
 from emberflow.values.hashing import UnstableKey, key_hash
@@ -119,6 +126,14 @@ def balance_of(node: Node, key: Key) -> Balance:
     def balance(payload: Any, global_time: tuple[int, int]) -> tuple[Any, int]:
         try:
             value = function(payload)
+        except PayloadError as error:
+            raise RefusedError(
+                f"{node.kind} {node.name!r} cannot store a payload: {error}",
+                step=str(node),
+                function="-",
+                global_time=global_time,
+                payload=key.shown(payload),
+            ) from error
         except Exception as error:
             raise FunctionError(
                 f"the key function of {node.name!r} raised {type(error).__qualname__}: {error}",

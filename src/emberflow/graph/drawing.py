@@ -49,7 +49,8 @@ def text(graph: Graph) -> str:
 
     def read(node: Node, number: int, source: Input) -> str:
         origin = graph.nodes[source.node]
-        key = f" by {_printable(_key_name(source.key, described))}" if source.key else ""
+        own = source.own_key
+        key = f" by {_printable(_key_name(own, described))}" if own else ""
         if (node.id, number) in back_edges:
             return f"  <~ {reference(origin)}{key} (cycle)"
         return f"  <- {reference(origin)}{key}{'' if origin.id in printed else ' (below)'}"
@@ -232,8 +233,8 @@ def _edges(graph: Graph, outline: _Scope) -> Iterator[tuple[Node, Input, list[st
         for number, source in enumerate(node.inputs):
             back = (node.id, number) in back_edges
             label = ["cycle"] if back else []
-            if source.key:
-                label.append(f"by {_key_name(source.key, name_of)}")
+            if source.own_key:
+                label.append(f"by {_key_name(source.own_key, name_of)}")
             yield node, source, label, back
 
 

@@ -37,12 +37,14 @@ class Key:
     """A balancing function: the payload's key decides the worker, and the bucket of a grouping.
 
     ``given`` is the user's function. ``shown`` extracts the user's payload from one of ours, for
-    error messages.
+    error messages. A key that ``only_checks`` is no part of the flow: a runner gives it to a sink
+    without a key, to call its function for each payload (`runners.diversion`).
     """
 
     function: Callable[[Any], Any]
     given: UserFunction
     shown: Callable[[Any], Any] = itself
+    only_checks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class Input:
     node: int
     port: int = 0
     key: Key | None = None
+
+    @property
+    def own_key(self) -> Key | None:
+        """The key that the flow gives it; not one that only checks."""
+        return None if self.key is None or self.key.only_checks else self.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +311,7 @@ class Graph:
         for node in self.nodes:
             parts += [node.id, node.kind, node.name]
             for source in node.inputs:
-                key = name_of(source.key.given.given) if source.key else ""
+                key = name_of(source.own_key.given.given) if source.own_key else ""
                 parts += [source.node, source.port, key]
             if isinstance(node, Map):
                 parts += [node.mode, int(node.timed), *(name_of(f.given) for f in node.given)]

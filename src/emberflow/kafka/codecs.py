@@ -66,7 +66,12 @@ class Text:
     def encode(self, payload: Any) -> bytes:
         if not isinstance(payload, str):
             raise _refused("'text' takes a str", payload)
-        return payload.encode("utf-8")
+        try:
+            return payload.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise _refused(
+                f"UTF-8 does not have the lone surrogate {payload[error.start]!r}", payload
+            ) from None
 
 
 class Bytes:
@@ -192,7 +197,7 @@ def codec_of(given: CodecLike, where: str) -> Codec:
 
 
 def _refused(why: str, payload: Any) -> EmberflowError:
-    from emberflow.rows.plain import PayloadError
+    from emberflow.errors import PayloadError
 
     return PayloadError(
         f"a payload cannot be written to Kafka: {why}. The payload: {shortened(payload)}"

@@ -4,8 +4,11 @@ Guarantees:
 
 1. *Equal payloads are written as equal bytes.* Fields keep their order. A value without an order of its
    own (a set) is refused rather than written in the order of its hashes.
-2. *Nothing is written that others cannot read.* JSON has no NaN, no infinity and no bytes. They are
-   refused, and the error shows the payload. Only the conversions that a reader expects are made.
+2. *Nothing is written that others cannot read.* JSON has no NaN, no infinity and no bytes, and UTF-8 no
+   lone surrogates. They are refused, and the error shows the payload. Only the conversions that a reader
+   expects are made.
+3. *Whether a payload is refused depends on the payload alone.* Values are nested up to `NESTED_MAX`
+   levels deep. Python's own limit would depend on how deep the stack happens to be.
 
 ====================================================  ============================================
 payload                                               JSON
@@ -19,7 +22,7 @@ list, tuple, `PersistentList`                         array
 ``Enum``                                              its value
 ====================================================  ============================================
 
-3. *A record of the errors sink is always written.* It shows a payload that caused an error, and that
+4. *A record of the errors sink is always written.* It shows a payload that caused an error, and that
    payload may be anything. If it has no JSON, its shortened ``repr`` is written. As a row, the record
    always has its payload as text, because payloads of several steps do not fit one column type.
 """
@@ -36,19 +39,27 @@ import pathlib
 import uuid
 from typing import Any
 
-from emberflow.errors import Diverted, EmberflowError, shortened
+from emberflow.errors import Diverted, PayloadError, shortened
 from emberflow.values.persistent import PersistentList
+
+#: How deep lists, dicts and rows may be nested in a payload. A level takes up to three frames of Python's
+#: stack, which has room for 1,000.
+NESTED_MAX = 200
 
 _AS_TEXT = (decimal.Decimal, uuid.UUID, pathlib.PurePath)
 _AS_ISO = (datetime.date, datetime.time)
 
 
-class PayloadError(EmberflowError):
-    """A sink cannot store a payload. The query ends: to try again would not help."""
-
-
 class _RefusedError(Exception):
     """A value has no JSON; the message says which and why."""
+
+
+class _TooDeepError(_RefusedError):
+    """A value is nested too deeply."""
+
+
+#: Shows a payload whose ``repr`` may not fit Python's stack either.
+_DEEP = f"<{{}} nested more than {NESTED_MAX} levels deep>"
 
 
 def to_json(payload: Any) -> str:
@@ -58,24 +69,40 @@ def to_json(payload: Any) -> str:
     '{"day":"2024-02-29","words":["ash","ember"]}'
     """
     try:
-        return json.dumps(_plain(payload), ensure_ascii=False, separators=(",", ":"))
+        return _written(_plain(payload))
+    except _TooDeepError:
+        raise PayloadError(
+            f"a payload is nested too deeply to be written as JSON, which is more than {NESTED_MAX} "
+            f"levels: {_DEEP.format(type(payload).__qualname__)}"
+        ) from None
     except _RefusedError as problem:
         raise PayloadError(
             f"a payload cannot be written as JSON: {problem}. The payload: {shortened(payload)}. "
             "Map it to dicts, lists, text and numbers before the sink."
         ) from None
-    except RecursionError:
-        raise PayloadError(
-            f"a payload is nested too deeply to be written as JSON: {shortened(payload)}"
-        ) from None
 
 
-def _plain(value: Any) -> Any:
+def _written(plain: Any) -> str:
+    try:
+        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    except ValueError as error:  # an int with too many digits
+        raise _RefusedError(str(error)) from None
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise _RefusedError(
+                f"it holds the lone surrogate {text[error.start]!r}, which UTF-8 does not have"
+            ) from None
+    return text
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if value is None or kind is str or kind is int or kind is bool:
         return value
     if isinstance(value, enum.Enum):
-        return _plain(value.value)
+        return _plain(value.value, depth)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise _RefusedError(f"JSON has no {value!r}")
@@ -84,15 +111,18 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, dict):
-        return {_key(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, Diverted):
-        return {**value._asdict(), "payload": _shown(value.payload)}
+        return {**_clean_fields(value), "payload": _shown(value.payload)}
+    if depth >= NESTED_MAX and _has_values_within(value):
+        raise _TooDeepError
+    below = depth + 1
+    if isinstance(value, dict):
+        return {_key(key): _plain(entry, below) for key, entry in value.items()}
     fields = fields_of(value)
     if fields is not None:
-        return {name: _plain(entry) for name, entry in fields.items()}
+        return {name: _plain(entry, below) for name, entry in fields.items()}
     if isinstance(value, list | tuple | PersistentList):
-        return [_plain(entry) for entry in value]
+        return [_plain(entry, below) for entry in value]
     if isinstance(value, _AS_ISO):
         return value.isoformat()
     if isinstance(value, _AS_TEXT):
@@ -100,12 +130,33 @@ def _plain(value: Any) -> Any:
     raise _RefusedError(f"it holds a {kind.__qualname__}, {shortened(value)}")
 
 
+def _has_values_within(value: Any) -> bool:
+    return isinstance(value, list | tuple | PersistentList) or fields_of(value) is not None
+
+
 def _shown(payload: Any) -> Any:
     """The payload of a diverted record: as plain values, or its shortened ``repr``."""
     try:
-        return _plain(payload)
-    except (_RefusedError, RecursionError):
-        return shortened(payload)
+        plain = _plain(payload)
+        _written(plain)
+    except _TooDeepError:
+        return _DEEP.format(type(payload).__qualname__)
+    except _RefusedError:
+        return _clean(shortened(payload))
+    return plain
+
+
+def _clean(text: str) -> str:
+    """A text that UTF-8 has, with an escape for each lone surrogate."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _clean_fields(diverted: Diverted) -> dict[str, Any]:
+    """The fields of a record but for the payload. A message of a user's exception may be any text."""
+    return {
+        name: _clean(value) if isinstance(value, str) else value
+        for name, value in diverted._asdict().items()
+    }
 
 
 def _key(key: Any) -> str:
@@ -123,8 +174,7 @@ def fields_of(payload: Any) -> dict[str, Any] | None:
     ({'word': 'ash'}, None)
     """
     if isinstance(payload, Diverted):
-        text = json.dumps(_shown(payload.payload), ensure_ascii=False, separators=(",", ":"))
-        return {**payload._asdict(), "payload": text}
+        return {**_clean_fields(payload), "payload": _written(_shown(payload.payload))}
     if isinstance(payload, dict):
         return payload
     if isinstance(payload, tuple) and hasattr(payload, "_fields"):

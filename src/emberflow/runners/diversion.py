@@ -1,12 +1,24 @@
-"""Checks of ``on_error`` that all runners share: the mode, and the names it reserves."""
+"""Checks of ``on_error`` that all runners share: the mode, the names it reserves, what sinks refuse.
+
+What is guaranteed: **an item that a sink refuses is diverted like one that a function refuses**, at its
+place, in order, and once, whatever crashes. `refusing` makes that so by the graph alone. The check is a
+pure function of the payload and is called where the key of a sink is, ahead of the barrier. So a refusal
+is an ordinary failure of a step: it can be taken back, and it passes the barrier of failures. A check in
+the sink itself would come too late: the other items of the bundle, and their times, would depend on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import cast, get_args
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias, cast, get_args
 
-from emberflow.errors import ERRORS_SINK, InputError, OnError, shortened
-from emberflow.graph.nodes import Graph
+from emberflow.errors import ERRORS_SINK, InputError, OnError, PayloadError, shortened
+from emberflow.graph.nodes import Graph, Key
+from emberflow.values.functions import UserFunction
+
+#: Says why a sink cannot store a payload; None if it can.
+Refuses: TypeAlias = Callable[[Any], str | None]
 
 
 def checked_on_error(graph: Graph, on_error: object, named: str) -> OnError:
@@ -69,3 +81,49 @@ def sink_partitions(graph: Graph, on_error: OnError) -> list[tuple[str, int]]:
         for partition in range(sink.partitions)
     ]
     return [*own, (ERRORS_SINK, 0)] if on_error == "divert" else own
+
+
+def refusing(graph: Graph, refuses: Mapping[str, Refuses | None]) -> Graph:
+    """The same graph, in which items that their sink refuses fail, by name of the sink.
+
+    Its items have the same places, and its fingerprint is the same: a cut fits both.
+
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("words")
+    >>> flow.front("words").sink("out")
+    >>> graph = refusing(
+    ...     flow.graph(), {"out": lambda word: "it is long" if len(word) > 3 else None}
+    ... )
+    >>> graph.fingerprint == flow.graph().fingerprint
+    True
+    """
+    nodes = list(graph.nodes)
+    for name, refusal in refuses.items():
+        if refusal is None or name not in graph.sinks:
+            continue
+        sink = graph.sinks[name]
+        (source,) = sink.inputs
+        if source.key is None:
+            check = _Checked(refusal, None)
+            key = Key(check, UserFunction("refuses", check), only_checks=True)
+        else:
+            key = replace(source.key, function=_Checked(refusal, source.key.function))
+        nodes[sink.id] = replace(sink, inputs=(replace(source, key=key),))
+    return replace(graph, nodes=tuple(nodes))
+
+
+class _Checked:
+    """The key function of a sink, which raises `PayloadError` for what the sink refuses."""
+
+    def __init__(self, refuses: Refuses, function: Callable[[Any], Any] | None) -> None:
+        self._refuses = refuses
+        self._function = function
+
+    def __call__(self, payload: Any) -> Any:
+        try:
+            problem = self._refuses(payload)
+        except Exception as error:  # what cannot even be checked cannot be stored
+            problem = f"{type(error).__qualname__}: {error}"
+        if problem is not None:
+            raise PayloadError(problem)
+        return None if self._function is None else self._function(payload)

@@ -46,7 +46,7 @@ meanings. ``docs/adapters.md`` has a complete example, and `emberflow.testing.ch
 
 from __future__ import annotations
 
-from emberflow.rows.plain import PayloadError
+from emberflow.errors import PayloadError
 from emberflow.sinks.callback import Callback
 from emberflow.sinks.files import Files, read_files
 from emberflow.sinks.kafka import Kafka

@@ -29,14 +29,15 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from emberflow.checkpoint.files import make_folder, sync_folder
 from emberflow.checkpoint.ownership import OwnedFolder
 from emberflow.errors import EmberflowError, InputError
-from emberflow.sinks.formats import FORMATS, decoded, encoded, pyarrow
-from emberflow.sinks.protocol import SinkMovedError, StoredBundle
+from emberflow.sinks.formats import FORMATS, check, decoded, encoded, pyarrow
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle, refusal
 from emberflow.values.item import GlobalTime
 
 _TIME_DIGITS = 19
@@ -88,6 +89,13 @@ class Files:
         with contextlib.suppress(PermissionError):
             sync_folder(self.folder.parent)
         return FilesWriter(partition_folder(self.folder, partition), self.format)
+
+    def refuses(self, payload: Any) -> str | None:
+        """Why no file could hold the payload; None if one can.
+
+        Payloads that only do not fit each other (in Parquet, where a file has one schema) end a query.
+        """
+        return refusal(partial(check, self.format), payload)
 
     def payloads(self, partition: int = 0) -> list[Any]:
         """What a partition has stored so far."""

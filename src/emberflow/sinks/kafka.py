@@ -53,14 +53,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.errors import EmberflowError, InputError, shortened
+from emberflow.errors import Diverted, EmberflowError, InputError, PayloadError, shortened
 from emberflow.kafka.client import Cluster, library, told
 from emberflow.kafka.codecs import CodecLike, codec_of
-from emberflow.rows.plain import PayloadError, fields_of
-from emberflow.sinks.protocol import SinkMovedError, StoredBundle
+from emberflow.rows.plain import fields_of, to_json
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle, refusal
 from emberflow.values.item import GlobalTime
 
 HEADER = "emberflow"
+#: The default of librdkafka.
+_MESSAGE_BYTES_MAX = 1_000_000
 _HEADER_FORMAT = 1
 _DIGEST_BYTES = 16
 #: How long to wait for a broker that is starting, or becomes the leader.
@@ -128,6 +130,7 @@ class Kafka:
         self.key_codec = codec_of(key_codec, "sinks.Kafka(key_codec=)")
         self.transactional = transactional
         self.name = name or topic
+        self._bytes_max = int((config or {}).get("message.max.bytes", _MESSAGE_BYTES_MAX))
         self._digest_key = hashlib.blake2b((secret or "").encode()).digest()
 
     def check(self) -> None:
@@ -145,11 +148,44 @@ class Kafka:
 
     def encoded(self, payload: Any) -> Encoded:
         """The record of a payload."""
+        if isinstance(payload, Diverted):
+            payload = self._fitting(payload)
         value = self.value.encode(payload)
-        if self.key is None:
-            return None, value
-        key = self.key(payload) if callable(self.key) else _field(payload, self.key)
-        return None if key is None else self.key_codec.encode(key), value
+        key = None if self.key is None else self._encoded_key(payload)
+        if len(value) + len(key or b"") > self._bytes_max:
+            raise PayloadError(
+                f"sinks.Kafka: the record has {len(value) + len(key or b''):,} bytes, and "
+                f"message.max.bytes is {self._bytes_max:,}. Raise it, and the topic's "
+                f"max.message.bytes: config={{'message.max.bytes': ...}}. The payload: "
+                f"{shortened(payload)}"
+            )
+        return key, value
+
+    def _encoded_key(self, payload: Any) -> bytes | None:
+        assert self.key is not None
+        try:
+            key = self.key(payload) if callable(self.key) else _field(payload, self.key)
+        except PayloadError:
+            raise
+        except Exception as error:
+            raise PayloadError(
+                f"sinks.Kafka(key=) raised {type(error).__qualname__}: {error}. The payload: "
+                f"{shortened(payload)}"
+            ) from error
+        return None if key is None else self.key_codec.encode(key)
+
+    def _fitting(self, diverted: Diverted) -> Diverted:
+        """A record of the errors sink is always written: one that is too large without its payload."""
+        size = len(to_json(diverted).encode())
+        return (
+            diverted
+            if size <= self._bytes_max // 2
+            else diverted._replace(payload=shortened(diverted.payload))
+        )
+
+    def refuses(self, payload: Any) -> str | None:
+        """Why the payload cannot be a record; None if it can."""
+        return refusal(self.encoded, payload)
 
     def header(self, partition: int, last: GlobalTime, record: Encoded) -> bytes:
         """The header of the last record of a bundle."""

@@ -12,6 +12,10 @@ Guarantees:
    within a partition. Its values have gaps after a failed transaction, and differ between runs. The
    order does not.
 
+4. *What a row cannot hold is known before* (`Postgres.refuses`), as far as the payload and the types of the
+   columns tell (`column_types`). The types are those of ``columns=`` or, in a live query, of the table
+   when the query starts.
+
 Last times are in the table ``emberflow_bundles(sink, partition, time, front)``, in the schema of the
 table itself. Their ``sink`` is the table's name, unless ``name=`` gives another one. Two sinks that
 write to one table need two names, and so does a flow that begins anew in the same table.
@@ -27,13 +31,15 @@ import contextlib
 import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from emberflow.errors import EmberflowError, InputError, shortened
+from emberflow.errors import Diverted, EmberflowError, InputError, PayloadError, shortened
 from emberflow.extras import need
-from emberflow.rows.plain import PayloadError, fields_of, to_json
-from emberflow.sinks.protocol import SinkMovedError, StoredBundle
+from emberflow.rows.plain import fields_of, to_json
+from emberflow.sinks.column_types import fault
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle, refusal
 from emberflow.values.item import GlobalTime
 from emberflow.values.persistent import PersistentList
 
@@ -94,11 +100,14 @@ class Postgres:
         self.types = dict(columns) if isinstance(columns, Mapping) else {}
         self.by_field = columns is not None
         self.upsert = list(upsert)
+        #: The types of columns as far as they are known, for `row`.
+        self._kinds = {**self.types} if self.by_field else {"payload": "jsonb"}
 
     def check(self) -> None:
         """Raises `InputError` if the server cannot be reached, or a table that must exist does not."""
         with self.connected() as connection:
             self._check_table(connection)
+            self._learn_types(connection)
 
     def open(self, partition: int) -> PostgresWriter:
         return PostgresWriter(self, partition)
@@ -125,6 +134,51 @@ class Postgres:
                 f"sinks.Postgres: there is no table {self.table!r}. Make it, or let it be made: "
                 "columns={name: type, ...} gives the types that takes."
             )
+
+    def _learn_types(self, connection: psycopg.Connection[Any]) -> None:
+        """Note the types of the table's columns, if there is a table."""
+        rows = connection.execute(
+            "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute "
+            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+            [self.identifier(self.table).as_string()],
+        ).fetchall()
+        for name, kind, not_null in rows:
+            self._kinds[name] = f"{kind} NOT NULL" if not_null else kind
+
+    def refuses(self, payload: Any) -> str | None:
+        """Why the table cannot hold the payload; None if no reason is known."""
+        return refusal(partial(self.row, 0), payload)
+
+    def row(self, partition: int, payload: Any) -> list[Any]:
+        """The row of a payload. Raises `PayloadError` if the table cannot hold it."""
+        if isinstance(payload, Diverted):
+            payload = _without_nul(payload)
+        row = self._columns_of(partition, payload)
+        for column, value in zip(self.columns, row, strict=True):
+            problem = fault(value, self._kinds.get(column, ""))
+            if problem is not None:
+                raise PayloadError(
+                    f"sinks.Postgres: column {column!r} of {self.table!r} cannot hold a value: "
+                    f"{problem}. The payload: {shortened(payload)}"
+                )
+        return row
+
+    def _columns_of(self, partition: int, payload: Any) -> list[Any]:
+        if not self.by_field:
+            return [partition, to_json(payload)]
+        fields = fields_of(payload)
+        if fields is None:
+            raise PayloadError(
+                f"sinks.Postgres(columns=) takes dicts, dataclasses and named tuples, got "
+                f"{shortened(payload)}."
+            )
+        missing = [column for column in self.columns if column not in fields]
+        if missing:
+            raise PayloadError(
+                f"a payload has no field {', '.join(map(repr, missing))} for the column of that "
+                f"name: {shortened(payload)}"
+            )
+        return [_adapted(fields[column], self.types.get(column, "")) for column in self.columns]
 
     def prepare(self, connection: psycopg.Connection[Any]) -> None:
         """Make the tables that are missing."""
@@ -215,7 +269,7 @@ class PostgresWriter:
                 f"sinks.Postgres: {self._key} has stored up to {self._last} and was given a bundle "
                 f"that ends at {bundle.last}."
             )
-        rows = [self._row(payload) for payload in bundle.payloads]
+        rows = [self._sink.row(self._key[1], payload) for payload in bundle.payloads]
         with (
             self._explained("could not store a bundle", bundle.payloads),
             self._connection.transaction(),
@@ -260,24 +314,6 @@ class PostgresWriter:
             for row in rows:
                 copy.write_row(row)
 
-    def _row(self, payload: Any) -> list[Any]:
-        sink = self._sink
-        if not sink.by_field:
-            return [self._key[1], to_json(payload)]
-        fields = fields_of(payload)
-        if fields is None:
-            raise PayloadError(
-                f"sinks.Postgres(columns=) takes dicts, dataclasses and named tuples, got "
-                f"{shortened(payload)}."
-            )
-        missing = [column for column in sink.columns if column not in fields]
-        if missing:
-            raise PayloadError(
-                f"a payload has no field {', '.join(map(repr, missing))} for the column of that "
-                f"name: {shortened(payload)}"
-            )
-        return [_adapted(fields[column], sink.types.get(column, "")) for column in sink.columns]
-
     @contextlib.contextmanager
     def _explained(self, what: str, payloads: Sequence[Any] = ()) -> Iterator[None]:
         driver = _psycopg()
@@ -286,7 +322,9 @@ class PostgresWriter:
         except driver.Error as error:
             culprit = re.search(r"COPY .*, line (\d+)", str(error))
             shown = f" The payload: {shortened(payloads[int(culprit[1]) - 1])}" if culprit else ""
-            raise EmberflowError(
+            kinds = (driver.DataError, driver.errors.NotNullViolation, driver.errors.CheckViolation)
+            of_payload = bool(payloads) and isinstance(error, kinds)
+            raise (PayloadError if of_payload else EmberflowError)(
                 f"sinks.Postgres: table {self._sink.table!r} {what}: {str(error).strip()}.{shown}"
             ) from None
 
@@ -309,6 +347,19 @@ def _upsert_of(sink: Postgres) -> sql.Composed | None:
         if changed
         else sql.SQL("NOTHING"),
     )
+
+
+def _without_nul(diverted: Diverted) -> Diverted:
+    """The record without NUL, which no text of PostgreSQL holds: the errors sink stores it always."""
+    shown = {
+        name: value.replace("\0", "\\x00")
+        for name, value in diverted._asdict().items()
+        if isinstance(value, str)
+    }
+    payload = diverted.payload
+    if fault(to_json(diverted._replace(**{**shown, "payload": payload})), "jsonb") is not None:
+        payload = shortened(payload)
+    return diverted._replace(**{**shown, "payload": payload})
 
 
 def _adapted(value: Any, kind: str) -> Any:

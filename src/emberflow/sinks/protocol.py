@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Protocol
 
-from emberflow.errors import EmberflowError, InputError
+from emberflow.errors import EmberflowError, InputError, PayloadError
 from emberflow.values.item import GlobalTime
 from emberflow.values.members import FLAG, SECONDS, members_of, method, nothing
 
@@ -83,6 +83,11 @@ class SinkContract:
     #: Raises `InputError` if the sink cannot be reached. The driver calls it before a query starts.
     check: Annotated[Callable[[], None], method()] = nothing
 
+    #: Says why a payload cannot be stored; None if it can. With ``onError="divert"`` the query asks,
+    #: ahead of the barrier, and diverts what is refused. The answer depends on the payload alone: not on
+    #: other payloads, on what is stored, or on a connection. Not for sinks on the driver.
+    refuses: Annotated[Callable[[Any], str | None] | None, method("payload")] = None
+
     #: Gives the sink as one of a live query: of this node of the graph (None for the errors sink),
     #: with this ``checkpointLocation`` (None if there is none). For a sink that keeps its output
     #: with the query's cuts.
@@ -91,6 +96,15 @@ class SinkContract:
     #: Gives the service that the query's bridge offers to other processes
     #: (`emberflow.runners.live.serving.bridge`).
     service: Annotated[Callable[[], Any] | None, method()] = None
+
+
+def refusal(encode: Callable[[Any], object], payload: Any) -> str | None:
+    """The `SinkContract.refuses` of a sink that encodes payloads one by one."""
+    try:
+        encode(payload)
+    except PayloadError as error:
+        return str(error)
+    return None
 
 
 def sink_contract(sink: Any, where: str = "a sink") -> SinkContract:
@@ -110,5 +124,10 @@ def sink_contract(sink: Any, where: str = "a sink") -> SinkContract:
         raise InputError(
             f"{where}: {type(sink).__qualname__} has on_driver = True and places = True. Bundles that "
             f"travel to the driver have no places: leave one of the two out."
+        )
+    if contract.on_driver and contract.refuses is not None:
+        raise InputError(
+            f"{where}: {type(sink).__qualname__} has on_driver = True and refuses. Workers ask it, and "
+            f"the sink stays in the driver: leave one of the two out."
         )
     return contract

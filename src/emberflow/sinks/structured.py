@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from emberflow.checkpoint.files import location_of, make_folder, write
 from emberflow.checkpoint.seals import sealed, unsealed
-from emberflow.errors import InputError
-from emberflow.rows.plain import PayloadError
+from emberflow.errors import InputError, PayloadError
 from emberflow.sinks.files import (
     FilesWriter,
     bundle_names,

@@ -19,8 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from emberflow.checkpoint.files import is_unwritable
-from emberflow.errors import EmberflowError
-from emberflow.rows.plain import PayloadError
+from emberflow.errors import EmberflowError, PayloadError
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer, sink_contract
 from emberflow.values.item import GlobalTime
 

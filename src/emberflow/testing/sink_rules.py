@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from emberflow.errors import shortened
-from emberflow.rows.plain import PayloadError
+from emberflow.errors import PayloadError, shortened
 from emberflow.sinks.protocol import (
     Sink,
     SinkContract,

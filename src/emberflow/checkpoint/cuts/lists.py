@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from emberflow.checkpoint.errors import DamagedCutError
+from emberflow.values.nesting import Flat
 from emberflow.values.persistent import PersistentList, Tail
 
 List: TypeAlias = PersistentList[Any]
@@ -100,6 +101,14 @@ class PayloadPickler(pickle.Pickler):
 
     def pickled(self, payload: Any) -> tuple[bytes, bool]:
         """The bytes of a payload, and whether it continues lists of the earlier bucket."""
+        found = len(self._found)
+        try:
+            return self._dumped(payload)
+        except RecursionError:  # it is nested too deeply for pickle
+            del self._found[found:]
+            return self._dumped(Flat(payload))
+
+    def _dumped(self, payload: Any) -> tuple[bytes, bool]:
         self._continues = False
         buffer = self._buffer
         buffer.seek(0)

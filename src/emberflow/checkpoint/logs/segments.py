@@ -24,6 +24,7 @@ from urllib.parse import quote
 from emberflow.checkpoint.errors import CheckpointError, DamagedLogError, FencedError
 from emberflow.checkpoint.files import LocalLocation, Location, make_folder, sync_folder, write
 from emberflow.checkpoint.logs.blocks import Block, block_at, blocks, encoded_block
+from emberflow.values.nesting import Flat, can_be_pickled
 
 #: ``(position, time)`` or ``(position, time, payload)``
 LogEntry: TypeAlias = tuple[Any, ...]
@@ -74,7 +75,11 @@ def batch_data(parts: Sequence[Columns], reservation: int | None, *, payloads: b
     """
     values = [payload for _, _, own in parts for payload in own or ()] if payloads else None
     positions, times = _packed([part[0] for part in parts]), _packed([part[1] for part in parts])
-    return pickle.dumps((positions, times, values, reservation), 5)
+    try:
+        return pickle.dumps((positions, times, values, reservation), 5)
+    except RecursionError:  # a payload is nested too deeply for pickle
+        flat = [each if can_be_pickled(each) else Flat(each) for each in values or ()]
+        return pickle.dumps((positions, times, flat, reservation), 5)
 
 
 def _packed(parts: Sequence[Sequence[Any]]) -> Any:

@@ -123,10 +123,11 @@ class Routes:
             if sink.key is None
         }
         self._hosts[layout.failures] = 0
+        # A route has called the key function of what comes to a sink with one partition.
         self._sink_balances = {
             sink.id: balance_of(sink, sink.key)
             for sink in layout.sinks.values()
-            if sink.key is not None
+            if sink.key is not None and (sink.partitions > 1 or workers == 1)
         }
 
     def split(

@@ -10,7 +10,7 @@ from emberflow.dsl.flow import Flow
 from emberflow.errors import InputError
 from emberflow.fronts.protocol import Front, FrontContract, front_contract
 from emberflow.graph.nodes import Graph
-from emberflow.runners.diversion import checked_on_error, known_sinks
+from emberflow.runners.diversion import checked_on_error, known_sinks, refusing
 from emberflow.runners.live.driver.cluster import (
     CoordinatorAddress,
     check_cluster,
@@ -102,6 +102,14 @@ class LiveBuilder:
             place._replace(port=0) if wanted is None else coordinator_address(self._spark, wanted)
         )
 
+    def _checking_graph(self, sinks: Mapping[str, Any]) -> Graph:
+        """The flow's graph; where errors are diverted, items that their sink refuses fail in it."""
+        if self._options["onError"] != "divert":
+            return self._graph
+        return refusing(
+            self._graph, {name: sink_contract(sink).refuses for name, sink in sinks.items()}
+        )
+
     def start(self) -> LiveQuery:
         """Start the workers and return the handle of the query."""
         _check_names(self._graph, "front", self._graph.fronts, self._fronts, "read")
@@ -137,7 +145,7 @@ class LiveBuilder:
         check_cluster(self._spark, workers)
         place = coordinator_address(self._spark, self._options["coordinatorHost"])
         settings = Settings(
-            graph=self._graph,
+            graph=self._checking_graph(placed_sinks),
             fronts=fronts,
             sinks=placed_sinks,
             workers=workers,

@@ -1,24 +1,29 @@
-"""Diverted records on the wire: a payload that cannot travel must not end the query.
+"""Payloads on the wire that pickle does not take as they are.
 
-The payload of an ordinary item must be fit for the wire, or the query ends. A diverted record has its
-payload only to show it. If that payload cannot be pickled (it holds a lock, a lambda, a generator), its
-shortened ``repr`` travels instead. The worker finds that out only when a message could not be encoded.
+- A payload that is nested too deeply for pickle travels flat (`values.nesting`), and arrives as it was. So
+  it depends on no payload whether a query goes on, and the output does not depend on which items travel.
+- A diverted record, or a failure, has its payload only to show it. If that cannot be pickled at all (it holds a lock, a
+  lambda, a generator), its shortened ``repr`` travels instead.
+- Any other payload that cannot be pickled is a mistake of the flow, whatever the input. The query ends with
+  an error that names the item.
+
+The worker finds out only when a message could not be encoded.
 """
 
 from __future__ import annotations
 
-import pickle
+import copy
 from typing import Any
 
 from emberflow.engine.messages import Frame
-from emberflow.errors import Diverted, shortened
+from emberflow.errors import Diverted, EmberflowError, StepError, shortened
 from emberflow.sinks.protocol import StoredBundle
+from emberflow.values.nesting import Flat, can_be_pickled
 
 
 def fit_to_travel(body: Any) -> Any:
-    """The same message, with diverted records that can travel.
+    """The same message, with payloads that can travel.
 
-    >>> from emberflow.values.item import GlobalTime
     >>> record = Diverted(1, 0, "map", "f", "raised", payload=(n for n in range(3)))
     >>> sent = fit_to_travel(StoredBundle("errors", 0, GlobalTime(1, 0), [record]))
     >>> sent.payloads[0].payload[:17]
@@ -27,20 +32,33 @@ def fit_to_travel(body: Any) -> Any:
     if isinstance(body, Frame):
         return body._replace(
             parts=tuple(
-                (node, [(place, mark, _fit(payload)) for place, mark, payload in items])
+                (node, [(place, mark, _fit(payload, place)) for place, mark, payload in items])
                 for node, items in body.parts
             )
         )
     if isinstance(body, StoredBundle):
-        return body._replace(payloads=[_fit(payload) for payload in body.payloads])
+        return body._replace(payloads=[_fit(payload, body.last) for payload in body.payloads])
     return body
 
 
-def _fit(payload: Any) -> Any:
-    if not isinstance(payload, Diverted):
+def _fit(payload: Any, place: tuple[int, ...]) -> Any:
+    if can_be_pickled(payload):
         return payload
-    try:
-        pickle.dumps(payload)
-    except Exception:  # pickling an arbitrary payload can raise anything
-        return payload._replace(payload=shortened(payload.payload))
-    return payload
+    if isinstance(payload, Diverted):
+        return payload._replace(payload=_shown(payload.payload))
+    if isinstance(payload, StepError):
+        failure = copy.copy(payload)
+        failure.payload = _shown(payload.payload)
+        return failure
+    flat = Flat(payload)
+    if can_be_pickled(flat):
+        return flat
+    raise EmberflowError(
+        f"an item of the element with time={place[0]} front={place[1]} cannot travel between workers: it "
+        f"cannot be pickled. Map it to plain values. The payload: {shortened(payload)}"
+    )
+
+
+def _shown(payload: Any) -> Any:
+    flat = Flat(payload)
+    return flat if can_be_pickled(flat) else shortened(payload)

@@ -426,8 +426,6 @@ class WorkerLoop:
         try:
             return self._wire.encode(kind, packed(body))
         except Exception:
-            if self.plan.on_error == "fail":
-                raise
             return self._wire.encode(kind, packed(fit_to_travel(body)))
 
     def _store(self) -> None:
