@@ -133,7 +133,7 @@ class FilesWriter:
         name = f"{name_of(bundle.last)}.{self._format}"
         temporary = self._folder / f".{name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}"
         try:
-            _write_new(temporary, data)
+            self._write(temporary, data)
             with self._owned.keeping() as is_owner:
                 if not is_owner:
                     raise SinkMovedError(
@@ -151,13 +151,12 @@ class FilesWriter:
     def close(self) -> None:
         self._owned.close()
 
-
-def _write_new(path: Path, data: bytes) -> None:
-    """Write a file that no other process has opened, and sync it."""
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    def _write(self, path: Path, data: bytes) -> None:
+        """Write a file that no other process has opened, and sync it."""
+        with open(path, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def read_files(folder: str | os.PathLike[str], partition: int = 0) -> list[Any]:

@@ -35,7 +35,7 @@ from emberflow.sinks.files import (
     partition_folder,
     time_of,
 )
-from emberflow.sinks.protocol import StoredBundle
+from emberflow.sinks.protocol import StoredBundle, refusal
 from emberflow.values.item import GlobalTime
 
 if TYPE_CHECKING:
@@ -88,6 +88,18 @@ class Structured:
         assert self._node is not None
         schema = None if self._columns is None else self._columns.schema().json()
         return OutboxService(self._own_folder(), self._node, schema)
+
+    def refuses(self, payload: Any) -> str | None:
+        """Why the columns of the sink cannot hold the payload; None if they can.
+
+        Without a schema the first bundle decides the columns, and no payload is refused ahead of it.
+        """
+        if self._columns is None:
+            return None
+        assert self._node is not None
+        encoding = _Encoding(self._node, self._columns)
+        bundle = StoredBundle(self._node.name, 0, GlobalTime(0, 0), [payload], [(0, 0)])
+        return refusal(encoding.encode, bundle)
 
     def open(self, partition: int) -> FilesWriter:
         folder = self._own_folder()
