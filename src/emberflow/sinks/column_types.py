@@ -95,13 +95,11 @@ def _float_fault(value: Any, most: float, least: float) -> str | None:
         return None  # there are many ways to write one
     if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
         return f"it takes numbers, got {_short(value)}"
-    if isinstance(value, float | decimal.Decimal) and not math.isfinite(value):
+    given = decimal.Decimal(value)  # exact, whatever its size
+    if not given.is_finite():
         return None
-    try:
-        size = abs(float(value))
-    except OverflowError:
-        size = math.inf
-    if size >= most or (size < least and value != 0):
+    size = abs(float(given))
+    if size >= most or (size < least and given != 0):
         return f"it takes numbers from {least:.2g} to {most:.2g}, got {_short(value)}"
     return None
 
