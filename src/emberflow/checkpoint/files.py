@@ -8,6 +8,9 @@ gets its final name at once; other file systems (HDFS) move a temporary file.
 `lock` excludes other processes on *one* local disk. Elsewhere there is no lock, and correctness does
 not depend on one: `checkpoint.cuts.store` explains how fencing works without.
 
+**Only the owner can read a local location.** It holds the users' data, and whoever can write to it can
+run code: parts and logs are pickled. So files have the mode 0600 and folders 0700, whatever the umask.
+
 Paths are relative to the location and have ``/`` between their parts. A name that begins with a
 dot is temporary, and readers, Spark among them, do not see it.
 """
@@ -179,10 +182,10 @@ class LocalLocation:
     @contextlib.contextmanager
     def new(self, path: str) -> Iterator[Written]:
         target = self.root / path
-        make_folder(target.parent)
+        make_private_folder(target.parent)
         temporary = self.root / temporary_name(path)
         try:
-            with open(temporary, "wb") as file:
+            with open(temporary, "xb", opener=private_opener) as file:
                 yield Written(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -214,8 +217,8 @@ class LocalLocation:
     def lock(self) -> Iterator[None]:
         import fcntl  # not on all systems, and only writers need it
 
-        make_folder(self.root)
-        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        make_private_folder(self.root)
+        descriptor = private_opener(self.root / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
             deadline = time.monotonic() + _LOCK_WAIT_S_MAX
             while True:
@@ -318,14 +321,24 @@ def location_of(path: str | os.PathLike[str], filesystem: FileSystem | None = No
     return ArrowLocation(filesystem, text)
 
 
-def make_folder(folder: Path) -> None:
+def private_opener(path: str | os.PathLike[str], flags: int) -> int:
+    """Opens a file that only its owner can read, if it is new. For ``open(..., opener=)``."""
+    return os.open(path, flags, 0o600)
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that only its owner can enter, durably."""
+    make_folder(folder, mode=0o700)
+
+
+def make_folder(folder: Path, *, mode: int = 0o777) -> None:
     """Make a folder, and those above it, so that it survives a loss of power."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
         folder = folder.parent
     for new in reversed(missing):
-        new.mkdir(exist_ok=True)
+        new.mkdir(mode, exist_ok=True)
         sync_folder(new.parent)
 
 

@@ -14,21 +14,24 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from emberflow.checkpoint.files import sync_folder
+from emberflow.checkpoint.files import private_opener, sync_folder
 
 #: The file that holds the token of the owner. Processes lock it.
 _OWNER = ".writer"
 
 
 class OwnedFolder:
-    """Makes the folder if it is missing. `taking` takes it over, the constructor does not."""
+    """Makes the folder if it is missing: one that only its owner can enter, if it is ``private``.
 
-    def __init__(self, folder: Path) -> None:
+    `taking` takes it over, the constructor does not.
+    """
+
+    def __init__(self, folder: Path, *, private: bool = False) -> None:
         self.folder = folder
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(0o700 if private else 0o777, exist_ok=True)
         sync_folder(folder.parent)
         self._folder_descriptor = os.open(folder, os.O_RDONLY)
-        self._owner_descriptor = os.open(folder / _OWNER, os.O_RDWR | os.O_CREAT, 0o644)
+        self._owner_descriptor = private_opener(folder / _OWNER, os.O_RDWR | os.O_CREAT)
         self._closed = False
         self._token = uuid.uuid4().bytes
 

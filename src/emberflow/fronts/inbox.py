@@ -46,7 +46,7 @@ from typing import Any, NamedTuple, TypeAlias
 from xxhash import xxh64, xxh64_hexdigest
 
 from emberflow.checkpoint.errors import DamagedFileError
-from emberflow.checkpoint.files import make_folder
+from emberflow.checkpoint.files import make_private_folder, private_opener
 from emberflow.checkpoint.ownership import OwnedFolder
 from emberflow.checkpoint.seals import sealed, unsealed
 from emberflow.errors import EmberflowError, InputError
@@ -89,10 +89,10 @@ class Inbox:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        make_folder(folder)
+        make_private_folder(folder)
         self._owned = OwnedFolder(folder)
         self._staged = folder / _STAGED
-        self._staged.mkdir(exist_ok=True)
+        self._staged.mkdir(0o700, exist_ok=True)
         self._lock = threading.Lock()
         with self._owned.taking():
             for name in os.listdir(folder):
@@ -123,7 +123,7 @@ class Inbox:
 
     def stage(self, part: str, offset: int, data: bytes) -> None:
         """Write bytes of a part at their offset."""
-        descriptor = os.open(self._part(part), os.O_WRONLY | os.O_CREAT, 0o600)
+        descriptor = private_opener(self._part(part), os.O_WRONLY | os.O_CREAT)
         with open(descriptor, "wb") as file:
             if os.fstat(descriptor).st_size < offset:
                 raise InputError(
@@ -209,7 +209,7 @@ class Inbox:
     def _put_by(
         self, temporary: Path, path: Path, data: bytes, rest: list[Path], *, is_new: bool
     ) -> None:
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb", opener=private_opener) as file:
             file.write(data)
             for part in rest:
                 with open(part, "rb") as staged:

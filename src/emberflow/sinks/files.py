@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from emberflow.checkpoint.files import make_folder, sync_folder
+from emberflow.checkpoint.files import make_folder, private_opener, sync_folder
 from emberflow.checkpoint.ownership import OwnedFolder
 from emberflow.errors import EmberflowError, InputError
 from emberflow.sinks.formats import FORMATS, check, decoded, encoded, pyarrow
@@ -103,15 +103,24 @@ class Files:
 
 
 class FilesWriter:
-    """Stores the bundles of one partition; ``encode`` makes the bytes of a file from a bundle."""
+    """Stores the bundles of one partition; ``encode`` makes the bytes of a file from a bundle.
+
+    Only the owner can read what is ``private``.
+    """
 
     def __init__(
-        self, folder: Path, format: str, encode: Callable[[StoredBundle], bytes] | None = None
+        self,
+        folder: Path,
+        format: str,
+        encode: Callable[[StoredBundle], bytes] | None = None,
+        *,
+        private: bool = False,
     ) -> None:
         self._folder = folder
         self._format = format
         self._encode = encode or (lambda bundle: encoded(format, bundle.payloads))
-        self._owned = OwnedFolder(folder)
+        self._opener = private_opener if private else None
+        self._owned = OwnedFolder(folder, private=private)
         with self._owned.taking():
             for entry in os.listdir(folder):
                 if entry.endswith(_TEMPORARY_SUFFIX):
@@ -153,7 +162,7 @@ class FilesWriter:
 
     def _write(self, path: Path, data: bytes) -> None:
         """Write a file that no other process has opened, and sync it."""
-        with open(path, "xb") as file:
+        with open(path, "xb", opener=self._opener) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emberflow.checkpoint.files import location_of, make_folder, write
+from emberflow.checkpoint.files import location_of, make_private_folder, write
 from emberflow.checkpoint.seals import sealed, unsealed
 from emberflow.errors import InputError, PayloadError
 from emberflow.sinks.files import (
@@ -103,10 +103,11 @@ class Structured:
 
     def open(self, partition: int) -> FilesWriter:
         folder = self._own_folder()
-        make_folder(folder)
+        make_private_folder(folder)
         assert self._node is not None
         encoding = _Encoding(self._node, self._columns)
-        return FilesWriter(partition_folder(folder, partition), _FORMAT, encoding.encode)
+        own = partition_folder(folder, partition)
+        return FilesWriter(own, _FORMAT, encoding.encode, private=True)
 
     def _own_folder(self) -> Path:
         if self._folder is None:
@@ -265,7 +266,7 @@ class OutboxService:
         return known
 
     def _note(self, acknowledged: Offset) -> None:
-        make_folder(self._folder)
+        make_private_folder(self._folder)
         data = sealed(json.dumps(acknowledged).encode(), _ACKNOWLEDGED)
         write(location_of(self._folder), _ACKNOWLEDGED, data)
 

@@ -22,7 +22,14 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote
 
 from emberflow.checkpoint.errors import CheckpointError, DamagedLogError, FencedError
-from emberflow.checkpoint.files import LocalLocation, Location, make_folder, sync_folder, write
+from emberflow.checkpoint.files import (
+    LocalLocation,
+    Location,
+    make_private_folder,
+    private_opener,
+    sync_folder,
+    write,
+)
 from emberflow.checkpoint.logs.blocks import Block, block_at, blocks, encoded_block
 from emberflow.values.nesting import Flat, can_be_pickled
 
@@ -166,9 +173,11 @@ class _LocalSegment:
     """A file that is appended to."""
 
     def __init__(self, path: Path) -> None:
-        make_folder(path.parent)
+        make_private_folder(path.parent)
         self.name = path.name
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._descriptor = private_opener(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        )
         sync_folder(path.parent)
         self.end = 0
         self.durable = 0
