@@ -7,6 +7,7 @@ seen first, which for a flow is the line that builds it.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 #: What happens to an element that a step cannot process: the run ends, or the element goes aside.
@@ -186,6 +187,19 @@ class InternalError(EmberflowError):
 
 #: Long enough to recognise an element, short enough that a message stays on the screen.
 SHORTENED_CHARACTERS = 200
+
+
+def beginning(text: str) -> str:
+    """What an error shows of a text in which a password may follow.
+
+    >>> beginning("postgres:postgresql://ada:s3cret@db/shop")
+    "'postgres...'"
+    >>> beginning("orders")
+    "'orders'"
+    """
+    harmless = re.match(r"[\w-]*", text)
+    shown = harmless[0] if harmless else ""
+    return repr(shown if shown == text else f"{shown}...")
 
 
 def shortened(value: Any, limit: int = SHORTENED_CHARACTERS) -> str:

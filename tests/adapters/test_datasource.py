@@ -21,8 +21,8 @@ from emberflow.runners.live.serving.bridge import (
     BridgeAwayError,
     BridgeClient,
     BridgeRefusedError,
-    new_token,
 )
+from emberflow.runners.live.serving.tokens import new_token
 from tests.adapters.structured import SCHEMA, placed_front, placed_sink
 from tests.adapters.test_fronts_structured import words
 from tests.adapters.test_sinks_structured import Count, bundle
@@ -231,8 +231,8 @@ def test_a_reader_takes_the_columns_it_asks_for(query: Query) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "error", "problem"),
     [
-        ({"front": "docs", "token": "x" * 40}, "front", BridgeRefusedError, "refuses this token"),
-        ({"front": "docs", "token": "short"}, "front", InputError, "32 characters at least"),
+        ({"front": "docs", "token": new_token()}, "front", BridgeRefusedError, "refuses this token"),
+        ({"front": "docs", "token": "short"}, "front", InputError, "the token is too weak"),
         ({"front": "docs", "token": ""}, "front", InputError, "'endpoint' and 'token' go together"),
         (
             {"front": "dogs"},

@@ -29,8 +29,8 @@ from emberflow.runners.live.serving.bridge import (
     BridgeClient,
     BridgeError,
     BridgeRefusedError,
-    new_token,
 )
+from emberflow.runners.live.serving.tokens import new_token
 
 LOOPBACK = CoordinatorAddress("127.0.0.1", 0, "127.0.0.1")
 
@@ -253,7 +253,8 @@ def test_a_query_that_was_killed_is_gone_and_may_come_back(runtime: Path) -> Non
     program = (
         "import os\n"
         "from emberflow.runners.live.serving.addresses import Announcement\n"
-        "from emberflow.runners.live.serving.bridge import Address, new_token\n"
+        "from emberflow.runners.live.serving.bridge import Address\n"
+        "from emberflow.runners.live.serving.tokens import new_token\n"
         "Announcement('index', Address('tcp://127.0.0.1:1', new_token()), 'run 1')\n"
         "os._exit(9)\n"
     )

@@ -15,7 +15,8 @@ import pytest
 
 from emberflow.runners.live.driver.cluster import CoordinatorAddress
 from emberflow.runners.live.serving.addresses import Announcement
-from emberflow.runners.live.serving.bridge import Bridge, new_token
+from emberflow.runners.live.serving.bridge import Bridge
+from emberflow.runners.live.serving.tokens import new_token
 from tests.adapters.structured import placed_front, placed_sink
 from tests.adapters.test_fronts_structured import words
 from tests.adapters.test_sinks_structured import Count, bundle

@@ -5,6 +5,7 @@ All of it is checked, against the flow too, before Spark takes its seconds to st
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from emberflow import fronts, sinks
-from emberflow.errors import InputError, OnError
+from emberflow.errors import InputError, OnError, beginning
 from emberflow.fronts import Front
 from emberflow.graph.nodes import Graph
 from emberflow.rows.plain import to_json
@@ -106,8 +107,12 @@ def _made(
     made: dict[str, Any] = {}
     for spec in specs:
         name, equals, rest = spec.partition("=")
-        if not (name and equals and rest):
-            raise InputError(f"--{role} takes NAME=KIND:PLACE, got {spec!r}. A {role} is {forms}.")
+        # A place may hold a password. Without NAME= it stands where the name is expected.
+        is_place = name not in known and (":" in name or " " in rest.partition(":")[0])
+        if not (name and equals and rest) or is_place:
+            raise InputError(
+                f"--{role} takes NAME=KIND:PLACE, got {beginning(spec)}. A {role} is {forms}."
+            )
         kind, _, place = rest.partition(":")
         given = _Given(role, name, kind, place)
         if name not in known:
@@ -116,7 +121,7 @@ def _made(
         if name in made:
             raise given.wrong("it is given twice.")
         if kind not in kinds:
-            raise given.wrong(f"there is no kind {kind!r}. Give it as {forms}.")
+            raise given.wrong(f"there is no kind {beginning(kind)}. Give it as {forms}.")
         made[name] = kinds[kind](given)
     for name in known:
         if name not in made:
@@ -167,21 +172,28 @@ def _kafka_topic(given: _Given) -> tuple[str, str, dict[str, str], dict[str, str
     servers, slash, topic = place.removeprefix("//").partition("/")
     if not place.startswith("//") or not servers or not slash or not topic or "/" in topic:
         raise given.wrong(
-            f"write kafka://HOST:PORT/TOPIC, as in kafka://localhost:9092/docs, "
-            f"not kafka:{given.place}."
+            f"write kafka://HOST:PORT/TOPIC, as in kafka://localhost:9092/docs{_unlike(place)}."
         )
     pairs = dict(parse_qsl(query, keep_blank_values=True)) if mark else {}
     config = {key: value for key, value in pairs.items() if key.startswith("kafka.")}
     return servers, topic, {key: pairs[key] for key in pairs if key not in config}, config
 
 
+def _unlike(place: str) -> str:
+    """A place that is not as it should be, to be shown if there can be no password in it."""
+    return f", not kafka:{place}" if re.fullmatch(r"[\w./:,-]*", place) else ""
+
+
 def _check_known(given: _Given, options: Mapping[str, str], *known: str) -> None:
     for key in options:
-        if key not in known:
-            raise given.wrong(
-                f"a kafka {given.role} has no option {key!r}; it has {', '.join(known)}, and "
-                f"kafka.NAME for NAME of librdkafka, as in kafka.security.protocol=SSL."
-            )
+        if key in known:
+            continue
+        if not options[key]:  # perhaps the end of a password
+            raise given.wrong("an option has no value. Write & within a value as %26.")
+        raise given.wrong(
+            f"a kafka {given.role} has no option {key!r}; it has {', '.join(known)}, and "
+            f"kafka.NAME for NAME of librdkafka, as in kafka.security.protocol=SSL."
+        )
 
 
 def _kafka_front(given: _Given) -> Front:

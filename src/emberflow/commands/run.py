@@ -17,7 +17,7 @@ from emberflow.commands.display import Display
 from emberflow.commands.session import spark_session
 from emberflow.dsl.flow import Flow
 from emberflow.dsl.loading import load_flow
-from emberflow.errors import InputError
+from emberflow.errors import InputError, beginning
 from emberflow.extras import need
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.diversion import checked_on_error
@@ -143,6 +143,6 @@ def _pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:
     for text in given:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            raise InputError(f"{option} takes KEY=VALUE, as in {example}, got {text!r}.")
+            raise InputError(f"{option} takes KEY=VALUE, as in {example}, got {beginning(text)}.")
         pairs[key] = value
     return pairs

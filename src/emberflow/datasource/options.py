@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from emberflow.errors import InputError
 from emberflow.runners.live.serving.addresses import address_of
-from emberflow.runners.live.serving.bridge import Address, BridgeClient, checked_token
+from emberflow.runners.live.serving.bridge import Address, BridgeClient
+from emberflow.runners.live.serving.tokens import checked_token
 
 _TIMEOUT_SECONDS = 30.0
 

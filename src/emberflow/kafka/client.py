@@ -8,6 +8,7 @@ topic is missing.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from types import ModuleType
@@ -32,7 +33,12 @@ class Cluster:
             part.rpartition(":")[2].isdecimal() for part in servers.split(",")
         ):
             raise InputError(
-                f"{who} takes the brokers as 'host:port' or 'host:port,host:port', got {servers!r}."
+                f"{who} takes the brokers as 'host:port' or 'host:port,host:port'{_shown(servers)}."
+            )
+        if "@" in servers:
+            raise InputError(
+                f"{who} takes the brokers without a user: give sasl.username and sasl.password in "
+                f"config=."
             )
         library(who)
         self.servers = servers
@@ -70,7 +76,10 @@ class Cluster:
         try:
             return kind(settings)
         except (kafka.KafkaException, TypeError, ValueError) as error:
-            raise InputError(f"{self.who}: the settings are refused: {told(error)}") from None
+            problem = told(error)
+            if any(str(value) in problem for key, value in settings.items() if _is_secret(key)):
+                problem = "a value that is not shown, because a password is part of the message"
+            raise InputError(f"{self.who}: the settings are refused: {problem}") from None
 
     def partitions_of(
         self, topic: str, seconds: float = CHECK_SECONDS_MAX, *, patient: bool = False
@@ -134,6 +143,15 @@ class Cluster:
             )
         if code in (errors.TOPIC_AUTHORIZATION_FAILED, errors.TOPIC_EXCEPTION):
             raise InputError(f"{self.who}: topic {topic!r}: {found.error.str()}")
+
+
+def _shown(servers: str) -> str:
+    """The brokers as they were given, if there can be no password in them."""
+    return f", got {servers!r}" if re.fullmatch(r"[\w.:,\[\] -]*", servers) else ""
+
+
+def _is_secret(setting: str) -> bool:
+    return bool(re.search(r"password|secret|token|\.pem$|oauthbearer\.config", setting))
 
 
 def told(error: BaseException) -> str:

@@ -114,15 +114,40 @@ class Postgres:
 
     def connected(self) -> psycopg.Connection[Any]:
         driver = _psycopg()
+        self._check_dsn()
         try:
             return driver.connect(  # type: ignore[no-any-return]
                 self._dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX
             )
         except driver.Error as error:
-            # Do not show the dsn: a password may be in it.
             raise InputError(
                 f"sinks.Postgres cannot connect for table {self.table!r}: {error}".rstrip()
             ) from None
+
+    def _check_dsn(self) -> None:
+        """Raises `InputError` if libpq would misunderstand the dsn, and show parts of a password."""
+        from psycopg.conninfo import conninfo_to_dict
+
+        problem = None
+        try:
+            parts = conninfo_to_dict(self._dsn)
+        except _psycopg().Error:
+            problem = "libpq does not understand it"
+        else:
+            scheme, mark, rest = self._dsn.partition("://")
+            hosts = f"{parts.get('host') or ''},{parts.get('hostaddr') or ''}"
+            ports = str(parts.get("port") or "").split(",")
+            if "@" in hosts or not all(port == "" or port.isdecimal() for port in ports):
+                problem = "its host or its port is none"
+            elif mark and rest.count("@") > 1 and scheme.startswith("postgres"):
+                problem = "it has more than one '@'"
+        if problem is not None:
+            raise InputError(
+                f"sinks.Postgres: the dsn for table {self.table!r} is wrong: {problem}. Write "
+                "'host=db dbname=shop' with quotes around values that hold spaces, or a URL in which "
+                "the signs /, @, :, #, ? and % of a password are percent-encoded. The dsn is not "
+                "shown, because a password may be in it."
+            )
 
     def _check_table(self, connection: psycopg.Connection[Any]) -> None:
         if not self.by_field or self.types:

@@ -175,9 +175,7 @@ class _LocalSegment:
     def __init__(self, path: Path) -> None:
         make_private_folder(path.parent)
         self.name = path.name
-        self._descriptor = private_opener(
-            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        )
+        self._descriptor = private_opener(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         sync_folder(path.parent)
         self.end = 0
         self.durable = 0

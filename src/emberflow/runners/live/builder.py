@@ -18,8 +18,8 @@ from emberflow.runners.live.driver.cluster import (
 )
 from emberflow.runners.live.driver.listeners import check_listener
 from emberflow.runners.live.query import LiveQuery
-from emberflow.runners.live.serving.bridge import checked_token
 from emberflow.runners.live.serving.http import HttpServer
+from emberflow.runners.live.serving.tokens import checked_token
 from emberflow.runners.live.supervisor import Settings
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Snapshots, shares_of
 from emberflow.sinks.protocol import SinkContract, sink_contract
@@ -245,7 +245,7 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "onError": ("fail", lambda key, value: value),  # checked with the flow
     "coordinatorHost": (None, _text),
     "bridgeHost": (None, _text),
-    "bridgeToken": (None, lambda key, value: checked_token(_text(key, value))),
+    "bridgeToken": (None, lambda key, value: checked_token(value)),
     "checkpointLocation": (None, _location),
     "checkpointInterval": (1_000, _number),
     "checkpointsKept": (3, _number),

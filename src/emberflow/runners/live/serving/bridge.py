@@ -27,7 +27,6 @@ import itertools
 import logging
 import pickle
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -57,7 +56,6 @@ _JOIN_SECONDS = 5.0
 #: If no server has answered for so long, none will.
 _CONNECT_SECONDS_MAX = 3.0
 _BUSY_PAUSE_SECONDS = 0.05
-_TOKEN_LENGTH_MIN = 32
 
 _DONE, _INPUT, _FAILED, _BUSY = "done", "input", "failed", "busy"
 
@@ -92,19 +90,6 @@ class Service(Protocol):
     def serve(self, method: str, arguments: dict[str, Any]) -> Any: ...
 
     def close(self) -> None: ...
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(32)
-
-
-def checked_token(token: str) -> str:
-    if len(token) < _TOKEN_LENGTH_MIN:
-        raise InputError(
-            f"a token is a text of {_TOKEN_LENGTH_MIN} characters at least, such as "
-            f"secrets.token_urlsafe(32) gives; this one has {len(token)}."
-        )
-    return token
 
 
 def keys_of(token: str) -> RunKeys:
