@@ -231,7 +231,12 @@ def test_a_reader_takes_the_columns_it_asks_for(query: Query) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "error", "problem"),
     [
-        ({"front": "docs", "token": new_token()}, "front", BridgeRefusedError, "refuses this token"),
+        (
+            {"front": "docs", "token": new_token()},
+            "front",
+            BridgeRefusedError,
+            "refuses this token",
+        ),
         ({"front": "docs", "token": "short"}, "front", InputError, "the token is too weak"),
         ({"front": "docs", "token": ""}, "front", InputError, "'endpoint' and 'token' go together"),
         (

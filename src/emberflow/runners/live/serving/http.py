@@ -17,24 +17,19 @@ request can change anything. By default the server listens on this machine alone
 encrypted: for clients on other machines, put a proxy in front that encrypts.
 
 Bounds: the number of concurrent requests (a request beyond it gets the answer to retry); the bytes of a
-request and the rows of an answer; a time limit on every read from a socket and on every answer. A
-connection serves one request. The threads belong to the server, and end with it.
+body and the rows of an answer; the time of every read. `http_connections` bounds what connections
+without the token can take.
 
 `runners.json_values` converts between JSON and Python's values.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import json
 import secrets
-import threading
-import time
 from collections.abc import Iterable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import SHUT_RDWR, socket
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -45,19 +40,21 @@ from emberflow.errors import (
     ReadTimeoutError,
 )
 from emberflow.runners.json_values import from_json, key_of_text, to_json
+from emberflow.runners.live.serving.http_connections import (
+    Head,
+    HttpConnections,
+    Request,
+    Response,
+)
 from emberflow.runners.live.serving.reads import KEYS_SECONDS, Reads, TooManyRowsError
 from emberflow.runners.questions import Scan, Wanted
 from emberflow.values.item import GlobalTime
 
 REQUESTS_MAX = 16
 BODY_BYTES_MAX = 1_000_000
-#: How much of a body that is too long the server reads, so that the client gets the answer.
-_PASSED_OVER_MAX = 8_000_000
 ROWS_MAX = 10_000
 ROWS_WITHOUT_LIMIT = 1_000
-_SOCKET_SECONDS = 10.0
 _TIMEOUT_SECONDS_MAX = 60.0
-_JOIN_SECONDS = 5.0
 
 
 class Endpoint(NamedTuple):
@@ -78,96 +75,76 @@ class HttpServer:
     """Listens as soon as it is made; serves the reads of a query from `start` until `close`."""
 
     def __init__(self, host: str, port: int) -> None:
+        self._token = secrets.token_urlsafe(32)
+        self._reads: Reads | None = None
         try:
-            self._server = _Server((host, port), _Handler)
+            self._connections = HttpConnections(
+                host,
+                port,
+                refusal=self._refusal,
+                answer=self._answer,
+                error=_problem,
+                requests_max=REQUESTS_MAX,
+            )
         except OSError as error:
             raise InputError(
                 f"the query cannot listen on {host}, port {port or 'any'}: {error}. Set "
                 f".option('httpPort', ...) to a port that is free, and 'httpHost' to an address of "
                 f"this machine."
             ) from error
-        self._server.token = secrets.token_urlsafe(32)
-        bound = self._server.server_address
         shown = f"[{host}]" if ":" in host else host
-        self.endpoint = Endpoint(f"http://{shown}:{bound[1]}", self._server.token)
-        self._lock = threading.Lock()
-        self._closed = False
-        self._thread = threading.Thread(
-            target=self._server.serve_forever,
-            kwargs={"poll_interval": 0.1},
-            name="emberflow http",
-            daemon=True,
-        )
+        self.endpoint = Endpoint(f"http://{shown}:{self._connections.port}", self._token)
 
     def start(self, reads: Reads) -> None:
-        self._server.reads = reads
-        self._thread.start()
+        self._reads = reads
+        self._connections.start()
 
     def close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join(_JOIN_SECONDS)
-        self._server.server_close()
+        """Closing again does nothing."""
+        self._connections.close()
 
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False  # each has its own time limit
-    allow_reuse_address = True
-    request_queue_size = 32
-    reads: Reads
-    token: str
-
-    def __init__(self, address: tuple[str, int], handler: Any) -> None:
-        self._free = threading.BoundedSemaphore(REQUESTS_MAX)
-        #: The deadline of each connection to show its token, by the monotonic clock.
-        self.unknown: dict[socket, float] = {}
-        super().__init__(address, handler)
-
-    def service_actions(self) -> None:
-        """End slow connections: those that send every byte in time, and the whole request never."""
-        now = time.monotonic()
-        for connection, deadline in list(self.unknown.items()):
-            if now > deadline:
-                self.unknown.pop(connection, None)
-                with contextlib.suppress(OSError):
-                    connection.shutdown(SHUT_RDWR)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            _tell_busy(request)
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do not log clients that have gone away."""
-
-
-def _tell_busy(request: socket) -> None:
-    body = b'{"error": "all threads of the server are busy: try again"}'
-    try:
-        request.settimeout(1.0)
-        request.sendall(
-            b"HTTP/1.0 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-            b"Retry-After: 1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    def _refusal(self, head: Head) -> Response | None:
+        """The answer to a request without the token."""
+        kind, _, token = head.headers.get("Authorization", "").partition(" ")
+        # Bytes, because a header may hold anything.
+        is_right = hmac.compare_digest(
+            token.strip().encode("utf-8", "surrogateescape"), self._token.encode()
         )
-    except OSError:
-        pass
+        if kind.lower() == "bearer" and is_right:
+            return None
+        refused = _problem(
+            HTTPStatus.UNAUTHORIZED,
+            "a request carries the token of the run: 'Authorization: Bearer <token>'. The handle "
+            "of the query has it, as query.endpoint.token.",
+        )
+        return refused._replace(headers={"WWW-Authenticate": "Bearer"})
+
+    def _answer(self, request: Request) -> Response:
+        assert self._reads is not None, "connections are served after the reads are there"
+        try:
+            body = _Read(self._reads, request).answer()
+            return Response(HTTPStatus.OK, json.dumps(body, allow_nan=False).encode())
+        except _RefusedError as error:
+            return _problem(error.status, str(error))
+        except TooManyRowsError as error:
+            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
+        except NotKeptError as error:
+            return _problem(HTTPStatus.GONE, str(error))
+        except InputError as error:
+            return _problem(HTTPStatus.BAD_REQUEST, str(error))
+        except ReadTimeoutError as error:
+            return _problem(HTTPStatus.GATEWAY_TIMEOUT, str(error))
+        except EmberflowError as error:
+            return _problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        except OSError:
+            raise  # the client has gone
+        except Exception as error:
+            text = f"{type(error).__qualname__}: {error}"
+            return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+
+
+def _problem(status: HTTPStatus, problem: str) -> Response:
+    return Response(status, json.dumps({"error": problem}).encode())
 
 
 class _RefusedError(Exception):
@@ -176,77 +153,28 @@ class _RefusedError(Exception):
         self.status = status
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = _SOCKET_SECONDS
-    server_version = "emberflow"
-    sys_version = ""
+class _Read:
+    """One request of a client that has the token."""
 
-    def do_GET(self) -> None:
-        self._answer(self._got)
+    def __init__(self, reads: Reads, request: Request) -> None:
+        self._reads = reads
+        self._request = request
+        self._url = urlsplit(request.head.target)
 
-    def do_POST(self) -> None:
-        self._answer(self._posted)
-
-    def _answer(self, make: Any) -> None:
-        status, headers = HTTPStatus.OK, {}
-        try:
-            self._check_token()
-            body: Any = make()
-        except _RefusedError as error:
-            status, body = error.status, {"error": str(error)}
-            if status == HTTPStatus.UNAUTHORIZED:
-                headers["WWW-Authenticate"] = "Bearer"
-        except TooManyRowsError as error:
-            status, body = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": str(error)}
-        except NotKeptError as error:
-            status, body = HTTPStatus.GONE, {"error": str(error)}
-        except InputError as error:
-            status, body = HTTPStatus.BAD_REQUEST, {"error": str(error)}
-        except ReadTimeoutError as error:
-            status, body = HTTPStatus.GATEWAY_TIMEOUT, {"error": str(error)}
-        except EmberflowError as error:
-            status, body = HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)}
-        except OSError:
-            return  # the client has gone
-        except Exception as error:
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            body = {"error": f"{type(error).__qualname__}: {error}"}
-        self._send(status, headers, body)
-
-    def _send(self, status: HTTPStatus, headers: dict[str, str], body: Any) -> None:
-        content = json.dumps(body, allow_nan=False).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def _check_token(self) -> None:
-        header = self.headers.get("Authorization", "")
-        kind, _, token = header.partition(" ")
-        # Bytes, because a header may hold anything.
-        right = hmac.compare_digest(token.strip().encode(), self.server.token.encode())
-        if kind.lower() != "bearer" or not right:
-            raise _RefusedError(
-                HTTPStatus.UNAUTHORIZED,
-                "a request carries the token of the run: 'Authorization: Bearer <token>'. The handle "
-                "of the query has it, as query.endpoint.token.",
-            )
-        self.server.unknown.pop(self.connection, None)
-
-    # Requests.
+    def answer(self) -> Any:
+        method = self._request.head.method
+        if method == "GET":
+            return self._got()
+        if method == "POST":
+            return self._posted()
+        raise _RefusedError(HTTPStatus.NOT_IMPLEMENTED, f"there is no {method} here.")
 
     def _got(self) -> Any:
-        url = urlsplit(self.path)
         try:
-            parameters = parse_qs(url.query, keep_blank_values=True, max_num_fields=10_000)
+            parameters = parse_qs(self._url.query, keep_blank_values=True, max_num_fields=10_000)
         except ValueError as error:
             raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the query: {error}") from None
-        steps = [unquote(step) for step in url.path.strip("/").split("/")]
+        steps = [unquote(step) for step in self._url.path.strip("/").split("/")]
         if steps == ["states"]:
             return self._listed()
         if len(steps) == 2 and steps[0] == "states":
@@ -256,13 +184,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _no_such_path(self) -> _RefusedError:
         return _RefusedError(
             HTTPStatus.NOT_FOUND,
-            f"there is no {self.command} {urlsplit(self.path).path}. There are GET /states, "
+            f"there is no {self._request.head.method} {self._url.path}. There are GET /states, "
             f"GET /states/<name> and POST /read.",
         )
 
     def _listed(self) -> Any:
         states = []
-        for info in self.server.reads.states.values():
+        for info in self._reads.states.values():
             state = {"name": info.name, "kind": info.kind}
             if info.has_default:
                 state["default"] = to_json(info.default)
@@ -299,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {"asOf": answer["asOf"], "rows": rows[:limit], "more": len(rows) > limit}
 
     def _posted(self) -> Any:
-        if urlsplit(self.path).path.strip("/") != "read":
+        if self._url.path.strip("/") != "read":
             raise self._no_such_path()
         body = self._body()
         if not isinstance(body, dict) or not isinstance(body.get("states"), dict):
@@ -324,30 +252,25 @@ class _Handler(BaseHTTPRequestHandler):
                 )
         return self._read(wanted, options)
 
-    def _pass_over(self, count: int) -> None:
-        while count > 0 and (read := self.rfile.read(min(count, 65_536))):
-            count -= len(read)
-
     def _body(self) -> Any:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
+        length = self._request.head.length
+        if length is None:
             raise _RefusedError(
                 HTTPStatus.LENGTH_REQUIRED, "a POST says its length: 'Content-Length: ...'."
             )
-        if int(length) > BODY_BYTES_MAX:
-            self._pass_over(min(int(length), _PASSED_OVER_MAX))
+        if length > BODY_BYTES_MAX:
             raise _RefusedError(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"a body has at most {BODY_BYTES_MAX:,} bytes, this one {length}.",
+                f"a body has at most {BODY_BYTES_MAX:,} bytes, this one {length:,}.",
             )
-        content = self.rfile.read(int(length))
+        content = self._request.body()
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
             raise InputError(f"the body is no JSON: {error}.") from None
 
     def _check_state(self, name: str) -> None:
-        states = self.server.reads.states
+        states = self._reads.states
         if name not in states:
             known = ", ".join(map(repr, states)) or "none"
             raise _RefusedError(
@@ -358,7 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
         self, wanted: dict[str, Wanted], options: dict[str, Any], *, first: int | None = None
     ) -> Any:
         as_of = options.get("as_of")
-        answer = self.server.reads.read(
+        answer = self._reads.read(
             wanted,
             default=_flag(options, "default", otherwise=True),
             as_of=tuple(as_of) if isinstance(as_of, list) else as_of,
@@ -371,9 +294,6 @@ class _Handler(BaseHTTPRequestHandler):
             "asOf": _json_time(answer.as_of),
             "states": {name: _json_rows(rows.items()) for name, rows in answer.items()},
         }
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Do not log requests."""
 
 
 def _json_rows(rows: Iterable[tuple[Any, Any]]) -> list[dict[str, Any]]:
