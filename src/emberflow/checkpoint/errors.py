@@ -31,3 +31,7 @@ class UnfitCutError(CheckpointError):
 
 class DamagedCutWarning(UserWarning):
     """A cut is not whole, so an earlier one is used. The message names the file and the fault."""
+
+
+class UntrustedFileError(CheckpointError):
+    """Another user may have written a file that would be unpickled."""

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from xxhash import xxh64
 
-from emberflow.checkpoint.errors import CheckpointError
+from emberflow.checkpoint.errors import CheckpointError, UntrustedFileError
 from emberflow.extras import need
 
 if TYPE_CHECKING:
@@ -173,8 +173,9 @@ class LocalLocation:
 
     is_local = True
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, own_files: bool = False) -> None:
         self.root = root
+        self._own_files = own_files
 
     def shown(self, path: str) -> str:
         return str(self.root / path)
@@ -197,7 +198,12 @@ class LocalLocation:
         sync_folder(target.parent)
 
     def open(self, path: str) -> io.BufferedReader:
-        return open(self.root / path, "rb")
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(open(self.root / path, "rb"))
+            if self._own_files:
+                _check_own(file)
+            opened.pop_all()
+        return file
 
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
@@ -303,22 +309,42 @@ class ArrowLocation:
         yield
 
 
-def location_of(path: str | os.PathLike[str], filesystem: FileSystem | None = None) -> Location:
+def location_of(
+    path: str | os.PathLike[str],
+    filesystem: FileSystem | None = None,
+    *,
+    own_files: bool = False,
+) -> Location:
     """The location of a path, a URI (``file:///``, ``hdfs://``, ``s3://`` ...), or a path of
     ``filesystem``.
+
+    With ``own_files``, `Location.open` raises `UntrustedFileError` for a local file that a user other
+    than this one and root may have written.
 
     >>> location_of("file:///tmp/cuts").shown("parts")
     '/tmp/cuts/parts'
     """
     text = os.fspath(path)
     if filesystem is None and "://" not in text:
-        return LocalLocation(Path(text).absolute())
+        return LocalLocation(Path(text).absolute(), own_files=own_files)
     if filesystem is None:
         arrow = need("pyarrow.fs", extra="spark", what=f"the location {text!r}")
         filesystem, text = arrow.FileSystem.from_uri(text)
     if filesystem.type_name == "local":
-        return LocalLocation(Path(text).absolute())
+        return LocalLocation(Path(text).absolute(), own_files=own_files)
     return ArrowLocation(filesystem, text)
+
+
+def _check_own(file: io.BufferedReader) -> None:
+    # The open file, and not its path, which could name another file by now.
+    found = os.fstat(file.fileno())
+    if found.st_uid not in (os.getuid(), 0):
+        problem = f"belongs to user {found.st_uid}, and this process to user {os.getuid()}"
+    elif found.st_mode & 0o022:
+        problem = f"can be changed by other users (mode {found.st_mode & 0o777:o})"
+    else:
+        return
+    raise UntrustedFileError(f"{file.name} {problem}. Reading it could run their code.")
 
 
 def private_opener(path: str | os.PathLike[str], flags: int) -> int:

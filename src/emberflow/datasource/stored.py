@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from emberflow.checkpoint import SCHEDULED, CheckpointError, DamagedCutError, Manifest, PartInfo
 from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, Wanted, shared_out, split
 from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.errors import UntrustedFileError
 from emberflow.datasource.filters import KeyFilters
 from emberflow.datasource.options import as_of_numbers
 from emberflow.datasource.pages import Piece
+from emberflow.datasource.trust import HOW_TO_TRUST, is_named
 from emberflow.errors import InputError
 from emberflow.values.hashing import HASH_MAX, HASH_MIN
 
@@ -77,7 +79,8 @@ class StoredStates:
                 f"{self._location}: {problem} Flow {self.cut.flow!r} has "
                 f'{", ".join(map(repr, steps)) or "none"}. Say .option("state", name).'
             )
-        return StoredView(state, step, self._location, self.cut, self._hold_seconds)
+        trusted = is_named(self._location)
+        return StoredView(state, step, self._location, self.cut, self._hold_seconds, trusted)
 
 
 def _not_above(as_of: str) -> Callable[[Manifest], bool]:
@@ -124,6 +127,8 @@ class StoredView:
     location: str
     cut: Manifest
     hold_seconds: float
+    #: Whether the location is trusted whoever has written to it.
+    trusted: bool
 
     def sample(self) -> ColumnPage:
         # A scan opens every part with rows in its range, so try a small range first.
@@ -158,7 +163,13 @@ class StoredView:
         )
         cut = self.cut
         return StoredPiece(
-            self.location, cut.number, cut.incarnation, parts, wanted, self.hold_seconds
+            self.location,
+            cut.number,
+            cut.incarnation,
+            parts,
+            wanted,
+            self.hold_seconds,
+            self.trusted,
         )
 
 
@@ -172,11 +183,12 @@ class StoredPiece:
     parts: tuple[PartInfo, ...]
     wanted: Wanted
     hold_seconds: float
+    trusted: bool
 
     def pages(
         self, filters: KeyFilters, *, child_ids: bool, counted: Counted | None = None
     ) -> Iterator[ColumnPage]:
-        store = CheckpointStore(self.location)
+        store = CheckpointStore(self.location, own_files=not self.trusted)
         wanted = Wanted(
             self.wanted.operation,
             self.wanted.low,
@@ -190,6 +202,8 @@ class StoredPiece:
                 yield page
                 if time.monotonic() - renewed > self.hold_seconds / 4:
                     renewed = self._renewed(store)
+        except UntrustedFileError as error:
+            raise InputError(f"{error} {HOW_TO_TRUST}") from error
         except DamagedCutError as error:
             if not store.renew(self.cut, self.incarnation, 0):
                 raise self._gone() from error

@@ -4,9 +4,11 @@ It is JSON, written last. A cut exists when its manifest does. The manifest name
 cut needs, of earlier cuts too, with length and checksum: so it alone tells whether a cut is whole. It
 also carries a checksum of its own canonical form.
 
-The positions of fronts and the last states of sinks have types that the adapters choose. Values that
-JSON can represent exactly are stored as JSON, for people; others are pickled, and nothing is unpickled
-before the checksum was verified.
+**Reading a manifest runs no code.** The positions of fronts and the last states of sinks have types
+that the adapters choose. Values that JSON can represent exactly are stored as JSON, for people; others
+are pickled. They are unpickled when somebody looks one up, which only the query does that restores the
+cut. Who lists the cuts of a checkpoint unpickles nothing. And a manifest names files of its own
+checkpoint only.
 
 **Does a cut fit a flow?** The graph's fingerprint decides. That alone would be a poor message, so
 the manifest also describes each step, and `check_fits` compares the descriptions and says what was
@@ -19,6 +21,7 @@ import base64
 import json
 import math
 import pickle
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +40,7 @@ FORMAT_VERSION = 1
 LINKS_MAX = 16
 #: A chain with more stored rows than this per row that is still needed is worth a full cut, too.
 ROWS_PER_LIVE_ROW_MAX = 2
+_PART_PATH = re.compile(r"parts/[^/]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +165,40 @@ class Manifest:
             flow=body["flow"],
             fingerprint=int(body["fingerprint"], 16),
             steps=tuple(Step(**step) for step in body["steps"]),
-            parts=tuple(
-                PartInfo(**{**part, "blocks": tuple(part.get("blocks", ()))})
-                for part in body["parts"]
-            ),
+            parts=tuple(_part(part, name) for part in body["parts"]),
             positions={
-                front: {int(partition): decoded(at) for partition, at in partitions.items()}
+                front: _Encoded({int(partition): at for partition, at in partitions.items()})
                 for front, partitions in body["positions"].items()
             },
-            sinks={name: decoded(value) for name, value in body["sinks"].items()},
+            sinks=_Encoded(body["sinks"]),
             ordering=body.get("ordering", "time"),
         )
+
+
+class _Encoded(Mapping[Any, Any]):
+    """Values that are decoded when they are looked up, and not before."""
+
+    def __init__(self, values: Mapping[Any, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: Any) -> Any:
+        return decoded(self._values[key])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} encoded values>"  # a message must not unpickle
+
+
+def _part(stored: dict[str, Any], name: str) -> PartInfo:
+    part = PartInfo(**stored)
+    if not _PART_PATH.fullmatch(part.path):
+        raise DamagedCutError(f"{name} names a file that is none of its parts: {part.path!r}.")
+    return part
 
 
 def json_with_checksum(body: dict[str, Any]) -> bytes:

@@ -187,10 +187,14 @@ class CheckpointStore:
     """
 
     def __init__(
-        self, location: str | os.PathLike[str], *, filesystem: FileSystem | None = None
+        self,
+        location: str | os.PathLike[str],
+        *,
+        filesystem: FileSystem | None = None,
+        own_files: bool = False,
     ) -> None:
-        self._arguments = (os.fspath(location), filesystem)
-        self._location = location_of(location, filesystem)
+        self._arguments = (os.fspath(location), filesystem, own_files)
+        self._location = location_of(location, filesystem, own_files=own_files)
 
     def __reduce__(self) -> Any:
         return _reopened, self._arguments
@@ -613,5 +617,5 @@ class CheckpointStore:
             return removed
 
 
-def _reopened(location: str, filesystem: FileSystem | None) -> CheckpointStore:
-    return CheckpointStore(location, filesystem=filesystem)
+def _reopened(location: str, filesystem: FileSystem | None, own_files: bool) -> CheckpointStore:
+    return CheckpointStore(location, filesystem=filesystem, own_files=own_files)

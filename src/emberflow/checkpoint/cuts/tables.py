@@ -54,7 +54,7 @@ from emberflow.checkpoint.cuts.lists import (
     unpickled,
 )
 from emberflow.checkpoint.cuts.rows import Row, Writable
-from emberflow.checkpoint.errors import CheckpointError, DamagedCutError
+from emberflow.checkpoint.errors import CheckpointError, DamagedCutError, UntrustedFileError
 from emberflow.errors import shortened
 from emberflow.values.item import Place
 
@@ -419,7 +419,7 @@ class damage_of:  # noqa: N801 (reads as a word of the language)
     ) -> None:
         if isinstance(error, DamagedCutError):
             raise DamagedCutError(f"{self._source.name}: {error}") from error
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not isinstance(error, UntrustedFileError):
             raise DamagedCutError(
                 f"{self._source.name} of cut {self._source.cut} cannot be read: "
                 f"{type(error).__name__}: {error}"
