@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
@@ -74,9 +75,9 @@ def bridge(echo: Echo) -> Iterator[Bridge]:
 def test_a_service_answers(bridge: Bridge, echo: Echo) -> None:
     with BridgeClient(bridge.address) as client:
         for number in range(200):
-            assert client.ask("front docs", "say", number=number) == ("say", {"number": number})
+            assert client.ask("front docs", "say", number=number) == ["say", {"number": number}]
         data = os.urandom(bridge_module.CHUNK_BYTES)
-        assert client.ask("front docs", "say", data=data) == ("say", {"data": data})
+        assert client.ask("front docs", "say", data=data) == ["say", {"data": data}]
 
 
 def test_many_clients_at_once(bridge: Bridge) -> None:
@@ -106,7 +107,7 @@ def test_errors_say_whose_they_are(bridge: Bridge) -> None:
             client.ask("front dogs", "say")
         with pytest.raises(InputError, match=r"offers no sink 'docs' to Spark; it offers none"):
             client.ask("sink docs", "say")
-        assert client.ask("front docs", "say") == ("say", {})
+        assert client.ask("front docs", "say") == ["say", {}]
 
 
 def test_another_token_is_refused(bridge: Bridge, echo: Echo) -> None:
@@ -141,13 +142,139 @@ def test_nothing_of_a_stranger_is_unpickled(bridge: Bridge, tmp_path: Path) -> N
     assert not (tmp_path / "exploded").exists()
 
 
-def test_what_is_too_big_is_not_taken(bridge: Bridge, echo: Echo) -> None:
-    with (
-        BridgeClient(bridge.address) as client,
-        pytest.raises(BridgeAwayError, match=r"connection to the live query .* was lost"),
-    ):
-        client.ask("front docs", "say", data=bytes(MESSAGE_BYTES_MAX + 1))
-    assert not echo.heard
+def test_what_is_too_big_is_not_taken(
+    bridge: Bridge, echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BridgeClient(bridge.address) as client:
+        with pytest.raises(InputError, match=r"a request has .* and a message at most"):
+            client.ask("front docs", "say", data=bytes(MESSAGE_BYTES_MAX + 1))
+        assert not echo.heard
+        assert client.ask("front docs", "say") == ["say", {}]
+        monkeypatch.setattr(bridge_module, "FRAME_BYTES_MAX", 1 << 20)  # the client's, from now on
+        with pytest.raises(BridgeAwayError, match=r"connection to the live query .* was lost"):
+            client.ask("front docs", "say", data=bytes(1 << 20))
+    assert len(echo.heard) == 1
+
+
+def test_an_answer_that_is_too_big_is_told(
+    bridge: Bridge, echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BridgeClient(bridge.address) as client:
+        monkeypatch.setattr(echo, "serve", lambda method, arguments: bytes(MESSAGE_BYTES_MAX))
+        with pytest.raises(InputError, match=r"the answer has .* bytes"):
+            client.ask("front docs", "say")
+
+
+def address_of_bridge(bridge: Bridge) -> tuple[str, int]:
+    host, port = bridge.address.endpoint.removeprefix("tcp://").split(":")
+    return host, int(port)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the bridge closes a connection, within a time in which it has to."""
+    connection.settimeout(30)
+    try:
+        while connection.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+#: What a peer sends first: the version of the protocol, and that it wants to use CURVE.
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch, echo: Echo) -> Iterator[Bridge]:
+    """A bridge that closes no connection only because its handshake takes long."""
+    monkeypatch.setattr(bridge_module, "HANDSHAKE_MS_MAX", 600_000)
+    bridge = Bridge({"front docs": echo}, query="index", place=LOOPBACK, token=new_token())
+    yield bridge
+    bridge.close()
+
+
+def test_a_stranger_cannot_make_the_bridge_keep_much(patient: Bridge) -> None:
+    """A frame that is too long ends the connection before its bytes come."""
+    for size in (bridge_module.FRAME_BYTES_MAX * 2, MESSAGE_BYTES_MAX, 1 << 40):
+        with socket.create_connection(address_of_bridge(patient)) as stranger:
+            stranger.sendall(GREETING + b"\x06" + size.to_bytes(8, "big"))
+            assert is_closed(stranger)
+
+
+def test_strangers_keep_nobody_out(patient: Bridge) -> None:
+    bridge = patient
+    with contextlib.ExitStack() as held:
+        strangers = [
+            held.enter_context(socket.create_connection(address_of_bridge(bridge)))
+            for _ in range(bridge_module.STRANGERS_MAX + 72)
+        ]
+        with BridgeClient(bridge.address) as client:
+            assert client.ask("front docs", "say") == ["say", {}]
+            assert all(is_closed(stranger) for stranger in strangers[:72])
+            strangers += [
+                held.enter_context(socket.create_connection(address_of_bridge(bridge)))
+                for _ in range(bridge_module.STRANGERS_MAX + 10)
+            ]
+            # A client that is known is not closed to make room.
+            assert client.ask("front docs", "say") == ["say", {}]
+
+
+def test_a_handshake_that_does_not_end_is_closed(
+    monkeypatch: pytest.MonkeyPatch, echo: Echo
+) -> None:
+    monkeypatch.setattr(bridge_module, "HANDSHAKE_MS_MAX", 200)
+    bridge = Bridge({"front docs": echo}, query="index", place=LOOPBACK, token=new_token())
+    try:
+        with (
+            socket.create_connection(address_of_bridge(bridge)) as silent,
+            socket.create_connection(address_of_bridge(bridge)) as greeting,
+        ):
+            greeting.sendall(GREETING)
+            assert is_closed(silent)
+            assert is_closed(greeting)
+    finally:
+        bridge.close()
+
+
+def test_a_server_cannot_run_code_in_its_clients(bridge: Bridge, tmp_path: Path) -> None:
+    """Who gives a client an address chooses the server, and its token too."""
+    token = new_token()
+    keys = bridge_module.keys_of(token)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as server:
+        server.linger = 0
+        server.curve_server = True
+        server.curve_publickey, server.curve_secretkey = keys.server_public, keys.server_secret
+        port = server.bind_to_random_port("tcp://127.0.0.1")
+        bomb = pickle.dumps((0, "done", Bomb(tmp_path / "exploded")))
+
+        def answer() -> None:
+            if server.poll(30_000):
+                server.send_multipart([server.recv_multipart()[0], bomb])
+
+        serving = threading.Thread(target=answer)
+        serving.start()
+        address = Address(f"tcp://127.0.0.1:{port}", token)
+        with (
+            BridgeClient(address) as client,
+            pytest.raises(BridgeError, match="no answer of a live query"),
+        ):
+            client.ask("state accounts", "open")
+        serving.join(30)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_client_with_the_token_cannot_run_code_in_the_server(
+    bridge: Bridge, echo: Echo, tmp_path: Path
+) -> None:
+    bomb = pickle.dumps((0, "front docs", "say", Bomb(tmp_path / "exploded")))
+    with BridgeClient(bridge.address) as client:
+        client._socket.send(bomb)
+        assert client.ask("front docs", "say") == ["say", {}]
+    assert not (tmp_path / "exploded").exists()
+    assert len(echo.heard) == 1
 
 
 def test_more_than_it_can_serve_come_again(
@@ -169,7 +296,7 @@ def test_more_than_it_can_serve_come_again(
     echo.go_on.set()
     for thread in threads:
         thread.join(60)
-    assert answers == [("wait", {})] * 6
+    assert answers == [["wait", {}]] * 6
 
 
 def test_one_that_does_not_answer_is_given_up(bridge: Bridge) -> None:

@@ -7,16 +7,23 @@ has one, and so do a sink that it reads and a state.
 
 What is guaranteed:
 
-1. *Both sides deserialize only messages of peers that hold the token.* The keys of both sides are
-   derived from it, and the sockets use CURVE, as those of the workers do (`wire.sockets`). A client
-   with another token gets no further than the handshake, and gets another error than if nobody listens.
-2. *Everything is bounded.* The size of a message, the number of requests in progress, the number of a
-   client's waiting messages. A client waits for a limited time, and notices a lost connection.
-3. *A request is answered once or not at all.* A client without an answer cannot know whether the
+1. *Both sides look only at messages of peers that hold the token.* The keys of both sides are derived
+   from it, and the sockets use CURVE, as those of the workers do (`wire.sockets`). A client with
+   another token gets no further than the handshake, and gets another error than if nobody listens.
+2. *No message runs code.* Messages are JSON and byte strings (`messages`). So a client need not trust
+   the server whose address it was given, nor the server its clients.
+3. *A peer without the token costs little.* Until the handshake is done, ZeroMQ keeps one frame of a
+   peer at most, of limited size. The handshake has a short time limit, and so many peers at most can
+   be in it (`strangers`).
+4. *Everything else is bounded too.* The size of a message, the number of requests in progress, the
+   number of a client's waiting messages. A client waits for a limited time, and notices a lost
+   connection.
+5. *A request is answered once or not at all.* A client without an answer cannot know whether the
    request was served, and may retry. So services make their methods idempotent.
 
-A request is ``(number, service, method, arguments)``, an answer ``(number, outcome, result)``; both are
-pickled, and hold plain values only, so that neither side needs the other's classes.
+A request is ``[number, service, method, arguments]``, an answer ``[number, outcome, result]``. A message
+travels in frames, because the limit of ZeroMQ is for a frame, and is the same before and after the
+handshake.
 """
 
 from __future__ import annotations
@@ -25,11 +32,10 @@ import contextlib
 import hashlib
 import itertools
 import logging
-import pickle
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
@@ -39,11 +45,20 @@ from zmq.utils.monitor import recv_monitor_message
 
 from emberflow.errors import EmberflowError, InputError
 from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddress
+from emberflow.runners.live.serving.messages import decoded, encoded, frames
+from emberflow.runners.live.serving.strangers import Strangers
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.sockets import RunKeys
 
-#: The size of a request or an answer; a peer that sends more is disconnected. Services send less.
+#: The size of a request or an answer. Services send less.
 MESSAGE_BYTES_MAX = 32 << 20
+#: The size of a frame of it. A peer that sends a larger one is disconnected, known or not.
+FRAME_BYTES_MAX = 256 << 10
+#: What encryption adds to a frame, and more.
+_FRAME_MARGIN = 1_024
+#: Peers that may be in the handshake, and for how long.
+STRANGERS_MAX = 128
+HANDSHAKE_MS_MAX = 5_000
 #: The size of one message of a longer answer.
 CHUNK_BYTES = 4 << 20
 #: Waiting messages of one client.
@@ -130,12 +145,18 @@ class Bridge:
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.sndhwm = self._socket.rcvhwm = _MESSAGES_MAX
         self._socket.linger = 0
-        self._socket.maxmsgsize = MESSAGE_BYTES_MAX
+        self._socket.maxmsgsize = FRAME_BYTES_MAX + _FRAME_MARGIN
+        self._socket.handshake_ivl = HANDSHAKE_MS_MAX
         self._socket.curve_server = True
         self._socket.curve_publickey = keys.server_public
         self._socket.curve_secretkey = keys.server_secret
+        self._strangers = Strangers(
+            self._socket,
+            connections_max=STRANGERS_MAX,
+            handshake_seconds=HANDSHAKE_MS_MAX / 1_000,
+        )
         try:
-            port = self._bound()
+            self._port = port = self._bound()
         except zmq.ZMQError as error:
             self._release()
             raise ClusterError(
@@ -175,6 +196,7 @@ class Bridge:
         return port
 
     def _release(self) -> None:
+        self._strangers.close()
         self._socket.close()
         self._authenticator.stop()
         self._context.term()
@@ -184,9 +206,11 @@ class Bridge:
     def _run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._strangers.monitor, zmq.POLLIN)
         poller.register(self._bell.fileno(), zmq.POLLIN)
         while not self._ended.is_set():
             self._bell.heard_in(poller.poll(_POLL_MS))
+            self._strangers.count(self._port)
             self._take()
             while not self._answers.empty():
                 self._send(*self._answers.get())
@@ -195,23 +219,25 @@ class Bridge:
     def _take(self) -> None:
         for _ in range(_UNDER_WAY_MAX):
             try:
-                identity, message = self._socket.recv_multipart(zmq.NOBLOCK)
-                number, service, method, arguments = pickle.loads(message)
+                identity, *parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            except Exception as error:
+            self._strangers.heard(int(identity.get(zmq.SRCFD)))
+            try:
+                number, service, method, arguments = _joined(part.buffer for part in parts)
+            except (ValueError, TypeError, RecursionError) as error:
                 _log.warning("a request to live query %r cannot be read: %s", self._query, error)
                 continue
             if self._under_way >= _UNDER_WAY_MAX:
-                self._send(identity, pickle.dumps((number, _BUSY, None)))
+                self._send(identity.bytes, encoded((number, _BUSY, None)))
                 continue
             self._under_way += 1
-            self._pool.submit(self._serve, identity, number, service, method, arguments)
+            self._pool.submit(self._serve, identity.bytes, number, service, method, arguments)
 
     def _send(self, identity: bytes, answer: bytes) -> None:
         # An answer to a client that has left, or does not read, is dropped.
         with contextlib.suppress(zmq.ZMQError):
-            self._socket.send_multipart([identity, answer], zmq.NOBLOCK)
+            self._socket.send_multipart([identity, *frames(answer, FRAME_BYTES_MAX)], zmq.NOBLOCK)
 
     # The threads that serve.
 
@@ -219,13 +245,17 @@ class Bridge:
         self, identity: bytes, number: int, name: str, method: str, arguments: dict[str, Any]
     ) -> None:
         try:
-            answer = (number, _DONE, self._service(name).serve(method, arguments))
+            answer = encoded((number, _DONE, self._service(name).serve(method, arguments)))
+            if len(answer) > MESSAGE_BYTES_MAX:
+                raise InputError(
+                    f"the answer has {len(answer):,} bytes, more than a message may have."
+                )
         except InputError as error:
-            answer = (number, _INPUT, str(error))
+            answer = encoded((number, _INPUT, str(error)))
         except Exception as error:
             _log.warning("live query %r: %s failed to %s: %s", self._query, name, method, error)
-            answer = (number, _FAILED, f"{type(error).__qualname__}: {error}")
-        self._answers.put((identity, pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)))
+            answer = encoded((number, _FAILED, f"{type(error).__qualname__}: {error}"))
+        self._answers.put((identity, answer))
         self._bell.ring()
 
     def _service(self, name: str) -> Service:
@@ -239,6 +269,16 @@ class Bridge:
                 f"live query {self._query!r} offers no {kind} {own!r} to Spark; it offers "
                 f"{offered}. Give it as {_HOW.get(kind, 'a service')} when the query is started."
             ) from None
+
+
+def _joined(parts: Iterable[Any]) -> Any:
+    """The value of a message that came in frames."""
+    message = b"".join(parts)
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise ValueError(
+            f"it has {len(message):,} bytes, and a message at most {MESSAGE_BYTES_MAX:,}"
+        )
+    return decoded(message)
 
 
 _HOW = {
@@ -260,7 +300,7 @@ class BridgeClient:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.sndhwm = self._socket.rcvhwm = _MESSAGES_MAX
         self._socket.linger = 0
-        self._socket.maxmsgsize = MESSAGE_BYTES_MAX
+        self._socket.maxmsgsize = FRAME_BYTES_MAX + _FRAME_MARGIN
         self._socket.curve_serverkey = keys.server_public
         self._socket.curve_publickey = keys.client_public
         self._socket.curve_secretkey = keys.client_secret
@@ -307,9 +347,14 @@ class BridgeClient:
         deadline = time.monotonic() + self._seconds
         while True:
             number = next(self._numbers)
-            request = pickle.dumps((number, service, method, arguments), pickle.HIGHEST_PROTOCOL)
+            request = encoded((number, service, method, arguments))
+            if len(request) > MESSAGE_BYTES_MAX:
+                raise InputError(
+                    f"a request has {len(request):,} bytes, and a message at most "
+                    f"{MESSAGE_BYTES_MAX:,}."
+                )
             try:
-                self._socket.send(request, zmq.NOBLOCK)
+                self._socket.send_multipart(list(frames(request, FRAME_BYTES_MAX)), zmq.NOBLOCK)
             except zmq.ZMQError as error:
                 raise BridgeAwayError(
                     f"{self._address.endpoint} accepts no request: {error}."
@@ -359,11 +404,21 @@ class BridgeClient:
             return None
         return int(recv_monitor_message(self._monitor)["event"])
 
+    def _answer(self) -> tuple[int, str, Any]:
+        try:
+            answered, outcome, result = _joined(self._socket.recv_multipart())
+        except (ValueError, TypeError, RecursionError) as error:
+            raise BridgeError(
+                f"the server at {self._address.endpoint} sends what is no answer of a live query: "
+                f"{error}."
+            ) from error
+        return answered, outcome, result
+
     def _heard(self, number: int, deadline: float) -> tuple[str, Any]:
         while (remaining := deadline - time.monotonic()) > 0:
             ready = dict(self._poller.poll(int(remaining * 1_000) + 1))
             if self._socket in ready:
-                answered, outcome, result = pickle.loads(self._socket.recv())
+                answered, outcome, result = self._answer()
                 if answered == number:
                     return outcome, result
             elif self._monitor in ready and (

@@ -1,0 +1,72 @@
+"""Connections to a ZeroMQ socket from which no message has come: there are only so many.
+
+A client without the token gets no message through. ZeroMQ closes its connection when the time for the
+handshake is over, but does not limit how many there are, and each holds a file descriptor and what it
+has sent. So the owner of the socket counts them. If there are too many, the one that has been there
+longest is closed. A client with the token sends its first request at once and is a stranger no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+
+class Strangers:
+    """Belongs to the thread that owns the socket. Make it before the socket is bound.
+
+    ``monitor`` is readable when `count` has something to do.
+    """
+
+    def __init__(
+        self, listening: zmq.Socket[bytes], *, connections_max: int, handshake_seconds: float
+    ) -> None:
+        self._listening = listening
+        self._connections_max = connections_max
+        self._handshake_seconds = handshake_seconds
+        #: When each was accepted, by its file descriptor, in that order.
+        self._accepted: dict[int, float] = {}
+        self.monitor = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+
+    def count(self, port: int) -> None:
+        """Take note of connections that came and went, and close what is too much."""
+        while self.monitor.poll(0):
+            event = recv_monitor_message(self.monitor)
+            descriptor = int(event["value"])
+            self._accepted.pop(descriptor, None)
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self._accepted[descriptor] = time.monotonic()
+        self._forget_old()
+        while len(self._accepted) > self._connections_max:
+            oldest = next(iter(self._accepted))
+            del self._accepted[oldest]
+            _shut_down(oldest, port)
+
+    def heard(self, descriptor: int) -> None:
+        """A message has come over a connection."""
+        self._accepted.pop(descriptor, None)
+
+    def close(self) -> None:
+        self._listening.disable_monitor()
+        self.monitor.close(linger=0)
+
+    def _forget_old(self) -> None:
+        """What is still open after the time for the handshake has completed it."""
+        limit = time.monotonic() - self._handshake_seconds
+        while self._accepted and next(iter(self._accepted.values())) < limit:
+            del self._accepted[next(iter(self._accepted))]
+
+
+def _shut_down(descriptor: int, port: int) -> None:
+    """Shut a connection down; ZeroMQ notices and closes it.
+
+    It may be closed by now, and the descriptor may belong to another file: so look at its port.
+    """
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        if connection.getsockname()[1] == port:
+            connection.shutdown(socket.SHUT_RDWR)
