@@ -21,7 +21,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import itertools
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,59 +28,23 @@ from typing import Any
 from pyspark.sql import datasource as spark
 from pyspark.sql import types as sql
 
-from emberflow.datasource.columns import KEY, key_type
 from emberflow.errors import InputError
+from emberflow.rows.conditions import EQUAL, IS_NULL, KEYS_MAX, WITHIN, Condition, choices
+from emberflow.rows.state_columns import KEY
 from emberflow.values.hashing import UnstableKey, key_hash
 
-#: With more keys than this a full scan is not much slower.
-_KEYS_MAX = 10_000
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(one == other)
-
-
-def _is_null(key: Any, _: Any) -> bool:
-    return key is None
-
-
-def _is_not_null(key: Any, _: Any) -> bool:
-    return key is not None
-
-
-def _within(key: Any, values: frozenset[Any]) -> bool:
-    return key in values
-
-
-_COMPARED: dict[type, Callable[[Any, Any], bool]] = {
-    spark.EqualTo: _same,
-    spark.GreaterThan: operator.gt,
-    spark.GreaterThanOrEqual: operator.ge,
-    spark.LessThan: operator.lt,
-    spark.LessThanOrEqual: operator.le,
+_COMPARED: dict[type, str] = {
+    spark.EqualTo: EQUAL,
+    spark.GreaterThan: ">",
+    spark.GreaterThanOrEqual: ">=",
+    spark.LessThan: "<",
+    spark.LessThanOrEqual: "<=",
 }
-_OF_TEXT: dict[type, Callable[[str, str], bool]] = {
-    spark.StringStartsWith: str.startswith,
-    spark.StringEndsWith: str.endswith,
-    spark.StringContains: operator.contains,
+_OF_TEXT: dict[type, str] = {
+    spark.StringStartsWith: "starts with",
+    spark.StringEndsWith: "ends with",
+    spark.StringContains: "contains",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One filter. ``field`` is the name and the index of the field of the key that it tests."""
-
-    compare: Callable[[Any, Any], bool]
-    value: Any
-    field: tuple[str, int] | None = None
-    nulls: bool = False
-
-    def __call__(self, key: Any) -> bool:
-        if self.field is not None and key is not None:
-            name, number = self.field
-            key = key[number] if isinstance(key, tuple) else getattr(key, name)
-        # In SQL a comparison with null is unknown, and a filter passes only what is true.
-        return (key is not None or self.nulls) and self.compare(key, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +54,6 @@ class KeyFilters:
     tests: tuple[Condition, ...] = ()
     #: The hashes of the only keys that can pass; None if they are not known.
     hashes: tuple[int, ...] | None = None
-    #: These keys, if they have no fields. They still have to pass the tests.
-    keys: tuple[Any, ...] | None = None
 
     def test(self) -> Callable[[Any], bool] | None:
         """The test of a key; None if every key passes."""
@@ -110,19 +71,16 @@ class KeyFilters:
             hashes = other.hashes if self.hashes is None else self.hashes
         else:
             hashes = _sorted(set(self.hashes) & set(other.hashes))
-        return KeyFilters(tests, hashes, _keys(list(tests)))
+        return KeyFilters(tests, hashes)
 
 
-def only_key(text: str, state: str, keys: Sequence[Any]) -> KeyFilters:
-    """The filter of ``.option("key", text)``; ``keys`` is a sample of the stored keys.
+def only_key(text: str, state: str, found: sql.DataType | None) -> KeyFilters:
+    """The filter of ``.option("key", text)``; ``found`` is the type of the stored keys.
 
-    >>> only_key("7", "counts", [1, 2]).tests[0].value
+    >>> only_key("7", "counts", sql.LongType()).tests[0].value
     7
     """
-    try:
-        kind = key_type(keys)
-    except ValueError:
-        kind = sql.NullType()
+    kind = sql.NullType() if found is None else found
     parse = _FROM_TEXT.get(type(kind))
     if parse is None:
         raise InputError(
@@ -136,7 +94,7 @@ def only_key(text: str, state: str, keys: Sequence[Any]) -> KeyFilters:
             f"state {state!r}: .option('key', ...) takes a {kind.simpleString()}, the type of the "
             f"keys; got {text!r}."
         ) from None
-    return KeyFilters((Condition(_same, value),), (key_hash(value),), (value,))
+    return KeyFilters((Condition(EQUAL, value),), (key_hash(value),))
 
 
 _FROM_TEXT: dict[type[sql.DataType], Callable[[str], Any]] = {
@@ -147,29 +105,26 @@ _FROM_TEXT: dict[type[sql.DataType], Callable[[str], Any]] = {
 
 
 def accepted(
-    filters: Iterable[spark.Filter], declared: sql.DataType | None, keys: Sequence[Any]
+    filters: Iterable[spark.Filter],
+    declared: sql.DataType | None,
+    found: sql.DataType | None,
+    keys: Sequence[Any] = (),
 ) -> tuple[KeyFilters, list[spark.Filter]]:
     """The filters that the reader applies, and those that it leaves to Spark.
 
-    ``declared`` is the type of the column ``key``, ``keys`` a sample of the stored keys.
+    ``declared`` is the type of the column ``key``, ``found`` that of the stored keys. If a sample of
+    the ``keys`` is given, the hashes of keys with fields can be found too.
     """
     tests: list[Condition] = []
     refused: list[spark.Filter] = []
-    usable = declared is not None and _is_as_found(declared, keys)
+    usable = declared is not None and found is not None and _nameless(found) == _nameless(declared)
     for each in filters:
         test = _test_of(each, declared) if usable and declared is not None else None
         if test is None:
             refused.append(each)
         else:
             tests.append(test)
-    return KeyFilters(tuple(tests), _hashes(tests, keys), _keys(tests)), refused
-
-
-def _is_as_found(declared: sql.DataType, keys: Sequence[Any]) -> bool:
-    try:
-        return bool(_nameless(key_type(keys)) == _nameless(declared))
-    except ValueError:
-        return False
+    return KeyFilters(tuple(tests), _hashes(tests, keys)), refused
 
 
 def _nameless(kind: sql.DataType) -> Any:
@@ -191,13 +146,13 @@ def _test_of(pushed: spark.Filter, declared: sql.DataType) -> Condition | None:
     if path[0] != KEY:
         return None
     if isinstance(pushed, spark.IsNotNull):
-        return Condition(_is_not_null, None, field)
+        return Condition("is not null", None, field)
     if isinstance(pushed, spark.IsNull):
-        return Condition(_is_null, None, field, nulls=True)
+        return Condition(IS_NULL, None, field)
     if isinstance(pushed, spark.In):
         values = [value for value in pushed.value if value is not None]
         if all(_is_of(value, kind) for value in values):
-            return Condition(_within, frozenset(values), field)
+            return Condition(WITHIN, frozenset(values), field)
         return None
     value = getattr(pushed, "value", None)
     compare = _COMPARED.get(type(pushed))
@@ -231,32 +186,15 @@ def _is_of(value: Any, kind: sql.DataType) -> bool:
     return _PYTHON_TYPES.get(type(kind)) is type(value)
 
 
-def _choices(tests: list[Condition]) -> dict[tuple[str, int] | None, frozenset[Any]]:
-    """By field of the key, or None for the whole key: the only values that the filters allow."""
-    choices: dict[tuple[str, int] | None, frozenset[Any]] = {}
-    for test in tests:
-        if test.compare is _same or test.compare is _within:
-            own = frozenset([test.value]) if test.compare is _same else test.value
-            choices[test.field] = choices.get(test.field, own) & own
-    return choices
-
-
-def _keys(tests: list[Condition]) -> tuple[Any, ...] | None:
-    choices = _choices(tests)
-    if None not in choices or len(choices[None]) > _KEYS_MAX:
-        return None
-    return tuple(choices[None])
-
-
 def _hashes(tests: list[Condition], keys: Sequence[Any]) -> tuple[int, ...] | None:
     if not keys:
         return None
-    choices = _choices(tests)
+    allowed = choices(tests)
     try:
-        if None in choices:
-            found = _limited([choices[None]])
+        if None in allowed:
+            found = _limited([allowed[None]])
             return None if found is None else _sorted(key_hash(key) for (key,) in found)
-        return _struct_hashes({field: own for field, own in choices.items() if field}, keys)
+        return _struct_hashes({field: own for field, own in allowed.items() if field}, keys)
     except UnstableKey:
         return None
 
@@ -292,7 +230,7 @@ def _limited(choices: list[frozenset[Any]]) -> list[tuple[Any, ...]] | None:
     count = 1
     for each in choices:
         count *= len(each)
-    return list(itertools.product(*choices)) if count <= _KEYS_MAX else None
+    return list(itertools.product(*choices)) if count <= KEYS_MAX else None
 
 
 def _made(kind: type, names: list[str], values: tuple[Any, ...]) -> Any:

@@ -4,26 +4,33 @@ A task reads the query through its bridge (`runners.live.serving.state_service`)
 one piece, as of the time when its task begins: if Spark runs the task again, it reads a consistent
 state again, only a later one. Several pieces need a common time, which the user gives by ``asOf``.
 
-The task sends the filters on the key along. The query looks up keys that are known; otherwise its
-workers test the keys, so that only matching rows travel.
+The task sends the schema and the conditions on the key along. The query looks up keys that are known;
+otherwise its workers test the keys, so that only matching rows travel.
+
+**Nothing that the server sends is unpickled.** Whoever writes the OPTIONS of a read chooses the server.
+Schemas come as JSON and rows as Arrow, and both are checked. The bytes of raw rows are unpickled only by
+`emberflow.payloads`, if the user calls it.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from emberflow.checkpoint.cuts.scan import ColumnPage, split
+from emberflow.checkpoint.cuts.scan import split
 from emberflow.datasource.filters import KeyFilters
 from emberflow.datasource.options import SourceOptions
 from emberflow.datasource.pages import Piece
 from emberflow.errors import InputError
-from emberflow.values.hashing import HASH_MAX, HASH_MIN, key_hash
+from emberflow.rows.schema_json import struct_of_json, type_of_json
+from emberflow.rows.state_columns import StateColumns, arrow_schema
+from emberflow.runners.live.serving.bridge import BridgeError
+from emberflow.values.hashing import HASH_MAX, HASH_MIN
 
-_SAMPLE_ROWS = 1_000
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import types as sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +42,22 @@ class LiveView:
     #: A time, or a time and a front; None for now.
     as_of: tuple[int, ...] | None
 
-    def sample(self) -> ColumnPage:
-        pages = LivePiece(self.options, self.as_of).pages(KeyFilters(), child_ids=False)
-        return ColumnPage.of_first(pages, _SAMPLE_ROWS)
+    def schema(self, *, raw: bool) -> sql.StructType:
+        return struct_of_json(self._ask("schema", raw=raw))
+
+    def key_type(self) -> sql.DataType | None:
+        found = self._ask("key_type")
+        return None if found is None else type_of_json(found)
+
+    def key_sample(self) -> Sequence[Any]:
+        return ()
+
+    def _ask(self, method: str, **arguments: Any) -> Any:
+        options = self.options
+        with options.client() as client:
+            return client.ask(
+                options.service, method, as_of=self.as_of, seconds=options.seconds, **arguments
+            )
 
     def pieces(self, filters: KeyFilters, count: int | None) -> list[Piece]:
         if count is None or count == 1:
@@ -59,51 +79,45 @@ class LivePiece:
     as_of: tuple[int, ...] | None
     hashes: tuple[int, int] | None = None
 
-    def pages(self, filters: KeyFilters, *, child_ids: bool) -> Iterator[ColumnPage]:
-        keys = filters.keys
-        if keys is not None and self.hashes is not None:
-            low, high = self.hashes
-            keys = tuple(key for key in keys if low <= key_hash(key) <= high)
-        where = None
-        if filters.tests or self.hashes is not None:
-            where = partial(passes, filters, self.hashes)
+    def batches(self, columns: StateColumns, filters: KeyFilters) -> Iterator[pa.RecordBatch]:
         service, options = self.options.service, self.options
         with options.client() as client:
-            number, (time, front) = client.ask(
+            number = client.ask(
                 service,
                 "open",
-                as_of=self.as_of[0] if self.as_of and len(self.as_of) == 1 else self.as_of,
-                keys=None if keys is None else pickle.dumps(keys),
-                where=None if where is None else pickle.dumps(where),
+                as_of=self.as_of,
+                schema=columns.schema.json(),
+                raw=columns.raw,
+                conditions=[test.to_plain() for test in filters.tests],
+                hashes=self.hashes,
                 seconds=options.seconds,
             )
-            count_before = 0
             try:
                 while (part := client.ask(service, "next", number=number)) is not None:
-                    rows = pickle.loads(part)
-                    if keys is not None and filters.tests:
-                        rows = [row for row in rows if passes(filters, None, *row)]
-                    yield _page(rows, (time, front) if child_ids else None, count_before)
-                    count_before += len(rows)
+                    yield from _checked(part, columns)
             except GeneratorExit:
                 client.ask(service, "close", number=number)
                 raise
 
 
-def passes(filters: KeyFilters, hashes: tuple[int, int] | None, key: Any, value: Any) -> bool:
-    """Whether a row matches. The workers of the query call it."""
-    if hashes is not None and not hashes[0] <= key_hash(key) <= hashes[1]:
-        return False
-    return all(test(key) for test in filters.tests)
+def _checked(part: Any, columns: StateColumns) -> Iterator[pa.RecordBatch]:
+    """The batches of a part, if they are what was asked for."""
+    import pyarrow as pa
 
-
-def _page(
-    rows: list[tuple[Any, Any]], as_of: tuple[int, int] | None, count_before: int
-) -> ColumnPage:
-    """A live query does not tell when a value was made. Raw rows get places in order of arrival."""
-    count = len(rows)
-    keys, values = [key for key, _ in rows], [value for _, value in rows]
-    if as_of is None:
-        return ColumnPage(keys, [None] * count, [None] * count, [], values)  # type: ignore[list-item]
-    numbers = [(number,) for number in range(count_before, count_before + count)]
-    return ColumnPage(keys, [as_of[0]] * count, [as_of[1]] * count, list(numbers), values)
+    expected = arrow_schema(columns.schema)
+    try:
+        with pa.ipc.open_stream(part) as stream:
+            batches = list(stream)
+        for batch in batches:
+            batch.validate(full=True)
+    except (pa.ArrowException, TypeError) as error:
+        raise BridgeError(
+            f"the server sends rows of state {columns.state!r} that cannot be read: {error}."
+        ) from error
+    for batch in batches:
+        if not batch.schema.equals(expected):
+            raise BridgeError(
+                f"the server sends rows of state {columns.state!r} with the columns "
+                f"{batch.schema.to_string()}, and the read is of {expected.to_string()}."
+            )
+        yield batch

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as sql
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from emberflow.datasource.columns import KEY, PageWriter, check_schema, found_schema
 from emberflow.datasource.filters import KeyFilters, accepted, only_key
 from emberflow.datasource.live import LiveView
 from emberflow.datasource.options import SourceOptions, as_of_numbers
 from emberflow.datasource.pages import Piece, StateView
 from emberflow.datasource.stored import StoredStates, listed_cuts, listed_states
 from emberflow.errors import InputError
+from emberflow.rows.state_columns import KEY, StateColumns, check_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,8 +152,7 @@ def state_schema(spark_options: Mapping[str, str]) -> sql.StructType:
     options = StateOptions.of(spark_options)
     if options.listed is not None:
         return _list_schema(options.listed)
-    view = options.view()
-    return found_schema(view.name, view.sample(), raw=options.raw)
+    return options.view().schema(raw=options.raw)
 
 
 def state_reader(spark_options: Mapping[str, str], schema: sql.StructType) -> DataSourceReader:
@@ -211,9 +210,7 @@ class StateReader(DataSourceReader):
         self._schema = schema
         self._raw = raw
         self._partitions = partitions
-        self._filters = (
-            KeyFilters() if key is None else only_key(key, view.name, view.sample().keys)
-        )
+        self._filters = KeyFilters() if key is None else only_key(key, view.name, view.key_type())
 
     def __getstate__(self) -> dict[str, Any]:
         # The partitions have all that tasks need, and the manifest in the view may be long.
@@ -226,9 +223,8 @@ class StateReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, StatePartition):  # if there is none, Spark makes one of its own
-            writer = PageWriter(self._name, self._schema, raw=self._raw)
-            for page in partition.piece.pages(partition.filters, child_ids=self._raw):
-                yield writer.batch(page)
+            columns = StateColumns(self._name, self._schema, self._raw)
+            yield from partition.piece.batches(columns, partition.filters)
 
 
 class FilteringReader(StateReader):
@@ -243,6 +239,7 @@ class FilteringReader(StateReader):
         declared = next((f.dataType for f in self._schema.fields if f.name == KEY), None)
         if declared is None or not any(getattr(f, "attribute", ())[:1] == (KEY,) for f in filters):
             return filters
-        found, refused = accepted(filters, declared, self._view.sample().keys)
+        view = self._view
+        found, refused = accepted(filters, declared, view.key_type(), view.key_sample())
         self._filters = found.and_also(self._filters)
         return refused

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from emberflow.checkpoint import SCHEDULED, CheckpointError, DamagedCutError, Manifest, PartInfo
 from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, Wanted, shared_out, split
@@ -25,7 +26,12 @@ from emberflow.datasource.options import as_of_numbers
 from emberflow.datasource.pages import Piece
 from emberflow.datasource.trust import HOW_TO_TRUST, is_named
 from emberflow.errors import InputError
+from emberflow.rows.state_columns import PageWriter, StateColumns, found_schema, key_type
 from emberflow.values.hashing import HASH_MAX, HASH_MIN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import types as sql
 
 _SAMPLE_ROWS = 1_000
 _SAMPLE_HIGH = HASH_MIN + (1 << 32) // 64
@@ -130,7 +136,17 @@ class StoredView:
     #: Whether the location is trusted whoever has written to it.
     trusted: bool
 
+    def schema(self, *, raw: bool) -> sql.StructType:
+        return found_schema(self.name, self.sample(), raw=raw)
+
+    def key_type(self) -> sql.DataType | None:
+        return key_type(self.sample().keys)
+
+    def key_sample(self) -> Sequence[Any]:
+        return self.sample().keys
+
     def sample(self) -> ColumnPage:
+        """Some rows, to infer types from; empty only if the state has none."""
         # A scan opens every part with rows in its range, so try a small range first.
         sample = self._first_rows(_SAMPLE_HIGH)
         return sample if len(sample.keys) == _SAMPLE_ROWS else self._first_rows(HASH_MAX)
@@ -184,6 +200,10 @@ class StoredPiece:
     wanted: Wanted
     hold_seconds: float
     trusted: bool
+
+    def batches(self, columns: StateColumns, filters: KeyFilters) -> Iterator[pa.RecordBatch]:
+        writer = PageWriter(columns)
+        return map(writer.batch, self.pages(filters, child_ids=columns.raw))
 
     def pages(
         self, filters: KeyFilters, *, child_ids: bool, counted: Counted | None = None

@@ -11,7 +11,6 @@ already planned must be read, so its tasks wait for the query.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from emberflow.datasource.options import SourceOptions
 from emberflow.errors import InputError
+from emberflow.rows.schema_json import struct_of_json
 from emberflow.runners.live.serving.addresses import UnknownQueryError
 from emberflow.runners.live.serving.bridge import CHUNK_BYTES, BridgeAwayError, BridgeClient
 
@@ -51,10 +51,8 @@ class SinkPartition(InputPartition):
 
 def sink_schema(options: SourceOptions) -> StructType:
     """The columns of a sink."""
-    from pyspark.sql.types import StructType
-
     with options.client() as client:
-        return StructType.fromJson(json.loads(client.ask(options.service, "schema")))
+        return struct_of_json(client.ask(options.service, "schema"))
 
 
 class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -165,6 +163,7 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for bundle in bundles:
                     with pa.ipc.open_stream(bundle) as stream:
                         for batch in stream:
+                            batch.validate(full=True)  # the server may be anybody's
                             yield _fitted(batch, schema, options.service)
 
 

@@ -13,7 +13,7 @@ row before it plus one. That is a function of what the inbox holds. A position t
 from __future__ import annotations
 
 import copy
-import json
+import os
 import time as clock
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
@@ -31,6 +31,7 @@ from emberflow.fronts.inbox import (
     trim,
 )
 from emberflow.fronts.protocol import Batch, Element, Malformed
+from emberflow.rows.schema_json import struct_of_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -185,10 +186,9 @@ class Structured:
     def _batches(self, folder: Path, sequence: int, row: int, last: int | None) -> Iterator[Batch]:
         """The elements of one batch, from a row on."""
         import pyarrow as pa
-        from pyspark.sql.types import StructType
 
         stored = read_head(folder, sequence)
-        reader = self.reader(StructType.fromJson(json.loads(stored.schema)))
+        reader = self.reader(struct_of_json(stored.schema))
         base = sequence * _ROWS
         parts = map(pa.ipc.open_stream, read_parts(folder, sequence, stored))
         if self._time is None:
@@ -314,9 +314,7 @@ class InboxService:
 
     def check(self, schema: str) -> None:
         """Raise unless rows of this schema can be elements."""
-        from pyspark.sql.types import StructType
-
-        self._front.reader(StructType.fromJson(json.loads(schema)))
+        self._front.reader(struct_of_json(schema))
 
     def begin(self, stream: str, batch: int) -> str:
         """What a task does next: ``go`` and stage its rows, ``wait``, or end: the batch is ``here``."""

@@ -195,7 +195,7 @@ class _Encoded(Mapping[Any, Any]):
 
 
 def _part(stored: dict[str, Any], name: str) -> PartInfo:
-    part = PartInfo(**stored)
+    part = PartInfo(**{**stored, "blocks": tuple(stored.get("blocks", ()))})
     if not _PART_PATH.fullmatch(part.path):
         raise DamagedCutError(f"{name} names a file that is none of its parts: {part.path!r}.")
     return part

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import types as sql
 
@@ -36,9 +36,20 @@ _TYPED = (KEY, VALUE, TIME, FRONT)
 _RAW = (KEY, outputs.PAYLOAD, outputs.TIME, outputs.FRONT, outputs.PATH)
 
 
-def key_type(keys: Sequence[Any]) -> sql.DataType:
-    """The type of these keys. Raises `ValueError` if they have none in Spark."""
-    return _without_empty(outputs.common_type(list(keys)))
+class StateColumns(NamedTuple):
+    """The columns of a read: of which state, which, and whether rows are bytes."""
+
+    state: str
+    schema: sql.StructType
+    raw: bool
+
+
+def key_type(keys: Sequence[Any]) -> sql.DataType | None:
+    """The type of these keys; None if they have none in Spark."""
+    try:
+        return _without_empty(outputs.common_type(list(keys)))
+    except ValueError:
+        return None
 
 
 def found_schema(state: str, sample: ColumnPage, *, raw: bool) -> sql.StructType:
@@ -63,10 +74,7 @@ def found_schema(state: str, sample: ColumnPage, *, raw: bool) -> sql.StructType
 
 
 def _raw_schema(sample: ColumnPage) -> sql.StructType:
-    try:
-        of_key = key_type(sample.keys) if sample.keys else sql.BinaryType()
-    except ValueError:
-        of_key = sql.BinaryType()
+    of_key = (key_type(sample.keys) if sample.keys else None) or sql.BinaryType()
     return sql.StructType(
         [
             sql.StructField(KEY, of_key),
@@ -116,16 +124,19 @@ def check_schema(state: str, schema: sql.StructType, *, raw: bool) -> None:
             )
 
 
+def arrow_schema(schema: sql.StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
 class PageWriter:
-    """Converts pages to Arrow batches, in a task."""
+    """Converts pages to Arrow batches."""
 
-    def __init__(self, state: str, schema: sql.StructType, *, raw: bool) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        self._state = state
+    def __init__(self, columns: StateColumns) -> None:
+        self._state, schema, self._raw = columns
         self._fields = schema.fields
-        self._raw = raw
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema(schema)
         self._converters = [outputs.converter_to(field.dataType) for field in schema.fields]
 
     def batch(self, page: ColumnPage) -> pa.RecordBatch:
