@@ -33,7 +33,7 @@ _JAVA = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 def missing() -> str | None:
     """Why there can be no broker here."""
-    if not (JARS / "broker" / "installed.pom.xml").exists():
+    if not (JARS / "broker" / "installed.sha256").exists():
         return "the jars of a Kafka broker are not in build/kafka/broker (scripts/ensure-kafka)"
     if java() is None:
         return "no java was found to run a Kafka broker with"

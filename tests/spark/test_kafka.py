@@ -20,7 +20,7 @@ from tests.adapters.kafka_broker import JARS, KafkaBroker
 
 SECONDS = 90
 needs_connector = pytest.mark.skipif(
-    not (JARS / "spark" / "installed.pom.xml").exists(),
+    not (JARS / "spark" / "installed.sha256").exists(),
     reason="Spark's Kafka connector is not in build/kafka/spark (scripts/ensure-kafka)",
 )
 

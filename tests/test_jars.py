@@ -1,0 +1,96 @@
+"""Jars that tests run are pinned by their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+LISTS = sorted((SCRIPTS / "kafka").glob("*.sha256"))
+pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+
+
+class Checkout:
+    """A checkout whose lists name one jar each, and a repository that has these jars."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.repository = folder / "repository"
+        (folder / "scripts" / "kafka").mkdir(parents=True)
+        shutil.copy(SCRIPTS / "ensure-kafka", folder / "scripts")
+        for name in ("broker", "spark"):
+            jar = self.jar(name)
+            jar.parent.mkdir(parents=True)
+            jar.write_bytes(name.encode())
+            pinned = f"{hashlib.sha256(name.encode()).hexdigest()}  org/{name}/{name}-1.jar\n"
+            (folder / "scripts" / "kafka" / f"{name}.sha256").write_text(pinned)
+
+    def jar(self, name: str) -> Path:
+        return self.repository / "org" / name / f"{name}-1.jar"
+
+    def fetched(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "build").rglob("*.jar"))
+
+    def ensure(self) -> subprocess.CompletedProcess[str]:
+        environment = {
+            **os.environ,
+            "HOME": str(self.folder),
+            "MAVEN_REPOSITORY": f"file://{self.repository}",
+        }
+        return subprocess.run(
+            [self.folder / "scripts" / "ensure-kafka"],
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+            env=environment,
+            timeout=60,
+        )
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_jars_with_the_right_hash_are_fetched_once(checkout: Checkout) -> None:
+    assert checkout.ensure().returncode == 0
+    assert checkout.fetched() == ["broker-1.jar", "spark-1.jar"]
+    shutil.rmtree(checkout.repository)
+    again = checkout.ensure()
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_a_jar_with_another_hash_is_an_error_and_is_not_kept(checkout: Checkout) -> None:
+    checkout.jar("spark").write_bytes(b"forged")
+    found = checkout.ensure()
+    assert found.returncode == 1
+    assert "spark-1.jar does not have the SHA-256" in found.stderr
+    assert checkout.fetched() == ["broker-1.jar"]
+
+
+def test_a_jar_that_maven_has_is_checked_too(checkout: Checkout) -> None:
+    shutil.copytree(checkout.repository, checkout.folder / ".m2" / "repository")
+    (checkout.folder / ".m2/repository/org/broker/broker-1.jar").write_bytes(b"forged")
+    assert checkout.ensure().returncode == 0
+    assert (checkout.folder / "build/kafka/broker/broker-1.jar").read_bytes() == b"broker"
+
+
+def test_what_cannot_be_fetched_is_told(checkout: Checkout) -> None:
+    checkout.jar("broker").unlink()
+    found = checkout.ensure()
+    assert found.returncode == 0
+    assert "the tests of Kafka are skipped" in found.stderr
+
+
+@pytest.mark.parametrize("pins", LISTS, ids=lambda path: path.stem)
+def test_every_jar_of_a_list_has_a_hash(pins: Path) -> None:
+    lines = pins.read_text().splitlines()
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"[0-9a-f]{64}  [\w./-]+\.jar", line), line
