@@ -170,7 +170,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     condition=st.one_of(
         st.builds(Condition, st.sampled_from(["=", ">", "contains"]), VALUES),
@@ -224,3 +224,14 @@ def test_clients_cannot_send_a_schema_with_a_class_in_it(tmp_path: Path, explode
         )
     front.serve("check", {"schema": SCHEMA.json()})
     front.close()
+
+
+def test_clients_cannot_send_payloads_that_workers_would_unpickle(tmp_path: Path) -> None:
+    service = placed_front(tmp_path).service()
+    raw = schema_json(_payload="binary")
+    with pytest.raises(InputError, match="raw payloads"):
+        service.serve("check", {"schema": raw})
+    batch = {"stream": "s", "batch": 0, "parts": [], "rows": 0}
+    with pytest.raises(InputError, match="raw payloads"):
+        service.serve("commit", {**batch, "schema": raw})
+    service.close()

@@ -137,7 +137,14 @@ class Structured:
                     f"front {self._node.name!r}: the time column {self._time!r} is of type "
                     f"{kind.simpleString()}. A time is an integer or a timestamp; cast it."
                 )
-        return reader_of(self._node, schema, self._payload, self._time)
+        reader = reader_of(self._node, schema, self._payload, self._time)
+        if reader.kind == "bytes":
+            # These would be unpickled, and whoever has the token could send them.
+            raise InputError(
+                f"front {self._node.name!r}: the stream has a column of raw payloads, and "
+                f"fronts.Structured takes none. Send columns of plain types."
+            )
+        return reader
 
     # In a worker.
 

@@ -308,7 +308,8 @@ def _union(frames: list[DataFrame]) -> DataFrame:
 def payloads(df: DataFrame) -> list[Any]:
     """The payloads of a raw batch DataFrame, in the order of the reference runner.
 
-    It collects them, so they have to fit in the driver's memory.
+    It collects them, so they have to fit in the driver's memory. And it unpickles them, which runs
+    whatever code they hold: call it only on a DataFrame of a flow, checkpoint or query that you trust.
     """
     need("pyspark", extra="spark", what="ef.payloads")
     if PAYLOAD not in df.columns:
