@@ -46,6 +46,7 @@ _BACKLOG = 128
 _ACCEPTED_AT_ONCE_MAX = 64
 _TICK_SECONDS = 0.1
 _JOIN_SECONDS = 5.0
+_FULL_PAUSE_SECONDS = 0.01
 #: Lengths with more digits are too long anyway.
 _LENGTH_DIGITS_MAX = 18
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -214,8 +215,13 @@ class HttpConnections:
                 connection, _address = self._listening.accept()
             except BlockingIOError:
                 return
-            except OSError:  # no file descriptor is free, for example
+            except ConnectionAbortedError:
+                continue
+            except (
+                OSError
+            ):  # no file descriptor is free: make one free, and do not try in a tight loop
                 self._close_oldest()
+                time.sleep(_FULL_PAUSE_SECONDS)
                 return
             connection.setblocking(False)
             if len(self._strangers) >= UNKNOWN_MAX:
@@ -286,12 +292,17 @@ class HttpConnections:
             return
         self._forget(stranger)
         request = Request(head, stranger.connection, bytes(stranger.head[end.end() :]))
-        threading.Thread(
+        thread = threading.Thread(
             target=self._serve,
             args=(request, stranger.connection),
             name="emberflow http request",
             daemon=True,
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no thread for it
+            stranger.connection.close()
+            self._free.release()
 
     def _refuse(self, stranger: _Stranger, response: Response) -> None:
         """Send a short answer, and read on until the client closes: it may still be sending."""
