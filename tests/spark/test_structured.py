@@ -72,7 +72,7 @@ def written(spark: SparkSession, folder: Path, columns: str, options: dict[str, 
     ("columns", "options", "told"),
     [
         ("at long, word string", {"query": "nobody"}, "no live query of the name 'nobody'"),
-        ("at long, word string", {"token": "x" * 43}, "refuses this token"),
+        ("at long, word string", {"token": new_token()}, "refuses this token"),
         (
             "at long, word string",
             {"front": "dogs"},
