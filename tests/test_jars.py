@@ -37,11 +37,11 @@ class Checkout:
     def fetched(self) -> list[str]:
         return sorted(path.name for path in (self.folder / "build").rglob("*.jar"))
 
-    def ensure(self) -> subprocess.CompletedProcess[str]:
+    def ensure(self, *, by_maven: bool = False) -> subprocess.CompletedProcess[str]:
         environment = {
             **os.environ,
             "HOME": str(self.folder),
-            "MAVEN_REPOSITORY": f"file://{self.repository}",
+            "MAVEN_REPOSITORY": "" if by_maven else f"file://{self.repository}",
         }
         return subprocess.run(
             [self.folder / "scripts" / "ensure-kafka"],
@@ -79,6 +79,17 @@ def test_a_jar_that_maven_has_is_checked_too(checkout: Checkout) -> None:
     (checkout.folder / ".m2/repository/org/broker/broker-1.jar").write_bytes(b"forged")
     assert checkout.ensure().returncode == 0
     assert (checkout.folder / "build/kafka/broker/broker-1.jar").read_bytes() == b"broker"
+
+
+def test_without_another_repository_a_forged_jar_of_maven_is_an_error(checkout: Checkout) -> None:
+    shutil.copytree(checkout.repository, checkout.folder / ".m2" / "repository")
+    assert checkout.ensure(by_maven=True).returncode == 0
+    shutil.rmtree(checkout.folder / "build")
+    (checkout.folder / ".m2/repository/org/spark/spark-1.jar").write_bytes(b"forged")
+    found = checkout.ensure(by_maven=True)
+    assert found.returncode == 1
+    assert "spark-1.jar does not have the SHA-256" in found.stderr
+    assert checkout.fetched() == ["broker-1.jar"]
 
 
 def test_what_cannot_be_fetched_is_told(checkout: Checkout) -> None:

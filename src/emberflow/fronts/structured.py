@@ -13,7 +13,6 @@ row before it plus one. That is a function of what the inbox holds. A position t
 from __future__ import annotations
 
 import copy
-import os
 import time as clock
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
