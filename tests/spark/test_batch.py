@@ -245,9 +245,9 @@ def test_a_spark_engineer_recognises_the_plan(
     (counts,) = word_count().batch(spark, raw=True, partitions=5, lines=lines).values()
     counts.explain()
     plan = capsys.readouterr().out
-    for part in ("MapInArrow", "Exchange hashpartitioning(bucket", "Sort [bucket"):
+    for part in ("MapInArrow", "Exchange hashpartitioning(lane", "Sort [lane"):
         assert part in plan
-    assert plan.count("Exchange hashpartitioning(bucket") == 1
+    assert plan.count("Exchange hashpartitioning(lane") == 1
     assert plan.count("MapInArrow") == 2
 
 

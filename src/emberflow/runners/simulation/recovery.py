@@ -129,8 +129,9 @@ class CrashSimulation:
         network, faults = self.network, self.faults
         if self.failure is not None:
             return
-        if self.driver is not None and self._breaks.random() < faults.breaks:
-            self._break_a_connection(self.driver)
+        breaks = self._breaks.random() < faults.breaks
+        if self.driver is not None and breaks and self._break_a_connection(self.driver):
+            pass
         elif self.driver is not None and network.chance(faults.driver):
             if network.chance(faults.lingers):  # it may still commit its open cut
                 network.later(network.count(faults.linger_ticks_max), self.driver.kill)
@@ -150,14 +151,16 @@ class CrashSimulation:
         self._tear()
         self._plan_a_crash()
 
-    def _break_a_connection(self, driver: Driver) -> None:
-        """Between two processes of the newest life. Someone notices: by a gap, or by connecting anew."""
+    def _break_a_connection(self, driver: Driver) -> bool:
+        """Between two processes of the newest life, if any are connected. Someone notices: by a gap, or
+        by connecting anew."""
         network, life = self.network, self.lives[-1]
         names = {f"driver for {life.number}", *(process.name for process in life.processes)}
         links = network.links_of(names)
         if links:
             self.messages_lost += network.break_link(self._breaks.choice(links), self._breaks)
             network.later(network.ticks(self.faults.restart_ticks_max), driver.hears_of_death(life))
+        return bool(links)
 
     def _tear(self) -> None:
         """The part written last may turn out not to be on the disk, although the write succeeded."""

@@ -24,6 +24,7 @@ from emberflow.values.nesting import Flat, can_be_pickled
 def fit_to_travel(body: Any) -> Any:
     """The same message, with payloads that can travel.
 
+    >>> from emberflow.values.item import GlobalTime
     >>> record = Diverted(1, 0, "map", "f", "raised", payload=(n for n in range(3)))
     >>> sent = fit_to_travel(StoredBundle("errors", 0, GlobalTime(1, 0), [record]))
     >>> sent.payloads[0].payload[:17]

@@ -492,7 +492,10 @@ class WorkerLoop:
     def _step(self, peer: int) -> str:
         """The step that the last frame to a peer was bound for."""
         node = self._last_bound_for.get(peer)
-        return "" if node is None else str(self.plan.graph.nodes[node])
+        if node is None:
+            return ""
+        nodes = self.plan.graph.nodes
+        return str(nodes[node]) if node < len(nodes) else "the barrier of failures"
 
 
 def _is_waited_for(effects: Effects) -> bool:
