@@ -17,6 +17,7 @@ from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.values.hashing import HASH_MAX, HASH_MIN, key_hash
 from tests.checkpoint.cases import STORES, State, Workers, graph, rows_of
 from tests.checkpoint.test_cuts import fresh, grown
+from tests.effort import SOAK
 
 
 def scanned(
@@ -39,7 +40,7 @@ def by_key(rows: list[tuple[Any, tuple[int, ...], Any]]) -> dict[Any, list[Any]]
 
 
 @pytest.mark.parametrize("kind", STORES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(4 if SOAK else 2))
 def test_a_scan_agrees_with_a_restore_on_any_chain(
     kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,9 +53,9 @@ def cut_a_connection(query: LiveQuery, dice: Random) -> None:
 
 
 def test_connections_are_cut_under_load(spark: SparkSession, tmp_path: Path) -> None:
-    cuts = 50 if SOAK else 4
+    cuts = 50 if SOAK else 2
     dice = Random(f"connections {FAULTS_ROUND}")
-    count = 4_000 if SOAK else 600
+    count = 4_000 if SOAK else 300
     given = documents(count)
     all_cut = tmp_path / "all cut"
     query = (

@@ -95,9 +95,9 @@ def kill_workers(query: LiveQuery, dice: Random, kills: int) -> None:
 
 @pytest.mark.parametrize("arrival", [False, True], ids=["own times", "times of arrival"])
 def test_workers_are_killed(spark: SparkSession, tmp_path: Path, arrival: bool) -> None:
-    kills = 4
+    kills = 4 if SOAK else 2
     dice = Random(f"workers {arrival} {FAULTS_ROUND}")
-    count = 1_200 if SOAK else 400
+    count = 1_200 if SOAK else 200
     given = documents(count)
     all_killed = tmp_path / "all killed"
     # The times that elements got are in the front's log, and are the reference's too.
@@ -106,7 +106,7 @@ def test_workers_are_killed(spark: SparkSession, tmp_path: Path, arrival: bool) 
         .live(spark)
         .read(
             documents=fronts.Iterable(
-                held_back(given, all_killed), rate=count / 12, arrival=arrival
+                held_back(given, all_killed), rate=count / (3 * kills), arrival=arrival
             )
         )
         .write(**{name: sinks.Files(tmp_path / name) for name in ("counts", "pairs", "windows")})

@@ -19,6 +19,7 @@ import emberflow as ef
 from emberflow import cli
 from emberflow.dsl.loading import load_flow
 from emberflow.sinks import read_files
+from tests.effort import SOAK
 
 FLOW = """
 import emberflow as ef
@@ -121,6 +122,9 @@ def _stored(out: Path) -> int:
 
 
 @pytest.mark.early
+@pytest.mark.skipif(
+    not SOAK, reason="`make soak` has it; every run has a command that diverts errors"
+)
 def test_a_function_that_raises_ends_the_command(folder: Path) -> None:
     ran = subprocess.run(
         command(

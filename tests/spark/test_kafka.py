@@ -17,6 +17,7 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.errors import InputError
 from tests.adapters.kafka_broker import JARS, KafkaBroker
+from tests.effort import SOAK
 
 SECONDS = 90
 needs_connector = pytest.mark.skipif(
@@ -218,6 +219,7 @@ words.key_by(lambda word: word).count().sink("counts")
 """
 
 
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it; every run has the command with files")
 def test_the_command_runs_from_topic_to_topic(kafka: KafkaBroker, tmp_path: Path) -> None:
     source, target = kafka.topic(), kafka.topic()
     documents = [{"text": f"the dog {number % 3}"} for number in range(30)]

@@ -276,8 +276,8 @@ def test_the_output_topics_never_show_who_was_killed(
     the query's own affair, so each has words of its own. Should a later life choose otherwise, output
     would be lost or come twice.
     """
-    kinds = ["worker", "driver", "broker", "worker"] + (
-        ["worker", "worker", "worker", "driver", "driver", "driver", "broker", "broker"]
+    kinds = ["worker", "driver", "broker"] + (
+        ["worker", "worker", "worker", "worker", "driver", "driver", "driver", "broker", "broker"]
         if SOAK
         else []
     )

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 import emberflow as ef
+from tests.effort import SOAK
 from tests.strategies import random_flow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -97,7 +98,7 @@ def test_who_times_the_garbage_collector_does_not_make_a_function_look_impure() 
     assert verification.suspicions == ()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(4 if SOAK else 2))
 def test_random_flow(seed: int) -> None:
     flow, elements = random_flow(Random(f"verify {seed}"))
     verification = ef.verify(flow, seeds=4, workers=(1, 3), **elements)
