@@ -139,10 +139,11 @@ class Run:
         begin = time.perf_counter()
         for batch, promise in prepared:
             effects = worker.enter(self.front, batch, {0: promise})
-            effects = worker.progress(acker.receive(effects.ack))
+            while effects.ack:  # a node that was patient goes on, and acks that
+                effects = worker.progress(acker.receive(effects.ack))
+                for bundle in effects.bundles:
+                    output.extend([payload for _, _, payload in bundle.items])
             worker.tidy()
-            for bundle in effects.bundles:
-                output.extend([payload for _, _, payload in bundle.items])
         seconds = time.perf_counter() - begin
         gc.set_threshold(700, 10, 10)
         gc.unfreeze()

@@ -30,6 +30,7 @@ ROOMS = [
     "engine.machines",
     "engine.layout",
     "engine.queries",
+    "engine.speculation",
     "engine.interface",
     "engine.worker",
     "engine.arrival",

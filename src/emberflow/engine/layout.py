@@ -73,6 +73,23 @@ class Layout:
         }
         self.units = units_of(self.nodes, self.readers)
         self.rank = {node: rank for rank, unit in enumerate(self.units) for node in unit.nodes}
+        #: By node: how many stateful units are ahead of it at the most.
+        self.stage = self._stages()
+
+    def _stages(self) -> dict[int, int]:
+        stage = dict.fromkeys(self.nodes, 0)
+        for unit in self.units:
+            own = max(stage[node] for node in unit.nodes)
+            is_stateful = unit.is_region or any(map(self._is_stateful, unit.nodes))
+            for node in unit.nodes:
+                stage[node] = own
+            for reader in {reader for node in unit.nodes for reader in self.readers[node]}:
+                if reader not in unit.nodes:
+                    stage[reader] = max(stage[reader], own + is_stateful)
+        return stage
+
+    def _is_stateful(self, node: int) -> bool:
+        return node in self.fused or isinstance(self.graph.nodes[node], Group | State | Close)
 
     def _readers_of(self, node: int) -> tuple[int, ...]:
         readers = self.graph.readers

@@ -28,7 +28,8 @@ class Frame(NamedTuple):
     entry for it: its id, under the least global time of its items. The minimal time comes out the same
     as with an entry for every item. ``least`` is that time among items that may go anywhere from here, or the
     least turn of it (`turns`); ``least_bound`` is that time among those bound for a barrier of the
-    receiver; None where there are none.
+    receiver; None where there are none. ``level`` says how far the first ones of the others have come
+    (`progress.acker`).
     """
 
     sender: int
@@ -36,6 +37,7 @@ class Frame(NamedTuple):
     parts: tuple[tuple[int, list[FlatItem]], ...]
     least: Place | None
     least_bound: Moment | None
+    level: int = 0
 
 
 class Ack(NamedTuple):
@@ -43,7 +45,7 @@ class Ack(NamedTuple):
 
     One message, so that no received id ever disappears before the ids it caused appear. ``ranges``
     are acks of frames on their way to a barrier, by the worker that holds it; ``anywhere`` are all
-    others. ``reports`` are promises of fronts: 'I shall not emit below this'. ``number`` is how many
+    others of level 0, and ``deeper`` those of higher levels. ``reports`` are promises of fronts: 'I shall not emit below this'. ``number`` is how many
     acks this worker has made: they come in order, and some may have been made one (`receipts`).
     """
 
@@ -52,9 +54,10 @@ class Ack(NamedTuple):
     ranges: dict[int, Xors]
     reports: dict[int, Moment]
     number: int = 0
+    deeper: dict[int, TurnXors] = {}  # noqa: RUF012 - nobody writes to the default
 
     def __bool__(self) -> bool:
-        return bool(self.anywhere or self.ranges or self.reports)
+        return bool(self.anywhere or self.ranges or self.reports or self.deeper)
 
 
 class Bound(NamedTuple):
@@ -81,6 +84,7 @@ class Progress(NamedTuple):
     kept: Moment | None = None
     bound: tuple[Bound, ...] = ()
     within: Place = ()
+    frontiers: tuple[Moment, ...] = ()
 
     @property
     def turn(self) -> Place:

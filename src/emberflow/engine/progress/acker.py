@@ -21,6 +21,13 @@ and its own (early key availability), so that one slow range does not hold back 
 All this holds for *turns* too, which are finer (`turns`). An entry is a turn where a worker goes by
 turns, and otherwise the global time, which is the least turn of its element.
 
+**Frontiers.** Frames have a *level*. What is on its way to a node of stage s has the level 2s: it may
+reach every node of this stage and of later ones. What a node of stage s holds back has the level
+2s + 1: it can only reach later stages (`speculation.patience`). The frontier of a stage is the least of
+all reports and of the entries of all levels up to 2s: nothing below it will arrive at this stage any
+more, by the argument above. The minimal time is the frontier of the last stage with all that is held.
+The acker sends frontiers only while something is held: nobody else needs them.
+
 A worker may know more of its own range than the acker: `receipts` says why, and what the acker sends it
 for that (``Progress.bound``). There is a new progress only where a minimal time has moved.
 """
@@ -99,7 +106,8 @@ class Acker:
 
     def __init__(self, *, workers: int, fronts: list[int]) -> None:
         self.reports: dict[int, Moment] = dict.fromkeys(fronts, BEFORE_ALL)
-        self._anywhere = AckTable[Place]()
+        #: By level, in their order.
+        self._levels: dict[int, AckTable[Place]] = {0: AckTable[Place]()}
         self._ranges = tuple(AckTable[Moment]() for _ in range(workers))
         self.progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
         self.acks = 0
@@ -109,7 +117,9 @@ class Acker:
     @property
     def entries(self) -> int:
         """How many global times are not known to be done."""
-        return len(self._anywhere) + sum(len(table) for table in self._ranges)
+        return sum(len(table) for table in self._levels.values()) + sum(
+            len(table) for table in self._ranges
+        )
 
     def least_in_flight(self) -> Place | None:
         """The least entry, if nothing but it holds the minimal time back."""
@@ -120,7 +130,11 @@ class Acker:
     def receive(self, ack: Ack) -> Progress:
         self.acks += 1
         self._heard[ack.worker] = ack.number
-        self._anywhere.add(ack.anywhere)
+        self._levels[0].add(ack.anywhere)
+        for level, by_turn in ack.deeper.items():
+            if level not in self._levels:
+                self._levels = dict(sorted([*self._levels.items(), (level, AckTable[Place]())]))
+            self._levels[level].add(by_turn)
         for worker, xors in ack.ranges.items():
             self._ranges[worker].add(xors)
         for front, promise in ack.reports.items():
@@ -133,15 +147,32 @@ class Acker:
 
     def _advance(self) -> Progress:
         promised = min(self.reports.values(), default=AFTER_ALL)
-        turn: Place = min(promised, self._anywhere.minimum())
+        turn, frontiers = self._frontiers(promised)
         ranges = tuple([table.minimum() for table in self._ranges])
         before = self.progress
         if turn < before.turn:
             raise InternalError(f"the minimal time went back from {before.turn} to {turn}")
-        if turn != before.turn or ranges != before.ranges:
+        if turn != before.turn or ranges != before.ranges or frontiers != before.frontiers:
             anywhere = (turn[0], turn[1])
             bound = map(Bound, self._heard, [table.below(anywhere) for table in self._ranges])
             self.progress = Progress(
-                anywhere, ranges, bound=tuple(bound), within=() if turn == anywhere else turn
+                anywhere,
+                ranges,
+                bound=tuple(bound),
+                within=() if turn == anywhere else turn,
+                frontiers=frontiers,
             )
         return self.progress
+
+    def _frontiers(self, promised: Moment) -> tuple[Place, tuple[Moment, ...]]:
+        """The least turn of all levels, and the frontiers by stage if something is held."""
+        turn: Place = promised
+        by_stage: list[Moment] = []
+        is_held = False
+        for level, table in self._levels.items():
+            while 2 * len(by_stage) < level:  # stages whose levels all come before this one
+                by_stage.append((turn[0], turn[1]))
+            turn = min(turn, table.minimum())
+            is_held = is_held or bool(level & 1 and len(table))
+        by_stage.append((turn[0], turn[1]))
+        return turn, tuple(by_stage) if is_held else ()

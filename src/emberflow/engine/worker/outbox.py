@@ -14,12 +14,12 @@ acked once when it begins to hold them, and once when it goes on with them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from operator import itemgetter
 
 from emberflow.engine.messages import Ack, Frame, Moment, TurnXors, Xors
 from emberflow.engine.progress.receipts import Receipts
-from emberflow.engine.worker.budget import Budget
+from emberflow.engine.speculation.budget import Budget
 from emberflow.values.hashing import stable_id
 from emberflow.values.item import FlatItem, Place
 
@@ -51,7 +51,11 @@ class FrameLedger:
         self._newly_held.append(frame)
 
     def numbered(
-        self, parts: Iterable[Part], least: Place | None, least_bound: Moment | None
+        self,
+        parts: Iterable[Part],
+        least: Place | None,
+        least_bound: Moment | None,
+        level: int = 0,
     ) -> Frame:
         self.frames_made += 1
         return Frame(
@@ -60,27 +64,34 @@ class FrameLedger:
             tuple(parts),
             least,
             least_bound,
+            level,
         )
 
-    def xors(self, sent: list[tuple[int, Frame]]) -> tuple[TurnXors, dict[int, Xors]]:
-        """What to ack: all that was finished and held since the last ack, and what is sent now."""
-        anywhere: TurnXors = {}
+    def xors(
+        self, sent: list[tuple[int, Frame]]
+    ) -> tuple[TurnXors, dict[int, Xors], dict[int, TurnXors]]:
+        """What to ack: all that was finished and held since the last ack, and what is sent now.
+
+        By turns of level 0, by range, and by level above that.
+        """
+        levels: dict[int, TurnXors] = {0: {}}
         ranges: dict[int, Xors] = {}
         for frame in self._finished:
-            _xor(frame, self.index, anywhere, ranges)
+            _xor(frame, self.index, levels, ranges)
         self._finished = []
         for destination, frame in sent:
-            _xor(frame, destination, anywhere, ranges)
+            _xor(frame, destination, levels, ranges)
         for frame in self._newly_held:
-            _xor(frame, self.index, anywhere, ranges)
+            _xor(frame, self.index, levels, ranges)
         self._newly_held = []
-        return anywhere, ranges
+        return levels.pop(0), ranges, levels
 
 
 class Outbox(FrameLedger):
     """The outbox of a worker that orders items by their global times.
 
-    ``bound`` are the nodes that have barriers: what goes there goes no further.
+    ``bound`` are the nodes that have barriers: what goes there goes no further. ``stage`` is the stage
+    of each other node.
     """
 
     def __init__(
@@ -90,8 +101,10 @@ class Outbox(FrameLedger):
         budget: Budget,
         receipts: Receipts,
         bound: Container[int],
+        stage: Mapping[int, int],
     ) -> None:
         super().__init__(index, incarnation)
+        self._stage = stage
         self._budget = budget
         self._receipts = receipts
         self._bound = bound
@@ -109,15 +122,25 @@ class Outbox(FrameLedger):
         least: Place | None = _least(items for node, items in parts if node not in bound)
         if least == self._budget.by_turns_at:
             least = self._budget.least_turn(parts, bound)
-        return self.numbered(parts, least, _least(items for node, items in parts if node in bound))
+        stages = [self._stage[node] for node, _ in parts if node not in bound]
+        return self.numbered(
+            parts,
+            least,
+            _least(items for node, items in parts if node in bound),
+            2 * min(stages) if stages else 0,
+        )
+
+    def hold_frame(self, stage: int, least: Moment) -> Frame:
+        """A frame that stands for what a node of this stage holds from a time on."""
+        return self.numbered((), least, None, 2 * stage + 1)
 
     def emptied(self) -> tuple[list[tuple[int, Frame]], Ack]:
         """All that was posted, a frame for each worker, and the ack that goes with it."""
         frames = self._framed() if self._outgoing else []
-        anywhere, ranges = self.xors(frames)
+        anywhere, ranges, deeper = self.xors(frames)
         number = self._receipts.acked(ranges.get(self.index))
         reports, self.reports = self.reports, {}
-        return frames, Ack(self.index, anywhere, ranges, reports, number)
+        return frames, Ack(self.index, anywhere, ranges, reports, number, deeper)
 
     def _framed(self) -> list[tuple[int, Frame]]:
         by_destination: dict[int, list[Part]] = {}
@@ -134,10 +157,13 @@ def _least(batches: Iterable[list[FlatItem]]) -> Moment | None:
     return None if least is None else (least[0], least[1])
 
 
-def _xor(frame: Frame, destination: int, anywhere: TurnXors, ranges: dict[int, Xors]) -> None:
+def _xor(
+    frame: Frame, destination: int, levels: dict[int, TurnXors], ranges: dict[int, Xors]
+) -> None:
     """Xor a frame's id into the entries of the least global times that it carries."""
     if frame.least is not None:
-        anywhere[frame.least] = anywhere.get(frame.least, 0) ^ frame.id
+        by_turn = levels.setdefault(frame.level, {})
+        by_turn[frame.least] = by_turn.get(frame.least, 0) ^ frame.id
     if frame.least_bound is not None:
         table = ranges.setdefault(destination, {})
         table[frame.least_bound] = table.get(frame.least_bound, 0) ^ frame.id

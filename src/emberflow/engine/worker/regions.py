@@ -37,7 +37,7 @@ from typing import TypeAlias
 
 from emberflow.engine.layout import Layout, Unit
 from emberflow.engine.messages import AFTER_ALL, Frame, Moment
-from emberflow.engine.worker.budget import Budget
+from emberflow.engine.speculation.budget import Budget
 from emberflow.engine.worker.dataflow import Dataflow, Send
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox

@@ -23,7 +23,7 @@ and gathers what they give.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -34,15 +34,16 @@ from emberflow.engine.machines.barrier import Barrier
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Frame, Moment, Progress
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.queries.worker import StateReader
+from emberflow.engine.speculation.budget import Budget
+from emberflow.engine.speculation.patience import Adaptive, Judge, Patience
+from emberflow.engine.speculation.turns import turns_of
 from emberflow.engine.worker.barriers import Barriers
-from emberflow.engine.worker.budget import Budget
 from emberflow.engine.worker.dataflow import Dataflow
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.engine.worker.regions import Cycle
 from emberflow.engine.worker.retention import Retention
 from emberflow.engine.worker.routing import Routes
-from emberflow.engine.worker.turns import turns_of
 from emberflow.errors import Diverted
 from emberflow.values.item import FlatItem, Place
 from emberflow.values.shares import Shares, equal_shares
@@ -63,6 +64,7 @@ class Worker:
         incarnation: int = 0,
         delivered: dict[tuple[str, int], Moment] | None = None,
         shares: Shares | None = None,
+        judge: Callable[[], Judge] = Adaptive,
     ) -> None:
         self.layout = layout
         self.index = index
@@ -80,7 +82,12 @@ class Worker:
         self._budget = Budget(turns_of(layout.graph))
         self._mailboxes = Mailboxes(layout, by_place=True)
         self._outbox = Outbox(
-            index, incarnation, self._budget, self._receipts, self._barriers.by_node
+            index,
+            incarnation,
+            self._budget,
+            self._receipts,
+            self._barriers.by_node,
+            layout.stage,
         )
         self._dataflow = Dataflow(
             layout, self.machines, routes, self._barriers, self._mailboxes, self._outbox
@@ -92,6 +99,14 @@ class Worker:
             if unit.is_region
         }
         self._regions = {rank: cycle.run for rank, cycle in self._cycles.items()}
+        self._patience = Patience(
+            layout,
+            self.machines.stateful,
+            self._dataflow.run,
+            self._outbox.hold_frame,
+            self._outbox.finish,
+            judge,
+        )
 
     # Events.
 
@@ -149,7 +164,8 @@ class Worker:
             for rank, cycle in self._cycles.items():
                 if cycle.held():
                     self._mailboxes.wake(rank)
-            self._run()
+        self._patience.progress(progress)
+        self._run()
         self.retention.progress(progress)
         return self._effects(releases=True)
 
@@ -198,9 +214,10 @@ class Worker:
     # What comes of an event.
 
     def _run(self) -> None:
-        self._mailboxes.run(self._dataflow.run, self._regions)
+        self._mailboxes.run(self._patience.run, self._regions)
 
     def _effects(self, *, releases: bool = False) -> Effects:
+        self._patience.settle(self._outbox.hold)
         frames, ack = self._outbox.emptied()
         bundles, failure = self._released() if releases else ([], None)
         return Effects(frames, ack, bundles, failure)
@@ -229,7 +246,8 @@ class Worker:
 
     def held(self) -> list[Frame]:
         """What this worker holds back: in flight, though on no link."""
-        return [frame for cycle in self._cycles.values() for frame in cycle.held()]
+        cycles = [frame for cycle in self._cycles.values() for frame in cycle.held()]
+        return cycles + self._patience.held()
 
     def statistics(self, *, sizes_too: bool = True) -> Statistics:
         """Counters of all machines, as of now. ``sizes_too`` visits every bucket."""

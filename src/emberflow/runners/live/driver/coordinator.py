@@ -402,7 +402,7 @@ class Coordinator:
         (`engine.progress.receipts`). Such progress may wait a little for more.
         """
         progress, sent, now = self._acker.progress, self._progress_sent, time.monotonic()
-        if sent is not None and progress.turn == sent.turn:
+        if sent is not None and progress.turn == sent.turn and progress.frontiers == sent.frontiers:
             waits = _HEARTBEAT_SECONDS
             if progress.ranges != sent.ranges:
                 waits = 0.0 if at_once else PIGGYBACK_SECONDS

@@ -149,16 +149,19 @@ def _one_ack(worker: int, acks: list[Ack]) -> Ack:
     if len(acks) == 1:
         return acks[0]
     anywhere: TurnXors = {}
+    deeper: dict[int, TurnXors] = {}
     ranges: dict[int, Xors] = {}
     reports: dict[int, Moment] = {}
     number = 0
     for ack in acks:
         _xor_into(anywhere, ack.anywhere)
+        for level, by_turn in ack.deeper.items():
+            _xor_into(deeper.setdefault(level, {}), by_turn)
         for host, xors in ack.ranges.items():
             _xor_into(ranges.setdefault(host, {}), xors)
         reports.update(ack.reports)
         number = ack.number
-    return Ack(worker, anywhere, ranges, reports, number)
+    return Ack(worker, anywhere, ranges, reports, number, deeper)
 
 
 def _xor_into(table: dict[T, int], xors: dict[T, int]) -> None:

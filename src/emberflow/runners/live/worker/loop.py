@@ -503,4 +503,4 @@ def _is_waited_for(effects: Effects) -> bool:
 
     Frames for the barriers here concern only this worker, which knows of them (`progress.receipts`).
     """
-    return bool(effects.bundles or effects.ack.anywhere)
+    return bool(effects.bundles or effects.ack.anywhere or effects.ack.deeper)

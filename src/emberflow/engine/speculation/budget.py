@@ -19,7 +19,7 @@ from collections.abc import Container, Iterable
 from math import inf
 
 from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
-from emberflow.engine.worker.turns import TurnOf
+from emberflow.engine.speculation.turns import TurnOf
 from emberflow.values.item import FlatItem, Place
 
 #: Replays in cycles until the minimal time moves.

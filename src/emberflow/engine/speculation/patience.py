@@ -1,0 +1,217 @@
+"""Patience: a stateful node that computed too early lately waits until its input is complete.
+
+Output of time t leaves when nothing below t can come any more, whether t was computed early or not. So
+a node that waits until its own input is complete up to t delays nothing by more than a way to the acker
+and back. A node that computes at once, *eagerly*, and is wrong recomputes everything behind the item
+that came late, and everybody behind it does the same. Eager is right while items come in order. Where
+they do not (a source with several partitions, rows out of order), patience is.
+
+What is guaranteed: **no output depends on it.** Patience decides when a machine sees an item, and a
+machine gives the same for every order of arrival. What a node holds is in flight: the worker acks it as
+a frame that it sends to itself, so the minimal time does not pass it.
+
+**Frontiers.** A node is at a *stage*: the number of stateful units that are ahead of it at the most
+(`layout`). The frontier of a stage is the time below which nothing will arrive at its nodes any more
+(`progress.acker`). What is held at a stage can only reach later stages, so it does not hold back the
+frontier of its own. A node that is patient computes what is below the frontier: in order, once.
+
+**Who decides.** The node itself, all the time, by what it sees: `Adaptive`. An eager node counts what
+it computed and what it had to compute again. A patient one counts what would have come too late: items
+below one that had come before them. There is nothing to configure. Tests and the simulation take other
+judges; the output must be the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Protocol
+
+from emberflow.engine.layout import Layout, Stateful
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Frame, Moment, Progress
+from emberflow.engine.speculation.hold import Hold
+from emberflow.values.item import FlatItem, Place
+
+_place_of = itemgetter(0)
+
+#: A node becomes patient when more than one in so many items had to be computed again,
+_REPLAYS_OF_ITEMS = 16
+#: and when it was more than these: a few replays cost nothing.
+_REPLAYS_MIN = 64
+#: A node becomes eager when fewer than one in so many items came after a later one.
+_LATE_OF_ITEMS = 128
+#: Counts are halved when so many items have been seen: what was long ago counts for less.
+_ITEMS_COUNTED = 8_192
+
+
+class Judge(Protocol):
+    """Decides for one node of one worker whether it is patient."""
+
+    patient: bool
+
+    def computed(self, items: int, replays: int) -> None:
+        """The node computed so many items eagerly, and so many others again."""
+
+    def arrived(self, items: int, late: int) -> None:
+        """So many items arrived at the patient node, and so many of them below an earlier one."""
+
+
+class Adaptive:
+    """Eager while it is right, patient while it would not be.
+
+    >>> judge = Adaptive()
+    >>> judge.computed(items=1_000, replays=400)
+    >>> judge.patient
+    True
+    """
+
+    __slots__ = ("_items", "_wrong", "patient")
+
+    def __init__(self) -> None:
+        self.patient = False
+        self._items = 0
+        self._wrong = 0
+
+    def computed(self, items: int, replays: int) -> None:
+        self._items += items
+        self._wrong += replays
+        if self._wrong > _REPLAYS_MIN and self._wrong * _REPLAYS_OF_ITEMS > self._items:
+            self._begin(patient=True)
+        elif self._items > _ITEMS_COUNTED:
+            self._items //= 2
+            self._wrong //= 2
+
+    def arrived(self, items: int, late: int) -> None:
+        self._items += items
+        self._wrong += late
+        if self._items > _ITEMS_COUNTED:
+            if self._wrong * _LATE_OF_ITEMS < self._items:
+                self._begin(patient=False)
+            self._items //= 2
+            self._wrong //= 2
+
+    def _begin(self, *, patient: bool) -> None:
+        self.patient = patient
+        self._items = self._wrong = 0
+
+
+class Stop:
+    """A stateful node on one worker: where items may wait."""
+
+    __slots__ = ("frame", "hold", "judge", "latest", "machine", "node", "stage")
+
+    def __init__(self, node: int, stage: int, machine: Stateful, judge: Judge) -> None:
+        self.node = node
+        self.stage = stage
+        self.machine = machine
+        self.judge = judge
+        self.hold = Hold()
+        #: The greatest place that has come while it was patient.
+        self.latest: Place = ()
+        #: What stands for the held items at the acker.
+        self.frame: Frame | None = None
+
+
+class Patience:
+    """The stops of one worker.
+
+    ``compute`` runs a node on items. ``hold_frame`` makes a frame, without items, that stands at the
+    acker for what a stage holds from a time on.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        stateful: dict[int, Stateful],
+        compute: Callable[[int, list[FlatItem]], None],
+        hold_frame: Callable[[int, Moment], Frame],
+        finish: Callable[[list[Frame]], None],
+        judge: Callable[[], Judge] = Adaptive,
+    ) -> None:
+        self._compute = compute
+        self._hold_frame = hold_frame
+        self._finish = finish
+        #: In topological order: what one of them lets go may reach the next.
+        self._stops = {
+            node: Stop(node, layout.stage[node], stateful[node], judge())
+            for node in sorted(stateful, key=layout.rank.__getitem__)
+            if not layout.units[layout.rank[node]].is_region
+        }
+        self._frontiers: tuple[Moment, ...] = ()
+        self._minimal: Moment = BEFORE_ALL
+
+    def run(self, node: int, items: list[FlatItem]) -> None:
+        """Run a node on items that came for it, now or later."""
+        stop = self._stops.get(node)
+        if stop is None:
+            self._compute(node, items)
+        elif stop.judge.patient or stop.hold.count:
+            self._wait(stop, items)
+        else:
+            machine = stop.machine
+            before = machine.replays
+            self._compute(node, items)
+            stop.judge.computed(len(items), machine.replays - before)
+
+    def _wait(self, stop: Stop, items: list[FlatItem]) -> None:
+        batch = sorted(items, key=_place_of)
+        late = bisect_left(batch, stop.latest, key=_place_of)
+        stop.judge.arrived(len(batch), late)
+        stop.latest = max(stop.latest, batch[-1][0])
+        stop.hold.add(batch)
+        self._go_on(stop)
+
+    def _go_on(self, stop: Stop) -> None:
+        """Compute what is complete; everything, if the node is eager again."""
+        frontier = self._frontier(stop.stage) if stop.judge.patient else AFTER_ALL
+        due = stop.hold.take(frontier)
+        if due:
+            self._compute(stop.node, due)
+
+    def _frontier(self, stage: int) -> Moment:
+        frontiers = self._frontiers
+        if stage < len(frontiers):
+            return frontiers[stage]
+        # Nothing was held when the acker sent this: all that it knew of is above the minimal time.
+        return frontiers[-1] if frontiers else self._minimal
+
+    def progress(self, progress: Progress) -> None:
+        """Frontiers have moved: nodes go on with what is complete."""
+        if progress.frontiers == self._frontiers and progress.anywhere == self._minimal:
+            return
+        self._frontiers, self._minimal = progress.frontiers, progress.anywhere
+        for stop in self._stops.values():
+            if stop.hold.count:
+                self._go_on(stop)
+
+    def settle(self, hold: Callable[[Frame], None]) -> None:
+        """At the end of an event: the frame of each stop stands for what it holds now."""
+        for stop in self._stops.values():
+            least, frame = stop.hold.least, stop.frame
+            if least is None and frame is None:
+                continue
+            if frame is not None:
+                if frame.least == least:
+                    continue
+                self._finish([frame])
+            stop.frame = None
+            if least is not None:
+                stop.frame = self._hold_frame(stop.stage, least)
+                hold(stop.frame)
+
+    def held(self) -> list[Frame]:
+        """What is held, as frames with their items: for those who look at it."""
+        return [
+            stop.frame._replace(parts=((stop.node, stop.hold.items()),))
+            for stop in self._stops.values()
+            if stop.frame is not None
+        ]
+
+    @property
+    def held_items(self) -> int:
+        return sum(stop.hold.count for stop in self._stops.values())
+
+    @property
+    def patient_nodes(self) -> int:
+        return sum(stop.judge.patient for stop in self._stops.values())
