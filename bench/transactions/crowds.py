@@ -1,7 +1,7 @@
 """Many transactions of one element on few keys, compared with one transaction per element.
 
 Everything that one element begets has one global time, and is settled in turns
-(`engine/worker/turns.py`) where it does not agree by itself: each turn is a round trip to the
+(`engine/speculation/turns.py`) where it does not agree by itself: each turn is a round trip to the
 driver. The same transactions as separate elements are settled by global times. A fifth of them is
 refused, and the outcome of each depends on all before it: the greatest possible contention.
 """

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import emberflow as ef
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, Frame, Moment, Progress
-from emberflow.engine.worker import budget as budget_module
+from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.worker.routing import barrier_host
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.nodes import Front, Graph
@@ -212,11 +212,13 @@ def test_an_ack_tells_all_that_its_event_finished_and_sent_at_once() -> None:
         ]
         for destination, frame in [(receiver, came), *went]:
             general, bound = moments_in(frame, sinks)
-            for table, moments in (("anywhere", general), (destination, bound)):
+            for table, moments in ((("level", frame.level), general), (destination, bound)):
                 if moments:
                     entries = tables.setdefault(table, {})
                     entries[min(moments)] = entries.get(min(moments), 0) ^ frame.id
-        assert ack.anywhere == tables.pop("anywhere", {})
+        assert ack.anywhere == tables.pop(("level", 0), {})
+        levels = [key for key in tables if isinstance(key, tuple)]
+        assert ack.deeper == {key[1]: tables.pop(key) for key in levels}
         assert ack.ranges == tables
         events += 1
     assert events > 2

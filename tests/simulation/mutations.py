@@ -33,7 +33,7 @@ from emberflow.engine.progress import receipts as receipts_module
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
 from emberflow.engine.progress.receipts import Receipts
-from emberflow.engine.worker import budget as budget_module
+from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.worker import dataflow as dataflow_module
 from emberflow.engine.worker import outbox as outbox_module
 from emberflow.engine.worker import routing as routing_module

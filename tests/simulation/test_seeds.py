@@ -11,7 +11,7 @@ from itertools import count, islice
 import pytest
 
 from emberflow.engine.messages import Effects, Frame
-from emberflow.engine.worker import budget as budget_module
+from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.worker.worker import Worker
 from tests.effort import tried
 from tests.simulation.cases import Case, judged

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 import emberflow as ef
-from emberflow.engine.worker import budget as budget_module
+from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.worker import regions as cycles_module
 from emberflow.graph import transactions as transactional_module
 from tests.effort import tried

@@ -17,8 +17,8 @@ from emberflow.engine.machines.closer import Ballot, CloserMachine
 from emberflow.engine.machines.state import AccessMachine, StateBucket
 from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import AFTER_ALL, Effects, Frame, Moment
-from emberflow.engine.worker import budget as budget_module
-from emberflow.engine.worker import turns as turns_module
+from emberflow.engine.speculation import budget as budget_module
+from emberflow.engine.speculation import turns as turns_module
 from emberflow.engine.worker.regions import Cycle
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.transactions import ABORT, COMMITTED, RESULT

@@ -76,7 +76,9 @@ class Progress(NamedTuple):
 
     ``kept`` is how far back versions have to be kept for reads (`queries.coordinator`); None for no
     further than the minimal time itself. ``bound`` is for workers, which may know more than the acker
-    (`receipts`). ``within`` is the least turn of the minimal time, where that is known.
+    (`receipts`). ``within`` is the least turn of the minimal time, where that is known. ``frontiers``
+    are the least turns of what may still arrive at each stage; none where no node holds anything, because
+    then the minimal time says enough (`speculation.patience`).
     """
 
     anywhere: Moment
@@ -84,12 +86,19 @@ class Progress(NamedTuple):
     kept: Moment | None = None
     bound: tuple[Bound, ...] = ()
     within: Place = ()
-    frontiers: tuple[Moment, ...] = ()
+    frontiers: tuple[Place, ...] = ()
 
     @property
     def turn(self) -> Place:
         """Nothing with a turn before this is under way that may go anywhere."""
         return self.within or self.anywhere
+
+    def turn_of(self, stage: int) -> Place:
+        """Nothing with a turn before this can arrive at a stage any more."""
+        frontiers = self.frontiers
+        if not frontiers:
+            return self.turn
+        return frontiers[stage] if stage < len(frontiers) else frontiers[-1]
 
     def of_range(self, worker: int) -> Moment:
         """Nothing below this can reach the barriers of a worker any more."""

@@ -123,8 +123,8 @@ class Acker:
 
     def least_in_flight(self) -> Place | None:
         """The least entry, if nothing but it holds the minimal time back."""
-        ranges = [table.minimum() for table in self._ranges]
-        least: Place = min(self._anywhere.minimum(), *ranges)
+        levels: list[Place] = [table.minimum() for table in self._levels.values()]
+        least = min([*levels, *(table.minimum() for table in self._ranges)])
         return least if least < min(self.reports.values(), default=AFTER_ALL) else None
 
     def receive(self, ack: Ack) -> Progress:
@@ -150,7 +150,9 @@ class Acker:
         turn, frontiers = self._frontiers(promised)
         ranges = tuple([table.minimum() for table in self._ranges])
         before = self.progress
-        if turn < before.turn:
+        # A node that holds something does so from a global time on, which is before all its turns.
+        is_by_time = bool(frontiers or before.frontiers)
+        if turn < (before.anywhere if is_by_time else before.turn):
             raise InternalError(f"the minimal time went back from {before.turn} to {turn}")
         if turn != before.turn or ranges != before.ranges or frontiers != before.frontiers:
             anywhere = (turn[0], turn[1])
@@ -164,15 +166,15 @@ class Acker:
             )
         return self.progress
 
-    def _frontiers(self, promised: Moment) -> tuple[Place, tuple[Moment, ...]]:
+    def _frontiers(self, promised: Moment) -> tuple[Place, tuple[Place, ...]]:
         """The least turn of all levels, and the frontiers by stage if something is held."""
         turn: Place = promised
-        by_stage: list[Moment] = []
+        by_stage: list[Place] = []
         is_held = False
         for level, table in self._levels.items():
             while 2 * len(by_stage) < level:  # stages whose levels all come before this one
-                by_stage.append((turn[0], turn[1]))
+                by_stage.append(turn)
             turn = min(turn, table.minimum())
             is_held = is_held or bool(level & 1 and len(table))
-        by_stage.append((turn[0], turn[1]))
+        by_stage.append(turn)
         return turn, tuple(by_stage) if is_held else ()

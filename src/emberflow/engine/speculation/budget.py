@@ -1,7 +1,8 @@
-"""The budget of a worker: how much it may speculate in cycles until the minimal time moves.
+"""The budget of a cycle on one worker: how much it may speculate until the minimal time moves.
 
-What is guaranteed: **a worker replays only so much in its cycles before it waits for the acker**, and
-what is next in the order always goes on, so the minimal time always moves.
+What is guaranteed: **a worker replays only so much in a cycle before it waits for the acker**, and
+what is next in the order always goes on, so the minimal time always moves. Here and in `regions` the
+minimal time is that of the cycle's stage: what waits behind it does not count (`patience`).
 
 Why: in a cycle that goes through several workers, a correction can beget others that meet it again on
 the next round, faster than the true items settle.
@@ -15,12 +16,11 @@ does not: presuming again would only repeat what came to nothing before.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
 from math import inf
 
 from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
 from emberflow.engine.speculation.turns import TurnOf
-from emberflow.values.item import FlatItem, Place
+from emberflow.values.item import Place
 
 #: Replays in cycles until the minimal time moves.
 _REPLAYS_MAX = 64
@@ -29,15 +29,16 @@ _REPLAYS_OF_ONE_TIME_MAX = 1_000
 
 
 class Budget:
-    """The budget of one worker. Cycles read and spend ``replays_left`` themselves."""
+    """The budget of one cycle, which reads and spends ``replays_left`` itself."""
 
-    __slots__ = ("by_turns_at", "minimal", "replays_left", "turn", "turns")
+    __slots__ = ("_stage", "by_turns_at", "minimal", "replays_left", "turn", "turns")
 
-    def __init__(self, turns: list[TurnOf]) -> None:
+    def __init__(self, turns: list[TurnOf], stage: int) -> None:
+        self._stage = stage
         #: By node: from an item bound for it to the item's turn.
         self.turns = turns
         self.replays_left = _REPLAYS_MAX
-        #: The minimal time of 'anywhere' that was heard last, and its least turn.
+        #: The minimal time of this stage that was heard last, and its least turn.
         self.minimal: Moment = BEFORE_ALL
         self.turn: Place = BEFORE_ALL
         #: Frames of this global time are acked under their least turn.
@@ -45,9 +46,10 @@ class Budget:
 
     def progress(self, progress: Progress) -> bool:
         """Renew the budget if the minimal time has moved; whether its turn has."""
-        if progress.turn <= self.turn:
+        turn = progress.turn_of(self._stage)
+        if turn <= self.turn:
             return False
-        self.turn, self.minimal = progress.turn, progress.anywhere
+        self.turn, self.minimal = turn, (turn[0], turn[1])
         self.replays_left = 0 if self.is_by_turns else _REPLAYS_MAX
         return True
 
@@ -69,9 +71,3 @@ class Budget:
     def go_by_turns(self, moment: Moment) -> None:
         """From now on, ack what is sent of this global time under its turn."""
         self.by_turns_at = max(self.by_turns_at, moment)
-
-    def least_turn(
-        self, parts: Iterable[tuple[int, list[FlatItem]]], bound: Container[int]
-    ) -> Place:
-        """The least turn of these items, but for those that are bound for a barrier."""
-        return min(min(map(self.turns[node], items)) for node, items in parts if node not in bound)

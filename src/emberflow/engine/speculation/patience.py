@@ -138,8 +138,7 @@ class Patience:
             for node in sorted(stateful, key=layout.rank.__getitem__)
             if not layout.units[layout.rank[node]].is_region
         }
-        self._frontiers: tuple[Moment, ...] = ()
-        self._minimal: Moment = BEFORE_ALL
+        self._progress = Progress(BEFORE_ALL, ())
 
     def run(self, node: int, items: list[FlatItem]) -> None:
         """Run a node on items that came for it, now or later."""
@@ -170,17 +169,12 @@ class Patience:
             self._compute(stop.node, due)
 
     def _frontier(self, stage: int) -> Moment:
-        frontiers = self._frontiers
-        if stage < len(frontiers):
-            return frontiers[stage]
-        # Nothing was held when the acker sent this: all that it knew of is above the minimal time.
-        return frontiers[-1] if frontiers else self._minimal
+        turn = self._progress.turn_of(stage)
+        return turn[0], turn[1]
 
     def progress(self, progress: Progress) -> None:
         """Frontiers have moved: nodes go on with what is complete."""
-        if progress.frontiers == self._frontiers and progress.anywhere == self._minimal:
-            return
-        self._frontiers, self._minimal = progress.frontiers, progress.anywhere
+        self._progress = progress
         for stop in self._stops.values():
             if stop.hold.count:
                 self._go_on(stop)

@@ -14,12 +14,13 @@ acked once when it begins to hold them, and once when it goes on with them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from operator import itemgetter
 
 from emberflow.engine.messages import Ack, Frame, Moment, TurnXors, Xors
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.speculation.budget import Budget
+from emberflow.engine.speculation.turns import TurnOf
 from emberflow.values.hashing import stable_id
 from emberflow.values.item import FlatItem, Place
 
@@ -98,14 +99,16 @@ class Outbox(FrameLedger):
         self,
         index: int,
         incarnation: int,
-        budget: Budget,
+        budgets: Collection[Budget],
+        turns: list[TurnOf],
         receipts: Receipts,
         bound: Container[int],
         stage: Mapping[int, int],
     ) -> None:
         super().__init__(index, incarnation)
         self._stage = stage
-        self._budget = budget
+        self._budgets = budgets
+        self._turns = turns
         self._receipts = receipts
         self._bound = bound
         self._outgoing: dict[tuple[int, int], list[FlatItem]] = {}
@@ -120,8 +123,9 @@ class Outbox(FrameLedger):
     def frame(self, parts: list[Part]) -> Frame:
         bound = self._bound
         least: Place | None = _least(items for node, items in parts if node not in bound)
-        if least == self._budget.by_turns_at:
-            least = self._budget.least_turn(parts, bound)
+        if any(budget.by_turns_at == least for budget in self._budgets):
+            turns = self._turns
+            least = min(min(map(turns[node], own)) for node, own in parts if node not in bound)
         stages = [self._stage[node] for node, _ in parts if node not in bound]
         return self.numbered(
             parts,

@@ -74,17 +74,25 @@ class Worker:
         self.retention = Retention(index, self.machines, self.reading)
         #: Nothing below this can reach the barriers here any more.
         self.minimal: Moment = BEFORE_ALL
+        self._anywhere: Moment = BEFORE_ALL
         self._elements = 0
         shares = equal_shares(workers) if shares is None else shares
         routes = Routes(layout, index, workers, shares, self.machines.stateful)
         self._barriers = Barriers(layout, routes, delivered or {})
         self._receipts = Receipts(index)
-        self._budget = Budget(turns_of(layout.graph))
+        turns = turns_of(layout.graph)
+        #: By the rank of the region.
+        self._budgets = {
+            rank: Budget(turns, layout.stage[unit.nodes[0]])
+            for rank, unit in enumerate(layout.units)
+            if unit.is_region
+        }
         self._mailboxes = Mailboxes(layout, by_place=True)
         self._outbox = Outbox(
             index,
             incarnation,
-            self._budget,
+            self._budgets.values(),
+            turns,
             self._receipts,
             self._barriers.by_node,
             layout.stage,
@@ -94,9 +102,8 @@ class Worker:
         )
         #: By the rank of the region.
         self._cycles = {
-            rank: Cycle(unit, self._dataflow, self._mailboxes, self._outbox, self._budget)
-            for rank, unit in enumerate(layout.units)
-            if unit.is_region
+            rank: Cycle(layout.units[rank], self._dataflow, self._mailboxes, self._outbox, budget)
+            for rank, budget in self._budgets.items()
         }
         self._regions = {rank: cycle.run for rank, cycle in self._cycles.items()}
         self._patience = Patience(
@@ -151,7 +158,7 @@ class Worker:
         self._outbox.finish(frames)
         for frame in frames:
             if frame.least is not None and len(frame.least) > 2:
-                self._budget.go_by_turns((frame.least[0], frame.least[1]))
+                self._go_by_turns(frame)
             for node, items in frame.parts:
                 receive(node, items)
         self._run()
@@ -160,10 +167,10 @@ class Worker:
     def progress(self, progress: Progress) -> Effects:
         """The minimal time has moved: release what is final. `tidy` trims what became obsolete."""
         self._receipts.progress(progress)
-        if self._budget.progress(progress):
-            for rank, cycle in self._cycles.items():
-                if cycle.held():
-                    self._mailboxes.wake(rank)
+        self._anywhere = progress.anywhere
+        for rank, budget in self._budgets.items():
+            if budget.progress(progress) and self._cycles[rank].held():
+                self._mailboxes.wake(rank)
         self._patience.progress(progress)
         self._run()
         self.retention.progress(progress)
@@ -211,6 +218,15 @@ class Worker:
         self._run()
         return self._effects()
 
+    def _go_by_turns(self, frame: Frame) -> None:
+        """Another worker goes by turns in the regions that a frame is for, so this one does too."""
+        assert frame.least is not None
+        rank_of = self.layout.rank
+        for node, _ in frame.parts:
+            budget = self._budgets.get(rank_of.get(node, -1))
+            if budget is not None:
+                budget.go_by_turns((frame.least[0], frame.least[1]))
+
     # What comes of an event.
 
     def _run(self) -> None:
@@ -223,7 +239,7 @@ class Worker:
         return Effects(frames, ack, bundles, failure)
 
     def _released(self) -> tuple[list[Bundle], Exception | None]:
-        minimal = min(self._budget.minimal, self._receipts.least)
+        minimal = min(self._anywhere, self._receipts.least)
         if minimal <= self.minimal:
             return [], None
         self.minimal = minimal

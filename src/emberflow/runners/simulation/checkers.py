@@ -181,6 +181,23 @@ def check_drained(workers: list[Worker], entries: int) -> None:
                 raise CheckError(f"worker {worker.index}: trimmed buckets are noted as touched")
 
 
+def check_patience(workers: list[Worker], patience: str) -> None:
+    """A node that always waits for its frontier computes everything once, in order.
+
+    So a frontier that passes what is still to come shows here, and so does a node that does not wait.
+    """
+    if patience != "always":
+        return
+    for worker in workers:
+        layout = worker.layout
+        for node, machine in worker.machines.stateful.items():
+            if machine.replays and not layout.units[layout.rank[node]].is_region:
+                raise CheckError(
+                    f"worker {worker.index}: {layout.graph.nodes[node]} waited for its frontier and "
+                    f"still replayed {machine.replays} items"
+                )
+
+
 def check_partitions(
     graph: Graph, partitions: dict[tuple[str, int], list[Any]], expected: dict[str, list[Any]]
 ) -> None:

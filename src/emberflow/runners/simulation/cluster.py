@@ -29,7 +29,9 @@ from emberflow.runners.simulation.checkers import (
     MinimalTimeChecker,
     ReleaseChecker,
     check_drained,
+    check_patience,
 )
+from emberflow.runners.simulation.judges import judges
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
 from emberflow.runners.simulation.queries import Asker, ReadingHost, SimulatedRead
@@ -124,7 +126,16 @@ class Simulation:
         layout = Layout(graph, on_error=on_error)
         shares = options.shares(options.workers)
         self.workers = [
-            _WorkerHost(self, worker(layout, index, options.workers, shares=shares))
+            _WorkerHost(
+                self,
+                worker(
+                    layout,
+                    index,
+                    options.workers,
+                    shares=shares,
+                    judge=judges(options.patience, f"{options.seed} {index}"),
+                ),
+            )
             for index in range(options.workers)
         ]
         self.fronts = [_FrontHost(self, front) for front in graph.fronts.values()]
@@ -157,6 +168,7 @@ class Simulation:
                     host.worker.progress(self.acker.progress)
                 self.minimal_time_checker.finished()
                 check_drained([host.worker for host in self.workers], self.acker.entries)
+                check_patience([host.worker for host in self.workers], self.options.patience)
         except (CheckError, DoesNotDrainError) as error:
             raise SimulationError(str(error), self.options) from error
         if self.failure is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from emberflow.runners.simulation.judges import NAMES
 from emberflow.values.shares import Shares
 
 
@@ -32,6 +33,8 @@ class Options:
     takes_all: bool
     #: From this tick on the network is calm, and everything must drain.
     calm_after_ticks: int
+    #: Who decides whether a stateful node waits for its frontier (`judges`).
+    patience: str = "adaptive"
 
     @classmethod
     def drawn(cls, seed: int, *, workers: int | None = None) -> Options:
@@ -56,6 +59,7 @@ class Options:
             slow_workers=random.choice((0.0, 0.3)),
             takes_all=random.random() < 0.5,
             calm_after_ticks=random.choice((200, 2000, 20000)),
+            patience=random.choice(NAMES),
         )
 
     def shares(self, workers: int, life: int = 0) -> Shares:

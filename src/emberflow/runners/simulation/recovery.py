@@ -26,7 +26,9 @@ from emberflow.runners.simulation.checkers import (
     MinimalTimeChecker,
     ReleaseChecker,
     check_drained,
+    check_patience,
 )
+from emberflow.runners.simulation.judges import judges
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
 from emberflow.runners.simulation.processes import (
@@ -117,6 +119,7 @@ class CrashSimulation:
                 raise CheckError(f"{process.name} has not ended its work")
         life.minimal_time_checker.finished()
         check_drained(life.engines(), life.acker.entries)
+        check_patience(life.engines(), self.options.patience)
 
     # Crashes.
 
@@ -219,6 +222,7 @@ class Life:
             incarnation=self.number,
             delivered=delivered,
             shares=self.shares,
+            judge=judges(self.options.patience, f"{self.options.seed} {self.number} {index}"),
         )
         self.minimal_time_checker.watch(worker)
         return worker
