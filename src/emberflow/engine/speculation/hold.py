@@ -25,6 +25,7 @@ come only from nodes ahead of it that do not.
 from __future__ import annotations
 
 from bisect import bisect_left
+from heapq import merge
 from itertools import chain
 from operator import itemgetter
 
@@ -96,6 +97,18 @@ class Hold:
             merged = list(chain(*runs[:half]))
             merged.sort(key=_place_of)
             runs[:half] = [merged]
+
+    def moments_after(self, moment: Moment, most: int) -> list[Moment]:
+        """The least global times above this one, in order and so many at the most."""
+        behind = (moment[0], moment[1] + 1)
+        found: list[Moment] = []
+        rest = [run[bisect_left(run, behind, key=_place_of) :] for run in self._runs]
+        for place, _, _ in rest[0] if len(rest) == 1 else merge(*rest, key=_place_of):
+            if not found or place[:2] != found[-1]:
+                if len(found) == most:
+                    break
+                found.append((place[0], place[1]))
+        return found
 
     def take(self, frontier: Moment) -> list[FlatItem]:
         """Everything below the frontier, in order. It is held no longer."""

@@ -24,13 +24,15 @@ judges; the output must be the same.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from emberflow.engine.layout import Layout, Stateful
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Frame, Moment, Progress
 from emberflow.engine.speculation.hold import Hold
+from emberflow.engine.speculation.window import AdaptiveWindow, Window, WindowJudge
+from emberflow.graph.transactions import Open
 from emberflow.values.item import FlatItem, Place
 
 _place_of = itemgetter(0)
@@ -96,6 +98,13 @@ class Adaptive:
         self._items = self._wrong = 0
 
 
+class Judges(NamedTuple):
+    """What makes the judges of a worker: one for each stateful node, one for each window."""
+
+    node: Callable[[], Judge] = Adaptive
+    window: Callable[[], WindowJudge] = AdaptiveWindow
+
+
 class Stop:
     """A stateful node on one worker: where items may wait."""
 
@@ -127,16 +136,28 @@ class Patience:
         compute: Callable[[int, list[FlatItem]], None],
         hold_frame: Callable[[int, Moment], Frame],
         finish: Callable[[list[Frame]], None],
-        judge: Callable[[], Judge] = Adaptive,
+        items_of: Mapping[int, int],
+        judges: Judges,
     ) -> None:
         self._compute = compute
         self._hold_frame = hold_frame
         self._finish = finish
         #: In topological order: what one of them lets go may reach the next.
         self._stops = {
-            node: Stop(node, layout.stage[node], stateful[node], judge())
+            node: Stop(node, layout.stage[node], stateful[node], judges.node())
             for node in sorted(stateful, key=layout.rank.__getitem__)
             if not layout.units[layout.rank[node]].is_region
+        }
+        #: Where transactions open.
+        self._windows = {
+            node: Window(
+                node,
+                layout.stage[region],
+                {own: stateful[own] for own in states},
+                items_of,
+                judges.window(),
+            )
+            for node, region, states in _openings(layout, stateful)
         }
         self._progress = Progress(BEFORE_ALL, ())
 
@@ -144,7 +165,11 @@ class Patience:
         """Run a node on items that came for it, now or later."""
         stop = self._stops.get(node)
         if stop is None:
-            self._compute(node, items)
+            window = self._windows.get(node)
+            if window is not None:
+                items = window.add(items, self._frontier(window.stage))
+            if items:
+                self._compute(node, items)
         elif stop.judge.patient or stop.hold.count:
             self._wait(stop, items)
         else:
@@ -178,27 +203,34 @@ class Patience:
         for stop in self._stops.values():
             if stop.hold.count:
                 self._go_on(stop)
+        for window in self._windows.values():
+            if due := window.due(self._frontier(window.stage)):
+                self._compute(window.node, due)
 
     def settle(self, hold: Callable[[Frame], None]) -> None:
         """At the end of an event: the frame of each stop stands for what it holds now."""
         for stop in self._stops.values():
-            least, frame = stop.hold.least, stop.frame
-            if least is None and frame is None:
-                continue
-            if frame is not None:
-                if frame.least == least:
-                    continue
-                self._finish([frame])
+            self._settle(stop, 2 * stop.stage + 1, hold)
+        for window in self._windows.values():
+            self._settle(window, 2 * window.stage, hold)
+
+    def _settle(self, stop: Stop | Window, level: int, hold: Callable[[Frame], None]) -> None:
+        least, frame = stop.hold.least, stop.frame
+        if frame is not None:
+            if frame.least == least:
+                return
+            self._finish([frame])
             stop.frame = None
-            if least is not None:
-                stop.frame = self._hold_frame(stop.stage, least)
-                hold(stop.frame)
+        if least is not None:
+            stop.frame = self._hold_frame(level, least)
+            hold(stop.frame)
 
     def held(self) -> list[Frame]:
         """What is held, as frames with their items: for those who look at it."""
+        stops: list[Stop | Window] = [*self._stops.values(), *self._windows.values()]
         return [
             stop.frame._replace(parts=((stop.node, stop.hold.items()),))
-            for stop in self._stops.values()
+            for stop in stops
             if stop.frame is not None
         ]
 
@@ -209,3 +241,25 @@ class Patience:
     @property
     def patient_nodes(self) -> int:
         return sum(stop.judge.patient for stop in self._stops.values())
+
+
+def _openings(
+    layout: Layout, stateful: dict[int, Stateful]
+) -> Iterator[tuple[int, int, list[int]]]:
+    """The nodes where transactions open that end in a region: the node, a node of the region, and the
+    stateful nodes of the region."""
+    for node in layout.graph.nodes:
+        if not isinstance(node, Open) or layout.units[layout.rank[node.id]].is_region:
+            continue
+        behind, seen = list(layout.readers[node.id]), set[int]()
+        while behind:
+            reader = behind.pop()
+            if reader in seen or reader not in layout.rank:
+                continue
+            seen.add(reader)
+            unit = layout.units[layout.rank[reader]]
+            if unit.is_region:
+                yield node.id, reader, [own for own in unit.nodes if own in stateful]
+                break
+            if reader not in stateful:
+                behind += layout.readers[reader]

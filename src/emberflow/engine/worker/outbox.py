@@ -134,9 +134,9 @@ class Outbox(FrameLedger):
             2 * min(stages) if stages else 0,
         )
 
-    def hold_frame(self, stage: int, least: Moment) -> Frame:
-        """A frame that stands for what a node of this stage holds from a time on."""
-        return self.numbered((), least, None, 2 * stage + 1)
+    def hold_frame(self, level: int, least: Moment) -> Frame:
+        """A frame of this level that stands for what a node holds from a time on."""
+        return self.numbered((), least, None, level)
 
     def emptied(self) -> tuple[list[tuple[int, Frame]], Ack]:
         """All that was posted, a frame for each worker, and the ack that goes with it."""

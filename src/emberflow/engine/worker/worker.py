@@ -23,7 +23,7 @@ and gathers what they give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -35,7 +35,7 @@ from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Frame, Moment
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.queries.worker import StateReader
 from emberflow.engine.speculation.budget import Budget
-from emberflow.engine.speculation.patience import Adaptive, Judge, Patience
+from emberflow.engine.speculation.patience import Judges, Patience
 from emberflow.engine.speculation.turns import turns_of
 from emberflow.engine.worker.barriers import Barriers
 from emberflow.engine.worker.dataflow import Dataflow
@@ -64,7 +64,7 @@ class Worker:
         incarnation: int = 0,
         delivered: dict[tuple[str, int], Moment] | None = None,
         shares: Shares | None = None,
-        judge: Callable[[], Judge] = Adaptive,
+        judges: Judges | None = None,
     ) -> None:
         self.layout = layout
         self.index = index
@@ -112,7 +112,8 @@ class Worker:
             self._dataflow.run,
             self._outbox.hold_frame,
             self._outbox.finish,
-            judge,
+            self._dataflow.items_of,
+            judges or Judges(),
         )
 
     # Events.

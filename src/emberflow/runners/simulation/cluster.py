@@ -133,7 +133,7 @@ class Simulation:
                     index,
                     options.workers,
                     shares=shares,
-                    judge=judges(options.patience, f"{options.seed} {index}"),
+                    judges=judges(options.patience, f"{options.seed} {index}"),
                 ),
             )
             for index in range(options.workers)

@@ -2,18 +2,17 @@
 
 =========  ========================================================================
 adaptive   as in live queries
-always     every stateful node waits for its frontier: then nothing is ever replayed
-never      every node is eager, as in the papers
-fickle     each node changes its mind at random, also while it holds items
+always     every stateful node waits for its frontier, so it replays nothing; transactions one by one
+never      every node is eager, as in the papers; all transactions at once
+fickle     nodes and windows change their minds at random, also while they hold items
 =========  ========================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
-from emberflow.engine.speculation.patience import Adaptive, Judge
+from emberflow.engine.speculation.patience import Judges
 
 NAMES = ("adaptive", "always", "never", "fickle")
 
@@ -49,15 +48,39 @@ class Fickle:
             self.patient = not self.patient
 
 
-def judges(name: str, seed: str) -> Callable[[], Judge]:
-    """What makes the judge of each node of a worker.
+class FixedWindow:
+    """A window of one size."""
 
-    >>> judges("always", "any seed")().patient, judges("never", "any seed")().patient
-    (True, False)
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def passed(self, elements: int, items: int, replays: int) -> None:
+        """It makes no difference."""
+
+
+class FickleWindow:
+    """A window of another size every time."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.size = 1
+
+    def passed(self, elements: int, items: int, replays: int) -> None:
+        self.size = self._random.choice((1, 2, 3, 1_000))
+
+
+def judges(name: str, seed: str) -> Judges:
+    """What makes the judges of a worker.
+
+    >>> always, never = judges("always", "any seed"), judges("never", "any seed")
+    >>> always.node().patient, never.node().patient, always.window().size
+    (True, False, 1)
     """
     if name == "adaptive":
-        return Adaptive
+        return Judges()
     if name == "fickle":
         random = Random(f"emberflow fickle {seed}")
-        return lambda: Fickle(random)
-    return lambda: Stubborn(name == "always")
+        return Judges(lambda: Fickle(random), lambda: FickleWindow(random))
+    if name == "always":
+        return Judges(lambda: Stubborn(True), lambda: FixedWindow(1))
+    return Judges(lambda: Stubborn(False), lambda: FixedWindow(1_000_000))

@@ -222,7 +222,7 @@ class Life:
             incarnation=self.number,
             delivered=delivered,
             shares=self.shares,
-            judge=judges(self.options.patience, f"{self.options.seed} {self.number} {index}"),
+            judges=judges(self.options.patience, f"{self.options.seed} {self.number} {index}"),
         )
         self.minimal_time_checker.watch(worker)
         return worker
