@@ -19,7 +19,7 @@ BRIEF_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-batch bench-kafka native soak lock clean
+.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-batch bench-kafka native soak lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -77,6 +77,9 @@ bench-engine: setup ## only the engine, against plain Python loops
 bench-live: setup ## only live queries, against Spark's own and Bytewax (ONLY=throughput for a part)
 	@scripts/ensure-bytewax build/bench-bytewax
 	@scripts/ensure-java $(BIN)/python bench/run.py live $(addprefix --only ,$(ONLY))
+
+bench-disorder: setup ## only disorder: partitions, late elements, contention (ONLY=partitions for a part)
+	@scripts/ensure-java $(BIN)/python bench/run.py disorder $(addprefix --only ,$(ONLY))
 
 bench-batch: setup ## only batch on Spark, against PySpark written by hand (EMBERFLOW_DATA=folder)
 	@scripts/ensure-java $(BIN)/python bench/run.py batch

@@ -4,6 +4,7 @@ python bench/run.py [hashing] [persistent] [engine] [live] [batch]
 python bench/run.py live --only throughput
 python bench/run.py exactly_once [--only latency] [--quick]
 python bench/run.py transactions [--only bank] [--quick]
+python bench/run.py disorder [--only partitions] [--quick]
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ BENCHMARKS = ("hashing", "persistent", "engine", "live", "batch")
 #: Not among those that run by default: they take long.
 EXACTLY_ONCE = "exactly_once"
 TRANSACTIONS = "transactions"
+DISORDER = "disorder"
 PARTS = {
     "live": ("latency", "throughput", "overload", "stages"),
     EXACTLY_ONCE: ("latency", "kills", "runtime", "cuts"),
@@ -30,6 +32,7 @@ PARTS = {
         "crowds",
         "stages",
     ),
+    DISORDER: ("lateness", "hot_key", "partitions", "ledger"),
 }
 
 
@@ -43,7 +46,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="only see that it runs")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.names) - {*BENCHMARKS, EXACTLY_ONCE, TRANSACTIONS})
+    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS})
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     names = arguments.names or BENCHMARKS
@@ -57,7 +60,7 @@ def main() -> None:
         print(f"\n# {name}\n", flush=True)
         if name == "live":
             import_module(name).main(arguments.only or PARTS[name])
-        elif name in (EXACTLY_ONCE, TRANSACTIONS):
+        elif name in PARTS:
             import_module(name).main(arguments.only or PARTS[name], quick=arguments.quick)
         else:
             import_module(name).main()

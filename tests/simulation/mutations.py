@@ -34,6 +34,8 @@ from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.speculation import budget as budget_module
+from emberflow.engine.speculation import hold as hold_module
+from emberflow.engine.speculation.patience import Patience
 from emberflow.engine.worker import dataflow as dataflow_module
 from emberflow.engine.worker import outbox as outbox_module
 from emberflow.engine.worker import routing as routing_module
@@ -46,7 +48,7 @@ from emberflow.graph.nodes import Broadcast, Map
 from emberflow.runners import reference as reference_module
 from emberflow.runners.simulation import Options, Simulation
 from emberflow.runners.simulation.network import Network
-from emberflow.values.item import FlatItem
+from emberflow.values.item import FlatItem, Place
 from tests.simulation.cases import Case
 from tests.simulation.failing import diverting
 
@@ -63,6 +65,7 @@ RELEASE = r"released .* after|in two bundles"
 DRAINED = r"the acker still has|are left at the barrier|still holds items|are enough|never entered"
 WENT_BACK = r"InternalError: (the minimal time went back|front . promised)"
 LOST = r"found no item to take back"
+REPLAYED = r"waited for its frontier and still replayed"
 
 #: Whatever is wrong with the items themselves shows in one of these, by chance.
 CONTENT = rf"{OUTPUT}|{RELEASE}|{LOST}"
@@ -655,6 +658,83 @@ def hold_back_without_telling_anyone(patch: pytest.MonkeyPatch) -> Machines:
 
     hold_silently(patch)
     return {"worker": Mutant}
+
+
+# --- Patience --------------------------------------------------------------------------------------
+
+
+def patient() -> Iterable[Case]:
+    """Every stateful node waits for its frontier."""
+    for case in seeds():
+        yield replace(case, options=replace(case.options, patience="always"))
+
+
+def changeable() -> Iterable[Case]:
+    """Nodes change their minds while they hold items."""
+    for case in seeds():
+        yield replace(case, options=replace(case.options, patience="fickle"))
+
+
+@mutation(REPLAYED, cases=patient)
+def release_before_the_frontier(patch: pytest.MonkeyPatch) -> Machines:
+    patch.setattr(Patience, "_frontier", lambda self, stage: AFTER_ALL)
+    return {}
+
+
+@mutation(REPLAYED, cases=patient)
+def take_the_frontier_of_the_stage_before(patch: pytest.MonkeyPatch) -> Machines:
+    frontier = Patience._frontier
+    patch.setattr(Patience, "_frontier", lambda self, stage: frontier(self, max(0, stage - 1)))
+    return {}
+
+
+@mutation(REPLAYED, cases=patient)
+def count_no_frames_that_a_stage_is_sent(_: pytest.MonkeyPatch) -> Machines:
+    """A frontier of what is promised and what lower stages hold."""
+
+    class Mutant(Acker):
+        def _frontiers(self, promised: Moment) -> tuple[Place, tuple[Place, ...]]:
+            turn, frontiers = super()._frontiers(promised)
+            return turn, tuple([promised] * len(frontiers))
+
+    return {"acker": Mutant}
+
+
+@mutation(DRAINED, cases=patient)
+def let_a_stage_wait_for_what_it_holds_itself(patch: pytest.MonkeyPatch) -> Machines:
+    hold_frame = Outbox.hold_frame
+    patch.setattr(
+        Outbox, "hold_frame", lambda self, level, least: hold_frame(self, level & ~1, least)
+    )
+    return {}
+
+
+@mutation(rf"{CONTENT}|{PROGRESS}|{DRAINED}", cases=changeable)
+def do_not_ack_what_waits(patch: pytest.MonkeyPatch) -> Machines:
+    patch.setattr(Patience, "settle", lambda self, hold: None)
+    return {}
+
+
+@mutation(rf"{CONTENT}|{DRAINED}", cases=changeable)
+def forget_what_is_held_when_a_node_becomes_eager(patch: pytest.MonkeyPatch) -> Machines:
+    """New items overtake those that wait."""
+    run = Patience.run
+
+    def overtaking(self: Patience, node: int, items: list[FlatItem]) -> None:
+        stop = self._stops.get(node)
+        if stop is not None and stop.hold.count and not stop.judge.patient:
+            stop.hold.take(AFTER_ALL)
+        run(self, node, items)
+
+    patch.setattr(Patience, "run", overtaking)
+    return {}
+
+
+@mutation(rf"{CONTENT}|{DRAINED}", cases=changeable)
+def let_tombstones_overtake_in_a_hold(patch: pytest.MonkeyPatch) -> Machines:
+    """Runs do not tell which of two items of one place came first."""
+    patch.setattr(hold_module, "_mark_of", lambda item: 0)
+    return {}
 
 
 # --- Order and identity ----------------------------------------------------------------------------

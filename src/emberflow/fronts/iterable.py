@@ -24,8 +24,7 @@ class Iterable:
     As with `emberflow.run`, element ``i`` has time ``i``, and ``At`` gives another time. With
     ``arrival=True`` elements get the time of their arrival. ``rate`` is elements a second. With several
     ``partitions`` elements are dealt out to them like cards, and several workers read them side by
-    side. Times and order stay as they are. Elements of partitions that are read side by side come
-    late, which costs replays, so this is for tests rather than for speed.
+    side. Times and order stay as they are.
 
     >>> front = Iterable(["a", At(5, "b")])
     >>> list(front.read(0, None))

@@ -6,23 +6,26 @@ payloads that later ones may pair with, and the output of the last payload, whic
 cycle emits. ``held`` is:
 
 - for a join without ``within``: the last payload of each side, as ``()`` or ``(payload,)``;
-- for an interval join: the payloads of each side that a later one can still pair with. Payloads come
-  in the order of time, so every step drops those that are too old for the newest;
+- for an interval join: the payloads of each side that a later one can still pair with, as a list and
+  where it begins. Payloads come in the order of time, so every step moves the beginning past those that
+  are too old for the newest. The list is copied only when half of it is past, so a payload costs no more
+  than the pairs that it makes;
 - for `enrich`: the last payload of the table.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from emberflow.dsl.operators.reduce import drift, keyed_map
 from emberflow.errors import FlowError
 from emberflow.graph.nodes import Merge
 from emberflow.values.functions import UserFunction, caller
 from emberflow.values.item import is_time
+from emberflow.values.persistent import PersistentList
 
 if TYPE_CHECKING:
     from emberflow.dsl.streams import KeyedStream, Stream
@@ -121,6 +124,8 @@ class Interval(_Step):
         self.low = low
         self.high = high
 
+    nothing_held = ((PersistentList(), 0), (PersistentList(), 0))
+
     def __call__(self, accumulator: tuple[Any, Any], mapped: tuple[bool, int, Any]) -> Any:
         combine, low, high = self.combine, self.low, self.high
         left, right = accumulator[0]
@@ -130,11 +135,11 @@ class Interval(_Step):
         left = _since(left, time - high)
         right = _since(right, time + low)
         if side == _LEFT:
-            emitted = tuple(combine(payload, r) for at, r in right if at - time <= high)
-            left = (*left, (time, payload)) if high >= 0 else left
+            emitted = tuple(combine(payload, r) for r in _up_to(right, time + high))
+            left = (left[0].append((time, payload)), left[1]) if high >= 0 else left
         else:
-            emitted = tuple(combine(l_, payload) for at, l_ in left if time - at >= low)
-            right = (*right, (time, payload)) if low <= 0 else right
+            emitted = tuple(combine(l_, payload) for l_ in _up_to(left, time - low))
+            right = (right[0].append((time, payload)), right[1]) if low <= 0 else right
         return (left, right), emitted
 
 
@@ -156,10 +161,30 @@ class Enriched(_Step):
 _time_of = itemgetter(0)
 
 
-def _since(held: tuple[tuple[int, Any], ...], time: int) -> tuple[tuple[int, Any], ...]:
-    if not held or held[0][0] >= time:
+#: Times and payloads in order, and where those begin that count.
+_Held: TypeAlias = tuple[PersistentList[tuple[int, Any]], int]
+
+
+def _since(held: _Held, time: int) -> _Held:
+    """Without those before a time."""
+    payloads, begin = held
+    if begin == len(payloads) or payloads[begin][0] >= time:
         return held
-    return held[bisect_left(held, time, key=_time_of) :]
+    begin = bisect_left(payloads, time, lo=begin, key=_time_of)
+    if 2 * begin < len(payloads):
+        return payloads, begin
+    return PersistentList(payloads[begin:]), 0
+
+
+def _up_to(held: _Held, time: int) -> list[Any]:
+    """The payloads up to a time."""
+    payloads, begin = held
+    end = len(payloads)
+    if begin == end or payloads[begin][0] > time:
+        return []
+    if payloads[end - 1][0] > time:
+        end = bisect_right(payloads, time, lo=begin, key=_time_of)
+    return [payload for _, payload in payloads[begin:end]]
 
 
 def _emitted(accumulator: tuple[Any, bool, Any]) -> tuple[Any, ...]:

@@ -43,6 +43,7 @@ from emberflow.errors import FlowError
 from emberflow.graph.nodes import Merge
 from emberflow.values.functions import UserFunction, caller
 from emberflow.values.item import At
+from emberflow.values.persistent import PersistentList
 
 if TYPE_CHECKING:
     from emberflow.dsl.streams import KeyedStream, Stream
@@ -205,6 +206,9 @@ class WindowedStream(Generic[K, T]):
     def collect(self, *, name: str | None = None) -> Stream[WindowResult]:
         """All payloads of the window, as a tuple.
 
+        With ``emit="update"`` each payload emits all of them so far, so the output of a window grows
+        with the square of its length; with ``emit="close"`` it does not.
+
         >>> import emberflow as ef
         >>> flow = ef.Flow("pairs")
         >>> pairs = (
@@ -214,8 +218,14 @@ class WindowedStream(Generic[K, T]):
         >>> ef.run(flow, letters="abcde")
         {'pairs': [('a', 'b'), ('c', 'd')]}
         """
+        # Each payload makes a version of the accumulator; a tuple would be copied for each.
         return self._aggregate(
-            Aggregation(lambda payload: (payload,), lambda held, payload: (*held, payload)), name
+            Aggregation(
+                lambda payload: PersistentList((payload,)),
+                lambda held, payload: held.append(payload),
+                tuple,
+            ),
+            name,
         )
 
     def _aggregate(self, aggregation: Aggregation, name: str | None) -> Stream[WindowResult]:

@@ -32,6 +32,8 @@ _place_of = itemgetter(0)
 #: The window when a worker begins, and the largest one.
 _FIRST = 64
 _SIZE_MAX = 1 << 14
+#: With so much room left, elements go in as they come, and are counted by batches.
+_PLENTY = 512
 #: The window is judged when so many elements have passed it, or half of its size.
 _ELEMENTS_MIN = 16
 #: Replays for each item that came to the region's states: below the first the window grows, above the
@@ -87,6 +89,7 @@ class Window:
         "_machines",
         "_replays",
         "_through",
+        "_under_way",
         "frame",
         "hold",
         "judge",
@@ -111,15 +114,23 @@ class Window:
         self.frame: Frame | None = None
         self._machines = machines
         self._items_of = items_of
-        #: The global times that were let in and are not below the minimal time yet.
-        self._let_in: deque[Moment] = deque()
+        #: What was let in and is not below the minimal time yet: the last global time of some
+        #: elements, and how many they are. One by one, unless there is plenty of room.
+        self._let_in: deque[tuple[Moment, int]] = deque()
+        self._under_way = 0
         #: Everything up to this goes in at once.
         self._through: Moment = BEFORE_ALL
         self._items = self._replays = 0
 
     def add(self, items: list[FlatItem], minimal: Moment) -> list[FlatItem]:
         """Items that came for the node; returns those that go in now, in order."""
-        self.hold.add(sorted(items, key=_place_of))
+        batch = sorted(items, key=_place_of)
+        if not self.hold.count and self.judge.size - self._under_way >= _PLENTY + len(batch):
+            self._pass(minimal)
+            place = batch[-1][0]
+            self._note((place[0], place[1]), len(batch))
+            return batch
+        self.hold.add(batch)
         return self.due(minimal)
 
     def due(self, minimal: Moment) -> list[FlatItem]:
@@ -128,20 +139,24 @@ class Window:
         hold = self.hold
         if not hold.count:
             return []
-        room = self.judge.size - len(self._let_in)
+        room = self.judge.size - self._under_way
         if room > 0:
-            moments = hold.moments_after(self._through, room)
-            if moments:
-                self._let_in.extend(moments)
-                self._through = moments[-1]
+            for moment in hold.moments_after(self._through, room):
+                self._note(moment, 1)
         return hold.take((self._through[0], self._through[1] + 1))
+
+    def _note(self, last: Moment, count: int) -> None:
+        if last > self._through:
+            self._through = last
+            self._let_in.append((last, count))
+            self._under_way += count
 
     def _pass(self, minimal: Moment) -> None:
         let_in, passed = self._let_in, 0
-        while let_in and let_in[0] < minimal:
-            let_in.popleft()
-            passed += 1
+        while let_in and let_in[0][0] < minimal:
+            passed += let_in.popleft()[1]
         if passed:
+            self._under_way -= passed
             items = sum([self._items_of[node] for node in self._machines])
             replays = sum([machine.replays for machine in self._machines.values()])
             self.judge.passed(passed, items - self._items, replays - self._replays)

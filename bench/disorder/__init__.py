@@ -1,0 +1,25 @@
+"""Disorder: what elements from several partitions, late elements and contention cost.
+
+Every part compares with the same work in order, in the same run, because the machine's speed varies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(parts: Sequence[str], *, quick: bool) -> None:
+    from live.session import spark_session
+
+    from disorder import hot_key, lateness, ledger, partitions
+
+    if "lateness" in parts:
+        lateness.main(quick=quick)
+    if "hot_key" in parts:
+        hot_key.main(quick=quick)
+    if {"partitions", "ledger"} & set(parts):
+        with spark_session() as spark:
+            if "partitions" in parts:
+                partitions.main(spark, quick=quick)
+            if "ledger" in parts:
+                ledger.main(spark, quick=quick)
