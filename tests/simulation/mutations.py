@@ -716,21 +716,6 @@ def do_not_ack_what_waits(patch: pytest.MonkeyPatch) -> Machines:
 
 
 @mutation(rf"{CONTENT}|{DRAINED}", cases=changeable)
-def forget_what_is_held_when_a_node_becomes_eager(patch: pytest.MonkeyPatch) -> Machines:
-    """New items overtake those that wait."""
-    run = Patience.run
-
-    def overtaking(self: Patience, node: int, items: list[FlatItem]) -> None:
-        stop = self._stops.get(node)
-        if stop is not None and stop.hold.count and not stop.judge.patient:
-            stop.hold.take(AFTER_ALL)
-        run(self, node, items)
-
-    patch.setattr(Patience, "run", overtaking)
-    return {}
-
-
-@mutation(rf"{CONTENT}|{DRAINED}", cases=changeable)
 def let_tombstones_overtake_in_a_hold(patch: pytest.MonkeyPatch) -> Machines:
     """Runs do not tell which of two items of one place came first."""
     patch.setattr(hold_module, "_mark_of", lambda item: 0)

@@ -124,7 +124,7 @@ class Interval(_Step):
         self.low = low
         self.high = high
 
-    nothing_held = ((PersistentList(), 0), (PersistentList(), 0))
+    nothing_held: tuple[_Held, _Held] = ((PersistentList(), 0), (PersistentList(), 0))
 
     def __call__(self, accumulator: tuple[Any, Any], mapped: tuple[bool, int, Any]) -> Any:
         combine, low, high = self.combine, self.low, self.high

@@ -38,8 +38,8 @@ _PLENTY = 512
 _ELEMENTS_MIN = 16
 #: Replays for each item that came to the region's states: below the first the window grows, above the
 #: second it shrinks.
-_FEW_REPLAYS = 0.25
-_MANY_REPLAYS = 1.0
+_FEW_REPLAYS = 0.1
+_MANY_REPLAYS = 0.3
 
 
 class WindowJudge(Protocol):
