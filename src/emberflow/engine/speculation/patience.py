@@ -138,7 +138,10 @@ class Patience:
         finish: Callable[[list[Frame]], None],
         items_of: Mapping[int, int],
         judges: Judges,
+        *,
+        is_alone: bool,
     ) -> None:
+        """``is_alone``: there is one worker, whose regions run in order by themselves (`regions`)."""
         self._compute = compute
         self._hold_frame = hold_frame
         self._finish = finish
@@ -158,6 +161,7 @@ class Patience:
                 judges.window(),
             )
             for node, region, states in _openings(layout, stateful)
+            if not is_alone
         }
         self._progress = Progress(BEFORE_ALL, ())
 

@@ -114,6 +114,7 @@ class Worker:
             self._outbox.finish,
             self._dataflow.items_of,
             judges or Judges(),
+            is_alone=workers == 1,
         )
 
     # Events.
