@@ -1,0 +1,79 @@
+"""The window of transactions: so many elements at once, the least first, and none for ever."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL
+from emberflow.engine.speculation.window import _PLENTY, AdaptiveWindow, Window
+from emberflow.values.item import FlatItem
+
+
+class Fixed:
+    """A window of one size, which counts the elements that passed it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.elements = 0
+
+    def passed(self, elements: int, items: int, replays: int) -> None:
+        self.elements += elements
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2)), max_size=12), max_size=12),
+    st.sampled_from((1, 2, 5, 10 + _PLENTY)),
+)
+@settings(deadline=None)
+def test_so_many_at_once_the_least_first(batches: list[list[tuple[int, int]]], size: int) -> None:
+    """Each draw is a batch of times, with child ids. After each, the least that is in is done."""
+    judge = Fixed(size)
+    window = Window(7, 0, {}, {}, judge)
+    held: list[FlatItem] = []
+    let_in: list[FlatItem] = []
+    under_way: set[int] = set()
+    late: set[int] = set()
+    minimal = BEFORE_ALL
+    done_below = -1
+    for batch in batches:
+        fresh = sorted({draw for draw in batch if draw[0] > done_below})
+        items: list[FlatItem] = [((time, 0, child), 0, (time, child)) for time, child in fresh]
+        held += items
+        latest = max((item[0][0] for item in let_in), default=-1)
+        gone_in = window.add(items, minimal) if items else window.due(minimal)
+        assert [item[0] for item in gone_in] == sorted(item[0] for item in gone_in)
+        for item in gone_in:
+            held.remove(item)
+        let_in += gone_in
+        late |= {item[0][0] for item in gone_in if item[0][0] <= latest}
+        under_way |= {item[0][0] for item in gone_in}
+        assert len(under_way - late) <= size, "but for what is late, which goes in at once"
+        assert not held or under_way, "the least is never kept waiting"
+        assert all(item[0][0] > max(under_way) for item in held if under_way)
+        if under_way:
+            done_below = min(under_way)
+            under_way.remove(done_below)
+            minimal = (done_below + 1, 0)
+    let_in += window.due(AFTER_ALL)
+    while window.hold.count:
+        more = window.due(AFTER_ALL)
+        assert more, "it lets in all that is left"
+        for item in more:
+            held.remove(item)
+    assert window.hold.least is None
+
+
+def test_it_grows_while_nothing_is_replayed_and_shrinks_when_much_is() -> None:
+    judge = AdaptiveWindow()
+    first = judge.size
+    for _ in range(40):
+        judge.passed(elements=judge.size, items=6 * judge.size, replays=0)
+    largest = judge.size
+    assert largest > 100 * first
+    for _ in range(40):
+        judge.passed(elements=judge.size, items=6 * judge.size, replays=6 * judge.size)
+    assert judge.size == 1
+    for _ in range(40):
+        judge.passed(elements=1, items=6, replays=1)
+    assert judge.size == 1, "between few and many it stays"
