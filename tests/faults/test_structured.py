@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(1_800)
 ROOT = Path(__file__).parents[2]
 #: Long enough for a busy machine; Spark itself gives a Python process 10.
 SECONDS = 600
-FILES = 12 if SOAK else 3
+FILES = 12 if SOAK else 6
 COLUMNS = "word string, n long, _time long, _path binary"
 
 
