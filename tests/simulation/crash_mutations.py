@@ -392,7 +392,7 @@ def forget_what_trims_took_for_a_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Trimmed, "trim", forgetful)
 
 
-@mutation(cases=trimming_over_slow_links)
+@mutation(cases=trimming_over_slow_links, most=400)
 def trim_by_the_own_range(_: pytest.MonkeyPatch) -> Machines:
     """Which may be ahead of the minimal time of all, where the next cut will be."""
 
