@@ -32,7 +32,7 @@ PARTS = {
         "crowds",
         "stages",
     ),
-    DISORDER: ("lateness", "hot_key", "partitions", "ledger"),
+    DISORDER: ("lateness", "hot_key", "partitions", "latency", "ledger"),
 }
 
 
