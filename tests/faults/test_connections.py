@@ -56,12 +56,14 @@ def test_connections_are_cut_under_load(spark: SparkSession, tmp_path: Path) -> 
     cuts = 50 if SOAK else 2
     dice = Random(f"connections {FAULTS_ROUND}")
     count = 4_000 if SOAK else 300
+    # A cut takes some seconds, and each life has to get further than the one before.
+    seconds = cuts * (8.0 if SOAK else 2.5)
     given = documents(count)
     all_cut = tmp_path / "all cut"
     query = (
         index_flow()
         .live(spark)
-        .read(documents=fronts.Iterable(held_back(given, all_cut), rate=count / (2.5 * cuts)))
+        .read(documents=fronts.Iterable(held_back(given, all_cut), rate=count / seconds))
         .write(**{name: sinks.Files(tmp_path / name) for name in ("counts", "pairs", "windows")})
         .option("workers", 2)
         .option("checkpointLocation", tmp_path / "checkpoint")
