@@ -32,9 +32,8 @@ HOW_TO_TRUST = (
 def is_named(location: str) -> bool:
     """Whether the user has named a location as trusted. Raises `InputError` if it cannot be trusted."""
     named = os.environ.get(VARIABLE)
-    is_local = "://" not in location or location.startswith("file:")
     if named is None:
-        if not is_local:
+        if not _is_local(location):
             raise InputError(
                 f"{location} is not on a local disk, so nothing tells who has written it, and "
                 f"reading a state unpickles it. {HOW_TO_TRUST}"
@@ -51,9 +50,13 @@ def is_named(location: str) -> bool:
     )
 
 
+def _is_local(location: str) -> bool:
+    return "://" not in location or location.startswith("file:")
+
+
 def _normal(location: str) -> str:
     """A location without links and dots."""
-    if "://" not in location or location.startswith("file:"):
+    if _is_local(location):
         local = location_of(location)
         assert isinstance(local, LocalLocation)
         return os.path.realpath(local.root)

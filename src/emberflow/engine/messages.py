@@ -45,8 +45,9 @@ class Ack(NamedTuple):
 
     One message, so that no received id ever disappears before the ids it caused appear. ``ranges``
     are acks of frames on their way to a barrier, by the worker that holds it; ``anywhere`` are all
-    others of level 0, and ``deeper`` those of higher levels. ``reports`` are promises of fronts: 'I shall not emit below this'. ``number`` is how many
-    acks this worker has made: they come in order, and some may have been made one (`receipts`).
+    others of level 0, and ``deeper`` those of higher levels. ``reports`` are promises of fronts: 'I
+    shall not emit below this'. ``number`` is how many acks this worker has made: they come in order,
+    and some may have been made one (`receipts`).
     """
 
     worker: int

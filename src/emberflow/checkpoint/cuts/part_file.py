@@ -9,7 +9,6 @@ verifies the blocks that it needs, and no others.
 from __future__ import annotations
 
 import io
-from types import TracebackType
 from typing import Any
 
 from xxhash import xxh64_hexdigest
@@ -21,10 +20,11 @@ from emberflow.checkpoint.errors import DamagedCutError
 _KEPT = 3
 
 
-class PartFile:
+class PartFile(io.RawIOBase):
     """A file for reading, as pyarrow takes it, over the file of a part."""
 
     def __init__(self, file: Any, part: PartInfo) -> None:
+        super().__init__()
         self._file = file
         self._part = part
         self._position = 0
@@ -32,9 +32,8 @@ class PartFile:
         self._checksums = part.blocks or (part.checksum,)
         self._size = part.block_bytes if part.blocks else part.bytes
         self._blocks: dict[int, bytes] = {}
-        self.closed = False
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = -1, /) -> bytes:
         end = self._part.bytes if size < 0 else min(self._position + size, self._part.bytes)
         found = []
         position = self._position
@@ -61,7 +60,7 @@ class PartFile:
             self._blocks[number] = block
         return block
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         begins = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._part.bytes}
         self._position = begins[whence] + offset
         return self._position
@@ -72,23 +71,9 @@ class PartFile:
     def readable(self) -> bool:
         return True
 
-    def writable(self) -> bool:
-        return False
-
     def seekable(self) -> bool:
         return True
 
     def close(self) -> None:
-        self.closed = True
+        super().close()
         self._file.close()
-
-    def __enter__(self) -> PartFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -119,12 +119,12 @@ class Latest(_Step):
 
 
 class Interval(_Step):
+    nothing_held: tuple[_Held, _Held] = ((PersistentList(), 0), (PersistentList(), 0))
+
     def __init__(self, combine: Callable[[Any, Any], Any], low: int, high: int) -> None:
         self.combine = combine
         self.low = low
         self.high = high
-
-    nothing_held: tuple[_Held, _Held] = ((PersistentList(), 0), (PersistentList(), 0))
 
     def __call__(self, accumulator: tuple[Any, Any], mapped: tuple[bool, int, Any]) -> Any:
         combine, low, high = self.combine, self.low, self.high
@@ -173,7 +173,7 @@ def _since(held: _Held, time: int) -> _Held:
     begin = bisect_left(payloads, time, lo=begin, key=_time_of)
     if 2 * begin < len(payloads):
         return payloads, begin
-    return PersistentList(payloads[begin:]), 0
+    return payloads[begin:], 0
 
 
 def _up_to(held: _Held, time: int) -> list[Any]:

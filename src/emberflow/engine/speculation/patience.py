@@ -214,9 +214,11 @@ class Patience:
     def settle(self, hold: Callable[[Frame], None]) -> None:
         """At the end of an event: the frame of each stop stands for what it holds now."""
         for stop in self._stops.values():
-            self._settle(stop, 2 * stop.stage + 1, hold)
+            if stop.hold.count or stop.frame is not None:
+                self._settle(stop, 2 * stop.stage + 1, hold)
         for window in self._windows.values():
-            self._settle(window, 2 * window.stage, hold)
+            if window.hold.count or window.frame is not None:
+                self._settle(window, 2 * window.stage, hold)
 
     def _settle(self, stop: Stop | Window, level: int, hold: Callable[[Frame], None]) -> None:
         least, frame = stop.hold.least, stop.frame

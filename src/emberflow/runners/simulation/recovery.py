@@ -129,30 +129,32 @@ class CrashSimulation:
             self.network.interrupt(self.network.count(self.faults.crash_events_max), self._crash)
 
     def _crash(self) -> None:
-        network, faults = self.network, self.faults
         if self.failure is not None:
             return
-        breaks = self._breaks.random() < faults.breaks
-        if self.driver is not None and breaks and self._break_a_connection(self.driver):
-            pass
-        elif self.driver is not None and network.chance(faults.driver):
+        breaks = self._breaks.random() < self.faults.breaks
+        if self.driver is not None and not (breaks and self._break_a_connection(self.driver)):
+            self._crash_a_process(self.driver)
+        self._tear()
+        self._plan_a_crash()
+
+    def _crash_a_process(self, driver: Driver) -> None:
+        network, faults = self.network, self.faults
+        if network.chance(faults.driver):
             if network.chance(faults.lingers):  # it may still commit its open cut
-                network.later(network.count(faults.linger_ticks_max), self.driver.kill)
+                network.later(network.count(faults.linger_ticks_max), driver.kill)
             else:
-                self.driver.kill()
+                driver.kill()
             self.driver = None
             self.asker.detach()
             network.note("the driver crashes")
             self.lives[-1].leave_alone()
             network.later(network.ticks(faults.restart_ticks_max), self.start_driver)
-        elif self.driver is not None:
+        else:
             life = self.lives[-1]
             process = life.processes[network.count(len(life.processes)) - 1]
             network.note("a worker crashes", process.name)
             process.kill()
-            network.later(network.ticks(faults.restart_ticks_max), self.driver.hears_of_death(life))
-        self._tear()
-        self._plan_a_crash()
+            network.later(network.ticks(faults.restart_ticks_max), driver.hears_of_death(life))
 
     def _break_a_connection(self, driver: Driver) -> bool:
         """Between two processes of the newest life, if any are connected. Someone notices: by a gap, or

@@ -58,6 +58,8 @@ _SILENCE_SECONDS_MAX = 8.0
 _HEARTBEAT_SECONDS = 1.0
 _JOIN_SECONDS = 5.0
 _WARNING_SECONDS = 30.0
+#: How often the watchdog looks.
+_WATCH_SECONDS = 0.25
 _MESSAGES_A_ROUND = 1_000
 
 
@@ -127,6 +129,7 @@ class Coordinator:
         self._storing: dict[tuple[str, int], int] = {}
         self._receiver = Receiver(self._wire, "the driver")
         self._watchdog = Watchdog(workers)
+        self._watched_at = 0.0
         self._warns_again_at = 0.0
         #: By worker, and by the address that ZeroMQ gave it.
         self._links: dict[int, WorkerLink] = {}
@@ -335,7 +338,7 @@ class Coordinator:
                 )
             return
         self._check_silence()
-        self._watchdog.look(time.monotonic(), self._acker.least_in_flight())
+        self._watch()
         self._send_progress()
         if self.phase == "restoring":
             return
@@ -393,6 +396,12 @@ class Coordinator:
                 raise WorkersMissingError(
                     f"worker {worker} has been silent for {_SILENCE_SECONDS_MAX:.0f} s"
                 )
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        if now - self._watched_at >= _WATCH_SECONDS:
+            self._watched_at = now
+            self._watchdog.look(now, self._acker.least_in_flight())
 
     def _send_progress(self, *, at_once: bool = False) -> None:
         """Send the progress to all workers if it is new; and again from time to time, by which workers

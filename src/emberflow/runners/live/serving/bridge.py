@@ -15,9 +15,9 @@ What is guaranteed:
 3. *A peer without the token costs little.* Until the handshake is done, ZeroMQ keeps one frame of a
    peer at most, of limited size. The handshake has a short time limit, and so many peers at most can
    be in it (`strangers`).
-4. *Everything else is bounded too.* The size of a message, the number of requests in progress, the
-   number of a client's waiting messages. A client waits for a limited time, and notices a lost
-   connection.
+4. *What a holder of the token sends is bounded too*: a frame, the requests in progress, a client's
+   waiting messages. (ZeroMQ gathers all frames of a message before the bridge sees that it is too
+   large.) A client waits for a limited time, and notices a lost connection.
 5. *A request is answered once or not at all.* A client without an answer cannot know whether the
    request was served, and may retry. So services make their methods idempotent.
 

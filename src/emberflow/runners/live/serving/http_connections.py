@@ -217,9 +217,8 @@ class HttpConnections:
                 return
             except ConnectionAbortedError:
                 continue
-            except (
-                OSError
-            ):  # no file descriptor is free: make one free, and do not try in a tight loop
+            except OSError:
+                # No file descriptor is free: make one free, and do not try in a tight loop.
                 self._close_oldest()
                 time.sleep(_FULL_PAUSE_SECONDS)
                 return

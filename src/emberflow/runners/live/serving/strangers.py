@@ -8,13 +8,12 @@ longest is closed. A client with the token sends its first request at once and i
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
 import time
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
+
+from emberflow.runners.live.wire.doorkeeper import shut_down
 
 
 class Strangers:
@@ -45,7 +44,7 @@ class Strangers:
         while len(self._accepted) > self._connections_max:
             oldest = next(iter(self._accepted))
             del self._accepted[oldest]
-            _shut_down(oldest, port)
+            shut_down(oldest, port)
 
     def heard(self, descriptor: int) -> None:
         """A message has come over a connection."""
@@ -60,13 +59,3 @@ class Strangers:
         limit = time.monotonic() - self._handshake_seconds
         while self._accepted and next(iter(self._accepted.values())) < limit:
             del self._accepted[next(iter(self._accepted))]
-
-
-def _shut_down(descriptor: int, port: int) -> None:
-    """Shut a connection down; ZeroMQ notices and closes it.
-
-    It may be closed by now, and the descriptor may belong to another file: so look at its port.
-    """
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-        if connection.getsockname()[1] == port:
-            connection.shutdown(socket.SHUT_RDWR)

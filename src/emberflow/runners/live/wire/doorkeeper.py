@@ -27,8 +27,6 @@ class Doorkeeper:
         self._port = port
         self._connections_max = connections_max
         self._open: set[int] = set()
-        #: How many connections were turned away.
-        self.turned_away = 0
         self._monitor = listening.get_monitor_socket(_EVENTS)
         self._thread = threading.Thread(target=self._run, name="emberflow doorkeeper", daemon=True)
         self._thread.start()
@@ -52,14 +50,14 @@ class Doorkeeper:
                     continue
                 self._open.add(descriptor)
                 if len(self._open) > self._connections_max:
-                    self._turn_away(descriptor)
+                    shut_down(descriptor, self._port)
 
-    def _turn_away(self, descriptor: int) -> None:
-        """Shut a connection down; ZeroMQ notices and closes it.
 
-        It may have ended by now, and its number may belong to something else: so look at the port.
-        """
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-            if connection.getsockname()[1] == self._port:
-                connection.shutdown(socket.SHUT_RDWR)
-                self.turned_away += 1
+def shut_down(descriptor: int, port: int) -> None:
+    """Shut a connection to a port of this process down; ZeroMQ notices and closes it.
+
+    It may be closed by now, and the descriptor may belong to another file: so look at its port.
+    """
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        if connection.getsockname()[1] == port:
+            connection.shutdown(socket.SHUT_RDWR)
