@@ -18,6 +18,7 @@ import pytest
 
 import tests.unhurried  # noqa: F401 - for all examples of hypothesis
 from tests.adapters.kafka_broker import JARS, KafkaBroker, running_broker
+from tests.faults.toll import toll_of_the_run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +51,11 @@ def session_of(path: Path) -> str:
     if path.stem in BATCH:
         return "batch"
     return "faults" if path.parent.name == "faults" else "live"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if line := toll_of_the_run():
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,9 @@ from typing import NamedTuple
 CONTRACT_ROUND = int(os.environ.get("EMBERFLOW_CONTRACT_ROUND", "0"))
 FAULTS_ROUND = int(os.environ.get("EMBERFLOW_FAULTS_ROUND", "0"))
 
+#: How long a test waits for what takes moments on a quiet machine. Only what hangs takes longer.
+SECONDS = 300
+
 #: Whether this is a soak.
 SOAK = bool(int(os.environ.get("EMBERFLOW_SOAK", "0")) or CONTRACT_ROUND or FAULTS_ROUND)
 

@@ -19,12 +19,11 @@ from emberflow.rows.codec import decode
 from emberflow.rows.inputs import Rows
 from tests.contract.cases import CASES, Case
 from tests.contract.outputs import Bytes, as_bytes, by_partition
-from tests.effort import SOAK
+from tests.effort import SECONDS, SOAK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = 60
 SEEDS_OF_NETWORKS = range(5)
 #: Partitions of each shuffle of a batch.
 PARTITIONS = (1, 3, 8)

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+from tests.faults.toll import toll
+
 _PIDFD_GETFD = 438
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -62,7 +64,10 @@ def cut_one(pids: list[int], coordinator: int, dice: Random) -> bool:
             return False
         chosen = dice.choice(sorted(between, key=_port_of))
         nowhere = struct.pack("H14s", socket.AF_UNSPEC, b"")
-        return bool(_libc.connect(chosen.fileno(), nowhere, len(nowhere)) == 0)
+        is_cut = _libc.connect(chosen.fileno(), nowhere, len(nowhere)) == 0
+        if is_cut:
+            toll("connection")
+        return is_cut
     finally:
         for one in found:
             one.close()

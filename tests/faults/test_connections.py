@@ -23,7 +23,7 @@ from emberflow.runners.live.wire.sockets import WireError
 from tests.effort import FAULTS_ROUND, SOAK
 from tests.faults.connections import cut_one
 from tests.faults.flows import check_files, documents, index_flow
-from tests.faults.test_kills import held_back, until
+from tests.faults.test_kills import held_back, running_pids, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,14 +31,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(1_200)
 
 SECONDS = 400
-
-
-def running_pids(query: LiveQuery) -> list[int] | None:
-    """The processes of the present life, once elements have entered it."""
-    progress, lives = query.lastProgress, len(query.recoveries)
-    if progress is None or progress["recoveries"] != lives or not progress["elements"]:
-        return None
-    return progress["pids"] if len(progress["pids"]) == 2 else None
 
 
 def cut_a_connection(query: LiveQuery, dice: Random) -> None:

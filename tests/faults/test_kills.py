@@ -30,6 +30,7 @@ from emberflow.runners.live.supervisor import LIVES_WITHOUT_PROGRESS_MAX, Poison
 from tests.adapters.postgres_server import PostgresServer, running_server
 from tests.effort import FAULTS_ROUND, SOAK
 from tests.faults.flows import check_files, documents, index_flow, plain
+from tests.faults.toll import toll
 from tests.spark.clusters import executor_of
 
 if TYPE_CHECKING:
@@ -49,26 +50,28 @@ def until(true: Callable[[], object], what: str, seconds: float = SECONDS) -> No
         time.sleep(0.01)
 
 
+def running_pids(query: LiveQuery) -> list[int] | None:
+    """The two processes of the present life, once elements have entered it."""
+    progress = query.lastProgress
+    lives = len(query.recoveries)
+    if progress is None or progress["recoveries"] != lives or not progress["elements"]:
+        return None
+    return progress["pids"] if len(progress["pids"]) == 2 else None
+
+
 def killed_worker(query: LiveQuery, dice: Random, signal_: int = signal.SIGKILL) -> int:
     """Hit one of the workers at a random moment of the present life; its process id.
 
     0 where nobody was hit, because the life or the query was over when the moment came.
     """
-
-    def running() -> list[int] | None:
-        progress = query.lastProgress
-        lives = len(query.recoveries)
-        if progress is None or progress["recoveries"] != lives or not progress["elements"]:
-            return None
-        return progress["pids"] if len(progress["pids"]) == 2 else None
-
-    until(running, "the workers of the next life")
+    until(lambda: running_pids(query), "the workers of the next life")
     time.sleep(dice.uniform(0.0, 0.8))
-    pids = running()
+    pids = running_pids(query)
     if pids is None or not query.isActive:
         return 0
     pid: int = dice.choice(pids)
     os.kill(pid, signal_)
+    toll("worker")
     return pid
 
 
@@ -222,6 +225,7 @@ def test_the_database_of_the_sink_is_killed(
             until(lambda: query.lastProgress and query.lastProgress["released"], "output")
             time.sleep(dice.uniform(0.2, 0.9))
             server.kill()
+            toll("database")
             time.sleep(dice.uniform(0.0, 0.5))
             server.start_again()
         assert query.awaitTermination(SECONDS)
@@ -284,6 +288,7 @@ def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path)
             assert program.line()[:1] == ["running"]
             time.sleep(dice.uniform(0.1, 1.2))
             os.kill(program.process.pid, signal.SIGKILL)
+            toll("driver")
             program.process.wait(60)
         program = Program("local[2]", tmp_path, count, 10_000)
         programs.append(program)
@@ -310,6 +315,7 @@ def test_executors_are_killed(tmp_path: Path) -> None:
             time.sleep(dice.uniform(0.1, 1.0))
             victim = int(dice.choice(line[1:]))
             os.kill(executor_of(victim), signal.SIGKILL)
+            toll("executor")
         while (line := program.line()) and line != ["done"]:
             assert line[0] == "running"
         assert line == ["done"], (tmp_path / "log").read_text()[-3_000:]

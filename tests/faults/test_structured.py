@@ -25,6 +25,7 @@ import emberflow as ef
 from emberflow.checkpoint.logs.front_log import read_log
 from tests.effort import SOAK
 from tests.faults.structured_program import lines_front, word_flow
+from tests.faults.toll import toll
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -206,6 +207,7 @@ def test_everybody_is_killed(spark: SparkSession, tmp_path: Path) -> None:
         streams = Streams(spark, name, tmp_path)
         streams.until(lambda: batches_in(tmp_path) >= third // 2, "the first batches")
         os.kill(workers[0], signal.SIGKILL)
+        toll("worker")
         streams.restart_writing()
         streams.until(lambda: batches_in(tmp_path) == third, "batches while workers are replaced")
         streams.until(lambda: batches_out(tmp_path) >= 1, "output")
@@ -213,6 +215,7 @@ def test_everybody_is_killed(spark: SparkSession, tmp_path: Path) -> None:
         add_files(tmp_path, lines, range(third, 2 * third))
         streams.until(lambda: batches_in(tmp_path) >= third + third // 2, "more batches")
         drivers[0].kill()
+        toll("driver")
         add_files(tmp_path, lines, range(2 * third, FILES))
         drivers.append(Driver(name, tmp_path))
         drivers[1].running()

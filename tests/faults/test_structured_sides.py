@@ -25,6 +25,7 @@ from emberflow.datasource.source import EmberflowSource
 from tests.effort import SOAK
 from tests.faults.structured_program import word_flow
 from tests.faults.test_structured import Driver, taken_in
+from tests.faults.toll import toll
 
 pytestmark = [
     pytest.mark.early,
@@ -139,8 +140,10 @@ def test_everybody_dies_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             if feeding.batch == BATCHES // 3 and not killed_worker:
                 killed_worker = True
                 os.kill(workers[0], signal.SIGKILL)
+                toll("worker")
             if feeding.batch == 2 * BATCHES // 3 and len(drivers) == 1:
                 drivers[0].kill()
+                toll("driver")
                 drivers.append(Driver(name, tmp_path))
             try:
                 if feeding.batch < BATCHES:

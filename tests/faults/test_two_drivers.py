@@ -17,11 +17,11 @@ from emberflow import fronts, sinks
 from emberflow.checkpoint.errors import FencedError
 from emberflow.runners.live.query import LiveQuery
 from emberflow.sinks import SinkMovedError
+from tests.effort import SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = 120
 FILES = 40
 
 

@@ -28,10 +28,9 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.runners.live.driver import cluster
 from emberflow.values.hashing import key_hash, owner
-from tests.effort import FAULTS_ROUND
+from tests.effort import FAULTS_ROUND, SECONDS
 from tests.faults.flows import check_files, documents, index_flow
 
-SECONDS = 120
 END_SECONDS = 20
 SPARK_HOME = Path(pyspark.__file__).parent
 LINES = [f"w{number % 7} w{number % 3} w{number % 11}" for number in range(300)]

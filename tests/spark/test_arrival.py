@@ -22,9 +22,8 @@ from emberflow.checkpoint import UnfitCutError
 from emberflow.engine.arrival.outputs import SnapshotGoneError
 from emberflow.fronts import Element
 from emberflow.runners.live.builder import LiveBuilder
-from tests.effort import SOAK
+from tests.effort import SECONDS, SOAK
 
-SECONDS = 90
 NUMBERS = list(range(600))
 KILLS = 2 if SOAK else 1
 

@@ -23,13 +23,11 @@ from emberflow.runners.reference import Reference
 from emberflow.values.item import GlobalTime, front_index
 from tests.contract.outputs import Bytes, as_bytes, by_partition, differences
 from tests.contract.runners import in_order
-from tests.effort import SOAK
+from tests.effort import SECONDS, SOAK
 from tests.faults.flows import documents, index_flow
 from tests.faults.test_kills import check_files
 from tests.spark.test_batch import EXAMPLES, examples, frame
 from tests.strategies import random_flows_together
-
-SECONDS = 120
 
 
 def gone_live(

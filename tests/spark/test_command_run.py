@@ -19,7 +19,7 @@ import emberflow as ef
 from emberflow import cli
 from emberflow.dsl.loading import load_flow
 from emberflow.sinks import read_files
-from tests.effort import SOAK
+from tests.effort import SECONDS, SOAK
 
 FLOW = """
 import emberflow as ef
@@ -70,10 +70,10 @@ def expected() -> list[Any]:
     return [list(count) for count in outputs["counts"]]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
+        assert time.monotonic() < deadline, f"not within {SECONDS} s"
         time.sleep(0.05)
 
 
@@ -96,9 +96,9 @@ def test_files_to_files_until_ctrl_c(folder: Path) -> None:
     )
     try:
         # The last document may stay open until the drain: its front could still emit at its time.
-        wait_until(lambda: process.poll() is not None or _stored(out) >= len(want) - 7, 90)
+        wait_until(lambda: process.poll() is not None or _stored(out) >= len(want) - 7)
         process.send_signal(signal.SIGINT)
-        printed, told = process.communicate(timeout=60)
+        printed, told = process.communicate(timeout=SECONDS)
     finally:
         process.kill()
     assert process.returncode == 0, told
@@ -136,7 +136,7 @@ def test_a_function_that_raises_ends_the_command(folder: Path) -> None:
         env=environment(),
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=SECONDS,
     )
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "KeyError" in ran.stderr

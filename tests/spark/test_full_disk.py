@@ -15,10 +15,9 @@ from pyspark.sql import SparkSession
 import emberflow as ef
 from emberflow import sinks
 from emberflow.testing import Pause, Script
-from tests.effort import SOAK
+from tests.effort import SECONDS, SOAK
 from tests.small_disk import SmallDisk, mounted
 
-SECONDS = 90
 WORDS = [f"word {number % 23} {'x' * 40}" for number in range(2_000)]
 
 

@@ -17,9 +17,8 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.errors import InputError
 from tests.adapters.kafka_broker import JARS, KafkaBroker
-from tests.effort import SOAK
+from tests.effort import SECONDS, SOAK
 
-SECONDS = 90
 needs_connector = pytest.mark.skipif(
     not (JARS / "spark" / "installed.sha256").exists(),
     reason="Spark's Kafka connector is not in build/kafka/spark (scripts/ensure-kafka)",

@@ -20,14 +20,13 @@ import pytest
 
 import emberflow as ef
 from tests.adapters.kafka_broker import KafkaBroker, running_broker
-from tests.effort import FAULTS_ROUND, SOAK
+from tests.effort import FAULTS_ROUND, SECONDS, SOAK
+from tests.faults.toll import toll
 from tests.spark.kafka_driver import PARTITIONS, index
 
 DRIVER = Path(__file__).parent / "kafka_driver.py"
 #: Rounds of `make soak` kill at other moments.
 SEED = 11 + FAULTS_ROUND
-#: How long anything may take until it goes on: a driver's start is the slowest.
-SECONDS = 90
 WORDS = [f"word {number}" for number in range(23)]
 
 
@@ -68,12 +67,16 @@ class Writing:
         self._thread.start()
 
     def end(self) -> None:
-        self._ended.set()
-        self._thread.join(SECONDS)
+        self.abandon()
         assert not self._thread.is_alive()
         # A document without words only says that nothing below its time will come.
         self._write(0, {"id": -1, "words": []})
         self._write(1, {"id": -1, "words": []})
+
+    def abandon(self) -> None:
+        """Write nothing more, also where the test has failed."""
+        self._ended.set()
+        self._thread.join(SECONDS)
 
     def _run(self) -> None:
         while not self._ended.wait(0.03):
@@ -142,6 +145,7 @@ class Driver:
         if not workers:
             return False
         os.kill(dice.choice(workers), signal.SIGKILL)
+        toll("worker")
         return True
 
     def check_alive(self) -> None:
@@ -230,6 +234,8 @@ def running(broker: KafkaBroker, folder: Path, topics: list[Topics]) -> Iterator
         yield driver
     finally:
         driver.end()
+        for own in topics:
+            own.writing.abandon()
 
 
 def kill_again_and_again(
@@ -247,8 +253,10 @@ def kill_again_and_again(
                 time.sleep(0.1)
         elif kind == "driver":
             driver.kill()
+            toll("driver")
         else:
             broker.kill()
+            toll("broker")
             time.sleep(dice.uniform(0, 1))
             broker.start()
 
@@ -265,7 +273,7 @@ def expected(documents: list[ef.At]) -> list[list[bytes]]:
 
 
 @pytest.mark.early
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_the_output_topics_never_show_who_was_killed(
     own_broker: KafkaBroker, tmp_path: Path
 ) -> None:

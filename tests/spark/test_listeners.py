@@ -13,8 +13,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 import emberflow as ef
 from emberflow import fronts, sinks
-
-SECONDS = 60
+from tests.effort import SECONDS
 
 
 class OfPySpark(StreamingQueryListener):

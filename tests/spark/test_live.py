@@ -16,8 +16,7 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.fronts import Element
 from emberflow.runners.live.driver.cluster import ClusterError
-
-SECONDS = 60
+from tests.effort import SECONDS
 
 
 def live(

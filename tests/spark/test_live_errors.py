@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.cli import app
+from tests.effort import SECONDS
 from tests.strategies import random_flow
-
-SECONDS = 60
 
 
 def live(
@@ -239,7 +238,7 @@ def test_the_command_line_diverts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         *("--front", "numbers=files:in/?until_end=true", "--sink", "out=files:out/"),
         *("--on-error", "divert", "--sink", "errors=files:bad/"),
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     assert sinks.read_files(tmp_path / "out") == [20, 15]
     inverse, oops = sinks.read_files(tmp_path / "bad")

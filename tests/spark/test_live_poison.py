@@ -18,8 +18,7 @@ from emberflow import fronts, sinks
 from emberflow.runners.diversion import refusing
 from tests.adapters.postgres_server import PostgresServer, running_server
 from tests.adapters.sinks_under_test import rows
-
-SECONDS = 60
+from tests.effort import SECONDS
 
 
 def nested(levels: int) -> Any:

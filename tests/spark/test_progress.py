@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.fronts import Element
+from tests.effort import SECONDS
 
-SECONDS = 60
 STORING_SECONDS = 0.3
 
 

@@ -13,8 +13,7 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.runners.live.driver import coordinator
 from emberflow.runners.live.driver.coordinator import WorkersMissingError
-
-SECONDS = 60
+from tests.effort import SECONDS
 
 
 class Waiting:

@@ -9,13 +9,12 @@ import pytest
 
 import emberflow as ef
 from emberflow.testing import Crash, Pause, Raise, Recorder, Repeat, Script
+from tests.effort import SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from emberflow.runners.live.query import LiveQuery
-
-SECONDS = 120
 
 
 def word_count() -> ef.Flow:
