@@ -11,8 +11,8 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # each of the hundreds of processes of a test run would compile all modules again.
 unexport SPARK_HOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-# Most JVMs of the tests end before it pays to compile what they run twice.
-BRIEF_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# For what starts many JVMs.
+ON_JAVA := scripts/ensure-java scripts/brief-jvms
 
 # Four processes, for two cores: three have a Spark session each, the fourth has all else; see
 # tests/conftest.py. Tests that wait do not idle a core.
@@ -34,8 +34,7 @@ demo: setup ## run the demonstration
 test: setup ## run all tests (PYTEST_ARGS=... for some of them)
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
-	SPARK_SUBMIT_OPTS="$(BRIEF_JVM)" SPARK_DAEMON_JAVA_OPTS="$(BRIEF_JVM)" \
-		scripts/ensure-java $(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(STAMP) ## check style and types
 	$(BIN)/ruff check .
@@ -52,8 +51,7 @@ native: setup ## the compiled loops at length: leaks, AddressSanitizer, every Py
 soak: setup ## all tests with all their seeds, then many more seeds and kills: make soak SEEDS=100000 CONTRACT=10 FAULTS=10
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
-	EMBERFLOW_SOAK=1 SPARK_SUBMIT_OPTS="$(BRIEF_JVM)" SPARK_DAEMON_JAVA_OPTS="$(BRIEF_JVM)" \
-		scripts/ensure-java $(BIN)/python -m pytest $(PYTEST_ARGS)
+	EMBERFLOW_SOAK=1 $(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 	for drawn in "" --transactions --queries --histories; do \
 	  for crashes in "" --crashes; do \
 	    $(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $$drawn $$crashes || exit 1; \
@@ -61,10 +59,10 @@ soak: setup ## all tests with all their seeds, then many more seeds and kills: m
 	done
 	$(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) --batch
 	for round in $$(seq 1 $(or $(CONTRACT),3)); do \
-	  EMBERFLOW_CONTRACT_ROUND=$$round scripts/ensure-java $(BIN)/python -m pytest -q tests/contract || exit 1; \
+	  EMBERFLOW_CONTRACT_ROUND=$$round $(ON_JAVA) $(BIN)/python -m pytest -q tests/contract || exit 1; \
 	done
 	for round in $$(seq 1 $(or $(FAULTS),3)); do \
-	  EMBERFLOW_FAULTS_ROUND=$$round scripts/ensure-java $(BIN)/python -m pytest -q tests/faults tests/spark/test_kafka_killed.py || exit 1; \
+	  EMBERFLOW_FAULTS_ROUND=$$round $(ON_JAVA) $(BIN)/python -m pytest -q tests/faults tests/spark/test_kafka_killed.py || exit 1; \
 	done
 
 bench: setup ## run the benchmarks

@@ -262,8 +262,10 @@ if __name__ == "__main__":
     os.environ["SPARK_HOME"] = str(SPARK_HOME)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # These JVMs only start Python, so they need no optimizing compiler.
-    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    # These JVMs only start Python, so they need no optimizing compiler. Executors take no others.
+    os.environ["JDK_JAVA_OPTIONS"] = os.environ.get(
+        "SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    )
     scenario = {"local-cluster": local_cluster, "standalone": standalone, "connect": connect}
     found = scenario[sys.argv[1]](Path(sys.argv[2]))
     sys.stdout.write(f"\n{json.dumps(found)}\n")
