@@ -17,7 +17,7 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.questions import Question, Scan
 from emberflow.runners.simulation import CrashSimulation, Faults, Options, Simulation
 from emberflow.runners.simulation.queries import SimulatedRead
-from tests.effort import tried
+from tests.effort import affordable, tried
 from tests.simulation.cases import WrongError, always_trimming
 from tests.simulation.hunt import caught
 from tests.simulation.queried import expected_answer, judged_with_queries
@@ -36,7 +36,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_an_answer_is_the_state_of_the_reference_at_its_time(first: int) -> None:
-    for seed in range(first, first + CHUNK):
+    for seed in affordable(range(first, first + CHUNK)):
         judged_with_queries(seed)
 
 
@@ -49,7 +49,7 @@ def test_crashes_change_no_answer(first: int) -> None:
 def test_the_queries_are_worth_it() -> None:
     """The queries use all options, and their moments are spread from beginning to end."""
     moments, refused, total = set(), 0, 0
-    for seed in range(40):
+    for seed in affordable(range(40)):
         for each in judged_with_queries(seed, crashes=seed % 3).answered:
             total += 1
             if each is not None and each.refused is not None:

@@ -16,7 +16,7 @@ import emberflow as ef
 from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.worker import regions as cycles_module
 from emberflow.graph import transactions as transactional_module
-from tests.effort import tried
+from tests.effort import affordable, tried
 from tests.simulation.cases import WrongError
 from tests.simulation.hunt import caught
 from tests.simulation.transaction_mutations import BREAKS, CRASH_BREAKS, Break
@@ -35,7 +35,7 @@ CASES_OF_A_BREAK = 60
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_the_result_is_that_of_one_transaction_at_a_time(first: int) -> None:
-    for seed in range(first, first + CHUNK):
+    for seed in affordable(range(first, first + CHUNK)):
         judged_with_states(TransactionCase.of(seed))
 
 
@@ -62,7 +62,7 @@ def test_however_little_they_may_speculate(
 def test_the_cases_are_worth_it() -> None:
     """Many transactions fail, many are replayed, some are decided alone and some together."""
     rejected = transactions = replays = alone = together = 0
-    for seed in range(30):
+    for seed in affordable(range(30)):
         case = TransactionCase.of(seed)
         result = judged_with_states(case)
         rejected += sum(len(out) for name, out in result.outputs.items() if "rejected" in name)
