@@ -12,9 +12,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import emberflow as ef
 from emberflow import fronts, sinks
+from emberflow.runners.live.query import LiveQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def word_flow() -> ef.Flow:
@@ -29,6 +34,22 @@ def lines_front() -> fronts.Structured:
     return fronts.Structured("value")
 
 
+def started(spark: SparkSession, name: str, folder: Path) -> LiveQuery:
+    """The query on two workers, from its checkpoint if there is one."""
+    return (
+        word_flow()
+        .live(spark)
+        .read(lines=lines_front())
+        .write(counts=sinks.Structured("word string, n long"))
+        .queryName(name)
+        .option("workers", 2)
+        .option("checkpointLocation", folder / "live")
+        .option("checkpointInterval", 500)
+        .option("keepFrontLogs", True)  # the test wants to know what went in, and when
+        .start()
+    )
+
+
 def main(name: str, folder: Path) -> None:
     from pyspark.sql import SparkSession
 
@@ -41,18 +62,7 @@ def main(name: str, folder: Path) -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    query = (
-        word_flow()
-        .live(spark)
-        .read(lines=lines_front())
-        .write(counts=sinks.Structured("word string, n long"))
-        .queryName(name)
-        .option("workers", 2)
-        .option("checkpointLocation", folder / "live")
-        .option("checkpointInterval", 500)
-        .option("keepFrontLogs", True)  # the test wants to know what went in, and when
-        .start()
-    )
+    query = started(spark, name, folder)
     told = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
     known: list[int] = []

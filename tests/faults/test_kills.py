@@ -2,8 +2,8 @@
 
 Python workers and the sink's database server are killed; and a worker that is only stopped, is given
 up, and comes back to find itself fenced. In `make soak` the driver and the JVMs of executors are killed
-too. On every run they are killed where they are needed anyway: drivers in `test_structured` and
-`test_kafka_killed`, an executor in `test_clusters`.
+too. On every run they are killed where they are needed anyway: a driver in `test_kafka_killed`, an
+executor in `test_clusters`.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class Program:
 
 
 @pytest.mark.early
-@pytest.mark.skipif(not SOAK, reason="`make soak` has it; every run kills drivers of other tests")
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it; every run kills a driver between topics")
 def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path) -> None:
     """Only the driver's own process: its JVM and workers have to notice by themselves."""
     dice = Random(f"driver {FAULTS_ROUND}")

@@ -1,9 +1,10 @@
-"""Files through Structured Streaming into a flow and out to Parquet, with all processes killed.
+"""Files through Structured Streaming into a flow and out to Parquet, with processes killed.
 
-The live query has a driver of its own. The test kills its worker, then its driver with all its
-processes; it stops both streaming queries in the middle of a batch and restarts them from their
-checkpoints. The Parquet files must hold what the reference runner gives for the lines at the times
-in the front's log; and the lines must be those of the files, each once.
+On every run a worker of the live query is killed. In `make soak` the live query has a driver of its
+own, which is killed too, with all its processes. Either test stops both streaming queries in the middle
+of a batch and restarts them from their checkpoints. The Parquet files must hold what the reference
+runner gives for the lines at the times in the front's log; and the lines must be those of the files,
+each once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pytest
 import emberflow as ef
 from emberflow.checkpoint.logs.front_log import read_log
 from tests.effort import SOAK
-from tests.faults.structured_program import lines_front, word_flow
+from tests.faults.structured_program import lines_front, started, word_flow
 from tests.faults.toll import toll
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.timeout(1_800)
 ROOT = Path(__file__).parents[2]
 #: Long enough for a busy machine; Spark itself gives a Python process 10.
 SECONDS = 600
-FILES = 12 if SOAK else 6
+FILES = 12
 COLUMNS = "word string, n long, _time long, _path binary"
 
 
@@ -149,6 +150,19 @@ class Streams:
             time.sleep(0.05)
         self._pause = 0.5
 
+    def until_stored(self, count: int) -> None:
+        """Wait for all output. A look at it is a job of Spark: one for each batch that came."""
+        seen = 0
+
+        def all_is_there() -> bool:
+            nonlocal seen
+            if (batches := batches_out(self._folder)) == seen:
+                return False
+            seen = batches
+            return len(read_back(self._spark, self._folder)) >= count
+
+        self.until(all_is_there, "all output")
+
     def stop(self) -> None:
         self.writing.stop()
         self.reading.stop()
@@ -194,9 +208,52 @@ def taken_in(folder: Path) -> list[ef.At]:
     return [ef.At(at, payloads[position]) for position, at in log]
 
 
+def lines_of(files: int) -> list[list[str]]:
+    return [[f"file{number} line{row} every" for row in range(5)] for number in range(files)]
+
+
+def words_in(lines: list[list[str]]) -> int:
+    return sum(len(line.split()) for own in lines for line in own)
+
+
+def check(spark: SparkSession, folder: Path, lines: list[list[str]]) -> None:
+    elements = taken_in(folder)
+    assert [element.payload for element in elements] == [line for own in lines for line in own]
+    assert read_back(spark, folder) == ef.run(word_flow(), lines=elements)["counts"]
+
+
+def test_a_worker_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    name = f"words {uuid.uuid4()}"
+    lines = lines_of(2)
+    (tmp_path / "in").mkdir()
+    add_files(tmp_path, lines, range(1))
+    query = started(spark, name, tmp_path)
+    streams: Streams | None = None
+    try:
+        streams = Streams(spark, name, tmp_path)
+        streams.until(lambda: batches_in(tmp_path) == 1, "the first batch")
+        streams.until(lambda: len((query.lastProgress or {}).get("pids", [])) == 2, "workers")
+        assert query.lastProgress is not None
+        os.kill(query.lastProgress["pids"][0], signal.SIGKILL)
+        toll("worker")
+        add_files(tmp_path, lines, range(1, 2))
+        streams.restart_writing()
+        streams.until(lambda: batches_out(tmp_path) >= 1, "output")
+        streams.restart_reading()
+        streams.until(lambda: batches_in(tmp_path) == 2, "a batch of the next life")
+        streams.until_stored(words_in(lines))
+        assert query.recoveries
+    finally:
+        if streams is not None:
+            streams.stop()
+        query.stop()
+    check(spark, tmp_path, lines)
+
+
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it; every run kills a worker between streams")
 def test_everybody_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     name = f"words {uuid.uuid4()}"
-    lines = [[f"file{number} line{row} every" for row in range(5)] for number in range(FILES)]
+    lines = lines_of(FILES)
     (tmp_path / "in").mkdir()
     third = FILES // 3
     add_files(tmp_path, lines, range(third))
@@ -221,8 +278,7 @@ def test_everybody_is_killed(spark: SparkSession, tmp_path: Path) -> None:
         drivers[1].running()
         streams.until(lambda: batches_in(tmp_path) == FILES, "all batches")
         streams.restart_reading()
-        expected = 3 * sum(map(len, lines))
-        streams.until(lambda: len(read_back(spark, tmp_path)) >= expected, "all output")
+        streams.until_stored(words_in(lines))
         streams.restart_writing()
         streams.writing.processAllAvailable()
         streams.reading.processAllAvailable()
@@ -234,6 +290,4 @@ def test_everybody_is_killed(spark: SparkSession, tmp_path: Path) -> None:
             streams.stop()
         for driver in drivers:
             driver.kill()
-    elements = taken_in(tmp_path)
-    assert [element.payload for element in elements] == [line for own in lines for line in own]
-    assert read_back(spark, tmp_path) == ef.run(word_flow(), lines=elements)["counts"]
+    check(spark, tmp_path, lines)
