@@ -38,6 +38,9 @@ def words(doc):
     return doc["text"].split()
 """
 
+#: What a run of the flow needs at least.
+READY = ["--front", "docs=files:in", "--sink", "counts=console"]
+
 DOCS = [{"at": 10 * n, "text": f"the dog {n % 3} and the cat {n % 5}"} for n in range(40)]
 
 
@@ -78,14 +81,19 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.early
-def test_files_to_files_until_ctrl_c(folder: Path) -> None:
+def test_files_to_files_until_ctrl_c_with_errors_diverted(folder: Path) -> None:
     want = expected()
     out = folder / "out"
+    with (folder / "in" / "1.jsonl").open("a") as lines:
+        lines.write('{"at": 1000, "title": "no text"}\n{oops\n')
+        # The last document may stay open until the drain: its front could still emit at its time.
+        lines.write('{"at": 1001, "text": ""}\n')
     process = subprocess.Popen(
         command(
             "wordy:flow",
             *("--front", "docs=files:in/?time=at"),
             *("--sink", "counts=files:out/"),
+            *("--on-error", "divert", "--sink", "errors=files:bad/"),
             *("--workers", "2", "--name", "counting", "--log", "spark.log"),
         ),
         cwd=folder,
@@ -95,8 +103,7 @@ def test_files_to_files_until_ctrl_c(folder: Path) -> None:
         encoding="utf-8",
     )
     try:
-        # The last document may stay open until the drain: its front could still emit at its time.
-        wait_until(lambda: process.poll() is not None or _stored(out) >= len(want) - 7)
+        wait_until(lambda: process.poll() is not None or _stored(out) >= len(want))
         process.send_signal(signal.SIGINT)
         printed, told = process.communicate(timeout=SECONDS)
     finally:
@@ -104,12 +111,17 @@ def test_files_to_files_until_ctrl_c(folder: Path) -> None:
     assert process.returncode == 0, told
     assert printed == ""
     assert read_files(out) == want
+    without_text, oops = read_files(folder / "bad")
+    assert without_text["payload"] == {"at": 1000, "title": "no text"}
+    assert "raised KeyError" in without_text["problem"]
+    assert oops["payload"] == "{oops"
+    assert "1.jsonl, line 42, is not JSON" in oops["problem"]
     assert "Draining. Ctrl-C again ends at once." in told
     assert "Drained and ended." in told
     assert told.splitlines()[0] == "Starting Spark for counting on local[2], 2 workers ..."
     figures = " ".join(told.split("Drained and ended.")[1].split())
-    assert f"elements {len(DOCS)} " in figures
-    assert f"outputs {len(want)} " in figures
+    assert f"elements {len(DOCS) + 2} " in figures
+    assert f"outputs {len(want) + 2} " in figures  # with those of the sink of errors
     assert "latency p50" in figures
     assert "replay ratio" in figures
     assert "worker 1" in figures
@@ -165,6 +177,9 @@ def test_a_function_that_raises_ends_the_command(folder: Path) -> None:
         (["--front", "docs=files:none", "--sink", "counts=console"], "is not a folder"),
         (["--front", "docs=files:in", "--sink", "counts=console", "--option", "x"], "KEY=VALUE"),
         (["--front", "docs=files:in", "--sink", "counts=console", "--option", "x=1"], "option 'x'"),
+        ([*READY, "--on-error", "divert"], "no sink for them. Add --sink errors=..."),
+        ([*READY, "--sink", "errors=console"], "Add --on-error divert, or leave out"),
+        ([*READY, "--on-error", "ignore"], "takes 'fail' or 'divert', got 'ignore'"),
     ],
 )
 def test_what_is_wrong_is_said_before_spark_starts(
