@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: Seeds of random flows that run together. A round of a soak has twelve of its own.
 FIRST = 12 * CONTRACT_ROUND
-TOGETHER = [range(FIRST, FIRST + 6), range(FIRST + 6, FIRST + 12)][: 2 if SOAK else 1]
+TOGETHER = [range(FIRST, FIRST + 6), range(FIRST + 6, FIRST + 12)] if SOAK else [range(3)]
 
 
 @dataclass(frozen=True)

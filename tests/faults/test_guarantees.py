@@ -14,6 +14,7 @@ import emberflow as ef
 from emberflow import fronts, guarantees, sinks
 from emberflow.checkpoint.logs.front_log import read_log
 from emberflow.commands.audit import audit
+from tests.effort import SOAK
 from tests.faults.test_kills import SECONDS, held_back, kill_workers
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 KILLS = 2
-NUMBERS = list(range(300))
-RATE = 100
+NUMBERS = list(range(300 if SOAK else 120))
+RATE = len(NUMBERS) / 3
 
 
 def parted() -> ef.Flow:
