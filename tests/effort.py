@@ -43,6 +43,7 @@ EFFORTS = {
     "simulated snapshots by markers": Effort(100, 600),
     "cases of mutations, unbroken": Effort(10, 30),
     "cases of mutations of recovery, unbroken": Effort(3, 10),
+    "runs that go on from a cut": Effort(60, 150),
     "simulated queries of state": Effort(50, 200),
     "simulated queries of state with crashes": Effort(25, 100),
     "simulated transactions": Effort(25, 100),
