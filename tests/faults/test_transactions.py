@@ -35,8 +35,8 @@ pytestmark = pytest.mark.timeout(600)
 def test_a_history_under_kills_is_serializable(spark: SparkSession, tmp_path: Path) -> None:
     """Complete, too: each transaction is told once, as committed with all that it did, or rejected."""
     dice = Random(f"history {FAULTS_ROUND}")
-    keys, more_keys, kills = 20, 2, 3
-    count = 900 if SOAK else 450
+    keys, more_keys = 20, 2
+    kills, count = (3, 900) if SOAK else (2, 300)
     elements = drawn_work(dice, count=count, keys=keys, more_keys=more_keys, looks=10)
     flow = appending_flow(keys, more_keys)
     query = (

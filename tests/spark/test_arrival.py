@@ -113,8 +113,13 @@ def go_round(numbers: Any) -> None:
     turned.key_by(lambda pair: pair[1] % 7).count().map(list).sink("counts")
 
 
-@pytest.mark.parametrize("flow_of", [count_twice, go_round])
-@pytest.mark.parametrize("snapshots", ["markers", "stop"])
+#: Each flow and each kind of snapshot once; `make soak` has all pairs.
+KILLED = [("markers", go_round), ("stop", count_twice)]
+if SOAK:
+    KILLED += [("markers", count_twice), ("stop", go_round)]
+
+
+@pytest.mark.parametrize(("snapshots", "flow_of"), KILLED)
 def test_a_worker_that_is_killed_costs_nothing_and_repeats_nothing(
     spark: SparkSession, tmp_path: Path, flow_of: Any, snapshots: str
 ) -> None:

@@ -26,7 +26,7 @@ from tests.contract.runners import in_order
 from tests.effort import SECONDS, SOAK
 from tests.faults.flows import documents, index_flow
 from tests.faults.test_kills import check_files
-from tests.spark.test_batch import EXAMPLES, examples, frame
+from tests.spark.test_batch import EXAMPLES, SOME_EXAMPLES, examples, frame
 from tests.strategies import random_flows_together
 
 
@@ -89,11 +89,7 @@ def test_random_flows_handed_over(spark: SparkSession, tmp_path: Path) -> None:
     assert 0 < before < count_of(held(flow, written))
 
 
-#: One with windows, one with joins and one with transactions; `make soak` has all.
-EXAMPLES_HANDED_OVER = sorted(examples() if SOAK else {"moving_average", "orders", "seats"})
-
-
-@pytest.mark.parametrize("name", EXAMPLES_HANDED_OVER)
+@pytest.mark.parametrize("name", SOME_EXAMPLES)
 def test_the_examples_handed_over(
     spark: SparkSession, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

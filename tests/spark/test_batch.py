@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 import emberflow as ef
 from emberflow.rows.inputs import Rows
 from tests.batch.test_transactions import kinds, random_case
+from tests.effort import SOAK
 from tests.test_examples import EXAMPLES, example
 
 
@@ -121,8 +122,12 @@ def transactional_examples() -> dict[
     }
 
 
-# With columns, as users have them. tests/contract runs 1, 3 and 8 partitions.
-@pytest.mark.parametrize("name", sorted(examples()))
+#: One with windows, one with joins and one with transactions; `make soak` has all.
+SOME_EXAMPLES = sorted(examples() if SOAK else {"moving_average", "orders", "seats"})
+
+
+# With columns, as users have them. tests/contract runs all examples in 1, 3 and 8 partitions.
+@pytest.mark.parametrize("name", SOME_EXAMPLES)
 def test_the_examples_in_batch_equal_the_reference(
     spark: SparkSession, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
