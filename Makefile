@@ -77,6 +77,7 @@ bench-live: setup ## only live queries, against Spark's own and Bytewax (ONLY=th
 	@scripts/ensure-java $(BIN)/python bench/run.py live $(addprefix --only ,$(ONLY))
 
 bench-disorder: setup ## only disorder: partitions, late elements, contention (ONLY=partitions for a part)
+	@scripts/ensure-kafka
 	@scripts/ensure-java $(BIN)/python bench/run.py disorder $(addprefix --only ,$(ONLY))
 
 bench-batch: setup ## only batch on Spark, against PySpark written by hand (EMBERFLOW_DATA=folder)

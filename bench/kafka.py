@@ -137,7 +137,15 @@ def written(broker: KafkaBroker, records: int) -> str:
     return topic
 
 
-def live_rate(spark: SparkSession, broker: KafkaBroker, source: str, records: int) -> float:
+def live_rate(
+    spark: SparkSession,
+    broker: KafkaBroker,
+    source: str,
+    records: int,
+    *,
+    unit: str = "ms",
+) -> float:
+    """Records a second, from the first in the output topic to the last, by their timestamps."""
     target = broker.topic()
     with tempfile.TemporaryDirectory() as checkpoint:
         query = (
@@ -145,7 +153,7 @@ def live_rate(spark: SparkSession, broker: KafkaBroker, source: str, records: in
             .live(spark)
             .read(
                 words=ef.fronts.Kafka(
-                    broker.servers, source, value="text", idle_ms=None, until_end=True
+                    broker.servers, source, value="text", unit=unit, idle_ms=None, until_end=True
                 )
             )
             .write(counts=ef.sinks.Kafka(broker.servers, target))

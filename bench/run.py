@@ -32,7 +32,7 @@ PARTS = {
         "crowds",
         "stages",
     ),
-    DISORDER: ("lateness", "hot_key", "partitions", "latency", "ledger"),
+    DISORDER: ("lateness", "hot_key", "partitions", "kafka", "lag", "latency", "ledger"),
 }
 
 
