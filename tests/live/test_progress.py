@@ -77,7 +77,9 @@ def test_percentiles_count_elements_and_not_samples() -> None:
 def news(worker: int, **changed: Any) -> WorkerNews:
     plain = WorkerNews(
         worker=worker,
-        statistics=Statistics(elements=10, released=20, arrived=30, items=40, buckets=2),
+        statistics=Statistics(
+            elements=10, released=20, arrived=30, items=40, buckets=2, waited=0.04, buffered=0.2
+        ),
         waiting=1,
         unstored=2,
         halted=False,
@@ -110,6 +112,7 @@ def test_a_progress_sums_up_what_workers_told_and_counts_from_the_one_before() -
     assert (first["keys"], first.bucketItems, first.heldAtBarriers) == (4, 8, 6)
     assert (first.waiting, first.unstored, first.minimalTimeLagMs) == (2, 4, 7.0)
     assert (first.minimalTime, first.replayRatio, first.loadPerWorker) == ((9, 0), 1.5, [40, 40])
+    assert first.waitedMs == {"buffers": 10.0, "barriers": 2.0}
     assert first.cpuPerWorker == [0.0, 0.0]
     assert first.inputRowsPerSecond == 2 * first.processedRowsPerSecond > 0
     second = look(gauge, news(1, cpu_seconds=1.5, bucket_items=None), news(0))

@@ -22,7 +22,8 @@ from emberflow.values.item import FlatItem, Place
 class Statistics:
     """What a worker has done: plain counters, always on.
 
-    ``waited`` is the time that items spent at barriers, all together, in the unit of the runner.
+    ``waited`` is the time that items spent at barriers, and ``buffered`` the time that they spent at
+    patient nodes; all items together, in the unit of the runner.
     """
 
     items: int = 0
@@ -34,6 +35,7 @@ class Statistics:
     arrived: int = 0
     released: int = 0
     waited: float = 0.0
+    buffered: float = 0.0
     buckets: int = 0
     bucket_items: int = 0
     bucket_largest: int = 0
@@ -76,6 +78,9 @@ class EngineWorker(Protocol):
 
     def tidy(self, *, is_waited_for: bool = False) -> None:
         """Drop what the last progress made obsolete, when nobody waits for the worker."""
+
+    def pass_time(self, elapsed: float) -> None:
+        """Add up how long items wait: so much time has passed since the last call."""
 
     def begin_cut(self, moment: Moment, since: Moment) -> Capture:
         """Begin to capture the state at ``moment``, or only what changed from ``since`` on."""

@@ -80,6 +80,7 @@ class MarkerWorker:
         #: The minimal time that was heard last.
         self.minimal: Moment = BEFORE_ALL
         self._elements = 0
+        self._waited = 0.0
         self._items_of = dict.fromkeys(layout.nodes, 0)
         self._outputs = EpochOutputs(layout, delivered or {}, holds=holds_output)
         self._outputs.check_restored(restored)
@@ -311,6 +312,10 @@ class MarkerWorker:
     def held_items(self) -> int:
         return self._outputs.held_items
 
+    def pass_time(self, elapsed: float) -> None:
+        """Count the time that output has waited for its commit since the last call (Little's law)."""
+        self._waited += elapsed * self.held_items
+
     def statistics(self, *, sizes_too: bool = True) -> Statistics:
         """Counters of all machines, as of now."""
         machines = self.machines.stateful.values()
@@ -324,6 +329,7 @@ class MarkerWorker:
             items_sent=self._outbox.items_sent,
             arrived=released,  # nothing is replayed: for each one released, one has come
             released=released,
+            waited=self._waited,
             buckets=self.keys,
             bucket_items=sum(sizes),
             bucket_largest=max(sizes, default=0),

@@ -105,6 +105,9 @@ class Judges(NamedTuple):
     window: Callable[[], WindowJudge] = AdaptiveWindow
 
 
+DEFAULT_JUDGES = Judges()
+
+
 class Stop:
     """A stateful node on one worker: where items may wait."""
 
@@ -164,6 +167,8 @@ class Patience:
             if not is_alone
         }
         self._progress = Progress(BEFORE_ALL, ())
+        #: The time that items were held, all together.
+        self.buffered = 0.0
 
     def run(self, node: int, items: list[FlatItem]) -> None:
         """Run a node on items that came for it, now or later."""
@@ -239,6 +244,10 @@ class Patience:
             for stop in stops
             if stop.frame is not None
         ]
+
+    def pass_time(self, elapsed: float) -> None:
+        """Count the time that what is held has waited since the last call (Little's law)."""
+        self.buffered += elapsed * self.held_items
 
     @property
     def held_items(self) -> int:

@@ -35,7 +35,7 @@ from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Frame, Moment
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.queries.worker import StateReader
 from emberflow.engine.speculation.budget import Budget
-from emberflow.engine.speculation.patience import Judges, Patience
+from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges, Patience
 from emberflow.engine.speculation.turns import turns_of
 from emberflow.engine.worker.barriers import Barriers
 from emberflow.engine.worker.dataflow import Dataflow
@@ -64,7 +64,7 @@ class Worker:
         incarnation: int = 0,
         delivered: dict[tuple[str, int], Moment] | None = None,
         shares: Shares | None = None,
-        judges: Judges | None = None,
+        judges: Judges = DEFAULT_JUDGES,
     ) -> None:
         self.layout = layout
         self.index = index
@@ -113,7 +113,7 @@ class Worker:
             self._outbox.hold_frame,
             self._outbox.finish,
             self._dataflow.items_of,
-            judges or Judges(),
+            judges,
             is_alone=workers == 1,
         )
 
@@ -187,8 +187,9 @@ class Worker:
         self.retention.tidy(is_waited_for=is_waited_for)
 
     def pass_time(self, elapsed: float) -> None:
-        """Add up how long items wait at barriers: so much time has passed since the last call."""
+        """Add up how long items wait: so much time has passed since the last call."""
         self._barriers.pass_time(elapsed)
+        self._patience.pass_time(elapsed)
 
     def trim(self, most: int | None = None) -> None:
         """Trim now, whether or not it is due: every bucket, or so many of each machine at most."""
@@ -285,6 +286,7 @@ class Worker:
             arrived=sum(barrier.arrived for barrier in barriers),
             released=sum(barrier.released for barrier in barriers),
             waited=sum(barrier.waited for barrier in barriers),
+            buffered=self._patience.buffered,
             buckets=self.keys,
             bucket_items=sum(sizes),
             bucket_largest=max(sizes, default=0),

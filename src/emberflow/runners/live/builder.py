@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from emberflow.dsl.flow import Flow
+from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
 from emberflow.errors import InputError
 from emberflow.fronts.protocol import Front, FrontContract, front_contract
 from emberflow.graph.nodes import Graph
@@ -40,6 +41,7 @@ class LiveBuilder:
         self._options: dict[str, Any] = {key: default for key, (default, _) in _OPTIONS.items()}
         self._name: str | None = None
         self._listeners: list[object] = []
+        self._judges = DEFAULT_JUDGES
 
     def read(self, **fronts: Front) -> LiveBuilder:
         """The source of each front of the flow."""
@@ -94,6 +96,12 @@ class LiveBuilder:
         """Add a listener for the events of the query: a `LiveQueryListener`, or PySpark's."""
         check_listener(listener)
         self._listeners.append(listener)
+        return self
+
+    def _judged_by(self, judges: Judges) -> LiveBuilder:
+        """For experiments: let others than the engine decide how far workers compute ahead. No output
+        depends on it."""
+        self._judges = judges
         return self
 
     def _bridge_place(self, place: CoordinatorAddress) -> CoordinatorAddress:
@@ -168,6 +176,7 @@ class LiveBuilder:
             bridge_place=self._bridge_place(place),
             bridge_token=self._options["bridgeToken"],
             history=self._options["historyKept"],
+            judges=self._judges,
         )
         http = None
         if self._options["httpPort"] is not None:

@@ -39,6 +39,7 @@ from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.files import is_unwritable
 from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
 from emberflow.errors import EmberflowError, InputError, OnError
 from emberflow.fronts.protocol import Front, FrontGrewError, front_contract
 from emberflow.graph.nodes import Graph
@@ -116,6 +117,8 @@ class Settings(NamedTuple):
     bridge_token: str | None = None
     #: How far reads of state may look back, in the time of the elements.
     history: int = 0
+    #: Who decides how far workers compute ahead.
+    judges: Judges = DEFAULT_JUDGES
 
 
 class Supervision:
@@ -271,6 +274,7 @@ class Supervision:
             restored=life.restored,
             ordering=settings.ordering,
             snapshots=settings.snapshots,
+            judges=settings.judges,
         )
         return plan, coordinator
 

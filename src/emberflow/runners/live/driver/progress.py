@@ -23,13 +23,14 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL
 
 if TYPE_CHECKING:
+    from emberflow.engine.interface import Statistics
     from emberflow.runners.live.driver.coordinator import Coordinator
     from emberflow.runners.live.wire.plan import WorkerNews
 
@@ -146,6 +147,7 @@ class Gauge:
             cpuPerWorker=[round(self._cpu_since(own) / seconds, 3) for own in news],
             keys=sum(worker.buckets for worker in statistics),
             bucketItems=None if None in bucket_items else sum(filter(None, bucket_items)),
+            waitedMs=_waited_ms(statistics),
             heldAtBarriers=sum(own.held for own in news),
             waiting=sum(own.waiting for own in news),
             unstored=sum(own.unstored for own in news),
@@ -158,6 +160,19 @@ class Gauge:
         before = self._cpu_seconds.get(news.worker, news.cpu_seconds)
         self._cpu_seconds[news.worker] = news.cpu_seconds
         return news.cpu_seconds - before
+
+
+def _waited_ms(statistics: Sequence[Statistics]) -> dict[str, float]:
+    """How long an output has waited on the way and at its barrier, on average."""
+    released = sum(worker.released for worker in statistics)
+    seconds = {
+        "buffers": sum(worker.buffered for worker in statistics),
+        "barriers": sum(worker.waited for worker in statistics),
+    }
+    return {
+        where: round(1_000 * waited / released, 3) if released else 0.0
+        for where, waited in seconds.items()
+    }
 
 
 def _cuts(coordinator: Coordinator) -> dict[str, Any] | None:

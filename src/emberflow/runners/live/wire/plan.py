@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from emberflow.checkpoint.cuts.manifest import Manifest
+from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
 from emberflow.engine.worker.routing import front_host
 from emberflow.errors import OnError
 from emberflow.fronts.protocol import Front
@@ -43,6 +44,8 @@ class Plan(NamedTuple):
     restored: Manifest | None = None
     ordering: Ordering = "time"
     snapshots: Snapshots = "markers"
+    #: Who decides how far workers compute ahead.
+    judges: Judges = DEFAULT_JUDGES
 
 
 class WorkerNews(NamedTuple):

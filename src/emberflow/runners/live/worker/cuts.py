@@ -104,6 +104,7 @@ class CutsByTime:
             incarnation=plan.incarnation,
             delivered=delivered,
             shares=plan.shares,
+            judges=plan.judges,
         )
 
     @property

@@ -108,6 +108,7 @@ class WorkerLoop:
         self._done = False
         self._quit = False
         self._news_at = 0.0
+        self._passed_until = 0.0
         self._memory = MemoryWatch()
         #: For the coordinator's watchdog, which looks for frames that were lost.
         self._caught_up = False
@@ -119,6 +120,7 @@ class WorkerLoop:
             self._meet()
             with serving(_SWITCH_SECONDS) as collector:
                 self._restore()
+                self._passed_until = time.monotonic()
                 while not self._quit:
                     if not self._round():
                         self._wait()
@@ -259,6 +261,7 @@ class WorkerLoop:
 
     def _round(self) -> bool:
         """Do what there is to do; return whether there was anything."""
+        self._pass_time()
         frames = self._take_frames()
         effects = [*frames, *self._take_messages()]
         self._do(effects)
@@ -283,6 +286,11 @@ class WorkerLoop:
             or (self._cut_writer is not None and self._cut_writer.is_busy)
             or (self._answering is not None and self._answering.is_busy)
         )
+
+    def _pass_time(self) -> None:
+        now = time.monotonic()
+        self._engine.pass_time(now - self._passed_until)
+        self._passed_until = now
 
     def _is_waited_for(self) -> bool:
         """Whether there is something for the next round already."""
