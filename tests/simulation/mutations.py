@@ -35,7 +35,7 @@ from emberflow.engine.progress.gate import Gate
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.speculation import hold as hold_module
-from emberflow.engine.speculation.patience import Patience
+from emberflow.engine.speculation.patience import Patience, Stop
 from emberflow.engine.worker import dataflow as dataflow_module
 from emberflow.engine.worker import outbox as outbox_module
 from emberflow.engine.worker import routing as routing_module
@@ -719,6 +719,20 @@ def do_not_ack_what_waits(patch: pytest.MonkeyPatch) -> Machines:
 def let_tombstones_overtake_in_a_hold(patch: pytest.MonkeyPatch) -> Machines:
     """Runs do not tell which of two items of one place came first."""
     patch.setattr(hold_module, "_mark_of", lambda item: 0)
+    return {}
+
+
+@mutation(rf"{WENT_BACK}|{MINIMAL_TIME}|{PROGRESS}", cases=changeable)
+def take_back_what_may_be_final(patch: pytest.MonkeyPatch) -> Machines:
+    """The acker may have passed what is above the frontier that a worker has heard last."""
+
+    def judge(self: Patience, stop: Stop, items: list[FlatItem], replays: int) -> None:
+        stop.judge.computed(len(items), replays)
+        early = stop.machine.computed_from(self._frontier(stop.stage))
+        if stop.judge.patient and early:
+            self._take_back(stop, early)
+
+    patch.setattr(Patience, "_judge", judge)
     return {}
 
 

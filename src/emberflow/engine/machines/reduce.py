@@ -60,6 +60,8 @@ ReduceBucket: TypeAlias = list[Version]
 _OUT = (0, 1)
 #: The same between the first image of the pair map and that of the value map.
 _OUT_KEYED = (0, *_OUT, 0)
+#: With more buckets than this, only the touched ones are visited when the node becomes patient.
+_VISITED_MAX = 1 << 17
 
 
 _NO_ACCUMULATOR = object()
@@ -395,6 +397,20 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             net.take_back(place + self._out, mark, key, self._sent(key, accumulator))
         elif accumulator.error is not None:
             failures_back.append((place, mark | 1, accumulator.error))
+
+    def computed_from(self, place: Place) -> list[FlatItem]:
+        visited: Iterable[ReduceBucket] = self.buckets.values()
+        if len(self.buckets) > _VISITED_MAX:
+            # A bucket that is not touched has one version, which is one replay.
+            touched = (*self.touched, *self.touched_earlier)
+            visited = {id(versions): versions for versions in touched}.values()
+        found = [
+            version[:3]
+            for versions in visited
+            if versions[-1][0] >= place
+            for version in versions[bisect_left(versions, (place,)) :]
+        ]
+        return sorted(found, key=_place_of)
 
     def trim_all(self, given: list[ReduceBucket], minimal: Moment) -> None:
         changes = self.changes

@@ -32,6 +32,7 @@ from typing import Generic, NamedTuple, TypeVar
 from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.values.item import FlatItem, Place
 
 B = TypeVar("B")
 
@@ -88,6 +89,13 @@ class Trimmed(Generic[B]):
         #: come, None while many do.
         self._counted = 0
         self._looks_left: int | None = None
+
+    def computed_from(self, place: Place) -> list[FlatItem]:
+        """The items at or above a place, in order, that each item below would make it compute again.
+
+        Here there are none: the number of replays for an item is bounded.
+        """
+        return []
 
     def trim_if_due(self, minimal: Moment, *, is_waited_for: bool = False) -> bool:
         """Trim, if enough items have come and more of them are final than the last time. False if the
