@@ -72,7 +72,8 @@ class Hold:
     def add(self, batch: list[FlatItem]) -> None:
         """Hold a batch, which is sorted by place, stably in the order of arrival."""
         runs = self._runs
-        if self._has_tombstones or any(mark & 1 for mark in map(_mark_of, batch)):
+        marks = set(map(_mark_of, batch))  # they are few, items are many
+        if self._has_tombstones or any(mark & 1 for mark in marks):
             self._has_tombstones = True
             merged = list(chain(*runs, batch))
             merged.sort(key=_place_of)
