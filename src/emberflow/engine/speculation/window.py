@@ -35,11 +35,11 @@ _SIZE_MAX = 1 << 14
 #: With so much room left, elements go in as they come, and are counted by batches.
 _PLENTY = 512
 #: The window is judged when so many elements have passed it, or half of its size.
-_ELEMENTS_MIN = 16
+_ELEMENTS_MIN = 32
 #: Replays for each item that came to the region's states: below the first the window grows, above the
 #: second it shrinks.
-_FEW_REPLAYS = 0.1
-_MANY_REPLAYS = 0.3
+_FEW_REPLAYS = 0.04
+_MANY_REPLAYS = 0.15
 
 
 class WindowJudge(Protocol):
