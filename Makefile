@@ -19,7 +19,7 @@ ON_JAVA := scripts/ensure-java scripts/brief-jvms
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-batch bench-kafka native soak lock clean
+.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder figures bench-batch bench-kafka native soak lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -79,6 +79,9 @@ bench-live: setup ## only live queries, against Spark's own and Bytewax (ONLY=th
 bench-disorder: setup ## only disorder: partitions, late elements, contention (ONLY=partitions for a part)
 	@scripts/ensure-kafka
 	@scripts/ensure-java $(BIN)/python bench/run.py disorder $(addprefix --only ,$(ONLY))
+
+figures: setup ## draw the figures of the determinism paper: optimistic, conservative, adaptive (EMBERFLOW_DATA=folder)
+	@scripts/ensure-java $(BIN)/python bench/run.py speculation $(addprefix --only ,$(ONLY))
 
 bench-batch: setup ## only batch on Spark, against PySpark written by hand (EMBERFLOW_DATA=folder)
 	@scripts/ensure-java $(BIN)/python bench/run.py batch

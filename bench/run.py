@@ -5,6 +5,7 @@ python bench/run.py live --only throughput
 python bench/run.py exactly_once [--only latency] [--quick]
 python bench/run.py transactions [--only bank] [--quick]
 python bench/run.py disorder [--only partitions] [--quick]
+python bench/run.py speculation [--only model] [--quick]
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ BENCHMARKS = ("hashing", "persistent", "engine", "live", "batch")
 EXACTLY_ONCE = "exactly_once"
 TRANSACTIONS = "transactions"
 DISORDER = "disorder"
+SPECULATION = "speculation"
 PARTS = {
     "live": ("latency", "throughput", "overload", "stages"),
     EXACTLY_ONCE: ("latency", "kills", "runtime", "cuts"),
@@ -33,6 +35,7 @@ PARTS = {
         "stages",
     ),
     DISORDER: ("lateness", "hot_key", "partitions", "kafka", "lag", "latency", "ledger"),
+    SPECULATION: ("model", "live"),
 }
 
 

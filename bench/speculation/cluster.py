@@ -1,0 +1,102 @@
+"""Live on local Spark: the index by the number of workers, the rate, and the way to keep the order.
+
+Each worker has a partition of the front. Documents are dealt out to them and get the time of their
+arrival. All workers, the driver and Spark share the cores of one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from live.session import spark_session
+from pyspark.sql import SparkSession
+
+from emberflow import fronts, sinks
+from speculation import HEADS, Figures, documents, plots
+
+WORKERS = (1, 2, 4)
+RATES = (25, 50, 100)
+SECONDS = 4
+_DOCUMENTS_MIN = 80
+
+
+class Documents:
+    """Deals out documents to its partitions at a steady rate."""
+
+    arrival = True
+
+    def __init__(self, given: list[documents.Document], partitions: int, rate: float) -> None:
+        self.partitions = partitions
+        self._given = given
+        self._rate = rate
+
+    def read(self, partition: int, position: Any) -> Iterator[fronts.Element | None]:
+        begin = time.time()
+        for number in range(partition, len(self._given), self.partitions):
+            while (left := begin + number / self._rate - time.time()) > 0:
+                time.sleep(min(left, 0.01))
+                yield None
+            document = self._given[number]
+            yield fronts.Element(number, (number, time.time(), document), None)
+
+
+def measured(
+    spark: SparkSession, given: list[documents.Document], workers: int, rate: float, way: str
+) -> Figures:
+    left = [len(document) for document in given]
+    latencies: dict[int, float] = {}
+
+    def store(bundle: sinks.StoredBundle) -> None:
+        now = time.time()
+        for number, at, _, _, _ in bundle.payloads:
+            left[number] -= 1
+            if not left[number]:
+                latencies[number] = (now - at) * 1_000
+
+    query = (
+        documents.index_flow(workers)
+        .live(spark)
+        .read(documents=Documents(given, workers, rate))
+        .write(changes=sinks.Callback(store))
+        .option("workers", workers)
+        ._judged_by(documents.WAYS[way])
+        .start()
+    )
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    assert not any(left)
+    progress = query.lastProgress
+    assert progress is not None
+    waited = progress["waitedMs"]
+    counted = [latencies[number] for number in range(len(given) // 10, len(given))]
+    return Figures(
+        progress["replayRatio"],
+        *documents.percentiles(counted),
+        waited["buffers"],
+        waited["barriers"],
+    )
+
+
+def main(*, quick: bool) -> None:
+    most = 20 if quick else max(_DOCUMENTS_MIN, SECONDS * max(RATES))
+    kind, given = documents.given(most)
+    rates, workers = ((25,), (1, 2)) if quick else (RATES, WORKERS)
+    found: plots.Found = {}
+    machine = f"live on one machine with {os.cpu_count()} cores"
+    print(f"{machine}; {kind}")
+    print(f"{'workers, documents a second, way':40}{HEADS}")
+    with spark_session() as spark:
+        measured(spark, given[:20], max(workers), 25, "adaptive")  # starts the processes
+        for count in workers:
+            for rate in rates:
+                own = given[: max(_DOCUMENTS_MIN, SECONDS * rate)]
+                for way in documents.WAYS:
+                    figures = found[count, rate, way] = measured(spark, own, count, rate, way)
+                    print(f"  {f'{count}, {rate}, {way}':38}{figures.cells}", flush=True)
+    if not quick:
+        plots.drawn_all("live", found, f"{kind}; {machine}", latency_workers=workers)
