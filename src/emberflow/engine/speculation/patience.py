@@ -17,9 +17,9 @@ frontier of its own. A node that is patient computes what is below the frontier:
 
 **Who decides.** The node itself, all the time, by what it sees: `Adaptive`. An eager node counts what
 it computed and what it had to compute again. A patient one counts what would have come too late: items
-below one that had come before them. A node that becomes patient takes back what it has computed far
-too early, once: otherwise it would compute that again with every batch that comes below. There is
-nothing to configure. Tests and the simulation take other judges; the output must be the same.
+below one that had come before them. A node that becomes patient takes back what it has computed too
+early, once: otherwise it would compute that again with every batch that comes below. There is nothing
+to configure. Tests and the simulation take other judges; the output must be the same.
 """
 
 from __future__ import annotations
@@ -44,9 +44,6 @@ _REPLAYS_OF_ITEMS = 16
 _REPLAYS_MIN = 64
 #: A node becomes eager when fewer than one in so many items came after a later one.
 _LATE_OF_ITEMS = 128
-#: A node that becomes patient takes back what it has computed too early, if that is more than so many
-#: times what has just come: less is soon complete.
-_EARLY_OF_ITEMS = 8
 #: Counts are halved when so many items have been seen: what was long ago counts for less.
 _ITEMS_COUNTED = 8_192
 
@@ -196,7 +193,7 @@ class Patience:
         stop.judge.computed(len(items), replays)
         if stop.judge.patient:
             early = stop.machine.computed_from(min(map(_place_of, items)))
-            if len(early) > _EARLY_OF_ITEMS * len(items):
+            if early:
                 self._take_back(stop, early)
 
     def _take_back(self, stop: Stop, early: list[FlatItem]) -> None:
