@@ -34,7 +34,16 @@ PARTS = {
         "crowds",
         "stages",
     ),
-    DISORDER: ("lateness", "hot_key", "partitions", "kafka", "lag", "latency", "ledger"),
+    DISORDER: (
+        "lateness",
+        "hot_key",
+        "partitions",
+        "event_time",
+        "kafka",
+        "lag",
+        "latency",
+        "ledger",
+    ),
     SPECULATION: ("model", "live"),
 }
 

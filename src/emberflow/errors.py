@@ -15,6 +15,8 @@ OnError: TypeAlias = Literal["fail", "divert"]
 
 #: The sink of what went aside. No flow has it: it is there where ``on_error`` is ``"divert"``.
 ERRORS_SINK = "errors"
+#: The sink that late elements are diverted to.
+LATE_SINK = "late"
 
 
 class EmberflowError(Exception):
@@ -141,6 +143,28 @@ class Diverted(NamedTuple):
     def of(cls, error: StepError) -> Diverted:
         time, front = error.global_time
         return cls(time, front, error.step, error.function, error.problem, error.payload)
+
+
+class Late(NamedTuple):
+    """An element that came too late, as it arrives in the late sink.
+
+    ``time`` is its own, and ``by`` is how far it is below what its partition had promised.
+
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("sums")
+    >>> flow.front("numbers").sink("out")
+    >>> numbers = [ef.At(12, "a"), ef.At(9, "b"), ef.At(3, "c")]
+    >>> outputs = ef.run(flow, numbers=ef.fronts.Iterable(numbers, disorder=5))
+    >>> outputs["out"], outputs["late"]
+    (['b', 'a'], [Late(time=3, front='numbers', partition=0, position=2, by=4, payload='c')])
+    """
+
+    time: int
+    front: str
+    partition: int
+    position: Any
+    by: int
+    payload: Any
 
 
 class ReadError(EmberflowError):

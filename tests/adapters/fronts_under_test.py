@@ -126,10 +126,7 @@ def _kafka(
         broker.produce(topic, lines, timestamp=lambda number: 1_000 + number // 4 * 3 - number % 5)
         times: list[int | None] = [None] * len(lines)
         if options["time"] == "timestamp":
-            last = 0
-            for number in range(len(lines)):
-                last = max(last + 1, 1_000 + number // 4 * 3 - number % 5)
-                times[number] = last
+            times = [1_000 + number // 4 * 3 - number % 5 for number in range(len(lines))]
         front = partial(fronts.Kafka, broker.servers, topic, value="text", **options)
         return nullcontext(Served(front(until_end=True), LINES, times, front()))
 

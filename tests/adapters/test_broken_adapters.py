@@ -91,12 +91,6 @@ class Shuffled(Plain):
             yield element._replace(payload=WORDS[-1 - element.position])
 
 
-class Standing(Plain):
-    def read(self, partition: int, position: Any) -> Iterator[Any]:
-        for element in super().read(partition, position):
-            yield element._replace(time=element.time // 2)
-
-
 class Fractions(Plain):
     def read(self, partition: int, position: Any) -> Iterator[Any]:
         for element in super().read(partition, position):
@@ -192,7 +186,6 @@ BROKEN_FRONTS: list[tuple[str, type[Any], str]] = [
     ("waiting", Blocking, r"read\(0, None\) gave nothing for 0.5 s"),
     ("payloads", Forgetful, "gave 4 elements, expected 5. The first that is missing: 'tinder'"),
     ("payloads", Shuffled, "element 0 of partition 0 has the payload 'tinder', expected 'ash'"),
-    ("times", Standing, "position 1 has the time 0, and the one before it has 0"),
     ("times", Fractions, r"position 0 has the time 0.0. A time is an int"),
     ("times", TimedArrival, "has the time 0, and the front has arrival = True"),
     ("times", Untimed, "has the time None, and the front has arrival = False"),

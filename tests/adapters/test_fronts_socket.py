@@ -49,11 +49,14 @@ def test_json_with_a_time() -> None:
 def test_malformed_json_says_where_and_is_read_past() -> None:
     with line_server(b'{"at": 1}\n{oops\n{"at": 1}\n{"at": 2}\n') as port:
         front = fronts.Socket("127.0.0.1", port, format="jsonl", time="at")
-        one, oops, again, two = (element for element in front.read(0, None) if element)
-    assert [one, two] == [Element(0, {"at": 1}, 1), Element(3, {"at": 2}, 2)]
+        one, oops, *others = (element for element in front.read(0, None) if element)
+    assert [one, *others] == [
+        Element(0, {"at": 1}, 1),
+        Element(2, {"at": 1}, 1),
+        Element(3, {"at": 2}, 2),
+    ]
     assert (oops.position, oops.payload.raw, oops.payload.before_next) == (1, "{oops", True)
     assert re.search(f"127.0.0.1:{port}, line 2 .*is not JSON", oops.payload.problem)
-    assert "line 3 since it began,: the time (field 'at') is 1" in again.payload.problem
 
 
 def test_a_close_within_a_line_is_an_error() -> None:

@@ -282,12 +282,12 @@ def test_times_of_a_column_are_the_order(tmp_path: Path) -> None:
     everything = read(front)
     assert [(element.payload, element.time) for element in everything] == [
         ("ember", 1),
-        ("soot", 2),
+        ("soot", 1),
         ("ash", 3),
         ("coal", 4),
         ("smoke", 5),
-        ("late", 6),
-        ("as late", 7),
+        ("late", 2),
+        ("as late", 2),
         ("tinder", 90),
     ]
     for number, element in enumerate(everything):

@@ -105,7 +105,7 @@ def test_a_pause_lasts_until_a_file_is_there(tmp_path: Path) -> None:
     [
         ([Crash()], r"has a Crash, which strikes once\. Give folder="),
         (["ash", Repeat(2)], r"testing.Repeat\(2\) comes after 1 elements"),
-        ([At(5, "ash"), At(5, "ember")], r"behind an element of time 5"),
+        ([At(5, "ash"), At(4, "ember")], r"behind an element of time 5"),
     ],
 )
 def test_a_script_that_cannot_be_is_refused(steps: list[Any], problem: str) -> None:

@@ -155,6 +155,8 @@ TYPES = {
     "payload": pa.binary(),
     "_time": pa.int64(),
     "_tied": pa.bool_(),
+    "_partition": pa.int64(),
+    "_position": pa.int64(),
     "value": pa.int64(),
 }
 

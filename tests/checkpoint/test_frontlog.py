@@ -188,10 +188,10 @@ def test_reservations(place: Place) -> None:
     log.close()
     following = place.writer(2)
     assert (following.time, following.reservation) == (60, 100)
-    with pytest.raises(CheckpointError, match=r"a time above 99, got \('c', 99\)"):
+    with pytest.raises(CheckpointError, match=r"a time of at least 100, got \('c', 99\)"):
         following.append([("c", 99)])
-    with pytest.raises(CheckpointError, match=r"above 101, got \('d', 101\)"):
-        following.append([("c", 101), ("d", 101)])
+    with pytest.raises(CheckpointError, match=r"at least 101, got \('d', 100\)"):
+        following.append([("c", 101), ("d", 100)])
     with pytest.raises(CheckpointError, match="3 parts"):
         following.append([("c", 101, "payload")])
     following.append([("c", 101)])

@@ -161,6 +161,26 @@ def test_times_from_a_field() -> None:
         audit_of("two_fronts", [fronts[0], "right=files:right.jsonl"], "both=files:out")
 
 
+def test_what_is_late_is_judged_too() -> None:
+    """Out of order by no more than the disorder, with a tie, and one that is late."""
+    rows = [{"at": at, "n": n} for n, at in enumerate([5, 9, 7, 9, 1, 20])]
+    write_lines(Path("left.jsonl"), rows)
+    write_lines(Path("right.jsonl"), [])
+    stored([rows[n] for n in (0, 2, 1, 3, 5)])
+    fronts = ["left=files:left.jsonl?time=at&disorder=3", "right=files:right.jsonl?time=at"]
+    assert audit_of("two_fronts", fronts, "both=files:out").exactly_once
+    flow = ef.Flow("one")
+    flow.front("left").sink("both")
+    source = ef.fronts.Files(".", pattern="left.jsonl", time="at", disorder=3, until_end=True)
+    late = ef.run(flow, left=source)["late"]
+    assert [record.payload["n"] for record in late] == [4]
+    stored(late, folder="late")
+    both = ["both=files:out", "late=files:late"]
+    assert audit_of("two_fronts", fronts, both).exactly_once
+    stored([*late, *late], folder="twice")
+    assert not audit_of("two_fronts", fronts, [both[0], "late=files:twice"]).exactly_once
+
+
 def test_partitions_are_judged_each_by_itself() -> None:
     Path("words.txt").write_text("".join(f"word-{number}\n" for number in range(20)))
     flow_outputs = [f"word-{number}" for number in range(20)]
@@ -198,9 +218,10 @@ def test_what_cannot_be_read_again() -> None:
     assert not Path("nowhere").exists()
 
 
-def audit_of(flow: str, fronts: str | list[str], sink: str) -> Verdict:
+def audit_of(flow: str, fronts: str | list[str], sink: str | list[str]) -> Verdict:
     given = [fronts] if isinstance(fronts, str) else fronts
-    return command.audit(f"shop:{flow}", fronts=given, sinks=[sink])
+    written = [sink] if isinstance(sink, str) else sink
+    return command.audit(f"shop:{flow}", fronts=given, sinks=written)
 
 
 def test_the_program() -> None:

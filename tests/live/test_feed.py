@@ -14,7 +14,8 @@ from emberflow.errors import InputError
 from emberflow.fronts import Batch, Element
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
-from emberflow.values.item import FlatItem
+from emberflow.values.event_time import EventTime
+from emberflow.values.item import TIE, FlatItem
 
 CREDIT = 7
 
@@ -93,15 +94,49 @@ def test_elements_without_a_time_take_that_of_their_arrival_each_its_own() -> No
 
 
 @pytest.mark.parametrize(
-    "times", [[1, 1], [2, 1], [1, True], [1, 2.0], [1, 2**63], range(5, 3, -1)]
+    ("times", "problem"),
+    [
+        ([2, 1], "the element at position 'third' is late: its time is 1"),
+        (range(5, 3, -1), "the element at position 'third' is late: its time is 4"),
+        ([1, True], "gave an element of time True at position 'third'"),
+        ([1, 2.0], "gave an element of time 2.0 at position 'third'"),
+        ([1, 2**63], f"gave an element of time {2**63} at position 'third'"),
+    ],
 )
-def test_a_time_that_cannot_be_is_named_with_its_position(times: Any) -> None:
+def test_a_time_that_cannot_be_is_named_with_its_position(times: Any, problem: str) -> None:
     feed = fed(Element("first", "x", 0), Batch(["second", "third"], ["y", "z"], times))
     assert [payload for _, _, payload in drained(feed, 5)] == ["x", "y"]
     ((place, failure),) = feed.aside.take()
     assert place > (times[0], 3)
-    with pytest.raises(InputError, match=f"front 'numbers' gave an element of time {times[1]!r}"):
+    with pytest.raises(InputError, match=f"front 'numbers':? {problem}"):
         raise failure
+
+
+def test_what_waits_enters_within_the_credits_also_when_the_source_has_ended() -> None:
+    """It is not over before: the workers would end, and with them what has not entered."""
+    times = [number ^ 7 for number in range(64)]
+    front = Given(*[Element(number, at, at) for number, at in enumerate(times)])
+    front.event_time = EventTime(disorder=20)
+    feed = Feed("numbers", 0, front, 0, 3, 10)
+    feed.start(Beginning())
+    feed.reader.thread.join(10)
+    found: list[int] = []
+    while not feed.over:
+        found += [payload for _, _, payload in feed.take(5)]
+        assert feed.gate.credits >= 0
+        feed.minimal_time(feed.gate.promise)
+    assert found == sorted(times)
+    assert feed.gate.promise == AFTER_ALL
+
+
+def test_equal_times_are_told_apart_by_their_order() -> None:
+    feed = fed(Element(0, "a", 5), Batch([1, 2, 3], ["b", "c", "d"], [5, 5, 6]))
+    assert [(place, payload) for place, _, payload in drained(feed, 2)] == [
+        ((5, 3), "a"),
+        ((5, 3 + TIE), "b"),
+        ((5, 3 + 2 * TIE), "c"),
+        ((6, 3), "d"),
+    ]
 
 
 def test_what_is_no_element_is_told() -> None:

@@ -130,9 +130,9 @@ def test_a_front_reports_nothing_that_is_not_durable_and_goes_on(
     with caplog.at_level(logging.WARNING, "emberflow"):
         journal.note(["x" * 5_000], [7], None)
         wait_for(lambda: "the log of front words 0 waits for the disk" in caplog.text)
-        assert journal.reportable((9, 0)) == (7, 0)
+        assert journal.reportable((9, 0), (9, 0)) == (7, 0)
         disk.free()
-        wait_for(lambda: journal.reportable((8, 0)) == (8, 0))
+        wait_for(lambda: journal.reportable((8, 0), (8, 0)) == (8, 0))
     assert "is written again" in caplog.text
     journal.close(10)
     assert list(read_log(disk.folder, "words", 0)) == [("x" * 5_000, 7)]

@@ -22,7 +22,7 @@ SECONDS = 20
 
 
 class Source:
-    """Elements at the times 0, 3, 6, ...; ``bad`` ones between, and ``back`` with an old time."""
+    """Elements at the times 0, 3, 6, ...; ``bad`` ones between, and ``back`` with a time that is none."""
 
     partitions = 1
 
@@ -37,7 +37,7 @@ class Source:
                 yield Element(number, f"good {number}", at)
                 at += 3
             elif record == "back":
-                yield Element(number, f"back {number}", -5)
+                yield Element(number, f"back {number}", "soon")  # type: ignore[arg-type]
             else:
                 malformed = Malformed(f"raw {number}", f"problem {number}", self.before_next)
                 yield Element(number, malformed)
@@ -113,13 +113,14 @@ def test_places_do_not_depend_on_how_the_source_is_cut(
         assert record.problem in (f"problem {number}",) or f"position {number}" in record.problem
 
 
-def test_where_elements_have_their_arrival_times_malformed_ones_have_theirs() -> None:
-    class Arriving(Source):
-        def read(self, partition: int, position: Any) -> Iterator[Element | None]:
-            for element in super().read(partition, position):
-                if element is not None:
-                    yield element._replace(time=None)
+class Arriving(Source):
+    def read(self, partition: int, position: Any) -> Iterator[Element | None]:
+        for element in super().read(partition, position):
+            if element is not None:
+                yield element._replace(time=None)
 
+
+def test_where_elements_have_their_arrival_times_malformed_ones_have_theirs() -> None:
     source = Arriving(["good", "bad", "bad", "good", "bad"], before_next=False)
     feed = Feed("numbers", 0, source, 0, 7, 100, diverts=True)
     feed.start(Beginning())
@@ -130,6 +131,18 @@ def test_where_elements_have_their_arrival_times_malformed_ones_have_theirs() ->
     in_order = ["good 0", "raw 1", "raw 2", "good 3", "raw 4"]
     assert sorted(places, key=lambda payload: places[payload]) == in_order
     assert len({place[0] for place in places.values()}) == 5
+
+
+@pytest.mark.parametrize("first", [["good"], []])
+def test_one_that_arrives_ends_the_query_behind_what_was_promised(first: list[str]) -> None:
+    feed = Feed("numbers", 0, Arriving([*first, "bad"], before_next=False), 0, 7, 100)
+    feed.gate.idle_until(promised := 10**15)  # the front was idle
+    feed.start(Beginning())
+    elements, failures = taken(feed, iter(lambda: 100, 0))
+    feed.join(SECONDS)
+    assert [place[0] for place, _ in elements] == [promised] * len(first)
+    ((place, _),) = failures
+    assert place[0] == promised + len(first)
 
 
 @pytest.mark.parametrize("most", [1, 2, 100])

@@ -11,12 +11,14 @@ import pytest
 
 from emberflow.checkpoint.logs.front_log import FrontLogWriter, read_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.errors import Late
 from emberflow.fronts import Batch, Element, FrontGrewError, Idle
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
-from emberflow.values.item import FlatItem
+from emberflow.values.event_time import EventTime
+from emberflow.values.item import TIE, FlatItem
 
 INDEX = 3
 SECONDS = 10
@@ -28,6 +30,7 @@ class Given:
     partitions = 1
     arrival = False
     promises = True
+    event_time = EventTime(on_late="keep")
 
     def __init__(self, *given: Any) -> None:
         self.given = given
@@ -78,22 +81,37 @@ def times(items: list[FlatItem]) -> list[int]:
     return [place[0] for place, _, _ in items]
 
 
-def test_an_element_below_what_was_promised_gets_the_next_free_time(tmp_path: Path) -> None:
+def test_an_element_below_what_was_promised_is_late(tmp_path: Path) -> None:
+    front = Given(Element(0, "a", 5), Idle(50), Element(1, "b", 7), Element(2, "c", 50))
+    front.event_time = EventTime()
+    feed = Feed("numbers", 0, front, 0, INDEX, 100, late_node=7)
+    feed.start(Beginning())
+    feed.reader.thread.join(SECONDS)
+    assert [(place, payload) for place, _, payload in drained(feed)] == [
+        ((5, INDEX), "a"),
+        ((50, INDEX + TIE), "c"),
+    ]
+    assert feed.take_late() == [((50, INDEX), 0, Late(7, "numbers", 0, 1, 43, "b"))]
+
+
+def test_an_element_below_what_was_promised_is_kept_where_the_order_is_that_of_the_source(
+    tmp_path: Path,
+) -> None:
     given = [Element(0, "a", 5), Idle(50), Element(1, "b", 7), Batch([2, 3], ["c", "d"], [50, 90])]
     feed = fed(tmp_path, 1, *given)
-    assert times(drained(feed)) == [5, 50, 51, 90]
+    assert times(drained(feed)) == [5, 50, 50, 90]
     feed.join(SECONDS)
 
 
-def test_times_that_go_back_are_raised(tmp_path: Path) -> None:
+def test_times_that_go_back_are_raised_there(tmp_path: Path) -> None:
     feed = fed(tmp_path, 1, Batch([0, 1, 2], ["a", "b", "c"], [5, 5, 3]))
-    assert times(drained(feed)) == [5, 6, 7]
+    assert [place for place, _, _ in drained(feed)] == [(5, INDEX + tie * TIE) for tie in range(3)]
     feed.join(SECONDS)
 
 
 def test_a_promise_is_reported_when_it_is_durable(tmp_path: Path) -> None:
     feed = fed(tmp_path, 1, Element(0, "a", 5), Idle(50, 10), ...)
-    reported(feed, (6, INDEX), most=1)
+    reported(feed, (5, INDEX + TIE), most=1)
     reported(feed, (50, INDEX), most=1)
     feed.join(SECONDS)
     following = FrontLogWriter(tmp_path, "numbers", 0, 2)
@@ -115,7 +133,7 @@ def test_a_replay_gives_the_times_that_were_chosen_and_nothing_new_below_the_pro
     assert times(drained(following)) == [5, 50, 100, 200]
     following.join(SECONDS)
     # A life that starts from a cut does the same with the rest.
-    last = fed(tmp_path, 3, *again, beginning=Beginning(0, (20, 0)))
+    last = fed(tmp_path, 3, *again, beginning=Beginning(0, (20, 0), promised=(5, 0)))
     assert times(drained(last)) == [50, 100, 200]
     last.join(SECONDS)
 

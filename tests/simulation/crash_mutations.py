@@ -301,7 +301,7 @@ def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
     def at_once(self: FrontOfProcess, new_times: list[int]) -> None:
         report(self, new_times)
-        self._process.enter(self._node.id, [], {self.index: self._gate.promise})
+        self._process.enter(self._node, [], {self.index: self._gate.promise})
 
     def silently(self: FrontLog, *entry: Any) -> bool:
         append(self, *entry)

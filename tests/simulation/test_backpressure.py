@@ -143,7 +143,7 @@ def test_a_front_that_waits_for_another_goes_on_when_that_one_does() -> None:
         emitted = 0
         while gate.credits:
             time = next(times)
-            gate.emitted(time)
+            gate.emitted((time, 0))
             link.enter("fast", (time, time))
             link.drain()
             gate.minimal_time(link.acker.progress.of_all())

@@ -47,7 +47,7 @@ def started(spark: Any, servers: str, checkpoint: Path, route: tuple[str, str, s
     return (
         index()
         .live(spark)
-        .read(docs=ef.fronts.Kafka(servers, source, idle_ms=idle_ms))
+        .read(docs=ef.fronts.Kafka(servers, source, time="log", idle_ms=idle_ms))
         .write(changes=ef.sinks.Kafka(servers, target, key="word"))
         .option("workers", 2)
         .option("checkpointLocation", checkpoint)

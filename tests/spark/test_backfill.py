@@ -18,15 +18,24 @@ from emberflow.checkpoint import UnfitCutError
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.errors import InputError
-from emberflow.fronts import Element
+from emberflow.fronts import Element, Idle
 from emberflow.runners.reference import Reference
+from emberflow.values.event_time import EventTime
 from emberflow.values.item import GlobalTime, front_index
 from tests.contract.outputs import Bytes, as_bytes, by_partition, differences
 from tests.contract.runners import in_order
 from tests.effort import SECONDS, SOAK
 from tests.faults.flows import documents, index_flow
 from tests.faults.test_kills import check_files
-from tests.spark.test_batch import EXAMPLES, SOME_EXAMPLES, examples, frame
+from tests.spark.test_batch import (
+    EXAMPLES,
+    SOME_EXAMPLES,
+    disordered,
+    examples,
+    frame,
+    positioned,
+    windows_flow,
+)
 from tests.strategies import random_flows_together
 
 
@@ -284,6 +293,53 @@ def test_the_partitions_of_a_source_go_on_where_the_backfill_ended(
     assert repr(together) == repr(reference.outputs["windows"])
 
 
+def test_ties_and_late_rows_at_the_cut_are_handed_over(spark: SparkSession, tmp_path: Path) -> None:
+    """tests/batch/test_event_time.py tries many others, without Spark."""
+    flow, elements = windows_flow(), disordered()
+    expected = ef.run(flow, numbers=fronts.Iterable(elements, partitions=2, disorder=5))
+    times = [each.time for each in elements]
+    until = next(at for at in times[150:] if times.count(at) > 2)
+    assert min(times[times.index(until) + 1 :]) < until
+    rows = ef.rows(
+        positioned(spark, elements, 2),
+        time="at",
+        partition="part",
+        position="offset",
+        payload="value",
+        disorder=5,
+    )
+    written = {name: sinks.Memory() for name in expected}
+    assert (
+        flow.backfill(
+            spark, until=until, checkpoint=tmp_path, write=written, partitions=2, numbers=rows
+        )
+        == {}
+    )
+    before = {name: len(sink.payloads()) for name, sink in written.items()}
+    read = {"numbers": fronts.Iterable(elements, partitions=2, disorder=5)}
+    gone_live(spark, flow, read, written, tmp_path)
+    for name, payloads in expected.items():
+        assert repr(written[name].payloads()) == repr(payloads)
+        assert 0 < before[name] < len(payloads)
+
+
+def test_positions_of_a_front_with_a_watermark_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    df = positioned(spark, disordered(), 1)
+    rows = ef.rows(df, time="at", position="offset", payload="value", ahead=50)
+    with pytest.raises(InputError, match="Leave its positions out"):
+        windows_flow().backfill(
+            spark,
+            until=5,
+            checkpoint=tmp_path,
+            write={},
+            raw=True,
+            positions={"numbers": 3},
+            numbers=rows,
+        )
+
+
 def test_what_cannot_be_backfilled_is_told_first(spark: SparkSession, tmp_path: Path) -> None:
     flow = ef.Flow("doubles")
     flow.front("numbers").map(lambda n: 2 * n).sink("out")
@@ -402,3 +458,41 @@ def test_a_batch_over_the_log_of_a_front_gives_what_live_gave(
             ef.front_log(spark, tmp_path, "pairs", source=other).count()
     with pytest.raises(InputError, match="has no log of a front 'others'"):
         ef.front_log(spark, tmp_path, "others")
+
+
+class Silent:
+    """Two partitions out of order, with ties, that are silent for a while and promise something."""
+
+    partitions, arrival, promises = 2, False, True
+    event_time = EventTime(disorder=5)
+
+    def __init__(self, replayable: bool) -> None:
+        self.replayable = replayable
+
+    def read(self, partition: int, position: Any) -> Any:
+        for given in self.read_batches(partition, position):
+            if isinstance(given, Element):
+                yield given
+
+    def read_batches(self, partition: int, position: Any) -> Any:
+        for number in range(0 if position is None else position + 1, 60):
+            if number == 30:  # what comes up to 200 is late, and the source does not know it
+                yield Idle(200)
+            yield Element(number, (partition, number), 100 + 2 * number - number % 8 // 3 * 4)
+
+
+@pytest.mark.parametrize("replayable", [False, True])
+def test_a_batch_over_a_log_of_promises_finds_late_what_live_found_late(
+    spark: SparkSession, tmp_path: Path, replayable: bool
+) -> None:
+    flow, source = audited_flow(), Silent(replayable)
+    written = {name: sinks.Memory() for name in ("groups", "counts", "late")}
+    gone_live(spark, flow, {"pairs": source}, written, tmp_path)
+    log = ef.front_log(spark, tmp_path, "pairs", source=source)
+    found = flow.batch(spark, pairs=log, raw=True)
+    assert list(found) == list(written)
+    for name, df in found.items():
+        assert repr(ef.payloads(df)) == repr(written[name].payloads())
+    late = {record.position for record in written["late"].payloads()}
+    by_records = {each.position for each in ef.run(flow, pairs=source)["late"]}
+    assert by_records < late  # and some are late by the promise alone

@@ -10,7 +10,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 import emberflow as ef
+from emberflow import fronts
+from emberflow.errors import InputError
 from emberflow.rows.inputs import Rows
+from emberflow.values.item import TIE
 from tests.batch.test_transactions import kinds, random_case
 from tests.effort import SOAK
 from tests.test_examples import EXAMPLES, example
@@ -353,6 +356,91 @@ def test_a_time_that_is_there_twice_is_named(spark: SparkSession, unique: bool) 
     error = ef.failure_of(raised.value)
     assert isinstance(error, ef.InputError)
     assert "more than one row has the time 0" in str(error)
+    assert "ef.rows(df, position=...)" in str(error)
+
+
+# --- Event time: tests/batch/test_event_time.py tries many more, without Spark ----------------------
+
+
+def disordered(count: int = 300, seed: int = 0) -> list[ef.At[int]]:
+    """Elements that rise, with ties, out of order, some of them late, and one of the far future."""
+    random = Random(seed)
+    elements, at = [], 1_000
+    for number in range(count):
+        at += random.choice((0, 0, 1, 3))
+        elements.append(ef.At(at - random.choice((0, 0, 0, 2, 5, 30)), number))
+    elements.append(ef.At(10**12, count))
+    return [*elements, *(ef.At(at + n, count + 1 + n) for n in range(5))]
+
+
+def windows_flow() -> ef.Flow:
+    flow = ef.Flow("windows")
+    keyed = flow.front("numbers").key_by(lambda n: n % 3)
+    keyed.window(ef.Tumbling(20), emit="close").collect().map(list).sink("closed")
+    keyed.group(window=3).sink("groups")
+    return flow
+
+
+def positioned(spark: SparkSession, elements: list[ef.At[int]], partitions: int) -> DataFrame:
+    """The same elements as `fronts.Iterable` deals them out, in any order."""
+    rows = [
+        (each.time, number % partitions, number, each.payload)
+        for number, each in enumerate(elements)
+    ]
+    Random(1).shuffle(rows)
+    return spark.createDataFrame(rows, "at long, part int, offset long, value long").repartition(3)
+
+
+@pytest.mark.parametrize("disorder", [0, 5])
+def test_rows_with_positions_equal_the_front_that_has_them(
+    spark: SparkSession, disorder: int
+) -> None:
+    elements, flow = disordered(), windows_flow()
+    expected = ef.run(flow, numbers=fronts.Iterable(elements, partitions=2, disorder=disorder))
+    assert min(map(len, expected.values())) > 10
+    rows = ef.rows(
+        positioned(spark, elements, 2),
+        time="at",
+        partition="part",
+        position="offset",
+        payload="value",
+        disorder=disorder,
+    )
+    assert_equal(expected, flow.batch(spark, raw=True, numbers=rows))
+
+
+def test_late_rows_have_columns(spark: SparkSession) -> None:
+    """And cost no sample of the output where the other sinks have schemas."""
+    flow = ef.Flow("numbers")
+    flow.front("numbers").sink("out")
+    df = positioned(spark, [ef.At(9, 0), ef.At(9, 1), ef.At(4, 2)], 1)
+    rows = ef.rows(df, time="at", position="offset", payload="value")
+    outputs = flow.batch(spark, schema="long", numbers=rows)
+    found = [tuple(row) for row in outputs["out"].orderBy("_time", "_path").collect()]
+    assert [(row[0], *row[1:3]) for row in found] == [(0, 9, 0), (1, 9, TIE)]
+    (late,) = outputs["late"].collect()
+    assert tuple(late)[:8] == (4, "numbers", 0, 2, 5, 2, 9, 2 * TIE)
+    assert outputs["late"].columns[:6] == list(ef.Late._fields)
+    named = ef.rows(df, time="at", position="offset", payload=lambda row: {"n": row.value})
+    (sampled,) = flow.batch(spark, numbers=named)["late"].collect()
+    assert sampled.payload == {"n": 2}
+    dropping = ef.rows(df, time="at", position="offset", payload="value", on_late="drop")
+    assert list(flow.batch(spark, raw=True, numbers=dropping)) == ["out"]
+
+
+def test_what_rows_with_positions_need_is_told(spark: SparkSession) -> None:
+    df = positioned(spark, [ef.At(9, 0)], 1)
+    with pytest.raises(InputError, match="together with position="):
+        ef.rows(df, time="at", disorder=5)
+    with pytest.raises(InputError, match=r"order_by= or position=, not both"):
+        ef.rows(df, order_by="at", position="offset")
+    flow = ef.Flow("numbers")
+    flow.front("numbers").sink("out")
+    with pytest.raises(InputError, match="need a time"):
+        flow.batch(spark, numbers=ef.rows(df, position="offset"))
+    half = df.selectExpr("at", "offset / 2 as half")
+    with pytest.raises(InputError, match="position column 'half' is of type double"):
+        flow.batch(spark, numbers=ef.rows(half, time="at", position="half"))
 
 
 def test_a_row_without_a_time_is_refused(spark: SparkSession) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import subprocess
 import sys
 import time
@@ -11,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.errors import InputError
+from emberflow.rows.codec import decode
 from tests.adapters.kafka_broker import JARS, KafkaBroker
 from tests.effort import SECONDS, SOAK
 
@@ -34,52 +34,84 @@ def live_elements(front: fronts.Kafka, positions: dict[int, Any] | None = None) 
     ]
 
 
-def frame_elements(frame: DataFrame) -> list[Any]:
-    rows = frame.orderBy("partition", "offset").collect()
-    return [(row.time, row.partition, pickle.loads(row.payload)) for row in rows]
+def numbers_flow() -> ef.Flow:
+    flow = ef.Flow("numbers")
+    numbers = flow.front("numbers").with_time().map(lambda timed: (timed.time, timed.payload["n"]))
+    numbers.key_by(lambda pair: pair[1] % 3).group(window=3).sink("out")
+    return flow
 
 
-@needs_connector
-@pytest.mark.parametrize("options", [{"unit": "us"}, {"time": "at"}, {"key": "text"}], ids=str)
-def test_a_dataframe_has_the_elements_of_the_live_front(
-    spark: SparkSession, kafka: KafkaBroker, options: dict[str, Any]
-) -> None:
+def disordered(kafka: KafkaBroker, malformed: int = 0) -> str:
+    """A topic whose timestamps and fields repeat and go back; every so many records are malformed."""
     topic = kafka.topic(3)
     for partition in (0, 2):
-        # Timestamps and fields repeat and go back; some records are malformed, also the first.
         values = [
-            b"{oops" if number % 7 == 0 else json.dumps({"at": number // 3 - number % 4}).encode()
-            for number in range(200)
+            b"{oops"
+            if malformed and number % malformed == 0
+            else json.dumps({"n": number, "at": 50 + number // 3 - number % 4}).encode()
+            for number in range(100)
         ]
         kafka.produce(
             topic,
             values,
             partition=partition,
-            key=lambda number: f"key {number}".encode(),
             timestamp=lambda number: 1_000 + number // 5 - number % 3,
         )
-    front = fronts.Kafka(kafka.servers, topic, idle_ms=None, until_end=True, **options)
-    expected = live_elements(front)
-    assert len(expected) == 400
-    assert frame_elements(front.dataframe(spark)) == expected
+    return topic
 
 
 @needs_connector
-def test_a_backfill_and_the_rest_are_one_run(spark: SparkSession, kafka: KafkaBroker) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"unit": "us", "disorder": 1_000}, {"time": "at"}, {"time": "log"}],
+    ids=str,
+)
+def test_a_dataframe_of_a_topic_gives_what_the_front_gives(
+    spark: SparkSession, kafka: KafkaBroker, options: dict[str, Any]
+) -> None:
+    """Late records included: the DataFrame has offsets, and the front's own rule."""
+    topic, flow = disordered(kafka), numbers_flow()
+    front = fronts.Kafka(kafka.servers, topic, idle_ms=None, until_end=True, **options)
+    expected = ef.run(flow, numbers=front)
+    assert ("late" in expected) == (options.get("time") != "log")
+    assert min(map(len, expected.values())) > 10
+    # A filter keeps the rule.
+    found = flow.batch(spark, raw=True, numbers=front.dataframe(spark).filter("_position >= 0"))
+    assert {name: ef.payloads(df) for name, df in found.items()} == expected
+
+
+@needs_connector
+@pytest.mark.parametrize("options", [{"time": "timestamp"}, {"time": "at", "disorder": 2}], ids=str)
+def test_malformed_records_fail_a_batch_or_are_left_out(
+    spark: SparkSession, kafka: KafkaBroker, options: dict[str, Any]
+) -> None:
+    topic, flow = disordered(kafka, malformed=7), numbers_flow()
+    front = fronts.Kafka(kafka.servers, topic, idle_ms=None, until_end=True, **options)
+    with pytest.raises(Exception, match="offset 0") as raised:
+        ef.payloads(flow.batch(spark, raw=True, numbers=front.dataframe(spark))["out"])
+    assert isinstance(ef.failure_of(raised.value), InputError)
+    expected = ef.run(flow, on_error="divert", numbers=front)
+    assert expected.pop("errors")
+    kept = flow.batch(spark, raw=True, numbers=front.dataframe(spark, malformed="drop"))
+    assert {name: ef.payloads(df) for name, df in kept.items()} == expected
+
+
+@needs_connector
+def test_a_dataframe_ends_before_offsets_and_the_front_reads_on(
+    spark: SparkSession, kafka: KafkaBroker
+) -> None:
     topic = kafka.topic(2)
     for partition in (0, 1):
         kafka.produce(topic, [b"1"] * 50, partition=partition, timestamp=lambda number: 7)
     front = fronts.Kafka(kafka.servers, topic, idle_ms=None, until_end=True)
-    frame = front.dataframe(spark, end={0: 20, 1: 31})
-    rows = frame.collect()
+    rows = front.dataframe(spark, end={0: 20, 1: 31}).collect()
     positions = {
-        partition: max(
-            front.position(row.offset, row.time) for row in rows if row.partition == partition
-        )
+        partition: max(row._position for row in rows if row._partition == partition)
         for partition in (0, 1)
     }
-    assert {number: at[0] for number, at in positions.items()} == {0: 19, 1: 30}
-    together = frame_elements(frame) + live_elements(front, positions)
+    assert positions == {0: 19, 1: 30}
+    together = [(row.time, row._partition, decode(bytes(row._payload))) for row in rows]
+    together += live_elements(front, positions)
     assert sorted(together) == sorted(live_elements(front))
 
 
@@ -87,39 +119,52 @@ def test_a_backfill_and_the_rest_are_one_run(spark: SparkSession, kafka: KafkaBr
 def test_a_topic_is_backfilled_and_then_read_on(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, idle_ms: int | None
 ) -> None:
-    """With idle_ms the query notes times, and its front joins at the cut, not after it."""
+    """With idle_ms the query notes promises, and its front joins at the cut, not after it."""
     topic = kafka.topic(2)
     for partition in (0, 1):
         values = [str(100 * partition + number).encode() for number in range(40)]
-        # The same timestamps in both partitions, some of them twice.
-        kafka.produce(topic, values, partition=partition, timestamp=lambda n: 1_000 + n - n % 2)
+        # The same timestamps in both partitions, some of them twice, and some out of order.
+        kafka.produce(
+            topic, values, partition=partition, timestamp=lambda n: 1_000 + n - n % 2 - 2 * (n % 5)
+        )
     flow = ef.Flow("numbers")
     flow.front("numbers").key_by(lambda n: n % 3).group(window=3).sink("out")
-    front = fronts.Kafka(kafka.servers, topic, idle_ms=idle_ms, until_end=True)
-    elements = live_elements(fronts.Kafka(kafka.servers, topic, idle_ms=None, until_end=True))
-    memory = sinks.Memory()
+
+    def front(idle_ms: int | None) -> fronts.Kafka:
+        return fronts.Kafka(kafka.servers, topic, idle_ms=idle_ms, until_end=True, disorder=3)
+
+    expected = ef.run(flow, numbers=front(None))
+    rows = [
+        (element.time, partition, element.position, element.payload)
+        for partition in (0, 1)
+        for element in front(None).read(partition, None)
+        if element is not None
+    ]
+    written = {"out": sinks.Memory(), "late": sinks.Memory()}
     flow.backfill(
         spark,
         until=1_020,
         checkpoint=tmp_path,
-        write={"out": memory},
+        write=written,
         numbers=ef.rows(
-            spark.createDataFrame(elements, "time long, part int, value long"),
+            spark.createDataFrame(rows, "time long, part int, offset long, value long"),
             payload="value",
             partition="part",
+            position="offset",
+            disorder=3,
         ),
     )
-    expected = ef.run(flow, numbers=[n for _, _, n in sorted(elements)])["out"]
-    assert memory.payloads() == expected[:40]
+    assert 0 < len(written["out"].payloads()) < len(expected["out"])
     query = (
         flow.live(spark)
-        .read(numbers=front)
-        .write(out=memory)
+        .read(numbers=front(idle_ms))
+        .write(**written)
         .option("checkpointLocation", tmp_path)
         .start()
     )
     assert query.awaitTermination(SECONDS), query.status
-    assert memory.payloads() == expected
+    assert {name: sink.payloads() for name, sink in written.items()} == expected
+    assert expected["late"]
 
 
 def test_a_dataframe_has_no_times_of_arrival(spark: SparkSession) -> None:

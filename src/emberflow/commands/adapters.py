@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from emberflow import fronts, sinks
-from emberflow.errors import InputError, OnError, beginning
+from emberflow.errors import LATE_SINK, InputError, OnError, beginning
 from emberflow.fronts import Front
-from emberflow.graph.nodes import Graph
+from emberflow.graph.nodes import Graph, with_late_sink
 from emberflow.rows.plain import to_json
 from emberflow.runners.diversion import known_sinks
 
@@ -83,6 +83,8 @@ def given_fronts(
 def given_sinks(graph: Graph, specs: Sequence[str], on_error: OnError = "fail") -> dict[str, Any]:
     """Where each sink of the flow puts its output, from one ``NAME=KIND:PLACE`` each."""
     names = [spec.partition("=")[0] for spec in specs]
+    if LATE_SINK in names and LATE_SINK not in graph.sinks:
+        graph = with_late_sink(graph)
     known = known_sinks(
         graph, on_error, names, give="--sink errors=...", divert="--on-error divert"
     )
@@ -140,18 +142,33 @@ def _folder(given: _Given) -> str:
 
 
 def _files_front(given: _Given, format: str) -> Front:
-    place, options = given.options("time", "pattern", "until_end")
+    place, options = given.options("time", "pattern", "until_end", *_RULE)
     return fronts.Files(
         _folder(given._replace(place=place)),
         format=format,
         pattern=options.get("pattern", "*"),
         time=options.get("time"),
         until_end=_is_true(given, options, "until_end", "false"),
+        **_rule(given, options),
     )
 
 
+#: Options of the rule of event time.
+_RULE = ("disorder", "ahead", "on_late")
+
+
+def _rule(given: _Given, options: Mapping[str, str]) -> dict[str, Any]:
+    rule: dict[str, Any] = {key: options[key] for key in _RULE if key in options}
+    for key in ("disorder", "ahead"):
+        if key in rule:
+            if not rule[key].isdecimal():
+                raise given.wrong(f"{key} is a number in the unit of times, got {rule[key]!r}.")
+            rule[key] = int(rule[key])
+    return rule
+
+
 def _socket_front(given: _Given) -> Front:
-    place, options = given.options("time", "format", "probe")
+    place, options = given.options("time", "format", "probe", *_RULE)
     host, _, port = place.rpartition(":")
     if not host or not port.isdecimal():
         raise given.wrong(
@@ -163,6 +180,7 @@ def _socket_front(given: _Given) -> Front:
         format=options.get("format", "text"),
         time=options.get("time"),
         probe=_is_true(given, options, "probe", "true"),
+        **_rule(given, options),
     )
 
 
@@ -198,7 +216,7 @@ def _check_known(given: _Given, options: Mapping[str, str], *known: str) -> None
 
 def _kafka_front(given: _Given) -> Front:
     servers, topic, options, config = _kafka_topic(given)
-    _check_known(given, options, "time", "value", "key", "unit", "idle_ms", "until_end")
+    _check_known(given, options, "time", "value", "key", "unit", "idle_ms", "until_end", *_RULE)
     more: dict[str, Any] = {key: options[key] for key in ("time", "key", "unit") if key in options}
     if "idle_ms" in options:
         try:
@@ -213,6 +231,7 @@ def _kafka_front(given: _Given) -> Front:
         until_end=_is_true(given, options, "until_end", "false"),
         config=config,
         **more,
+        **_rule(given, options),
     )
 
 

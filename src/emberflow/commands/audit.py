@@ -28,10 +28,11 @@ from emberflow import sinks as sink_kinds
 from emberflow.commands.adapters import given_fronts, given_sinks
 from emberflow.commands.logs import logged_elements
 from emberflow.dsl.loading import load_flow
-from emberflow.errors import InputError
-from emberflow.graph.nodes import Graph, Sink
+from emberflow.errors import LATE_SINK, InputError
+from emberflow.graph.nodes import Graph, Sink, with_late_sink
 from emberflow.guarantees import LoggedElements, Verdict
 from emberflow.rows.plain import to_json
+from emberflow.runners.elements import stamped_records
 from emberflow.sinks.formats import decoded, encoded
 from emberflow.values.item import GlobalTime
 
@@ -64,6 +65,8 @@ def audit(
     more = {"log": _log_of_checkpoint(graph), **{kind: _log_of(kind) for kind in LOGS}}
     sources = given_fronts(graph, fronts, more=more)
     written = given_sinks(graph, sinks)
+    if LATE_SINK in written and LATE_SINK not in graph.sinks:
+        graph = with_late_sink(graph)
     held = {
         name: held_by(graph.sinks[name], sink)
         for name, sink in written.items()
@@ -123,21 +126,21 @@ def _of_files(graph: Graph, name: str, files: front_kinds.Files) -> LoggedElemen
         files.pattern, files.folder = glob.escape(files.folder.name), files.folder.parent
     files.until_end = True
     index = graph.fronts[name].index
-    number = 0
-    for element in files.read(0, None):
-        if element is None:
-            continue
-        time = element.time
-        if time is None:
-            if len(graph.fronts) > 1:
-                raise InputError(
-                    f"front {name!r}: the elements of a flow with {len(graph.fronts)} fronts are "
-                    "ordered by their times, and these have none. Name the field that holds it: "
-                    f"{name}=files:PATH?time=FIELD."
-                )
-            time = number
-        number += 1
-        yield GlobalTime(time, index), name, element.payload
+    if not files.arrival:
+        records = ((*element, None) for element in files.read(0, None) if element is not None)
+        rule = files.event_time
+        for at, _, payload in stamped_records(graph.fronts[name], rule, 0, index, records):
+            yield at, name, payload
+        return
+    if len(graph.fronts) > 1:
+        raise InputError(
+            f"front {name!r}: the elements of a flow with {len(graph.fronts)} fronts are "
+            "ordered by their times, and these have none. Name the field that holds it: "
+            f"{name}=files:PATH?time=FIELD."
+        )
+    elements = (element for element in files.read(0, None) if element is not None)
+    for number, element in enumerate(elements):
+        yield GlobalTime(number, index), name, element.payload
 
 
 # --- What came out --------------------------------------------------------------------------------

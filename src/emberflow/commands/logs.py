@@ -2,7 +2,9 @@
 
 A front that takes times of arrival has them in its log, with positions; what was there is still in
 its source, which is named behind ``?source=``. A front whose source cannot be read again has the
-payloads in the log too. A front with times of its own has no log and needs none: name its source.
+payloads in the log too. A front with times of its own that promises while it is idle has its promises
+there, and its rule says which elements were late: name its source. Any other front with times of its
+own has no log and needs none: name its source alone.
 
 Logs are removed with the cuts that need them, unless the query was told to keep them
 (``keepFrontLogs``). What is left of one that was trimmed is not all that went in, and is refused.
@@ -11,16 +13,19 @@ Logs are removed with the cuts that need them, unless the query was told to keep
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from emberflow.checkpoint.logs.front_log import read_log
+from emberflow.checkpoint.logs.segments import OwnTime
 from emberflow.errors import InputError
 from emberflow.fronts import Files, Front
+from emberflow.fronts.protocol import front_contract
 from emberflow.graph.nodes import Graph
 from emberflow.guarantees import LoggedElements
+from emberflow.runners.elements import stamped_records
 from emberflow.values.item import GlobalTime, front_index
 
 
@@ -35,10 +40,9 @@ def logged_elements(
             break
         found = True
         index = front_index(graph.fronts[front].index, len(graph.fronts), partition)
-        entries = read_log(location, front, partition)
-        payloads = _payloads(front, entries, source_of(source) if source else None, partition)
-        for time, payload in payloads:
-            yield GlobalTime(time, index), front, payload
+        given = source_of(source) if source else None
+        records = _records(front, read_log(location, front, partition), given, partition)
+        yield from _entered(graph, front, partition, index, records, given)
     if not found:
         raise InputError(
             f"front {front!r}: there is no log of it in {location}. A front with times of its own "
@@ -46,13 +50,53 @@ def logged_elements(
         )
 
 
-def _payloads(
+def _entered(
+    graph: Graph,
+    front: str,
+    partition: int,
+    index: int,
+    records: Iterator[_Record],
+    source: Front | None,
+) -> LoggedElements:
+    contract = None if source is None else front_contract(source, f"front {front!r}")
+    first = next(records, None)
+    if first is None:
+        return
+    records = chain((first,), records)
+    if not (first.has_own_time or (contract is not None and contract.promises)):
+        for _, payload, _, logged, _ in records:
+            yield GlobalTime(logged, index), front, payload
+        return
+    if contract is None:
+        raise InputError(
+            f"front {front!r}: its elements had times of their own, and its log has promises. Name the "
+            f"source that has the rule: {front}=log:CHECKPOINT?source=KIND:PLACE."
+        )
+    read = ((position, payload, at, logged) for position, payload, at, logged, _ in records)
+    rule = contract.event_time
+    for at, _, payload in stamped_records(graph.fronts[front], rule, partition, index, read):
+        yield at, front, payload
+
+
+class _Record(NamedTuple):
+    position: Any
+    payload: Any
+    time: Any
+    logged: int
+    has_own_time: bool
+
+
+def _records(
     front: str, entries: Iterator[tuple[Any, ...]], source: Front | None, partition: int
-) -> Iterator[tuple[int, Any]]:
+) -> Iterator[_Record]:
     reading: Iterator[Any] | None = None
     for entry in entries:
         if len(entry) == 3:
-            yield entry[1], entry[2]
+            position, logged, payload = entry
+            if isinstance(payload, OwnTime):
+                yield _Record(position, payload.payload, payload.time, logged, True)
+            else:
+                yield _Record(position, payload, None, logged, False)
             continue
         if source is None:
             raise InputError(
@@ -70,4 +114,4 @@ def _payloads(
                 f"{getattr(element, 'position', 'its end')!r}. Was the log trimmed (see "
                 f"keepFrontLogs), or is this another source?"
             )
-        yield entry[1], element.payload
+        yield _Record(entry[0], element.payload, element.time, entry[1], False)

@@ -25,7 +25,7 @@ import os
 import re
 import time as clock
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from typing import Any
 from emberflow.errors import InputError
 from emberflow.fronts.lines import LINE_BYTES_MAX, LineFormat, TimeOf
 from emberflow.fronts.protocol import Element
+from emberflow.values.event_time import OnLate, event_time
 
 _CHUNK_BYTES = 256 * 1024
 #: Files that were left and are still watched for growth.
@@ -44,7 +45,9 @@ class Files:
 
     ``pattern`` selects files by name (``"*.log"``). The front ignores folders, and names that begin
     with a dot. Names sort by their code points. ``time`` is a field of the payload or a function of
-    it, strictly increasing; without it elements get the time of their arrival. Blank lines are not
+    it; without it elements get the time of their arrival. ``disorder`` is how far times may go back,
+    and ``on_late`` what happens to a line that is later: `docs/event-time.md` explains both,
+    ``watermark`` and ``ahead``. Blank lines are not
     JSON, and the front skips them; lines of text may be blank.
 
     The front waits for more and looks every ``poll_ms``. With ``until_end=True`` it ends at the end of
@@ -69,12 +72,19 @@ class Files:
         time: TimeOf | None = None,
         poll_ms: float = 20,
         until_end: bool = False,
+        disorder: int = 0,
+        watermark: Callable[[Any], int | None] | None = None,
+        ahead: int | None = None,
+        on_late: OnLate = "divert",
     ) -> None:
         if not poll_ms > 0:
             raise InputError(f"fronts.Files(poll_ms=) takes milliseconds, got {poll_ms!r}.")
         self.folder = Path(folder).absolute()
         self.lines = LineFormat("Files", format, time)
         self.arrival = time is None
+        self.event_time = event_time(
+            "fronts.Files", disorder=disorder, watermark=watermark, ahead=ahead, on_late=on_late
+        )
         self.pattern = pattern
         self.poll_seconds = poll_ms / 1_000
         self.until_end = until_end
@@ -109,7 +119,6 @@ class _Reading:
         self._offset = 0  # behind the last whole line
         self._rest = b""  # the bytes read behind it
         self._counted = (0, 0)  # an offset in this file, and how many lines are before it
-        self._previous: int | None = None  # the time of the element before
 
     def close(self) -> None:
         if self._file is not None:
@@ -158,11 +167,9 @@ class _Reading:
                 if lines_of.is_element(line):
                     try:
                         payload = lines_of.payload(line, self._where)
-                        time = lines_of.time(payload, self._previous, self._where)
+                        time = lines_of.time(payload, self._where)
                     except InputError as error:
                         payload, time = lines_of.malformed(line, error), None
-                    else:
-                        self._previous = time
                     self._offset += len(line) + 1
                     yield Element((name, self._offset), payload, time)
                 else:

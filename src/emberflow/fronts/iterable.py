@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Iterable as AnyIterable
 from itertools import count, islice
+from operator import attrgetter
 from typing import Any
 
 from emberflow.errors import InputError
 from emberflow.fronts.protocol import Batch, Element
-from emberflow.values.item import At
+from emberflow.values.event_time import OnLate, event_time
+from emberflow.values.item import At, is_time
 
 #: How long the front sleeps at once, so that it can be stopped.
 _NAP_SECONDS = 0.05
@@ -24,7 +26,11 @@ class Iterable:
     As with `emberflow.run`, element ``i`` has time ``i``, and ``At`` gives another time. With
     ``arrival=True`` elements get the time of their arrival. ``rate`` is elements a second. With several
     ``partitions`` elements are dealt out to them like cards, and several workers read them side by
-    side. Times and order stay as they are.
+    side.
+
+    As with `emberflow.run`, a list is sorted by time. If ``disorder``, ``watermark`` or ``ahead`` is
+    given, or if the elements come from a function, they stay as they are, and `docs/event-time.md` tells
+    what is late.
 
     >>> front = Iterable(["a", At(5, "b")])
     >>> list(front.read(0, None))
@@ -42,6 +48,10 @@ class Iterable:
         rate: float | None = None,
         arrival: bool = False,
         partitions: int = 1,
+        disorder: int | None = None,
+        watermark: Callable[[Any], int | None] | None = None,
+        ahead: int | None = None,
+        on_late: OnLate = "divert",
     ) -> None:
         if not callable(elements) and not isinstance(elements, AnyIterable):
             raise InputError(f"fronts.Iterable takes an iterable or a function, got {elements!r}.")
@@ -51,6 +61,19 @@ class Iterable:
             raise InputError(f"fronts.Iterable(partitions=) takes a number, got {partitions!r}.")
         # An iterator can be read only once, and cannot be pickled.
         self._elements = elements if callable(elements) else list(elements)
+        self.event_time = event_time(
+            "fronts.Iterable",
+            disorder=disorder or 0,
+            watermark=watermark,
+            ahead=ahead,
+            on_late=on_late,
+        )
+        stays = arrival or disorder is not None or self.event_time.waits
+        given = self._elements
+        if not callable(given) and not stays and At in set(map(type, given)):
+            timed = [one if isinstance(one, At) else At(n, one) for n, one in enumerate(given)]
+            if all(is_time(one.time) for one in timed):  # reading tells of those that are none
+                self._elements = sorted(timed, key=attrgetter("time"))
         self._rate = rate
         self.arrival = arrival
         self.partitions = partitions

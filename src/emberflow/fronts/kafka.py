@@ -4,21 +4,17 @@ Guarantees:
 
 1. *Partitions are assigned, not balanced.* A reader is assigned its partition and keeps it. There is no
    consumer group, and the front commits nothing to the broker. The query's cuts have the position.
-2. *A record has the same global time on every read.* Timestamps in a partition may be equal and may go
-   back, global times must not. So the record after one of time ``t`` has the greater of its own
-   timestamp and ``t + 1``. That is a function of what the partition holds from its beginning on. To
-   compute it from the middle takes one number, the time of the record before, and the position has it:
-   *(offset, time)*.
+2. *A record has the same global time on every read.* Timestamps in a partition may be equal, and may go
+   back by ``disorder``. What is later than that is late. With ``time="log"`` nothing is: the order is that
+   of the log, and a record with a timestamp below that of an earlier one gets the time of that one.
 3. *A silent partition holds nothing back* (``idle_ms``). A partition at its end promises the present
-   less ``idle_ms``. The promise is a choice and no function of the topic. So the query notes it, and
-   the times of all elements, as it does with times of arrival, and a replay gives the same. A record
-   that comes with a timestamp below a promise gets the least free time. The position is then the
-   offset alone, because the log has the times. The front promises only when the broker has just said
-   that the partition ends where the reader is.
+   less ``idle_ms``. The promise is a choice and no function of the topic. So the query notes it, and a
+   replay decides alike. A record that comes with a timestamp below a promise is late. The front promises
+   only when the broker has just said that the partition ends where the reader is.
 4. *Only committed records are read* (``isolation.level``, unless it is set otherwise). So the output of
    another exactly-once system is read once.
-5. *A record that cannot be decoded is `Malformed`* and has its place: the time of its timestamp, or the
-   least free time where times come from payloads. A record that was removed from the topic before it
+5. *A record that cannot be decoded is `Malformed`* and has its place: the time of its timestamp, or that
+   of the next record where times come from payloads. A record that was removed from the topic before it
    was read is an error, not a gap.
 6. *New partitions are noticed*, by the reader of partition 0, and lead to the next life of the query:
    the partitions of one life are fixed. The next life reads the new ones. Their elements get times
@@ -32,22 +28,25 @@ from __future__ import annotations
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from emberflow.errors import InputError, shortened
 from emberflow.fronts.protocol import Batch, Element, FrontGrewError, Idle, Malformed
 from emberflow.kafka.client import Cluster, library
 from emberflow.kafka.codecs import CodecLike, codec_of
+from emberflow.values.event_time import OnLate, event_time
 from emberflow.values.functions import described
 from emberflow.values.item import is_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: ``"timestamp"``, ``"arrival"``, a field of the payload, or a function of it.
+#: ``"timestamp"``, ``"log"``, ``"arrival"``, a field of the payload, or a function of it.
 TimeOf: TypeAlias = str | Callable[[Any], int]
 
 _UNITS = {"ms": 1, "us": 1_000}
+#: Values of ``time`` for which the time of a record is its timestamp.
+_STAMPED = ("timestamp", "log")
 _POLL_SECONDS = 0.1
 _ASK_SECONDS = 0.5
 _BATCH_MAX = 1_000
@@ -74,9 +73,11 @@ class Kafka:
     `kafka.Protobuf`. With ``key``, a codec for keys, a payload is a `Record` of key and value; without
     it, the value. A value or key that a record does not have is None.
 
-    ``time`` is ``"timestamp"`` (that of the record), ``"arrival"``, a field of the payload or a
-    function of it. ``unit="us"`` counts timestamps in microseconds, for partitions with more than a
-    thousand records a second: each record needs a time of its own. ``idle_ms`` is how long records may
+    ``time`` is ``"timestamp"`` (that of the record), ``"log"`` (the same, raised to that of the record
+    before it where it goes back), ``"arrival"``, a field of the payload or a function of it. ``disorder``
+    is how far times may go back within a partition, and ``on_late`` what happens to a record that is
+    later: `docs/event-time.md` explains both, ``watermark`` and ``ahead``. ``unit="us"`` counts timestamps
+    in microseconds. ``idle_ms`` is how long records may
     take from their timestamp until they can be read. With None the front never promises, and the query
     notes nothing. It is None by default for fields and functions. If it is given for them, their times
     must be milliseconds of the clock.
@@ -101,18 +102,22 @@ class Kafka:
         begin: Mapping[int, int] | None = None,
         until_end: bool = False,
         config: Mapping[str, Any] | None = None,
+        disorder: int = 0,
+        watermark: Callable[[Any], int | None] | None = None,
+        ahead: int | None = None,
+        on_late: OnLate = "divert",
     ) -> None:
         if not topic:
             raise InputError("fronts.Kafka takes the name of a topic, got none.")
         if not isinstance(time, str) and not callable(time):
             raise InputError(
-                f"fronts.Kafka(time=) takes 'timestamp', 'arrival', the name of a field or a "
+                f"fronts.Kafka(time=) takes 'timestamp', 'log', 'arrival', the name of a field or a "
                 f"function of the payload, got {time!r}."
             )
         if unit not in _UNITS:
             raise InputError(f"fronts.Kafka(unit=) takes 'ms' or 'us', got {unit!r}.")
         if idle_ms is _DEFAULT:
-            idle_ms = _IDLE_MS if time == "timestamp" else None
+            idle_ms = _IDLE_MS if time in _STAMPED else None
         if idle_ms is not None and not idle_ms >= 0:
             raise InputError(f"fronts.Kafka(idle_ms=) takes milliseconds or None, got {idle_ms!r}.")
         self.cluster = Cluster(servers, config, "fronts.Kafka")
@@ -121,6 +126,16 @@ class Kafka:
         self.key = None if key is None else codec_of(key, "fronts.Kafka(key=)")
         self.time = time
         self.arrival = time == "arrival"
+        if time == "log" and (disorder or watermark is not None or ahead is not None):
+            raise InputError(
+                "fronts.Kafka(time='log') takes no disorder=, watermark= or ahead=: the order is that of "
+                "the log. Say time='timestamp'."
+            )
+        self.event_time = event_time(
+            "fronts.Kafka", disorder=disorder, watermark=watermark, ahead=ahead, on_late=on_late
+        )
+        if time == "log":
+            self.event_time = self.event_time._replace(on_late="keep")
         self.scale = _UNITS[unit]
         self.idle_ms = None if self.arrival else idle_ms
         self.promises = self.idle_ms is not None
@@ -191,23 +206,33 @@ class Kafka:
     ) -> Malformed:
         """The payload of a record that `payload` or `time_of` refused."""
         raw = b"" if value is None else value
+        before_next = not self.arrival and self.time not in _STAMPED
         where = f"fronts.Kafka: topic {self.topic!r} partition {partition}, offset {offset}"
         return Malformed(
-            raw.decode("utf-8", "backslashreplace"), f"{where}: {error}: {shortened(raw)}"
+            raw.decode("utf-8", "backslashreplace"),
+            f"{where}: {error}: {shortened(raw)}",
+            before_next,
         )
 
     def time_described(self) -> str:
         return f"given by {described(self.time)}" if callable(self.time) else f"field {self.time!r}"
 
-    def position(self, offset: int, time: int | None) -> Any:
-        """The position of the record at an offset that has this time."""
-        return offset if self.notes else (offset, time)
+    @property
+    def is_stamped(self) -> bool:
+        """Whether the time of a record is its timestamp."""
+        return self.time in _STAMPED
 
-    def dataframe(self, spark: SparkSession, *, end: Mapping[int, int] | None = None) -> DataFrame:
-        """The elements of this front as a DataFrame: see `emberflow.fronts.kafka_dataframe`."""
+    def dataframe(
+        self,
+        spark: SparkSession,
+        *,
+        end: Mapping[int, int] | None = None,
+        malformed: Literal["fail", "drop"] = "fail",
+    ) -> DataFrame:
+        """The records of this front as a DataFrame: see `emberflow.fronts.kafka_dataframe`."""
         from emberflow.fronts.kafka_dataframe import dataframe
 
-        return dataframe(spark, self, end=end)
+        return dataframe(spark, self, end=end, malformed=malformed)
 
 
 def _field(payload: Any, name: str) -> Any:
@@ -223,21 +248,11 @@ class _Reading:
     def __init__(self, front: Kafka, partition: int, position: Any) -> None:
         self._front = front
         self._partition = partition
-        self._last: int | None = None  # the time of the record before
         if position is None:
             begin = front.begin.get(partition)
             self._next = library().OFFSET_BEGINNING if begin is None else begin
-        elif isinstance(position, tuple):
-            self._next = position[0] + 1
-            self._last = position[1]
-        elif front.notes:
-            self._next = position + 1
         else:
-            raise InputError(
-                f"fronts.Kafka(idle_ms=None) cannot go on from offset {position} of topic "
-                f"{front.topic!r}: that was noted with idle_ms=, and does not tell the time of the "
-                f"record there. Set idle_ms= again, or begin with another checkpointLocation."
-            )
+            self._next = position + 1
         #: Where the partition ends, if the broker has said so and nothing has come since.
         self._ends_at: int | None = None
         self._stops_at: int | None = None
@@ -314,11 +329,11 @@ class _Reading:
         """Messages as a batch; None if none of them is a record."""
         front = self._front
         decode, with_key = front.value.decode, front.key is not None
-        is_timestamp, is_arrival, scale = front.time == "timestamp", front.arrival, front.scale
-        last, stops_at = self._last, self._stops_at
+        is_timestamp, is_arrival, scale = front.time in _STAMPED, front.arrival, front.scale
+        stops_at = self._stops_at
         offsets: list[int] = []
         payloads: list[Any] = []
-        times: list[int] = []
+        times: list[Any] = []  # None for a record that is malformed, and so has none
         for message in messages:
             if message.error() is not None:
                 self._hear_of(message)
@@ -332,27 +347,22 @@ class _Reading:
                     payload = front.payload(message.key(), value)
                 else:
                     payload = None if value is None else decode(value)
-                at = 0 if is_timestamp or is_arrival else front.time_of(payload)
+                at = None if is_timestamp or is_arrival else front.time_of(payload)
             except ValueError as error:
                 payload = front.malformed(self._partition, offset, value, error)
-                at = 0 if last is None else last + 1
+                at = None
             if is_timestamp:
                 at = message.timestamp()[1] * scale
-            if not is_arrival:
-                if last is not None and at <= last:
-                    at = last + 1
-                last = at
-                times.append(at)
+            times.append(at)
             offsets.append(offset)
             payloads.append(payload)
         if not offsets:
             return None
-        self._last, self._next = last, offsets[-1] + 1
+        self._next = offsets[-1] + 1
         self._unknown_since = None
         if self._ends_at is not None and self._ends_at < self._next:
             self._ends_at = None  # the broker said so before these records were there
-        positions = offsets if front.notes else list(zip(offsets, times, strict=True))
-        return Batch(positions, payloads, None if is_arrival else times)
+        return Batch(offsets, payloads, None if is_arrival else times)
 
     def _hear_of(self, message: Any) -> None:
         """Handle a message that is no record: the end of the partition, or an error."""

@@ -1,15 +1,14 @@
-"""A topic as a DataFrame, through Spark's Kafka connector: the elements that `fronts.Kafka` gives.
+"""A topic as a DataFrame, through Spark's Kafka connector: the records that `fronts.Kafka` reads.
 
-The columns are ``partition``, ``offset``, ``time`` and ``payload`` (pickled). The time of a record is
-the greater of its own time and the time of the record before it plus one. Over a whole partition that
-is *i* plus the greatest *timestamp - i* so far, where *i* is the number of a record in its partition. A
-window function computes it, and Spark sorts as much as the disk holds.
+The columns are ``time`` (that of the record, before the rule of event time), ``_partition``,
+``_position`` (the offset) and ``_payload`` (bytes that only Python reads). The front's rule of event time
+travels in the metadata of ``_position``. So `Flow.batch` and `Flow.backfill` take the DataFrame as it is,
+and give each record the global time that the live front gives it, or find it late
+(`runners.batch.passes.stamping`).
 
-Times from payloads are computed the same way. A malformed record has no time there and gets the least
-free one: it adds nothing to the greatest so far.
-
-With ``idle_ms`` a live front may have raised the time of a record that came later than it had promised.
-Only the front's log has that. Where it matters, read with ``idle_ms=None``.
+With ``idle_ms`` a live front may have promised more than its records do, and a record that came later than
+that was late. Only the front's log has that (`emberflow.front_log`). Where it matters, read with
+``idle_ms=None``.
 
 It needs ``spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:`` and Spark's version.
 """
@@ -17,11 +16,12 @@ It needs ``spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:`` and
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from emberflow.errors import InputError
+from emberflow.rows.codec import encode_all
+from emberflow.rows.inputs import DEFAULT_TIME, RAW, RAW_PARTITION, RAW_POSITION, with_rule
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,25 +29,29 @@ if TYPE_CHECKING:
 
     from emberflow.fronts.kafka import Kafka
 
-#: Below any time minus any number of a record, and far from the least int of 64 bits.
-_NO_TIME = -(2**62)
-_DECODED = "partition int, offset long, own long, payload binary"
+_SCHEMA = f"{DEFAULT_TIME} long, {RAW_PARTITION} int, {RAW_POSITION} long, {RAW} binary"
 _EARLIEST, _LATEST = -2, -1
 
 
 def dataframe(
-    spark: SparkSession, front: Kafka, *, end: Mapping[int, int] | None = None
+    spark: SparkSession,
+    front: Kafka,
+    *,
+    end: Mapping[int, int] | None = None,
+    malformed: Literal["fail", "drop"] = "fail",
 ) -> DataFrame:
-    """The elements of a front up to where its topic ends now, or to offsets (not included).
+    """The records of a front up to where its topic ends now, or to offsets (not included).
 
-    ``fronts.Kafka(...).position(offset, time)`` is where a live query goes on behind the last one.
+    A batch has no sink for errors. ``malformed="drop"`` leaves out the records that a live query with
+    ``onError`` diverts; otherwise they fail the job.
     """
     if front.arrival:
         raise InputError(
             "a DataFrame of a topic has no times of arrival: nobody knows when a record would have "
             "arrived. Take fronts.Kafka(time='timestamp')."
         )
-    from pyspark.sql import Window
+    if malformed not in ("fail", "drop"):
+        raise InputError(f"dataframe(malformed=) takes 'fail' or 'drop', got {malformed!r}.")
     from pyspark.sql import functions as sql
 
     ours = {"kafka.isolation.level": "read_committed"}
@@ -65,15 +69,8 @@ def dataframe(
         .select("partition", "offset", sql.unix_millis("timestamp").alias("ms"), "key", "value")
     )
     # The front travels to the workers in the closure of this function.
-    decoded = records.mapInArrow(_decoder(front), _DECODED)
-    in_order = Window.partitionBy("partition").orderBy("offset")
-    number = sql.row_number().over(in_order)
-    own = sql.coalesce("own", sql.when(sql.col("number") == 1, 0).otherwise(_NO_TIME))
-    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    greatest = sql.max(own - sql.col("number")).over(so_far)
-    return decoded.withColumn("number", number).select(
-        "partition", "offset", (sql.col("number") + greatest).alias("time"), "payload"
-    )
+    decoded = records.mapInArrow(_decoder(front), _SCHEMA)
+    return with_rule(decoded, front.event_time, drops_malformed=malformed == "drop")
 
 
 def _offsets(front: Kafka, given: Mapping[int, int], otherwise: int) -> str:
@@ -82,7 +79,7 @@ def _offsets(front: Kafka, given: Mapping[int, int], otherwise: int) -> str:
 
 
 def _decoder(front: Kafka) -> Any:
-    is_timestamp, scale = front.time == "timestamp", front.scale
+    is_timestamp, scale = front.is_stamped, front.scale
 
     def decoded(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
@@ -101,15 +98,15 @@ def _decoder(front: Kafka) -> Any:
                     payload = front.malformed(partition, offset, value, error)
                     own = ms * scale if is_timestamp else None
                 owns.append(own)
-                payloads.append(pickle.dumps(payload))
+                payloads.append(payload)
             yield pyarrow.RecordBatch.from_arrays(
                 [
+                    pyarrow.array(owns, pyarrow.int64()),
                     pyarrow.array(partitions, pyarrow.int32()),
                     pyarrow.array(offsets, pyarrow.int64()),
-                    pyarrow.array(owns, pyarrow.int64()),
-                    pyarrow.array(payloads, pyarrow.binary()),
+                    pyarrow.array(encode_all(payloads), pyarrow.binary()),
                 ],
-                names=["partition", "offset", "own", "payload"],
+                names=[DEFAULT_TIME, RAW_PARTITION, RAW_POSITION, RAW],
             )
 
     return decoded

@@ -4,8 +4,7 @@ Guarantees:
 
 1. *A line is whole or it is not read.* A line ends in a newline. Without one, the rest of the line may
    still come.
-2. *Strict.* Bytes that are not UTF-8, malformed JSON, and a time that is missing, is no int or does not
-   increase are errors that name the place and show what was found. A guess would give another output
+2. *Strict.* Bytes that are not UTF-8, malformed JSON, and a time that is missing or no int are errors that name the place and show what was found. A guess would give another output
    on another day.
 
 Such a line is `Malformed`. It has its place among the others, because its place in the source is
@@ -38,7 +37,7 @@ class LineFormat:
     >>> lines = LineFormat("Files", "jsonl", "at")
     >>> lines.payload(b'{"at": 5, "word": "ash"}\\r', lambda: "words.jsonl, line 1")
     {'at': 5, 'word': 'ash'}
-    >>> lines.time({"at": 5}, None, lambda: "words.jsonl, line 1")
+    >>> lines.time({"at": 5}, lambda: "words.jsonl, line 1")
     5
     """
 
@@ -82,7 +81,7 @@ class LineFormat:
                 "A line of JSON Lines is one JSON value; for other lines say format='text'."
             ) from None
 
-    def time(self, payload: Any, previous: int | None, where: Callable[[], str]) -> int | None:
+    def time(self, payload: Any, where: Callable[[], str]) -> int | None:
         """The time of a payload; None if elements get the time of their arrival."""
         if self._time is None:
             return None
@@ -93,12 +92,6 @@ class LineFormat:
                 f"A time is an int of 64 bits. The payload: {shortened(payload)}"
             )
         time: int = at
-        if previous is not None and time <= previous:
-            raise InputError(
-                f"{where()}: {self._time_described()} is {time}, and that of the element before it "
-                f"is {previous}. Times within a front are strictly increasing; "
-                "leave time= out to order elements by their arrival."
-            )
         return time
 
     def malformed(self, line: bytes, error: InputError) -> Malformed:

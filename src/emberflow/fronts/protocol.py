@@ -17,7 +17,19 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from emberflow.errors import EmberflowError, InputError
-from emberflow.values.members import COUNT, FLAG, check_member, members_of, method, nothing
+from emberflow.values.event_time import IN_ORDER, EventTime
+from emberflow.values.members import (
+    COUNT,
+    FLAG,
+    Kind,
+    check_member,
+    has_member,
+    members_of,
+    method,
+    nothing,
+)
+
+RULE = Kind("an EventTime", lambda given: isinstance(given, EventTime))
 
 
 class Element(NamedTuple):
@@ -54,8 +66,8 @@ class Idle(NamedTuple):
     """A promise: the source has nothing now, and no later element gets a time below ``until``.
 
     Only a front with ``promises = True`` may give one. The source knows nothing of a promise, so the
-    query writes the promise, and the times of all elements, to the front's log before it relies on
-    them. An element that comes later with a lower time gets ``until``, or the next free time.
+    query writes the promise to the front's log before it relies on it. An element that comes later with
+    a lower time is late.
 
     The query reserves ``ahead`` beyond a promise when it writes one to the log. Promises within the
     reservation, those of the next second or so, are not written again.
@@ -103,7 +115,8 @@ class Front(Protocol):
         good, and raises when reading cannot go on, which ends the query.
 
         A position can be pickled, and two elements of a partition never have equal ones. Times, where
-        they are given, are ints of 64 bits and strictly increasing within a partition.
+        they are given, are ints of 64 bits. They may be equal, and may go back by as much as
+        `FrontContract.event_time` says.
         """
 
 
@@ -128,6 +141,9 @@ class FrontContract:
     #: Whether the front may give an `Idle`. Then the query notes the times of all its elements, and
     #: reading again from a position need not give the same times again.
     promises: Annotated[bool, FLAG] = False
+
+    #: How far elements with times of their own may be out of order, and what happens to late ones.
+    event_time: Annotated[EventTime, RULE] = IN_ORDER
 
     #: Whether reading ends where the source ends now, instead of waiting for more. `emberflow.front_log`
     #: sets it on a copy of a front that has it.
@@ -181,6 +197,11 @@ class FrontContract:
         front: Any = copy.copy(self.front)
         front.until_end = True
         return front  # type: ignore[no-any-return]
+
+
+def is_front(given: object) -> bool:
+    """Whether an object has what every front has, and so is no list or iterator of elements."""
+    return has_member(given, "read") and has_member(given, "partitions")
 
 
 def front_contract(front: Any, where: str = "a front") -> FrontContract:

@@ -15,12 +15,13 @@ What is guaranteed, and what is not:
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from emberflow.errors import InputError
 from emberflow.fronts.lines import LINE_BYTES_MAX, LineFormat, TimeOf
 from emberflow.fronts.protocol import Element
+from emberflow.values.event_time import OnLate, event_time
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -28,7 +29,8 @@ _CHUNK_BYTES = 64 * 1024
 class Socket:
     """Connects to a server, as Spark's socket source does, and takes its lines.
 
-    ``format`` and ``time`` are as for `Files`, except that lines are ``"text"`` by default. A worker
+    ``format``, ``time`` and the rule of event time are as for `Files`, except that lines are ``"text"``
+    by default. A worker
     connects, so ``host`` is a name that the worker knows. `check` connects once and hangs up before a
     query starts. With ``probe=False`` it does nothing, for servers that serve one connection and end
     (``nc -l`` without ``-k``).
@@ -48,6 +50,10 @@ class Socket:
         poll_ms: float = 50,
         connect_ms_max: float = 3_000,
         probe: bool = True,
+        disorder: int = 0,
+        watermark: Callable[[Any], int | None] | None = None,
+        ahead: int | None = None,
+        on_late: OnLate = "divert",
     ) -> None:
         if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
             raise InputError(f"fronts.Socket takes a port from 1 to 65535, got {port!r}.")
@@ -57,6 +63,9 @@ class Socket:
         self._port = port
         self._lines = LineFormat("Socket", format, time)
         self.arrival = time is None
+        self.event_time = event_time(
+            "fronts.Socket", disorder=disorder, watermark=watermark, ahead=ahead, on_late=on_late
+        )
         self._poll_seconds = poll_ms / 1_000
         self._connect_seconds_max = connect_ms_max / 1_000
         self._probe = probe
@@ -82,7 +91,6 @@ class Socket:
 
     def _elements(self, connection: socket.socket, number: int) -> Iterator[Element | None]:
         lines_of = self._lines
-        previous: int | None = None
         begun: list[bytes] = []  # of a line whose newline has not come
         begun_bytes = 0
 
@@ -104,7 +112,7 @@ class Socket:
                 if lines_of.is_element(line):
                     try:
                         payload = lines_of.payload(line, where)
-                        previous = time = lines_of.time(payload, previous, where)
+                        time = lines_of.time(payload, where)
                     except InputError as error:
                         payload, time = lines_of.malformed(line, error), None
                     yield Element(number, payload, time)

@@ -31,6 +31,7 @@ from emberflow.fronts.inbox import (
 )
 from emberflow.fronts.protocol import Batch, Element, Malformed
 from emberflow.rows.schema_json import struct_of_json
+from emberflow.values.event_time import OnLate, event_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +53,8 @@ class Structured:
     ``payload`` is as in `emberflow.rows`: a dataclass or named tuple whose fields are columns, the
     name of a column, or a function of the `Row`; by default the row itself. ``time`` is the column of
     times, integers or timestamps (then counted in ``unit``); without it rows get the time of their
-    arrival. ``pending_mb`` is how much may be acknowledged and not yet part of a cut. Above it, writers
+    arrival. ``disorder`` is how far times may go back, and ``on_late`` what happens to a row that is
+    later: `docs/event-time.md` explains both, ``watermark`` and ``ahead``. ``pending_mb`` is how much may be acknowledged and not yet part of a cut. Above it, writers
     wait.
     """
 
@@ -66,6 +68,10 @@ class Structured:
         unit: Literal["s", "ms", "us"] = "ms",
         poll_ms: float = 10,
         pending_mb: float = 256,
+        disorder: int = 0,
+        watermark: Callable[[Any], int | None] | None = None,
+        ahead: int | None = None,
+        on_late: OnLate = "divert",
     ) -> None:
         if unit not in _UNITS:
             raise InputError(
@@ -77,6 +83,13 @@ class Structured:
         self._time = time
         self._divisor = _UNITS[unit]
         self.arrival = time is None
+        self.event_time = event_time(
+            "fronts.Structured",
+            disorder=disorder,
+            watermark=watermark,
+            ahead=ahead,
+            on_late=on_late,
+        )
         self._poll_seconds = poll_ms / 1_000
         self._pending_bytes = int(pending_mb * (1 << 20))
         self._folder: Path | None = None
@@ -100,7 +113,7 @@ class Structured:
     def passed(self, partition: int, position: Any) -> None:
         """The newest cut has all up to this position."""
         if position is not None:
-            self._passed = self._ordinal(position)[0] // _ROWS
+            self._passed = position // _ROWS
 
     def is_full(self, inbox: Inbox) -> bool:
         """Whether writers have to wait: too much is acknowledged and in no cut."""
@@ -109,7 +122,7 @@ class Structured:
     def trim(self, partition: int, position: Any) -> None:
         """No kept cut needs the rows up to this position."""
         if position is not None:
-            trim(self._own_folder(), self._ordinal(position)[0] // _ROWS)
+            trim(self._own_folder(), position // _ROWS)
 
     def reader(self, schema: StructType) -> Reader:
         """The reader that makes payloads from rows of this schema. Raises `InputError` if it cannot."""
@@ -158,7 +171,7 @@ class Structured:
 
     def read_batches(self, partition: int, position: Any) -> Iterator[Batch | None]:
         folder = self._own_folder()
-        ordinal, last = (_ROWS - 1, None) if position is None else self._ordinal(position)
+        ordinal = _ROWS - 1 if position is None else position
         sequence, row = divmod(ordinal + 1, _ROWS)
         newest = max(sequences(folder), default=0)
         self._check_there(folder, sequence, newest)
@@ -166,10 +179,7 @@ class Structured:
             raise self._removed(folder, ordinal // _ROWS)
         while True:
             if (folder / batch_name(sequence)).exists():
-                for batch in self._batches(folder, sequence, row, last):
-                    yield batch
-                    if self._time is not None:
-                        last = batch.positions[-1][1]
+                yield from self._batches(folder, sequence, row)
                 sequence, row = sequence + 1, 0
             else:
                 if (folder / batch_name(sequence + 1)).exists():
@@ -189,7 +199,7 @@ class Structured:
             f"backup."
         )
 
-    def _batches(self, folder: Path, sequence: int, row: int, last: int | None) -> Iterator[Batch]:
+    def _batches(self, folder: Path, sequence: int, row: int) -> Iterator[Batch]:
         """The elements of one batch, from a row on."""
         import pyarrow as pa
 
@@ -200,7 +210,7 @@ class Structured:
         if self._time is None:
             yield from self._arriving(parts, reader, base, row)
         else:
-            yield from self._timed(parts, reader, base, row, last)
+            yield from self._timed(parts, reader, base, row)
 
     def _arriving(
         self, streams: Iterable[Any], reader: Reader, base: int, row: int
@@ -218,7 +228,7 @@ class Structured:
                 first += count
 
     def _timed(
-        self, streams: Iterable[Any], reader: Reader, base: int, row: int, last: int | None
+        self, streams: Iterable[Any], reader: Reader, base: int, row: int
     ) -> Iterator[Batch]:
         import pyarrow as pa
         import pyarrow.compute
@@ -233,25 +243,20 @@ class Structured:
         if pa.types.is_timestamp(own.type):
             times = [None if at is None else at // self._divisor for at in times]
         table = table.take(order).slice(row)
-        positions: list[tuple[int, int | None]] = []
-        raised: list[Any] = []  # None for a row that is malformed
-        for number, at in enumerate(times[row:], start=base + row):
-            if at is not None:
-                last = at if last is None or at > last else last + 1
-            positions.append((number, last))
-            raised.append(None if at is None else last)
+        times = times[row:]  # None for a row that is malformed
+        positions = range(base + row, base + row + len(times))
         columns = [table.column(name).combine_chunks() for name in reader.columns]
         payloads = self._payloads(reader, positions, columns)
-        if None in raised:
+        if None in times:
             problem = (
                 f"front {self._name!r}: the time column {self._time!r} has a row without a time. "
                 f"Filter it out, or fill it."
             )
             payloads = [
                 payload if at is not None else Malformed(shortened(payload), problem, True)
-                for payload, at in zip(payloads, raised, strict=True)
+                for payload, at in zip(payloads, times, strict=True)
             ]
-        whole = Batch(positions, payloads, raised)
+        whole = Batch(positions, payloads, times)
         for begin in range(0, len(positions), _AT_ONCE):
             yield whole.part(begin, min(begin + _AT_ONCE, len(positions)))
 
@@ -273,12 +278,9 @@ class Structured:
                 name: column[0].as_py()
                 for name, column in zip(reader.columns, columns, strict=True)
             }
-            sequence, number = divmod(self._ordinal(position)[0], _ROWS)
+            sequence, number = divmod(position, _ROWS)
             problem = f"front {self._name!r}, batch {sequence} of its inbox, row {number}: {error}"
             return Malformed(shortened(row), problem, before_next=self._time is not None)
-
-    def _ordinal(self, position: Any) -> tuple[int, int | None]:
-        return (position, None) if self._time is None else position
 
     @property
     def _name(self) -> str:

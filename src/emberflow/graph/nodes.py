@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from emberflow.errors import FlowError
+from emberflow.errors import LATE_SINK, FlowError, InputError
 from emberflow.values.functions import UserFunction, Where, itself, name_of
 from emberflow.values.hashing import stable_id
 from emberflow.values.item import scheduling_front
@@ -98,6 +98,13 @@ class Front(Node):
     """Where elements enter. ``index`` is the second part of their global times."""
 
     index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateElements(Front):
+    """Where late elements of all fronts enter, on their way to the late sink (`with_late_sink`)."""
+
+    index: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +246,16 @@ class Graph:
 
     @cached_property
     def fronts(self) -> dict[str, Front]:
-        return {node.name: node for node in self.nodes if isinstance(node, Front)}
+        return {
+            node.name: node
+            for node in self.nodes
+            if isinstance(node, Front) and not isinstance(node, LateElements)
+        }
+
+    @cached_property
+    def late_node(self) -> int | None:
+        """The node where late elements enter, if they have a sink."""
+        return next((node.id for node in self.nodes if isinstance(node, LateElements)), None)
 
     @cached_property
     def sinks(self) -> dict[str, Sink]:
@@ -308,7 +324,7 @@ class Graph:
         keep the state.
         """
         parts: list[str | int] = [self.flow]
-        for node in self.nodes:
+        for node in self.nodes[: self.late_node]:  # late elements have no state
             parts += [node.id, node.kind, node.name]
             for source in node.inputs:
                 key = name_of(source.own_key.given.given) if source.own_key else ""
@@ -321,6 +337,30 @@ class Graph:
                 parts.append(node.partitions)
             parts += node.distinguishing
         return stable_id(*parts)
+
+
+def with_late_sink(graph: Graph) -> Graph:
+    """The same graph with a sink for late elements. A cut of one fits the other.
+
+    >>> import emberflow as ef
+    >>> flow = ef.Flow("words")
+    >>> flow.front("words").sink("out")
+    >>> graph = with_late_sink(flow.graph())
+    >>> list(graph.sinks), graph.fingerprint == flow.graph().fingerprint
+    (['out', 'late'], True)
+    """
+    if graph.late_node is not None:
+        return graph
+    if LATE_SINK in graph.sinks:
+        raise InputError(
+            f"flow {graph.flow!r} has a sink {LATE_SINK!r}, and that is the name of the sink for late "
+            f"elements. Give {graph.sinks[LATE_SINK]} another name, or say on_late='fail' or 'drop'."
+        )
+    entry = len(graph.nodes)
+    where = graph.nodes[0].where
+    late = LateElements(id=entry, name="late elements", inputs=(), where=where)
+    sink = Sink(id=entry + 1, name=LATE_SINK, inputs=(Input(entry, 0),), where=where)
+    return replace(graph, nodes=(*graph.nodes, late, sink))
 
 
 def _check_names(graph: Graph) -> None:
@@ -422,7 +462,7 @@ def _check_connected(graph: Graph) -> None:
         raise FlowError(f"flow {graph.flow!r} has no sink. End a stream with .sink(name).")
     ahead = [{reader for reader, _ in graph.readers[node.id]} for node in graph.nodes]
     behind = [{source.node for source in node.inputs} for node in graph.nodes]
-    reached = _reachable((front.id for front in graph.fronts.values()), ahead)
+    reached = _reachable((node.id for node in graph.nodes if isinstance(node, Front)), ahead)
     leading = _reachable((node.id for node in graph.nodes if node.ends), behind)
     for node in graph.nodes:
         if node.id not in reached:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from emberflow.errors import InputError, shortened
 from emberflow.graph.nodes import Front, Graph
-from emberflow.runners.elements import timed_elements
+from emberflow.runners.elements import LateElement, MalformedElement, timed_elements
 from emberflow.values.item import GlobalTime
 
 #: The elements of a log: the global time of each, the name of its front, and its payload.
@@ -20,10 +20,14 @@ Inputs: TypeAlias = Mapping[str, Iterable[Any]] | LoggedElements
 
 
 def entering(graph: Graph, inputs: Inputs) -> list[tuple[GlobalTime, Front, Any]]:
-    """All elements in the order of their global times."""
+    """All elements in the order of their global times.
+
+    Late ones enter where the graph has them enter, if it has a sink for them. Malformed ones are left
+    out: they enter nowhere.
+    """
     if isinstance(inputs, Mapping):
-        return list(timed_elements(graph, inputs))
-    elements = [_element(graph, entry) for entry in inputs]
+        return _entering(graph, timed_elements(graph, inputs))
+    elements = _entering(graph, (_element(graph, entry) for entry in inputs))
     elements.sort(key=itemgetter(0))
     for (before, _, one), (after, _, other) in pairwise(elements):
         if before == after:
@@ -33,6 +37,20 @@ def entering(graph: Graph, inputs: Inputs) -> list[tuple[GlobalTime, Front, Any]
                 "and its replay?"
             )
     return elements
+
+
+def _entering(
+    graph: Graph, elements: Iterable[tuple[GlobalTime, Front, Any]]
+) -> list[tuple[GlobalTime, Front, Any]]:
+    late = None if graph.late_node is None else graph.nodes[graph.late_node]
+    found: list[tuple[GlobalTime, Front, Any]] = []
+    for at, front, payload in elements:
+        if payload.__class__ is LateElement:
+            if isinstance(late, Front):
+                found.append((at, late, payload.record))
+        elif payload.__class__ is not MalformedElement:
+            found.append((at, front, payload))
+    return found
 
 
 def _element(graph: Graph, entry: Any) -> tuple[GlobalTime, Front, Any]:

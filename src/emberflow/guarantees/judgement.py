@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from emberflow.dsl.flow import Flow
-from emberflow.errors import InputError, shortened
-from emberflow.graph.nodes import Front, Graph
+from emberflow.errors import LATE_SINK, InputError, shortened
+from emberflow.graph.nodes import Front, Graph, with_late_sink
 from emberflow.guarantees.inputs import Inputs, entering
 from emberflow.guarantees.outputs import Channel, Forms, Observed, Outputs, alike
 from emberflow.guarantees.search import Exhausted, Losses, Repetitions
@@ -48,7 +48,7 @@ def judge(
 
     ``inputs`` are elements by front, as `emberflow.run` takes them, or (global time, front, payload)
     each. ``outputs`` has the payloads of each sink to be judged, in order, or a dict from its
-    partitions to their payloads. ``failures`` is the number of failures, or a list of their times, or
+    partitions to their payloads; ``late`` among them are the late elements. ``failures`` is the number of failures, or a list of their times, or
     None if unknown. With ``finished=False`` more output may still come. ``forms`` converts payloads
     to the form in which a sink stores them.
 
@@ -67,6 +67,8 @@ def judge(
     <Guarantee.INCONSISTENT: 'inconsistent'>
     """
     graph = flow.graph()
+    if LATE_SINK in outputs and LATE_SINK not in graph.sinks:
+        graph = with_late_sink(graph)
     _check(failures, effort)
     elements = entering(graph, inputs)
     case = _Case(graph, elements, Observed(graph, outputs, forms or {}), finished)

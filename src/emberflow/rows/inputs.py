@@ -5,39 +5,48 @@ of a class (its fields are columns), one column by name, or the result of a func
 DataFrame whose one column besides the time is called ``value`` gives bare values. Timestamps are
 datetimes in UTC, never in the time zone of the process, which is not part of the input.
 
-**Times.** Times within a front are unique, and they are the order. A DataFrame has no order of its own,
-so it needs a time column or ``order_by``. Only the rows of a single partition have an order that Spark
-can tell; then row ``i`` has time ``i``, as element ``i`` of a list does. Rows that cannot be ordered are
-an error, never a guess.
+**Times.** Times are the order. A DataFrame has no order of its own, so it needs a time column or
+``order_by``. Only the rows of a single partition have an order that Spark can tell; then row ``i`` has
+time ``i``, as element ``i`` of a list does. Rows that cannot be ordered are an error, never a guess.
 
-Whether times are unique is known only when all have been read. So a second, narrow branch of the plan
-counts them, and fails the job with an error that names a time that two rows have. It reads the time
-column a second time. ``unique=True`` leaves it out where uniqueness is known.
+**Partitions.** A source with partitions has a front index for each. A column says which partition of its
+source a row is of. Then the row has the global time that a live query gives it.
 
-**Partitions.** A source with partitions has a front index for each, and times are unique within one. A
-column says which partition of its source a row is of. Then the row has the global time that a live
-query gives it.
+**Positions.** A column says where in its partition a row is. Then the rows are stamped as a live query
+stamps them, by the rule of event time and in the order of their positions: equal times have ties, and
+what is late is found (`runners.batch.passes.stamping`). Without positions nothing is late, and times are
+unique within a partition. Whether they are is known only when all have been read. So a second, narrow
+branch of the plan counts them, and fails the job with an error that names a time that two rows have. It
+reads the time column a second time. ``unique=True`` leaves it out where uniqueness is known.
 
-**Raw payloads.** A DataFrame with the column ``_payload`` holds payloads as bytes, and ``_partition``
-the partitions. `emberflow.front_log` gives in that form what went into a live query.
+**Raw payloads.** A DataFrame with the column ``_payload`` holds payloads as bytes, ``_partition`` the
+partitions and ``_position`` the positions. `emberflow.front_log` gives in that form what went into a live
+query, and `fronts.Kafka.dataframe` a topic. The rule of event time is in the metadata of ``_position``,
+so that it survives a filter (`with_rule`). ``_promised`` has the promise that was in force when a record
+was read, where a query chose it.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime
 import decimal
+import pickle
 import types
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import cloudpickle
 
 from emberflow.errors import FunctionError, InputError, shortened
 from emberflow.extras import need
 from emberflow.graph.nodes import Front
 from emberflow.rows.codec import decode_all
 from emberflow.rows.paths import encoded_int
+from emberflow.values.event_time import IN_ORDER, EventTime, OnLate, event_time
 from emberflow.values.functions import UserFunction, blamed
 from emberflow.values.item import TIME_MAX, TIME_MIN, front_index
 
@@ -53,10 +62,16 @@ BARE = "value"
 
 #: The columns of payloads as bytes, and of the partitions of their source.
 RAW, RAW_PARTITION = "_payload", "_partition"
+#: The columns of positions, and of promises that were in force.
+RAW_POSITION, RAW_PROMISED = "_position", "_promised"
+#: The key of the rule in the metadata of the column of positions.
+_METADATA = "emberflow"
 
 _UNITS: dict[str, str] = {"s": "unix_seconds", "ms": "unix_millis", "us": "unix_micros"}
 #: Columns where rows are numbered and then filtered: the number, and whether the row has no order.
 _NUMBER, _TIED = "_emberflow_number", "_emberflow_tied"
+#: Columns that rows are sorted by before they are stamped.
+SOURCE_PARTITION, SOURCE_POSITION = "_emberflow_partition", "_emberflow_position"
 #: `monotonically_increasing_id` counts rows in its lower bits and partitions above them.
 _ROWS_OF_A_PARTITION = 1 << 33
 
@@ -72,6 +87,29 @@ class Rows:
     unit: str
     unique: bool
     partition: str | None = None
+    position: str | None = None
+    rule: EventTime = IN_ORDER
+
+
+class Positioned(NamedTuple):
+    """A raw payload of a record whose position Spark cannot sort by: the column has its number."""
+
+    position: Any
+    payload: Any
+
+
+class Stamps(NamedTuple):
+    """How rows with positions are stamped."""
+
+    rule: EventTime
+    #: Whether malformed records are left out; otherwise they are an error.
+    drops_malformed: bool = False
+
+
+def with_rule(df: DataFrame, rule: EventTime, *, drops_malformed: bool) -> DataFrame:
+    """A DataFrame of raw payloads with positions, and the rule that its rows are stamped by."""
+    pickled = cloudpickle.dumps(Stamps(rule, drops_malformed))
+    return df.withMetadata(RAW_POSITION, {_METADATA: base64.b64encode(pickled).decode()})
 
 
 def rows(
@@ -83,6 +121,11 @@ def rows(
     unit: Literal["s", "ms", "us"] = "ms",
     unique: bool = False,
     partition: str | None = None,
+    position: str | None = None,
+    disorder: int = 0,
+    ahead: int | None = None,
+    watermark: Callable[[Any], int | None] | None = None,
+    on_late: OnLate = "divert",
 ) -> Rows:
     """How the rows of a DataFrame become the elements of a front, for `Flow.batch`.
 
@@ -91,7 +134,12 @@ def rows(
     numbered. ``payload``: a dataclass or named tuple whose fields are columns, the name of a column,
     or a function of the `Row`; by default the row itself. ``unique=True``: leave out the check that no
     two rows have the same time. ``partition``: the column that says which partition of its source a
-    row is of, counted from 0; times are then unique within each.
+    row is of, counted from 0.
+
+    ``position``: the column that orders the rows of a partition as their source has them. Then they are
+    stamped by the rule of event time, exactly as a live front stamps them: ``disorder``, ``ahead``,
+    ``watermark`` and ``on_late`` are those of the front. Rows that are late go to the output ``late``.
+    Without ``position`` nothing is late, and no two rows of a partition may have the same time.
     """
     need("pyspark", extra="spark", what="ef.rows")
     columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
@@ -103,7 +151,17 @@ def rows(
         raise InputError(
             "rows() takes order_by= or partition=, not both: rows are numbered as one."
         )
-    return Rows(df, None if columns else time, payload, columns, unit, unique, partition)
+    if columns and position is not None:
+        raise InputError("rows() takes order_by= or position=, not both: each is an order.")
+    rule = event_time("rows", disorder=disorder, ahead=ahead, watermark=watermark, on_late=on_late)
+    if position is None and rule != IN_ORDER:
+        raise InputError(
+            "rows() takes disorder=, ahead=, watermark= and on_late= together with position=: without "
+            "the positions of its rows in their source nothing is late."
+        )
+    return Rows(
+        df, None if columns else time, payload, columns, unit, unique, partition, position, rule
+    )
 
 
 class FrontRows:
@@ -139,6 +197,33 @@ class FrontRows:
                 f"front {front.name!r}: rows of several partitions need a time. Pass "
                 f"ef.rows(df, time='column', partition={self._partition!r})."
             )
+        self._position, self._stamps = self._rows.position, Stamps(self._rows.rule)
+        if self._position is None and self.reader.kind == "bytes" and RAW_POSITION in schema.names:
+            self._position, self._stamps = RAW_POSITION, _given_stamps(schema)
+        self._is_logged = (
+            self._position == RAW_POSITION
+            and self.reader.kind == "bytes"
+            and RAW_PROMISED in schema.names
+        )
+        if self._position is not None:
+            self._check_position(schema)
+
+    def _check_position(self, schema: StructType) -> None:
+        from pyspark.sql.types import IntegralType, StringType, StructType
+
+        assert self._position is not None
+        if self.numbered:
+            raise InputError(
+                f"front {self.front.name!r}: rows with a position need a time. Pass "
+                f"ef.rows(df, time='column', position={self._position!r})."
+            )
+        kind = schema[self._position].dataType
+        parts = [part.dataType for part in kind] if isinstance(kind, StructType) else [kind]
+        if not all(isinstance(part, IntegralType | StringType) for part in parts):
+            raise InputError(
+                f"front {self.front.name!r}: the position column {self._position!r} is of type "
+                f"{kind.simpleString()}. A position is an integer, a string, or a struct of these."
+            )
 
     def _check_names(self, schema: StructType) -> None:
         names = schema.names
@@ -149,7 +234,7 @@ class FrontRows:
                     f"Rename one, or select the columns that the flow needs."
                 )
         asked = [self._rows.time] if self._rows.time != DEFAULT_TIME else []
-        asked.append(self._rows.partition)
+        asked += [self._rows.partition, self._rows.position]
         for asked_for in (*asked, *self._rows.order_by):
             if asked_for is not None and asked_for not in names:
                 raise InputError(
@@ -161,8 +246,41 @@ class FrontRows:
     def has_partitions(self) -> bool:
         return self._partition is not None
 
+    @property
+    def is_stamped(self) -> bool:
+        """Whether its rows have positions, so that the rule of event time is applied to them."""
+        return self._position is not None
+
+    @property
+    def rule(self) -> EventTime:
+        """The rule of event time of its rows. Without positions they are sorted, so none waits."""
+        return self._stamps.rule if self.is_stamped else IN_ORDER
+
+    @property
+    def diverts(self) -> bool:
+        """Whether its late rows go to the late sink."""
+        return self.is_stamped and self.rule.on_late == "divert"
+
+    def late_types(self) -> tuple[DataType, DataType] | None:
+        """The types of positions and payloads of late rows; None if the columns do not tell."""
+        from pyspark.sql.types import StructType
+
+        schema: StructType = self._rows.df.schema
+        if self._position is None or self._is_logged:
+            return None
+        position = schema[self._position].dataType
+        if self.reader.kind == "bare":
+            return position, schema[self.reader.columns[0]].dataType
+        if self.reader.kind in ("row", "class"):
+            return position, StructType([schema[name] for name in self.reader.columns])
+        return None
+
     def selected(self) -> DataFrame:
-        """The columns: time, whether the row has no order, those of the payload, partition."""
+        """The columns: time, whether the row has no order, those of the payload, and of the source.
+
+        The last are the partition, if there is one, and where rows are stamped the partition, the
+        position and, if it is known, the promise that was in force.
+        """
         from pyspark.sql import Window
         from pyspark.sql import functions as sql
 
@@ -178,15 +296,26 @@ class FrontRows:
             tied = time >= _ROWS_OF_A_PARTITION
         else:
             time = self._time_column()
-        if self._until is not None:
+        if self._until is not None and not self.is_stamped:
             if self.numbered:  # number the rows before any is left out
                 df = df.withColumns({_NUMBER: time, _TIED: tied})
                 time, tied = sql.col(_NUMBER), sql.col(_TIED)
             # Keep rows without a time or an order: `Checked.elements` raises the error.
             df = df.filter((time < self._until) | time.isNull() | tied)
         columns = [sql.col(_quoted(name)) for name in self.reader.columns]
-        columns += self._partition_columns()
+        columns += self._source_columns() if self.is_stamped else self._partition_columns()
         return df.select(time.alias("_time"), tied.alias("_tied"), *columns)
+
+    def _source_columns(self) -> list[Column]:
+        from pyspark.sql import functions as sql
+
+        assert self._position is not None
+        (partition,) = self._partition_columns() or [sql.lit(0).cast("long")]
+        columns = [
+            partition.alias(SOURCE_PARTITION),
+            sql.col(_quoted(self._position)).alias(SOURCE_POSITION),
+        ]
+        return columns + ([sql.col(RAW_PROMISED)] if self._is_logged else [])
 
     def _partition_columns(self) -> list[Column]:
         from pyspark.sql import functions as sql
@@ -223,7 +352,7 @@ class FrontRows:
         """The times that several rows have; None if there cannot be any."""
         from pyspark.sql import functions as sql
 
-        if self.numbered or self._rows.unique:
+        if self.numbered or self._rows.unique or self.is_stamped:
             return None
         partitions = self._partition_columns()
         times = self._rows.df.select(self._time_column().alias("_time"), *partitions)
@@ -242,7 +371,21 @@ class FrontRows:
             self._rows.unit,
             self._partition,
             self._fronts,
+            self._stamps if self.is_stamped else None,
+            self._is_logged,
         )
+
+
+def _given_stamps(schema: StructType) -> Stamps:
+    pickled = schema[RAW_POSITION].metadata.get(_METADATA)
+    if pickled is None:
+        raise InputError(
+            f"the DataFrame has a column {RAW_POSITION!r} without the rule of event time that "
+            f"ef.front_log and fronts.Kafka(...).dataframe() put there. Name the column and the rule: "
+            f"ef.rows(df, position={RAW_POSITION!r}, disorder=...)."
+        )
+    stamps: Stamps = pickle.loads(base64.b64decode(pickled))
+    return stamps
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +399,23 @@ class Checked:
     unit: str
     partition: str | None = None
     fronts: int = 1
+    #: How rows with positions are stamped; None for rows without.
+    stamps: Stamps | None = None
+    #: Whether the rows have the promises that were in force, and payloads with positions.
+    is_logged: bool = False
+
+    def records(self, batch: pa.RecordBatch) -> Records:
+        """The rows of a batch of `FrontRows.selected` that are to be stamped."""
+        times: list[Any] = batch.column(0).to_pylist()
+        end = 2 + len(self.reader.columns)
+        columns = [batch.column(number) for number in range(2, end)]
+        payloads = self.reader.payloads([time or 0 for time in times], columns)
+        partitions = self._partitions(batch.column(end))
+        positions = batch.column(end + 1).to_pylist()
+        if positions and isinstance(positions[0], dict):
+            positions = [None if each is None else tuple(each.values()) for each in positions]
+        promised = batch.column(end + 2).to_pylist() if self.is_logged else None
+        return Records(times, payloads, partitions, positions, promised)
 
     def elements(self, batch: pa.RecordBatch) -> tuple[list[int], list[Any]]:
         """The times and payloads of a batch of `FrontRows.selected`."""
@@ -263,14 +423,17 @@ class Checked:
         if True in batch.column(1).to_pylist():
             raise self._unordered()
         for time in (None,) if None in times else (min(times, default=0), max(times, default=0)):
-            if time is None or not TIME_MIN <= time <= TIME_MAX:
-                raise InputError(
-                    f"front {self.front.name!r}: the time column {self.time!r} has a row of time "
-                    f"{time!r}. Every row needs a time, an int of 64 bits; filter it out, or fill it."
-                )
+            self.check_time(time)
         end = batch.num_columns - (self.partition is not None)
         columns = [batch.column(number) for number in range(2, end)]
         return times, self.reader.payloads(times, columns)
+
+    def check_time(self, time: int | None) -> None:
+        if time is None or not TIME_MIN <= time <= TIME_MAX:
+            raise InputError(
+                f"front {self.front.name!r}: the time column {self.time!r} has a row of time "
+                f"{time!r}. Every row needs a time, an int of 64 bits; filter it out, or fill it."
+            )
 
     def paths(self, batch: pa.RecordBatch) -> list[bytes]:
         """The paths of the elements of a batch: the front index of the partition of each."""
@@ -282,14 +445,21 @@ class Checked:
         """The front index of each element."""
         if self.partition is None:
             return [self.front.index] * batch.num_rows
-        partitions: list[Any] = batch.column(batch.num_columns - 1).to_pylist()
+        return list(map(self.index, self._partitions(batch.column(batch.num_columns - 1))))
+
+    def index(self, partition: int) -> int:
+        """The front index of a partition."""
+        return front_index(self.front.index, self.fronts, partition)
+
+    def _partitions(self, column: pa.Array) -> list[int]:
+        partitions: list[Any] = column.to_pylist()
         for one in set(partitions):
             if one is None or one < 0:
                 raise InputError(
                     f"front {self.front.name!r}: the partition column {self.partition!r} has a row "
                     f"of partition {one!r}. Every row needs one, counted from 0."
                 )
-        return [front_index(self.front.index, self.fronts, one) for one in partitions]
+        return partitions
 
     def _unordered(self) -> InputError:
         name = self.front.name
@@ -305,11 +475,29 @@ class Checked:
         )
 
     def double(self, time: int) -> InputError:
-        finer = "" if self.unit == "us" else " or ef.rows(unit='us')"
         return InputError(
             f"front {self.front.name!r}: more than one row has the time {time} (column "
-            f"{self.time!r}). Times within a front are the order, so they are unique. Use a finer "
-            f"unit{finer}, order_by=[...], or fronts of their own for simultaneous elements."
+            f"{self.time!r}), and nothing says which comes first. Name the column that says where a row "
+            f"is in its source: ef.rows(df, position=...)."
+        )
+
+
+class Records(NamedTuple):
+    """Rows with positions, as columns. A malformed record may have None for a time."""
+
+    times: list[Any]
+    payloads: list[Any]
+    partitions: list[int]
+    positions: list[Any]
+    promised: list[int] | None
+
+    def part(self, begin: int, end: int) -> Records:
+        return Records(
+            self.times[begin:end],
+            self.payloads[begin:end],
+            self.partitions[begin:end],
+            self.positions[begin:end],
+            None if self.promised is None else self.promised[begin:end],
         )
 
 

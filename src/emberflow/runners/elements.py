@@ -1,15 +1,46 @@
-"""Elements that a user passes to an in-memory runner: checked, and given their global times."""
+"""Elements that a user passes to an in-memory runner: checked, and given their global times.
+
+They come as a list or an iterator, or as a front that ends (`fronts.Iterable`, or one with
+``until_end=True``). A list has no late elements: it is sorted. A front is read to its end, partition by
+partition, and its rule of event time finds what is late, exactly as in a live query.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from emberflow.errors import InputError, shortened
-from emberflow.graph.nodes import Front, Graph
-from emberflow.values.item import At, GlobalTime, is_time
+from emberflow.engine.progress.event_time import Attached, LateBy, Leap, Stamper
+from emberflow.errors import InputError, Late, shortened
+from emberflow.fronts.protocol import FrontContract, Malformed, front_contract, is_front
+from emberflow.graph.nodes import Front, Graph, with_late_sink
+from emberflow.values.event_time import EventTime
+from emberflow.values.item import TIE, TIME_MIN, At, GlobalTime, front_index, is_time
+
+
+class LateElement(NamedTuple):
+    """Among elements: one that is late, on its way to the late sink."""
+
+    record: Late
+
+
+class MalformedElement(NamedTuple):
+    """Among elements: a record that is none. It has its place ahead of the element of its global time."""
+
+    problem: str
+    payload: Any
+    number: int
+
+
+def graph_for(graph: Graph, elements: Mapping[str, Any]) -> Graph:
+    """The graph, with a sink for late elements if one of the fronts diverts them."""
+    diverts = any(
+        is_front(given) and front_contract(given).event_time.on_late == "divert"
+        for given in elements.values()
+    )
+    return with_late_sink(graph) if diverts else graph
 
 
 def timed_elements(
@@ -17,12 +48,21 @@ def timed_elements(
 ) -> Iterator[tuple[GlobalTime, Front, Any]]:
     """All elements of all fronts in the order of their global times.
 
-    A list is sorted by time, so its elements may be given in any order. An iterator is read lazily,
-    one element at a time, so it has to be in order itself.
+    A list is sorted by time, so its elements may be given in any order; elements of equal times stay in
+    the order of the list. An iterator is read lazily, one element at a time, so it has to be in order
+    itself.
     """
     check_names(graph, elements)
     return merge(
-        *(_timed(front, elements[name]) for name, front in graph.fronts.items()),
+        *(
+            timed
+            for name, front in graph.fronts.items()
+            for timed in (
+                _partitions(front, elements[name], len(graph.fronts))
+                if is_front(elements[name])
+                else [_timed(front, elements[name])]
+            )
+        ),
         key=itemgetter(0),
     )
 
@@ -37,7 +77,103 @@ def _timed(front: Front, elements: object) -> Iterator[tuple[GlobalTime, Front, 
     )
     if isinstance(elements, Sequence):
         numbered = iter(sorted(numbered, key=itemgetter(0)))
-    return _increasing(front, numbered)
+    return _in_order(front, numbered)
+
+
+def _partitions(
+    front: Front, given: Any, fronts: int
+) -> list[Iterator[tuple[GlobalTime, Front, Any]]]:
+    contract = front_contract(given, f"front {front.name!r}")
+    ending = front_contract(contract.ending(), f"front {front.name!r}")
+    return [
+        _stamped(front, ending, partition, front_index(front.index, fronts, partition))
+        for partition in range(given.partitions)
+    ]
+
+
+def _stamped(
+    front: Front, contract: FrontContract, partition: int, index: int
+) -> Iterator[tuple[GlobalTime, Front, Any]]:
+    """The elements of a partition, by its rule of event time."""
+    records = (
+        (*element, None) for element in contract.read(partition, None) if element is not None
+    )
+    return stamped_records(front, contract.event_time, partition, index, records)
+
+
+def stamped_records(
+    front: Front,
+    rule: EventTime,
+    partition: int,
+    index: int,
+    records: Iterable[tuple[Any, Any, Any, int | None]],
+) -> Iterator[tuple[GlobalTime, Front, Any]]:
+    """The records of a partition as elements, by a rule of event time.
+
+    A record is its position, payload and time, and the promise that was in force when it was read, if a
+    query chose one.
+    """
+    stamper = Stamper(index, rule)
+    held: list[tuple[str, Any]] = []
+
+    def unwrapped(payload: Any) -> Iterator[Any]:
+        if payload.__class__ is Attached:
+            for number, thing in enumerate(payload.things, -len(payload.things)):
+                problem, shown = _problem(front, partition, rule, thing)
+                yield MalformedElement(problem, shown, number)
+            payload = payload.payload
+        bare = payload.payload if payload.__class__ is LateBy else payload
+        if bare.__class__ is Malformed:
+            yield MalformedElement(bare.problem, bare.raw, 0)
+        elif payload.__class__ is not LateBy or rule.on_late == "keep":
+            yield bare
+        elif rule.on_late == "fail":
+            raise InputError(f"front {front.name!r}: {payload.told(partition, rule.disorder)}")
+        elif rule.on_late == "divert":
+            yield LateElement(payload.record(front.name, partition))
+
+    def leaving() -> Iterator[tuple[GlobalTime, Front, Any]]:
+        while (stamped := stamper.take()) is not None:
+            for moment, _, payload in stamped.items(index):
+                for one in unwrapped(payload):
+                    yield GlobalTime(*moment), front, one
+
+    for position, payload, at, promised in records:
+        if promised is not None:
+            stamper.raise_to(promised)
+        malformed: tuple[str, Any] | None = None
+        if isinstance(payload, Malformed):
+            if payload.before_next or not is_time(at):
+                malformed = (payload.problem, payload.raw)
+        elif not is_time(at):
+            malformed = (f"the element at {position!r} has the time {at!r}", payload)
+        if malformed is not None and rule.waits:
+            stamper.attach(malformed)
+        elif malformed is not None:
+            held.append(malformed)
+        elif rule.waits:
+            stamper.add(position, payload, at)
+            yield from leaving()
+        else:
+            moment, is_late = stamper.stamp(at)
+            entry = LateBy(at, moment[0], position, payload) if is_late else payload
+            if held:
+                entry, held = Attached(tuple(held), entry), []
+            for one in unwrapped(entry):
+                yield GlobalTime(*moment), front, one
+    held += stamper.end()
+    yield from leaving()
+    at = max(stamper.promised + 1, 0) if stamper.promised >= TIME_MIN else 0
+    for number, thing in enumerate(held, -len(held)):
+        problem, shown = _problem(front, partition, rule, thing)
+        yield GlobalTime(at, index), front, MalformedElement(problem, shown, number)
+
+
+def _problem(front: Front, partition: int, rule: EventTime, thing: Any) -> tuple[str, Any]:
+    if isinstance(thing, Leap):
+        return thing.told(front.name, partition, rule.ahead), thing.payload
+    problem, payload = thing
+    return problem, payload
 
 
 def _with_time(front: Front, number: int, element: Any) -> tuple[int, int, Any]:
@@ -51,21 +187,21 @@ def _with_time(front: Front, number: int, element: Any) -> tuple[int, int, Any]:
     return element.time, number, element.payload
 
 
-def _increasing(
+def _in_order(
     front: Front, numbered: Iterator[tuple[int, int, Any]]
 ) -> Iterator[tuple[GlobalTime, Front, Any]]:
-    before: tuple[int, int] | None = None
+    last, last_number, place = TIME_MIN - 1, 0, front.index
     for time, number, payload in numbered:
-        if before is not None and time <= before[0]:
+        if time < last:
             raise InputError(
                 f"front {front.name!r}: element {number}, {shortened(payload)}, has the time "
-                f"{time} and comes after element {before[1]} of time {before[0]}. Times within a "
-                f"front are the order, so they are unique, and an iterator gives them ascending "
-                f"(an element without At has its number for a time). Use a finer unit, a list, or "
-                f"fronts of their own for simultaneous elements."
+                f"{time} and comes after element {last_number} of time {last}. An iterator gives its "
+                f"elements in the order of their times (an element without At has its number for a "
+                f"time). Give a list, which is sorted, or a front: fronts.Iterable(..., disorder=...)."
             )
-        before = (time, number)
-        yield GlobalTime(time, front.index), front, payload
+        place = place + TIE if time == last else front.index
+        last, last_number = time, number
+        yield GlobalTime(time, place), front, payload
 
 
 def check_names(graph: Graph, elements: Mapping[str, Any]) -> None:

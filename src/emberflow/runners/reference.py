@@ -43,6 +43,7 @@ from emberflow.errors import (
     ERRORS_SINK,
     Diverted,
     EndlessLoopError,
+    InputError,
     InternalError,
     OnError,
     StepError,
@@ -50,7 +51,12 @@ from emberflow.errors import (
 from emberflow.graph.calls import balance_of, images_of, scheduled_time
 from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Node, Sink
 from emberflow.runners.diversion import check_parameters, checked_on_error
-from emberflow.runners.elements import timed_elements
+from emberflow.runners.elements import (
+    LateElement,
+    MalformedElement,
+    graph_for,
+    timed_elements,
+)
 from emberflow.runners.sequential import Sequential
 from emberflow.values.item import CHILD_IDS_MAX, At, ChildIds, GlobalTime, scheduled_child_ids
 
@@ -86,7 +92,7 @@ def run(
     >>> outputs["total"], [diverted.payload for diverted in outputs["errors"]]
     ([1.5, 3.5], ['a lot'])
     """
-    graph = flow.graph()
+    graph = graph_for(flow.graph(), elements)
     check_parameters(graph, "run", "on_error")
     reference = Reference(graph, on_error=checked_on_error(graph, on_error, "run(on_error=)"))
     for global_time, front, payload in timed_elements(graph, elements):
@@ -119,7 +125,24 @@ class Reference:
         """Process an element, after everything scheduled for an earlier time."""
         place: NestedPlace = (global_time, ())
         self._follow_scheduled(place)
-        self._follow((place, front.id, payload))
+        node = front.id
+        if payload.__class__ is MalformedElement:
+            self._put_aside(global_time, front, payload)
+            return
+        if payload.__class__ is LateElement:
+            if self.graph.late_node is None:
+                raise InputError(
+                    f"front {front.name!r}: {payload.record} is late, and there is no sink for it here. "
+                    f"Say on_late='fail' or 'drop'."
+                )
+            node, payload = self.graph.late_node, payload.record
+        self._follow((place, node, payload))
+
+    def _put_aside(self, at: GlobalTime, front: Front, malformed: MalformedElement) -> None:
+        if not self._diverts:
+            raise InputError(f"front {front.name!r}: {malformed.problem}")
+        record = Diverted(at.time, at.front, str(front), "-", malformed.problem, malformed.payload)
+        self.outputs[ERRORS_SINK].append(record)
 
     def advance(self, global_time: GlobalTime) -> None:
         """Process everything scheduled for global times below this one."""

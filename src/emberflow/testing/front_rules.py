@@ -25,7 +25,7 @@ FRONT_RULES: Mapping[str, str] = {
     "promises": "only a front with promises = True gives an Idle",
     "waiting": "a reader yields None at least once a second while it waits, and can be closed",
     "payloads": "all elements of the source come, once and in its order",
-    "times": "times are ints of 64 bits and strictly increasing; with arrival = True there are none",
+    "times": "times are ints of 64 bits; with arrival = True there are none",
     "positions": "positions can be pickled, and no two in a partition are equal",
     "replay": "reading again gives the same elements again, unless replayable = False",
     "resume": "reading from a position gives exactly the elements behind it; with promises = True, their times may differ",
@@ -169,9 +169,8 @@ class _Checks:
         contract = self._contract()
         for partition in self._partitions(contract):
             elements = self._read(contract, partition).elements
-            previous: int | None = None
             for element in elements:
-                previous = self._checked_time(contract, element, previous)
+                self._check_time(contract, element)
             expected = None if self._times is None else self._times[partition]
             found = [element.time for element in elements]
             if expected is not None and found != expected:
@@ -181,28 +180,19 @@ class _Checks:
                     f"{shortened(expected)}.",
                 )
 
-    def _checked_time(
-        self, contract: FrontContract, element: Element, previous: int | None
-    ) -> int | None:
+    def _check_time(self, contract: FrontContract, element: Element) -> None:
         at = element.time
         here = f"the element at position {element.position!r} has the time {at!r}"
         if at is None:
             if contract.arrival is False and not _is_before_next(element):
                 raise ContractError("times", f"{here}, and the front has arrival = False.")
-            return previous
+            return
         if contract.arrival:
             raise ContractError(
                 "times", f"{here}, and the front has arrival = True: leave the time out."
             )
         if at.__class__ is not int or not TIME_MIN <= at <= TIME_MAX:
             raise ContractError("times", f"{here}. A time is an int of 64 bits.")
-        if previous is not None and at <= previous and not contract.promises:
-            raise ContractError(
-                "times",
-                f"{here}, and the one before it has {previous}. Times are strictly increasing within "
-                f"a partition.",
-            )
-        return at
 
     def check_positions(self) -> None:
         contract = self._contract()

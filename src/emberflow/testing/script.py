@@ -111,10 +111,10 @@ class Script:
                     )
                 self._steps.append(step)
             elif isinstance(step, At):
-                if step.time <= at:
+                if step.time < at:
                     raise InputError(
                         f"testing.Script has {shortened(step)} behind an element of time {at}. "
-                        f"Times are strictly increasing."
+                        f"They must not go back."
                     )
                 at = self._add(step.payload, step.time, given)
             else:

@@ -37,6 +37,14 @@ adds, so that the order of the hops counts: with a plain xor, an item that a loo
 and then B would have the trace of one sent to B and then A, and a tombstone could take back the
 wrong one. (Rotating by a bit instead would be no better after 64 hops.)
 
+**Equal times.** Elements of one partition may have equal times. Their *tie* tells them apart: the number
+of elements of that time that the partition has before them. It is in the high bits of the front,
+``index + tie * TIE``. So the first element of a time has the plain index, global times are still two
+integers, and elements without equal times cost nothing more. At equal times the first elements of all
+partitions come first, in the order of their indexes, then the second ones. A front that has emitted an
+element may promise all but later ones of the same time (`after`), and holds up no other front's element
+of that time unless it is itself a later one.
+
 **Scheduled items.** A map that returns `At(time, payload)` makes an item with a global time of its
 own, ``(time, scheduling front of the operation)``. Scheduling fronts are negative, so at equal
 times scheduled items come before elements: a window ``[0, 10)`` closes before the element of time
@@ -62,6 +70,9 @@ TIME_MIN = -(2**63) + 1
 TIME_MAX = 2**63 - 2
 
 
+#: What the front of a global time has more for each element of the same time and partition before it.
+TIE = 2**32
+
 #: An item with more child ids than this is going round a loop that does not end.
 CHILD_IDS_MAX = 10_000
 
@@ -69,7 +80,9 @@ CHILD_IDS_MAX = 10_000
 class GlobalTime(NamedTuple):
     """When an element entered, and through which front: unique, and a total order on elements.
 
-    >>> GlobalTime(3, 0) < GlobalTime(3, 1) < GlobalTime(4, 0)
+    ``front`` is the index of the partition, and the element's tie in the high bits.
+
+    >>> GlobalTime(3, 0) < GlobalTime(3, 1) < GlobalTime(3, 0 + TIE) < GlobalTime(4, 0)
     True
     """
 
@@ -155,6 +168,15 @@ def hopped(mark: int, hop: int) -> int:
 def is_time(value: object) -> bool:
     """Whether a value can be the time of an element: a 64-bit integer, and not a ``bool``."""
     return isinstance(value, int) and not isinstance(value, bool) and TIME_MIN <= value <= TIME_MAX
+
+
+def after(time: int, front: int) -> tuple[int, int]:
+    """The least global time that the next element of a partition can have.
+
+    >>> after(3, 1) == (3, 1 + TIE)
+    True
+    """
+    return (time, front + TIE)
 
 
 def front_index(ordinal: int, fronts: int, partition: int) -> int:

@@ -80,8 +80,9 @@ class Step:
 class Manifest:
     """A cut. ``parts`` are all files that it needs, oldest first.
 
-    ``positions[front][partition]`` is where the front continues to read; ``sinks`` has the last state
-    of each sink, as its adapter reports it.
+    ``positions[front][partition]`` is where the front continues to read. ``promised[front][partition]``
+    is what its elements up to there have promised, and the tie of the last one: see
+    `engine.progress.event_time`. ``sinks`` has the last state of each sink, as its adapter reports it.
     """
 
     number: int
@@ -92,6 +93,7 @@ class Manifest:
     steps: tuple[Step, ...]
     parts: tuple[PartInfo, ...]
     positions: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
+    promised: Mapping[str, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
     sinks: Mapping[str, Any] = field(default_factory=dict)
     #: ``time`` for a cut at a global time, ``arrival`` for a snapshot by markers.
     ordering: str = "time"
@@ -107,6 +109,7 @@ class Manifest:
         parts: Sequence[PartInfo | None],
         base: Manifest | None = None,
         positions: Mapping[str, Mapping[int, Any]] | None = None,
+        promised: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
         sinks: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """The manifest of a cut with these new parts, and the parts of its base."""
@@ -119,6 +122,7 @@ class Manifest:
             steps=steps_of(graph),
             parts=(*(base.parts if base else ()), *(part for part in parts if part is not None)),
             positions=positions or {},
+            promised=promised or {},
             sinks=sinks or {},
         )
 
@@ -143,6 +147,12 @@ class Manifest:
             "positions": {
                 front: {str(partition): encoded(at) for partition, at in partitions.items()}
                 for front, partitions in self.positions.items()
+            },
+            "promised": {
+                front: {
+                    str(partition): list(promised) for partition, promised in partitions.items()
+                }
+                for front, partitions in self.promised.items()
             },
             "sinks": {name: encoded(value) for name, value in self.sinks.items()},
         }
@@ -169,6 +179,10 @@ class Manifest:
             positions={
                 front: _Encoded({int(partition): at for partition, at in partitions.items()})
                 for front, partitions in body["positions"].items()
+            },
+            promised={
+                front: {int(partition): (at[0], at[1]) for partition, at in partitions.items()}
+                for front, partitions in body.get("promised", {}).items()
             },
             sinks=_Encoded(body["sinks"]),
             ordering=body.get("ordering", "time"),
@@ -272,7 +286,7 @@ def compaction_due(manifest: Manifest, *, live_rows: int | None = None) -> bool:
 
 def steps_of(graph: Graph) -> tuple[Step, ...]:
     """All steps of a flow, described by the fields that its fingerprint covers."""
-    return tuple(_step(graph, node) for node in graph.nodes)
+    return tuple(_step(graph, node) for node in graph.nodes[: graph.late_node])
 
 
 def _step(graph: Graph, node: Node) -> Step:

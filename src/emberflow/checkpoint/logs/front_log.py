@@ -17,7 +17,8 @@ replays `FrontLogWriter.entries`. The writer syncs older segments before its hea
 it may be the first that relies on them.
 
 **Entries** are ``(position, time)``, or ``(position, time, payload)`` for a source that cannot
-replay. Times increase. A *reservation* is an upper bound of promises that were made without an
+replay. Times do not decrease. For a front with times of its own they are the promises that were in
+force when each record was read. A *reservation* is an upper bound of promises that were made without an
 element: the next incarnation assigns no new element a time below it. Entries that an incarnation
 *drops* (at most once) stay dropped for all later ones, also for one that begins from the same cut: by
 then there is output without them. They stay in the log, as a record of the input.
@@ -53,7 +54,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from operator import lt
+from operator import le
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.errors import CheckpointError, FencedError
@@ -378,24 +379,24 @@ class FrontLogWriter:
         width = 2 if payloads is None else 3
         before = self._time
         if self._inherited is not None and (before is None or before < self._inherited):
-            before = self._inherited - 1
+            before = self._inherited
         others = times if payloads is None else payloads
-        rising = times.step > 0 if isinstance(times, range) else all(map(lt, times, times[1:]))
+        rising = times.step > 0 if isinstance(times, range) else all(map(le, times, times[1:]))
         if (
             len(positions) == len(times) == len(others)
             and width == self._width
             and rising
-            and (before is None or times[0] > before)
+            and (before is None or times[0] >= before)
         ):
             return
         for position, time, _ in zip(positions, times, others, strict=True):
-            if width != self._width or not (before is None or time > before):
+            if width != self._width or not (before is None or time >= before):
                 raise self._entry_error(before, (position, time), width)
             before = time
 
     def _entry_error(self, before: int | None, got: Any, parts: int) -> CheckpointError:
         return CheckpointError(
-            f"{self._log}: expected an entry of {self._width} parts with a time above "
+            f"{self._log}: expected an entry of {self._width} parts with a time of at least "
             f"{before}, got {got!r} with {parts} parts."
         )
 

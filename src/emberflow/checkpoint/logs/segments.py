@@ -36,6 +36,14 @@ from emberflow.values.nesting import Flat, can_be_pickled
 #: ``(position, time)`` or ``(position, time, payload)``
 LogEntry: TypeAlias = tuple[Any, ...]
 
+
+class OwnTime(NamedTuple):
+    """A payload in the log of a source that cannot be read again, with the time it came with."""
+
+    time: Any
+    payload: Any
+
+
 FORMAT_VERSION = 1
 _SEGMENT = re.compile(r"(\d+)-(\d+)\.log")
 _OBJECT = re.compile(r"(\d+)\.frame")

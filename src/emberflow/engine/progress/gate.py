@@ -1,14 +1,15 @@
 """The gate of a front: credits, and the promise that the front reports.
 
 What is guaranteed: **a front has at most ``credit`` elements at or above the minimal time**, and where
-their sizes are given, no further one once they have ``credit_bytes``. So whatever is in flight, in buckets or at barriers stems from at most ``credit`` elements of each front: a front
-far ahead of another waits, with its elements still in its source, and memory is bounded. When the
-minimal time passes elements, their credits come back. A front cannot wait for ever: the one that holds
-the minimal time back has none of its elements unfinished for long, and its own credits come back as
-soon as they are done, since its promise is above them.
+their sizes are given, no further one once they have ``credit_bytes``. So whatever is in flight, in
+buckets or at barriers stems from at most ``credit`` elements of each front: a front far ahead of another
+waits, with its elements still in its source, and memory is bounded. When the minimal time passes
+elements, their credits come back. A front cannot wait for ever: the one that holds the minimal time back
+has none of its elements unfinished for long, and its own credits come back as soon as they are done,
+since its promise is above them.
 
-Times within a front are strictly increasing. After the element of time t the front promises t + 1,
-so output never waits for a next element.
+Elements enter in the order of their global times. After an element the front promises all but later
+elements of the same time, so output never waits for a next element.
 
 The gate may be given the positions of elements in their source. Then it tells the position of the last
 one that is done: a restored run reads on behind it.
@@ -24,17 +25,19 @@ from typing import Any
 
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.errors import InputError
+from emberflow.values.item import after
 
 
 class Gate:
     """Counts the elements that a front has emitted and that are not done yet.
 
+    >>> from emberflow.values.item import TIE
     >>> gate = Gate(front=0, credit=2)
-    >>> gate.emitted(3), gate.emitted(4), gate.credits
+    >>> gate.emitted((3, 0)), gate.emitted((4, 0)), gate.credits
     (None, None, 0)
     >>> gate.minimal_time((4, 0))
-    >>> gate.credits, gate.promise, gate.reached
-    (1, (5, 0), (4, 1))
+    >>> gate.credits, gate.promise == (4, TIE), gate.reached
+    (1, True, (4, 1))
     """
 
     __slots__ = (
@@ -43,6 +46,7 @@ class Gate:
         "_open",
         "_open_bytes",
         "_open_count",
+        "done",
         "front",
         "position",
         "promise",
@@ -60,9 +64,13 @@ class Gate:
         self._credit_bytes = credit_bytes
         #: The position of the last element below the minimal time, if positions are given.
         self.position: Any = None
-        #: Times, positions and bytes of elements that are not done yet, in the batches in which they
-        #: came.
-        self._open: deque[tuple[Sequence[int], Sequence[Any] | None, int]] = deque()
+        #: The global time of that element.
+        self.done: Moment | None = None
+        #: Times, ties, positions and bytes of elements that are not done yet, in the batches in which
+        #: they came. Where all elements are the first of their times, there are no fronts.
+        self._open: deque[tuple[Sequence[int], Sequence[int] | None, Sequence[Any] | None, int]] = (
+            deque()
+        )
         self._open_count = 0
         self._open_bytes = 0
 
@@ -78,30 +86,39 @@ class Gate:
         """How many bytes they may have together. A single element may have more."""
         return self._credit_bytes - self._open_bytes
 
-    def emitted(self, time: int) -> None:
-        if (time, self.front) < self.promise:
+    def emitted(self, moment: Moment) -> None:
+        if moment < self.promise:
             raise InputError(
-                f"front {self.front} emitted an element of time {time} after it had promised not "
-                f"to go below {self.promise[0]}. Times within a front are strictly increasing."
+                f"front {self.front} emitted an element at {moment} after it had promised not "
+                f"to go below {self.promise}. Elements of a front enter in the order of their times."
             )
-        self.emitted_all((time,))
+        self.emitted_all((moment[0],), fronts=(moment[1],))
 
     def emitted_all(
-        self, times: Sequence[int], positions: Sequence[Any] | None = None, size: int = 0
+        self,
+        times: Sequence[int],
+        positions: Sequence[Any] | None = None,
+        size: int = 0,
+        fronts: Sequence[int] | None = None,
     ) -> None:
-        """Several at once, of so many bytes in all.
+        """Several at once, of so many bytes in all; ``fronts`` where some have ties.
 
         The caller has checked that they are in order and not below the promise.
         """
-        self._open.append((times, positions, size))
+        self._open.append((times, fronts, positions, size))
         self._open_count += len(times)
         self._open_bytes += size
-        self.promise = (times[-1] + 1, self.front)
-        self.reached = (times[-1], self.front + 1)
+        last, front = times[-1], self.front if fronts is None else fronts[-1]
+        self.promise = max(self.promise, after(last, front))
+        self.reached = (last, front + 1)
 
     def idle_until(self, time: int) -> None:
         """The front has nothing now, and will emit nothing below this time."""
         self.promise = max(self.promise, (time, self.front))
+
+    def promises(self, moment: Moment) -> None:
+        """The front will emit nothing below this moment."""
+        self.promise = max(self.promise, moment)
 
     def finished(self) -> None:
         """The front has emitted its last element."""
@@ -110,24 +127,39 @@ class Gate:
     def minimal_time(self, moment: Moment) -> None:
         waiting = self._open
         least = least_time(moment, self.front)
-        while waiting and waiting[0][0][0] < least:
-            times, positions, size = waiting.popleft()
-            done = len(times) if times[-1] < least else bisect_left(times, least)
+        while waiting:
+            times, fronts, positions, size = waiting[0]
+            if fronts is None:
+                done = len(times) if times[-1] < least else bisect_left(times, least)
+            else:
+                done = bisect_left(
+                    range(len(times)), moment, key=lambda at: (times[at], fronts[at])
+                )
+            if not done:
+                return
+            waiting.popleft()
             size_done = size * done // len(times)
             self._open_count -= done
             self._open_bytes -= size_done
+            self.done = (times[done - 1], self.front if fronts is None else fronts[done - 1])
             if positions is not None:
                 self.position = positions[done - 1]
             if done < len(times):
-                rest = (times[done:], positions and positions[done:], size - size_done)
+                rest = (
+                    times[done:],
+                    fronts and fronts[done:],
+                    positions and positions[done:],
+                    size - size_done,
+                )
                 waiting.appendleft(rest)
                 return
 
 
 def least_time(moment: Moment, front: int) -> int:
-    """The least time of a front that is not below a moment.
+    """The least time at which the first element of a partition is not below a moment.
 
-    >>> least_time((7, 1), 1), least_time((7, 1), 0)
-    (7, 8)
+    >>> from emberflow.values.item import TIE
+    >>> least_time((7, 1), 1), least_time((7, 1), 0), least_time((7, TIE), 1)
+    (7, 8, 8)
     """
     return moment[0] + 1 if front < moment[1] else moment[0]

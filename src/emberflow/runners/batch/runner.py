@@ -14,6 +14,7 @@ Nothing runs here, except on a sample of rows to infer a schema, if none is give
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -25,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from emberflow.dsl.flow import Flow
-from emberflow.errors import EmberflowError, InputError
+from emberflow.errors import LATE_SINK, EmberflowError, InputError, Late
 from emberflow.extras import need
-from emberflow.graph.nodes import Front, Graph
+from emberflow.graph.nodes import Front, Graph, Sink, with_late_sink
 from emberflow.rows.codec import decode
-from emberflow.rows.inputs import FrontRows
+from emberflow.rows.inputs import SOURCE_PARTITION, SOURCE_POSITION, FrontRows
 from emberflow.rows.outputs import (
     PATH,
     PAYLOAD,
@@ -41,7 +42,7 @@ from emberflow.rows.outputs import (
 from emberflow.runners.batch.plan.stages import Units, plan_of
 from emberflow.runners.elements import check_names, timed_elements
 from emberflow.runners.reference import Reference
-from emberflow.values.item import At, GlobalTime, is_time
+from emberflow.values.item import TIE, At, GlobalTime, is_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +70,7 @@ def batch(
     """See `emberflow.Flow.batch`."""
     graph = flow.graph()
     inputs = checked_inputs(graph, fronts, partitions, until, "batch", _OPTIONS)
+    graph = graph_of(graph, inputs)
     units = Units(graph)
     sinks = list(graph.sinks)
     return sink_frames(spark, units, inputs, sinks, schema, partitions, raw, ordered, until)
@@ -100,6 +102,11 @@ def checked_inputs(
         name: FrontRows(front, fronts[name], fronts=len(graph.fronts), until=until)
         for name, front in graph.fronts.items()
     }
+
+
+def graph_of(graph: Graph, inputs: Mapping[str, FrontRows]) -> Graph:
+    """The graph, with a sink for late elements if one of the inputs diverts them."""
+    return with_late_sink(graph) if any(rows.diverts for rows in inputs.values()) else graph
 
 
 def sink_frames(
@@ -140,7 +147,11 @@ def _columns(
         if schema is not None:
             raise InputError("batch() takes schema= or raw=True, not both: raw rows are bytes.")
         return {name: SinkColumns(sink, None) for name, sink in wanted.items()}
-    given = _schemas(graph, schema)
+    given = dict(_schemas(graph, schema))
+    if LATE_SINK in wanted and graph.late_node is not None and LATE_SINK not in given:
+        late = _late_schema(inputs)
+        if late is not None:
+            given[LATE_SINK] = late
     sampled = _sample(graph, inputs) if not wanted.keys() <= given.keys() else {}
     return {
         name: given_columns(sink, given[name])
@@ -151,16 +162,17 @@ def _columns(
 
 
 def _schemas(graph: Graph, schema: Any) -> Mapping[str, Any]:
-    """Schemas by sink. A single schema is for the only sink."""
+    """Schemas by sink. A single schema is for the only sink, besides that of late elements."""
     if schema is None:
         return {}
     if not isinstance(schema, Mapping):
-        if len(graph.sinks) > 1:
+        own = [name for name, sink in graph.sinks.items() if not _is_late_sink(graph, sink)]
+        if len(own) > 1:
             raise InputError(
                 f"flow {graph.flow!r} has several sinks: batch(schema=) takes a dict by their "
                 f"names, which are {', '.join(map(repr, graph.sinks))}."
             )
-        return dict.fromkeys(graph.sinks, schema)
+        return dict.fromkeys(own, schema)
     for name in schema:
         if name not in graph.sinks:
             raise InputError(
@@ -170,19 +182,59 @@ def _schemas(graph: Graph, schema: Any) -> Mapping[str, Any]:
     return schema
 
 
+def _is_late_sink(graph: Graph, sink: Sink) -> bool:
+    return graph.late_node is not None and sink.inputs[0].node == graph.late_node
+
+
+def _late_schema(inputs: Mapping[str, FrontRows]) -> StructType | None:
+    """The columns of late elements, as far as the columns of the input tell; None if they do not."""
+    from pyspark.sql import types as sql
+
+    types = [rows.late_types() for rows in inputs.values() if rows.diverts]
+    first = types[0]
+    if first is None or any(each != first for each in types):
+        return None
+    fields = {
+        "time": sql.LongType(),
+        "front": sql.StringType(),
+        "partition": sql.IntegerType(),
+        "position": first[0],
+        "by": sql.LongType(),
+        "payload": first[1],
+    }
+    assert tuple(fields) == Late._fields
+    return sql.StructType([sql.StructField(name, kind) for name, kind in fields.items()])
+
+
 def _sample(graph: Graph, inputs: Mapping[str, FrontRows]) -> dict[str, list[Any]]:
-    """The output for the first rows of each front, by the reference runner."""
+    """The output for the first rows of each front, by the reference runner.
+
+    None of them is late. The sample of the late sink has them all as if they were.
+    """
+    from emberflow.runners.batch.passes.stamping import sampled
+
     elements: dict[str, list[At[Any]]] = {}
     #: Elements of sources with partitions, with their own global times.
     partitioned: list[tuple[GlobalTime, Front, Any]] = []
+    late: list[Late] = []
     for name, rows in inputs.items():
         table = rows.selected().limit(_SAMPLED_ROWS).toArrow()
         elements[name] = []
         checked = rows.checked()
-        for one in table.to_batches():
-            times, payloads = checked.elements(one)
+        if rows.is_stamped:
+            found = [one for part in table.to_batches() for one in sampled(checked, part)]
+            late += found if rows.diverts else []
+            ties: Counter[tuple[int, int]] = Counter()
+            for one in found:
+                moment = one.time, checked.index(one.partition)
+                at = GlobalTime(one.time, moment[1] + ties[moment] * TIE)
+                partitioned.append((at, rows.front, one.payload))
+                ties[moment] += 1
+            continue
+        for part in table.to_batches():
+            times, payloads = checked.elements(part)
             if rows.has_partitions:
-                moments = map(GlobalTime, times, checked.indices(one))
+                moments = map(GlobalTime, times, checked.indices(part))
                 partitioned += zip(moments, repeat(rows.front), payloads)
             else:
                 elements[name] += map(At, times, payloads)
@@ -204,6 +256,8 @@ def _sample(graph: Graph, inputs: Mapping[str, FrontRows]) -> dict[str, list[Any
             f"lead to an error: {error}\nIf that is only because the sample lacks other rows, pass "
             f"schema= to batch(): then no sample is taken."
         ) from error
+    if graph.late_node is not None:
+        reference.outputs[LATE_SINK] = late
     return reference.outputs
 
 
@@ -222,7 +276,8 @@ class PlanBuilder:
         self._given = given
         self._partitions = partitions
         self._columns: SinkColumns | None = None
-        self._plan = plan_of(units, given.sink)
+        diverting = [name for name, rows in inputs.items() if rows.diverts]
+        self._plan = plan_of(units, given.sink, diverting)
         self._last = frozenset({units.sink_target})
 
     def rows(self, columns: SinkColumns, ordered: bool) -> DataFrame:
@@ -240,17 +295,21 @@ class PlanBuilder:
         ]
         for stage in plan.stages:
             taken = _union([frames[number] for number in stage.datasets])
-            spread = (
-                taken.repartition("lane")
-                if self._partitions is None
-                else taken.repartition(self._partitions, "lane")
-            )
-            in_order = spread.sortWithinPartitions("lane", "time", "path")
+            in_order = self._spread(taken, "lane").sortWithinPartitions("lane", "time", "path")
             frames.append(self._passed(in_order, stage.targets, units=stage.units))
         return _union([frames[number] for number in plan.last])
 
+    def _spread(self, frame: DataFrame, column: str) -> DataFrame:
+        if self._partitions is None:
+            return frame.repartition(column)
+        return frame.repartition(self._partitions, column)
+
     def _front(self, rows: FrontRows, targets: frozenset[int]) -> DataFrame:
-        frame = self._passed(rows.selected(), targets, front=rows.checked())
+        selected = rows.selected()
+        if rows.is_stamped:
+            spread = self._spread(selected, SOURCE_PARTITION)
+            selected = spread.sortWithinPartitions(SOURCE_PARTITION, SOURCE_POSITION)
+        frame = self._passed(selected, targets, front=rows.checked())
         doubles = rows.doubles()
         if doubles is None:
             return frame

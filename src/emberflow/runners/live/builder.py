@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from emberflow.dsl.flow import Flow
 from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
-from emberflow.errors import InputError
+from emberflow.errors import LATE_SINK, InputError
 from emberflow.fronts.protocol import Front, FrontContract, front_contract
-from emberflow.graph.nodes import Graph
+from emberflow.graph.nodes import Graph, with_late_sink
 from emberflow.runners.diversion import checked_on_error, known_sinks, refusing
 from emberflow.runners.live.driver.cluster import (
     CoordinatorAddress,
@@ -121,6 +121,8 @@ class LiveBuilder:
     def start(self) -> LiveQuery:
         """Start the workers and return the handle of the query."""
         _check_names(self._graph, "front", self._graph.fronts, self._fronts, "read")
+        if LATE_SINK in self._sinks and LATE_SINK not in self._graph.sinks:
+            self._graph = with_late_sink(self._graph)
         sinks = known_sinks(
             self._graph,
             self._options["onError"],

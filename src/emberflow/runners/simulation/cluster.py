@@ -20,9 +20,10 @@ from emberflow.engine.queries.worker import readable_states
 from emberflow.engine.worker.routing import front_host
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK, InputError, OnError
+from emberflow.fronts.protocol import is_front
 from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.diversion import check_parameters, checked_on_error
-from emberflow.runners.elements import timed_elements
+from emberflow.runners.elements import MalformedElement, graph_for, timed_elements
 from emberflow.runners.questions import Question
 from emberflow.runners.simulation.checkers import (
     CheckError,
@@ -31,6 +32,7 @@ from emberflow.runners.simulation.checkers import (
     check_drained,
     check_patience,
 )
+from emberflow.runners.simulation.entries import entered
 from emberflow.runners.simulation.judges import judges
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
@@ -86,7 +88,10 @@ def simulate(
     >>> result.answers[0]["counts"] in ({}, {"the": 1, "dog": 1}, {"the": 2, "dog": 1})
     True
     """
-    graph = flow.graph()
+    graph = graph_for(flow.graph(), elements)
+    for name, given in elements.items():
+        if is_front(given) and given.partitions != 1:  # type: ignore[attr-defined]
+            raise InputError(f"simulate({name}=...) takes a front with one partition.")
     check_parameters(graph, "simulate", "seed", "workers", "crashes", "on_error", "queries")
     on_error = checked_on_error(graph, on_error, "simulate(on_error=)")
     if workers is not None and (not isinstance(workers, int) or workers < 1):
@@ -313,7 +318,8 @@ class _FrontHost:
     def begin(self, elements: list[tuple[Moment, Any]]) -> None:
         self._elements.extend(elements)
         self.simulation.minimal_time_checker.will_enter(
-            self.node.index, [moment for moment, _ in elements]
+            self.node.index,
+            [moment for moment, one in elements if one.__class__ is not MalformedElement],
         )
         self._pause()
 
@@ -337,16 +343,16 @@ class _FrontHost:
             len(self._elements),
         )
         elements = [self._elements.popleft() for _ in range(count)]
-        for moment, _ in elements:
-            self.gate.emitted(moment[0])
-            self.simulation.minimal_time_checker.entered(self.node.index, moment)
+        for moment, payload in elements:
+            if payload.__class__ is not MalformedElement:
+                self.gate.emitted(moment)
+                self.simulation.minimal_time_checker.entered(self.node.index, moment)
         if not self._elements:
             self.gate.finished()
         self.host.pass_time()
-        effects = self.host.worker.enter(
-            self.node.id, elements, {self.node.index: self.gate.promise}
-        )
-        self.simulation.effects(self.host.index, effects)
+        reports = {self.node.index: self.gate.promise}
+        for effects in entered(self.host.worker, self.node, elements, reports):
+            self.simulation.effects(self.host.index, effects)
         if self._elements:
             self._pause()
 

@@ -19,7 +19,9 @@ from emberflow.engine.worker.routing import barrier_host
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK
 from emberflow.graph.nodes import Front
+from emberflow.runners.elements import MalformedElement
 from emberflow.runners.simulation.checkers import CheckError
+from emberflow.runners.simulation.entries import entered
 from emberflow.runners.simulation.network import Network
 from emberflow.runners.simulation.queries import ReadingHost
 from emberflow.runners.simulation.storage import SinkPartition
@@ -157,11 +159,12 @@ class WorkerProcess(Process):
         self._work_later()
 
     def enter(
-        self, node: int, elements: list[tuple[Moment, Any]], reports: dict[int, Moment]
+        self, node: Front, elements: list[tuple[Moment, Any]], reports: dict[int, Moment]
     ) -> None:
         assert self.worker is not None
         self.pass_time()
-        self._effects(self.worker.enter(node, elements, reports))
+        for effects in entered(self.worker, node, elements, reports):
+            self._effects(effects)
 
     def progress(self, progress: Progress) -> None:
         assert self.worker is not None
@@ -408,7 +411,11 @@ class FrontOfProcess:
             self._logged = list(self._log.times)
             self._floor = self._log.promise
         else:
-            ahead = [moment for moment, _ in self._source[self._position :]]
+            ahead = [
+                moment
+                for moment, one in self._source[self._position :]
+                if one.__class__ is not MalformedElement
+            ]
             life.minimal_time_checker.will_enter(self.index, ahead)
         self._pause()
 
@@ -458,23 +465,27 @@ class FrontOfProcess:
         new_times: list[int] = []
         for position in range(self._position, self._position + count):
             moment, payload = self._source[position]
+            is_malformed = payload.__class__ is MalformedElement
             if self._arrival:
                 moment = (self._time(position, new_times), self.index)
-            else:
+            elif not is_malformed:
                 self._process.life.minimal_time_checker.entered(self.index, moment)
             if moment < self._process.life.acker_progress().anywhere:
                 raise CheckError(f"front {self.index} emits {moment} below the minimal time")
-            gate.emitted(moment[0])
+            if not is_malformed:
+                gate.emitted(moment)
+            if self._arrival:
+                gate.idle_until(moment[0] + 1)  # its times are its own choice, and unique
             self._given.append(moment)
             elements.append((moment, payload))
         self._position += count
         if self._position == len(self._source):
             gate.finished()
         if self._arrival:
-            self._process.enter(self._node.id, elements, {})
+            self._process.enter(self._node, elements, {})
             self._report(new_times)
         else:
-            self._process.enter(self._node.id, elements, {self.index: gate.promise})
+            self._process.enter(self._node, elements, {self.index: gate.promise})
         if self._position < len(self._source):
             self._pause()
 
@@ -501,7 +512,7 @@ class FrontOfProcess:
                 log.append(life.number, times, TIME_MIN)
                 log.close(life.number)
             elif log.append(life.number, times, chosen):
-                process.if_alive(lambda: process.enter(self._node.id, [], {self.index: promise}))
+                process.if_alive(lambda: process.enter(self._node, [], {self.index: promise}))
 
         life.network.send(
             process.name, f"log {self.index}", durable, most=life.faults.log_ticks_max

@@ -20,7 +20,8 @@ meanwhile, it fences the backfill off (`checkpoint.cuts.store`).
 **Where fronts continue.** A DataFrame does not know the positions of the source that a live front
 will read. Positions that the user passes go into the manifest. A front without a position there
 reads its source from the beginning and skips the elements below T, by their times
-(`live.worker.feed`). Elements without times of their own are new by definition: they get times when
+(`live.worker.feed`). With a disorder the records below T may come behind others, so the front stamps them
+again, and leaves out what is below T. Elements without times of their own are new by definition: they get times when
 they arrive.
 """
 
@@ -43,12 +44,13 @@ from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.batch.runner import (
     PlanBuilder,
     checked_inputs,
+    graph_of,
     shuffle_partitions,
     sink_frames,
     task_of,
 )
 from emberflow.sinks.protocol import sink_contract
-from emberflow.values.item import is_time
+from emberflow.values.item import TIME_MIN, is_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -87,17 +89,19 @@ def backfill(
     graph = flow.graph()
     if not is_time(until):
         raise InputError(f"backfill(until=) takes a time, an int of 64 bits, got {until!r}.")
+    inputs = checked_inputs(graph, fronts, partitions, until, "backfill", _OPTIONS)
+    graph = graph_of(graph, inputs)
     _check_sinks(graph, write)
     known = _positions(graph, positions)
     location = _location(checkpoint)
-    inputs = checked_inputs(graph, fronts, partitions, until, "backfill", _OPTIONS)
     units = Units(graph)
     rest = [name for name in graph.sinks if name not in write]
     # First: a missing schema should be reported before an hour of work, not after it.
     frames = sink_frames(spark, units, inputs, rest, schema, partitions, raw, ordered, until)
     for sink in write.values():
         sink_contract(sink).check()
-    _Backfill(spark, units, inputs, (until, 0), location, write, known, partitions).run()
+    promised = _promised(inputs, known)
+    _Backfill(spark, units, inputs, (until, 0), location, write, known, promised, partitions).run()
     return frames
 
 
@@ -136,6 +140,27 @@ def _positions(graph: Graph, given: Mapping[str, Any]) -> dict[str, dict[int, An
     return positions
 
 
+def _promised(
+    inputs: Mapping[str, FrontRows], positions: Mapping[str, Mapping[int, Any]]
+) -> dict[str, dict[int, tuple[int, int]]]:
+    """What the records up to the positions promise, for fronts whose records wait for others.
+
+    All of them are below the cut. So they promise less than the first record behind them, and it does
+    not matter how much.
+    """
+    promised = {}
+    for name, partitions in positions.items():
+        rule = inputs[name].rule
+        if rule.ahead is not None or rule.watermark is not None:
+            raise InputError(
+                f"backfill(positions=): front {name!r} has ahead= or watermark=, so what is late depends "
+                f"on all its records. Leave its positions out: it reads its source from the beginning."
+            )
+        if rule.waits:
+            promised[name] = dict.fromkeys(partitions, (TIME_MIN, -1))
+    return promised
+
+
 def _location(checkpoint: Any) -> str:
     if not isinstance(checkpoint, str | os.PathLike) or not str(checkpoint):
         raise InputError(f"backfill(checkpoint=) takes a path or a URI, got {checkpoint!r}.")
@@ -155,6 +180,7 @@ class _Backfill:
         location: str,
         write: Mapping[str, Any],
         positions: Mapping[str, Mapping[int, Any]],
+        promised: Mapping[str, Mapping[int, tuple[int, int]]],
         partitions: int | None,
     ) -> None:
         # pyarrow is an optional dependency, and this module is imported with the package.
@@ -169,6 +195,7 @@ class _Backfill:
         self._store = CheckpointStore(location)
         self._write = write
         self._positions = positions
+        self._promised = promised
         self._partitions = partitions
 
     def run(self) -> None:
@@ -186,6 +213,7 @@ class _Backfill:
             time=self._moment,
             parts=parts,
             positions=self._positions,
+            promised=self._promised,
         )
         self._store.commit(manifest)
         self._store.prune(1, incarnation=life.incarnation)

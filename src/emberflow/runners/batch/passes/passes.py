@@ -29,6 +29,7 @@ from emberflow.rows.paths import decoded_path
 from emberflow.runners.batch.passes.ends import Ends, dropped_after
 from emberflow.runners.batch.passes.machines import Ended, GroupMachine, ReduceMachine, Reducer
 from emberflow.runners.batch.passes.regions import Region
+from emberflow.runners.batch.passes.stamping import Columns, StampedRows
 from emberflow.runners.batch.passes.steps import Step, broadcast_step, map_step, placed_step
 from emberflow.runners.batch.passes.transactions import Serial, StateMachine, report_step
 from emberflow.runners.batch.plan.stages import Units
@@ -147,23 +148,45 @@ class Runner:
     def front_pass(
         self, front: Checked, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        send = self._step(self.units.layout.readers[front.front.id][0])
+        stamped = None if front.stamps is None else StampedRows(front, self.given.until)
+        send = self._entrance(front.front.id)
         size = 64
         for batch in batches:
             start = 0
             while start < batch.num_rows:
                 rows = batch.slice(start, size)
-                times, payloads = front.elements(rows)
                 start += size
                 items, count = self._out.taken, self._out.taken_bytes
-                send(times, front.paths(rows), payloads)
+                if stamped is None:
+                    times, payloads = front.elements(rows)
+                    send(times, front.paths(rows), payloads)
+                else:
+                    yield from self._entered(send, *stamped.add(rows))
                 items, count = self._out.taken - items, self._out.taken_bytes - count
                 aimed = min(
                     size * _ITEMS_AIMED_AT // max(1, items), size * _BYTES_AIMED_AT // max(1, count)
                 )
                 size = max(_ELEMENTS_MIN, min(_ELEMENTS_MAX, 2 * size, aimed))
                 yield from self._out.full()
+        if stamped is not None:
+            yield from self._entered(send, *stamped.end())
         yield from self._rest()
+
+    def _entrance(self, front: int) -> Step:
+        """The step that elements of a front enter by, if this plan needs them."""
+        reader = self.units.layout.readers[front][0]
+        return self._step(reader) if reader in self._needed else _nowhere
+
+    def _entered(self, send: Step, elements: Columns, late: Columns) -> Iterator[pa.RecordBatch]:
+        """Pass on what has left a stamper, in parts: many elements may have waited for one."""
+        late_node = self.given.graph.late_node
+        for step, columns in (
+            (send, elements),
+            (_nowhere if late_node is None else self._entrance(late_node), late),
+        ):
+            for start in range(0, len(columns.times), _ELEMENTS_MAX):
+                step(*columns.part(start, start + _ELEMENTS_MAX))
+                yield from self._out.full()
 
     def unit_pass(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sorter, current = Sorter(doubled_in(self.given.graph)), None

@@ -15,6 +15,7 @@ need. A flow without forks has no such rows.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -140,11 +141,23 @@ class Units:
         return entry
 
 
-def plan_of(units: Units, sink: Sink | None) -> SinkPlan:
-    """The stages that make the rows of a sink; of all sinks if it is None."""
+def plan_of(units: Units, sink: Sink | None, diverting: Collection[str] = ()) -> SinkPlan:
+    """The stages that make the rows of a sink; of all sinks if it is None.
+
+    ``diverting`` are the fronts whose late elements go to the late sink.
+    """
     needed = units.leading_to(sink)
-    fronts = tuple(front for front in units.graph.fronts.values() if front.id in needed)
-    front_targets = tuple(units.targets((front.id,), needed) for front in fronts)
+    late = units.graph.late_node
+    entrances = {
+        name: [front.id, *([late] if late is not None and name in diverting else [])]
+        for name, front in units.graph.fronts.items()
+    }
+    fronts = tuple(
+        front for name, front in units.graph.fronts.items() if needed.intersection(entrances[name])
+    )
+    front_targets = tuple(
+        units.targets(tuple(needed.intersection(entrances[front.name])), needed) for front in fronts
+    )
     waiting = sorted({number for node, number in units.of_node.items() if node in needed})
     reached = {number: units.targets(units.units[number].nodes, needed) for number in waiting}
     datasets = list(front_targets)

@@ -6,7 +6,7 @@ they are more than a task should hold, they are spilled to runs (`spilling`). So
 history of one.
 
 Two items with the same key and place would have no defined order, and so neither would the output.
-That happens only if the input has a time twice, and it is an error.
+That happens only if the input has a time twice and no positions, and it is an error.
 
 **Paths as numbers.** numpy sorts numbers fast. Padding paths with zeros to whole words does not
 change their order: two paths that become equal would differ by zero bytes at the end, but the code
@@ -65,8 +65,9 @@ def doubled_in(graph: Graph) -> Doubled:
             time, front = ids[0], ids[1]
         names = [name for name, known in graph.fronts.items() if known.index == front]
         return InputError(
-            f"front {names[0] if names else front!r}: more than one row has the time {time}. Times "
-            f"within a front are the order, so they are unique."
+            f"front {names[0] if names else front!r}: more than one row has the time {time}, and "
+            f"nothing says which comes first. Name the column that says where a row is in its source: "
+            f"ef.rows(df, position=...)."
         )
 
     return doubled

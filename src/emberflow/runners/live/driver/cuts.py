@@ -33,6 +33,7 @@ from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.files import is_unwritable
 from emberflow.checkpoint.logs.front_log import trim as trim_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.engine.progress.event_time import Resume
 from emberflow.graph.nodes import Graph
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder
@@ -268,10 +269,16 @@ class CutCommitter:
 
     def _manifest(self, order: CutOrder) -> Manifest:
         positions: dict[str, dict[int, Any]] = {}
+        promised: dict[str, dict[int, tuple[int, int]]] = {}
         parts = []
         for captured in self._captured.values():
             parts += captured.parts
             for (front, partition), position in captured.positions.items():
+                if isinstance(position, Resume):
+                    if position.is_known:
+                        known = promised.setdefault(front, {})
+                        known[partition] = (position.promised, position.tie)
+                    position = position.position
                 positions.setdefault(front, {})[partition] = position
         base = self._base if order.base is not None else None
         return Manifest.of(
@@ -282,6 +289,7 @@ class CutCommitter:
             parts=parts,
             base=base,
             positions=positions,
+            promised=promised,
         )
 
     # The thread.
@@ -320,7 +328,9 @@ class CutCommitter:
             for partition in range(partitions):
                 end = self._strategy.log_end(oldest, front, partition)
                 if end is not None:
-                    trim_log(self._location, front, partition, end)
+                    # The entries of a front with times of its own are promises, not times.
+                    known = oldest.promised.get(front, {}).get(partition, (end, 0))
+                    trim_log(self._location, front, partition, min(end, known[0]))
         for name, front in self._retaining.items():
             tell_passed(name, front, newest)
             for partition, position in oldest.positions.get(name, {}).items():

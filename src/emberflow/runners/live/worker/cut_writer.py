@@ -16,7 +16,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from emberflow.checkpoint.cuts.lists import SavedLists
@@ -86,11 +86,11 @@ class CutWriter:
         self._thread.start()
 
     def begin(
-        self, engine: EngineWorker, order: CutOrder, positions: dict[tuple[str, int], object]
+        self, engine: EngineWorker, order: CutOrder, positions: Mapping[tuple[str, int], object]
     ) -> None:
         """Begin a cut: the engine has just heard of the progress to its moment."""
         self._capture = engine.begin_cut(order.moment, order.since)
-        self._positions = positions
+        self._positions = dict(positions)
         self._orders.put_nowait(order)  # the coordinator orders one cut at a time
 
     def go_on(self, *, loop_is_busy: bool) -> Captured | None:

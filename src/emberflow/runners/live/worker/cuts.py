@@ -136,11 +136,12 @@ class CutsByTime:
         # Every cut of a live query names all its fronts. A cut that does not is that of a backfill,
         # which had all elements below it, and was not told where in the source they end.
         passes_over = cut is not None and feed.name not in cut.positions
-        return Beginning(position, moment, until, joins_at, passes_over)
+        promised = cut.promised.get(feed.name, {}).get(feed.partition) if cut else None
+        return Beginning(position, moment, until, joins_at, passes_over, promised)
 
     def begin(self, order: CutOrder, feeds: Sequence[Feed], writer: CutWriter) -> list[Effects]:
-        positions = {(feed.name, feed.partition): feed.gate.position for feed in feeds}
-        writer.begin(self.engine, order, positions)
+        resumes = {(feed.name, feed.partition): feed.resume for feed in feeds}
+        writer.begin(self.engine, order, resumes)
         return []
 
     def go_on(

@@ -4,19 +4,20 @@ Guarantees:
 
 1. *Within the credits.* The worker's loop takes elements from the reader's queue only while the
    front's gate has credits, in elements and in bytes.
-2. *Times are checked or given.* Times within a partition are strictly increasing. An element without
-   a time gets the time of its arrival.
+2. *Times are given by the rule.* An element without a time gets the time of its arrival. Where elements
+   have times of their own, the `Stamper` of the partition gives them their global times, and finds the
+   late ones, by the front's rule of event time. Items enter in the order of their global times.
 3. *What this life chooses is durable before anybody relies on it.* The feed notes times of arrival,
    and payloads of a source that cannot be read again, in the front's `journal`. Its report goes no
    further than what a restart would give again (`Feed.report`).
-4. *What is malformed has its place.* An element that the front could not decode ends the query once
-   all before it is final, or goes to the errors sink (`malformed`).
+4. *What is malformed or late has its place.* An element that the front could not decode ends the query
+   once all before it is final, or goes to the errors sink (`malformed`). A late element goes to the late
+   sink, or ends the query, or is counted and dropped.
 
-A front may have times of its own and still promise something while it is idle (`Idle`). The feed then
-notes all its elements, as it does with times of arrival. An element whose time is below a promise, or
-not above that of the element before it, gets the least free time. A partition that no earlier life
-has seen *joins*: the times of its elements begin behind all that earlier lives have let out, and the
-feed notes that as well.
+A front may have times of its own and still promise something while it is idle (`Idle`). What comes below
+the promise is late. The source does not know the promise, so the feed notes with each record which
+promise was in force, and a replay decides alike. A partition that no earlier life has seen *joins*: it
+promises all that earlier lives have let out, and the feed notes that as well.
 
 From here on elements are columns and then items. There is no object for each element.
 """
@@ -26,23 +27,27 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from operator import lt
+from operator import le, lt
 from typing import Any
 
+from emberflow.checkpoint.logs.segments import OwnTime
 from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.engine.progress.event_time import Attached, LateBy, Leap, Resume, Stamper
 from emberflow.engine.progress.gate import Gate, least_time
-from emberflow.errors import EmberflowError, InputError
+from emberflow.errors import EmberflowError, InputError, shortened
 from emberflow.fronts.protocol import Batch, Front, Idle, Malformed, front_contract
 from emberflow.runners.live.wire.bell import no_bell
 from emberflow.runners.live.worker.journal import Journal
-from emberflow.runners.live.worker.malformed import Aside
+from emberflow.runners.live.worker.malformed import HELD_MAX, Aside
 from emberflow.runners.live.worker.reader import Beginning, Behind, Reader, Replayed
-from emberflow.values.item import TIME_MAX, TIME_MIN, FlatItem
+from emberflow.values.item import TIE, TIME_MAX, TIME_MIN, FlatItem, Place, is_time
 
 #: Bytes that enter at once. A single element may have more.
 TAKEN_BYTES_MAX = 4 << 20
+#: Bytes of elements that wait for earlier ones. More is an error: the front's disorder is too great.
+WAITING_BYTES_MAX = 1 << 30
 #: Batches whose latency is being measured.
 _SAMPLES_MAX = 10_000
 
@@ -62,19 +67,32 @@ class Feed:
         credit_bytes: int = sys.maxsize,
         step: str = "",
         diverts: bool = False,
+        late_node: int | None = None,
         journal: Journal | None = None,
         ring: Callable[[], None] = no_bell,
     ) -> None:
-        """``ring`` wakes the loop when there is something to take."""
+        """``ring`` wakes the loop when there is something to take.
+
+        ``late_node`` is where late elements enter, if there is a sink for them.
+        """
         contract = front_contract(front, f"front {name!r}")
         self.name = name
         self.partition = partition
         self.node = node
+        self.late_node = late_node
         self.index = index
         self.gate = Gate(front=index, credit=credit, credit_bytes=credit_bytes)
         self.reader = Reader(name, contract, partition, index, journal=journal, ring=ring)
         self.aside = Aside(index, step or f"front {name!r}")
+        self._rule = contract.event_time
+        self._watermark = self._rule.watermark
+        if self._watermark is not None:
+            self._rule = self._rule._replace(watermark=self._promised_by)
+        self._stamper = Stamper(index, self._rule)
         self._diverts = diverts
+        #: Late elements that have entered since `take_late`, and how many have come at all.
+        self._late: list[FlatItem] = []
+        self.late_count = 0
         #: Position and time of the last element that entered; None before the first.
         self.taken: tuple[Any, int] | None = None
         self._reported: Moment = BEFORE_ALL
@@ -83,7 +101,12 @@ class Feed:
         #: Whether elements are known to get the time of their arrival.
         self._arrival = contract.arrival is True
         self._promises = contract.promises
-        self._least_of_arrival = TIME_MIN
+        #: What new elements may not be below. Where times are chosen, earlier lives may have used all
+        #: below it; where a front promises, they may have promised it.
+        self._floor = TIME_MIN - 1
+        #: Below this the cut has all elements, also those that are read again.
+        self._begun_at = BEFORE_ALL
+        self._waiting_bytes = 0
         self._ended = False
         self._halted = False
         #: The error that the query ends with, when all before it is final.
@@ -94,21 +117,38 @@ class Feed:
         self._not_settled: deque[tuple[Moment, float, int]] = deque()
 
     def start(self, beginning: Beginning) -> None:
-        self.gate.position = beginning.position
+        self._begun_at = beginning.moment
+        resume = Resume(beginning.position, *(beginning.promised or ()))
+        self.gate.position = resume if self._rule.waits else beginning.position
+        if beginning.promised is not None:
+            self.gate.done = (resume.promised, self.index + resume.tie * TIE)
+        self._stamper = Stamper(self.index, self._rule, resume)
+        # Where records wait, those below a cut may come behind others, and are read again to tell what
+        # is late. So the cut of a backfill is a promise to the others only: no record is late by it.
+        reads_all = beginning.passes_over and self._rule.waits
         if beginning.moment != BEFORE_ALL:
-            self.gate.idle_until(least_time(beginning.moment, self.index))
+            is_new = beginning.promised is None and not reads_all
+            self._promise_time(least_time(beginning.moment, self.index), is_new)
         if self._journal is not None:
-            if self._journal.least is not None:
-                self._least_of_arrival = self._journal.least
+            self._floor = self._journal.floor(self._promises)
             moment, let_out = beginning.moment, beginning.joins_at
-            if self._journal.is_first and (moment, let_out) != (BEFORE_ALL, BEFORE_ALL):
-                self._least_of_arrival = max(least_time(moment, self.index), let_out[0] + 1)
-                self._journal.reserve(self._least_of_arrival, ahead=0)
-                self.gate.idle_until(self._least_of_arrival)
+            joins = (moment, let_out) != (BEFORE_ALL, BEFORE_ALL) and beginning.promised is None
+            if reads_all and let_out < moment:
+                joins = False  # nobody but the backfill has let anything out
+            if self._journal.is_first and joins:
+                self._floor = max(least_time(moment, self.index), let_out[0] + 1)
+                self._journal.reserve(self._floor, ahead=0)
+                self._promise_time(self._floor, True)
             if beginning.until is not None:
                 self._journal.drop_above(beginning.until)
             self._journal.start()
         self.reader.start(beginning)
+
+    def _promise_time(self, at: int, is_new: bool) -> None:
+        """Promise all below a time. Where it is new, what comes below it is late."""
+        self.gate.idle_until(at)
+        if is_new:
+            self._stamper.raise_to(at)
 
     def halt(self) -> None:
         """Take nothing more from the source, nor from the queue. Promises that were made stay."""
@@ -123,7 +163,7 @@ class Feed:
     @property
     def over(self) -> bool:
         """Whether it gives nothing more: its source has ended, or the loop has halted it."""
-        return self._ended or self._halted
+        return self._halted or (self._ended and not self._stamper.waiting)
 
     @property
     def chose(self) -> bool:
@@ -133,16 +173,30 @@ class Feed:
     @property
     def waiting(self) -> int:
         """How many elements wait to enter."""
-        return 0 if self.over else self.reader.waiting
+        if self._halted:
+            return 0
+        return self._stamper.waiting if self._ended else self.reader.waiting
+
+    @property
+    def resume(self) -> Resume:
+        """Where a life that begins from a cut at the present minimal time goes on."""
+        position = self.gate.position
+        if isinstance(position, Resume):
+            return position
+        done = self.gate.done
+        if done is None or self._arrival:
+            return Resume(position)
+        return Resume(position, done[0], (done[1] - self.index) // TIE)
 
     def take(self, most: int) -> list[FlatItem]:
         """Elements that may enter now, as items."""
-        gate, reader = self.gate, self.reader
-        most = min(most, gate.credits) if not self.over else 0
+        gate, reader, stamper = self.gate, self.reader, self._stamper
+        most = 0 if self._ended or self._halted else min(most, gate.credits)
         bytes_left = min(gate.bytes_left, TAKEN_BYTES_MAX)
         now = _now_ms()
         caught_up = reader.caught_up  # ask first: then all that it is about is in the queue
         items: list[FlatItem] = []
+        was_over = self._ended
         while most > 0 and bytes_left > 0 and reader.queue and not self._ended:
             given = reader.take(most, bytes_left)
             bytes_left -= reader.last_bytes
@@ -153,133 +207,362 @@ class Feed:
                 self._promise(given)
                 continue
             if given.__class__ is Behind:
-                gate.position = given.position  # as if it were final
+                self._pass(given)
                 continue
             is_replayed = given.__class__ is Replayed
-            batch: Batch = given.batch if is_replayed else given  # type: ignore[union-attr, assignment]
-            most -= max(1, len(batch.payloads))
+            batch: Batch
+            promised: Sequence[int] | None
+            batch, promised = given if is_replayed else (given, None)  # type: ignore[misc, assignment]
             if self._promises and not is_replayed:
-                batch = self._raised(batch)
-            batch, times, is_sorted_out = self._checked(batch, now)
-            if self._refused is not None:
-                self._ended = True  # nothing behind it enters
-            if not times:
+                stamper.raise_to(self._floor)
+            most -= max(1, len(batch.payloads))
+            if not batch.payloads:
                 continue
-            if self._journal is not None and not is_replayed:
-                self._note(self._journal, batch, times)
-            items += self._entering(batch, times, is_sorted_out)
-            gate.emitted_all(times, batch.positions, reader.last_bytes)
-            self.taken = (batch.positions[-1], times[-1])
+            if batch.times is None and _have_the_place_of_the_next(batch):
+                batch = batch._replace(times=[None] * len(batch.payloads))  # type: ignore[list-item]
+            if batch.times is None or (is_replayed and promised is None):
+                items += self._arrived(batch, now, is_replayed)
+            elif self._rule.waits:
+                self._wait(batch, promised)
+            else:
+                items += self._in_order(batch, promised)
         reader.tell_space()
+        if self._rule.waits:
+            items += self._let_in(was_over)
         if items:
-            self._note_taken((gate.promise[0] - 1, self.index), len(items))
+            self._note_taken((gate.reached[0], gate.reached[1] - 1), len(items))
         if self._ended:
-            refused, self._refused = self._refused, None
-            for at in self.aside.end(gate.promise[0], refused):
-                gate.emitted(at)
-            gate.finished()
+            self._end(now)
         elif self._arrival and caught_up and not reader.queue and not items and not self._halted:
             gate.idle_until(now)
             if self._journal is not None:
                 self._journal.reserve(now)
         return items
 
+    def take_late(self) -> list[FlatItem]:
+        """The late elements that have entered since the last call, as items."""
+        late, self._late = self._late, []
+        return late
+
+    def _end(self, now: int) -> None:
+        """The source has ended, or an element has ended it: enter what is left, and promise all."""
+        if self._rule.waits and self._stamper.waiting:
+            return  # for credits
+        refused, self._refused = self._refused, None
+        last = self.gate.reached[0]
+        least = max(last + 1 if last >= TIME_MIN else TIME_MIN - 1, self.gate.promise[0])
+        for at in self.aside.end(least, refused):
+            self.gate.emitted((at, self.index))
+        self.gate.finished()
+
     def _promise(self, idle: Idle) -> None:
         if not self._promises:
             raise self.reader.failed(
                 InputError("it gave an Idle, and does not say promises = True.")
             )
-        self.gate.idle_until(min(idle.until, TIME_MAX))
+        self._stamper.raise_to(idle.until)
+        self.gate.promises(self._stamper.promise)
         if self._journal is not None:
             self._journal.reserve(idle.until, idle.ahead)
 
-    def _raised(self, batch: Batch) -> Batch:
-        """A batch with times that are free: not below what was promised, and strictly increasing."""
-        times = batch.times
-        least = max(self.gate.promise[0], self._least_of_arrival)
-        if not times or set(map(type, times)) != {int}:
-            return batch  # `_checked` raises the error
-        if times[0] >= least and all(map(lt, times, times[1:])):
-            return batch
-        raised = []
-        for at in times:
-            least = at if at > least else least
-            raised.append(least)
-            least += 1
-        return batch._replace(times=raised)
+    def _pass(self, behind: Behind) -> None:
+        """The reader passed over elements: go on as if they were final."""
+        position = behind.position
+        self.gate.position = Resume(position) if self._rule.waits else position
 
-    def _checked(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int], bool]:
-        """The elements of a batch that enter, their times, and whether each had to be looked at.
+    # Times of arrival, and times that the journal has of them.
 
-        An element without a valid time is put aside, or is the last to enter and ends the query.
-        """
-        if not batch.payloads:
-            return batch, (), False
-        if Malformed not in set(map(type, batch.payloads)):
-            try:
-                times = self._times(batch, now)
-            except InputError:
-                pass  # `_sorted_out` finds the element that it is about
-            else:
-                if self.aside.held:
-                    self.aside.enter_with(times[0])
-                return batch, times, False
-        return *self._sorted_out(batch, now), True
+    def _arrived(self, batch: Batch, now: int, is_replayed: bool) -> list[FlatItem]:
+        times: Sequence[int]
+        if is_replayed:
+            assert batch.times is not None
+            times = batch.times
+        else:
+            self._arrival = True
+            first = max(now, self.gate.promise[0], self._floor)
+            times = range(first, first + len(batch.payloads))
+            if self._journal is not None:
+                payloads = None if self._replayable else batch.payloads
+                self._journal.note(batch.positions, times, payloads)
+        places: Iterable[Place] = zip(times, repeat(self.index))
+        items = list(zip(places, repeat(0), batch.payloads))
+        if Malformed in set(map(type, batch.payloads)):
+            items = [item for item in items if not self._is_malformed(item)]
+            if self._refused is not None:  # only those before it have entered
+                times, batch = times[: len(items)], batch.part(0, len(items))
+                if not items:
+                    return items
+        self._emit(times, None, batch.positions, self.reader.last_bytes)
+        self.gate.idle_until(times[-1] + 1)  # times of arrival are unique
+        return items
 
-    def _sorted_out(self, batch: Batch, now: int) -> tuple[Batch, Sequence[int]]:
-        """Look at each element of a batch: those that enter, and their times."""
-        positions, payloads, times = [], [], []
-        least = self.gate.promise[0]
-        given = repeat(None) if batch.times is None else batch.times
-        for position, payload, at in zip(batch.positions, batch.payloads, given, strict=False):
-            if payload.__class__ is Malformed:
+    def _is_malformed(self, item: FlatItem) -> bool:
+        payload = item[2]
+        if self._refused is not None:
+            return True  # nothing behind it enters
+        if payload.__class__ is not Malformed:
+            return False
+        if self._diverts:
+            self.aside.enter(item[0], payload.problem, payload.raw)
+        else:
+            self._refuse(self.reader.failed(InputError(payload.problem)))
+        return True
+
+    # Times of their own, in order.
+
+    def _in_order(self, batch: Batch, promised: Sequence[int] | None) -> list[FlatItem]:
+        stamper, times = self._stamper, batch.times
+        assert times is not None
+        are_rising = _are(lt, times)
+        if (
+            not self.aside.held
+            and (are_rising or _are(le, times))
+            and times[0] >= stamper.promised
+            and times[-1] <= TIME_MAX
+            and Malformed not in set(map(type, batch.payloads))
+            and (promised is None or all(map(le, promised, times)))
+        ):
+            self._note(batch, times, promised)
+            fronts = stamper.stamp_all(times, are_rising)
+            self._emit(times, fronts, batch.positions, self.reader.last_bytes)
+            places: Iterable[Place] = zip(times, fronts or repeat(self.index), strict=False)
+            return list(zip(places, repeat(0), batch.payloads))
+        return self._each_in_order(batch, promised)
+
+    def _each_in_order(self, batch: Batch, promised: Sequence[int] | None) -> list[FlatItem]:
+        """The same, where each record has to be looked at."""
+        stamper, aside = self._stamper, self.aside
+        items: list[FlatItem] = []
+        moments: list[Moment] = []
+        positions: list[Any] = []
+        given: list[int] = []
+        for number, (position, payload, at) in enumerate(
+            zip(batch.positions, batch.payloads, batch.times or (), strict=True)
+        ):
+            if promised is not None:
+                stamper.raise_to(promised[number])
+            problem = self._problem(position, payload, at)
+            if problem is not None:
+                given.append(stamper.promised)
                 if not self._diverts:
-                    self._refused = self.reader.failed(InputError(payload.problem))
+                    self._refuse(problem)
                     break
-                if payload.before_next:
-                    self.aside.hold(payload.problem, payload.raw)
+                if payload.__class__ is not Malformed or payload.before_next:
+                    aside.hold(*problem)
                     continue
-            if at is None:
-                self._arrival = True
-                at = max(now, least, self._least_of_arrival)
-            elif at.__class__ is not int or not least <= at <= TIME_MAX:
-                bad_time = self._bad_time(Batch((position,), (payload,), (at,)), least)
-                if not self._diverts:
-                    self._refused = bad_time
-                    break
-                self.aside.hold(str(bad_time), payload)
-                continue
-            if self.aside.held:
-                self.aside.enter_with(at)
-            least = at + 1
+            moment, is_late = stamper.stamp(at)
+            if problem is None:
+                given.append(moment[0])
+            if aside.held:
+                aside.enter_with(moment)
+            moments.append(moment)
             positions.append(position)
-            payloads.append(payload)
-            times.append(at)
-        return Batch(positions, payloads, None if batch.times is None else times), times
+            if problem is not None:
+                aside.enter(moment, *problem)
+            elif not is_late or self._rule.on_late == "keep":
+                items.append((moment, 0, payload))
+            elif not self._enter_late(moment, LateBy(at, moment[0], position, payload)):
+                break
+        self._note(batch, given, promised)
+        if moments:
+            times, fronts = zip(*moments, strict=True)
+            self._emit(times, fronts, positions, self.reader.last_bytes)
+        return items
 
-    def _entering(
-        self, batch: Batch, times: Sequence[int], is_sorted_out: bool
-    ) -> Iterator[FlatItem]:
-        """The elements of a batch as items; malformed elements with a time are put aside."""
-        items = zip(zip(times, repeat(self.index)), repeat(0), batch.payloads)
-        if not is_sorted_out:
-            return items
-        for at, payload in zip(times, batch.payloads, strict=True):
-            if payload.__class__ is Malformed:
-                self.aside.enter(at, payload.problem, payload.raw)
-        return (item for item in items if item[2].__class__ is not Malformed)
+    def _problem(self, position: Any, payload: Any, at: Any) -> Any:
+        """What is wrong with a record that has no valid time; None if nothing is.
 
-    def _note(self, journal: Journal, batch: Batch, times: Sequence[int]) -> None:
+        An error if it ends the query, else the problem and what to show.
+        """
+        if payload.__class__ is Malformed:
+            if not self._diverts:
+                return self.reader.failed(InputError(payload.problem))
+            return payload.problem, payload.raw
+        if at.__class__ is int and TIME_MIN <= at <= TIME_MAX:
+            return None
+        if is_time(at):
+            return None  # a subclass of int
+        problem = (
+            f"front {self.name!r} gave an element of time {at!r} at position {position!r}. A time is an "
+            f"int of 64 bits."
+        )
+        return (problem, payload) if self._diverts else InputError(problem)
+
+    # Times of their own, out of order.
+
+    def _wait(self, batch: Batch, promised: Sequence[int] | None) -> None:
+        stamper, times = self._stamper, batch.times
+        assert times is not None
+        kinds = set(map(type, batch.payloads))
+        if (
+            promised is None
+            and Malformed not in kinds
+            and set(map(type, times)) == {int}
+            and min(times) >= TIME_MIN
+            and max(times) <= TIME_MAX
+        ):
+            self._note(batch, [stamper.promised] * len(times), None)
+            stamper.add_all(batch.positions, batch.payloads, times)
+        else:
+            self._wait_each(batch, promised)
+        self._waiting_bytes += self.reader.last_bytes
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            raise self.reader.failed(
+                InputError(
+                    f"{self._stamper.waiting:,} elements with {self._waiting_bytes:,} bytes wait for "
+                    f"earlier ones, and that is the most. They come from times within "
+                    f"disorder={self._rule.disorder}: say less, or use more partitions."
+                )
+            )
+
+    def _wait_each(self, batch: Batch, promised: Sequence[int] | None) -> None:
+        stamper = self._stamper
+        before = []
+        for number, (position, payload, at) in enumerate(
+            zip(batch.positions, batch.payloads, batch.times or (), strict=True)
+        ):
+            if promised is not None:
+                stamper.raise_to(promised[number])
+            before.append(stamper.promised)
+            problem = self._problem(position, payload, at)
+            if problem is None or (self._diverts and _has_its_own_time(payload)):
+                stamper.add(position, payload, at)
+            elif self._diverts:
+                if stamper.attach(problem) > HELD_MAX:
+                    raise self.aside.too_many(problem[0])
+            else:
+                self._refuse(problem)
+                break
+        self._note(batch, before, promised)
+
+    def _promised_by(self, payload: Any) -> int | None:
+        """What a payload promises."""
+        assert self._watermark is not None
+        if payload.__class__ is Malformed:
+            return None
+        try:
+            promised = self._watermark(payload)
+        except Exception as error:
+            raise self.reader.failed(error) from error
+        if promised is not None and not is_time(promised):
+            raise self.reader.failed(
+                InputError(
+                    f"watermark= returned {promised!r} for {shortened(payload)}. It returns a time, an "
+                    f"int of 64 bits, or None."
+                )
+            )
+        return promised
+
+    def _let_in(self, was_over: bool) -> list[FlatItem]:
+        """The elements for which nothing has to be waited any more, within the credits."""
+        stamper, gate = self._stamper, self.gate
+        if self._ended and not was_over:
+            for thing in stamper.end():
+                self.aside.hold(*self._shown(thing))
+        items: list[FlatItem] = []
+        while (credits := gate.credits) > 0 and not self._halted:
+            count = stamper.waiting
+            stamped = stamper.take(credits)
+            if stamped is None:
+                break
+            size = self._waiting_bytes * len(stamped.times) // count
+            self._waiting_bytes -= size
+            self._emit(stamped.times, stamped.fronts, stamped.resumes, size)
+            entering = stamped.items(self.index)
+            if entering[0][0] < self._begun_at:  # read again, and part of the cut
+                entering = [item for item in entering if item[0] >= self._begun_at]
+                gate.minimal_time(self._begun_at)  # they are final, and give their credits back
+            if _SPECIAL & set(map(type, stamped.payloads)):
+                entering = self._unwrapped(entering)
+            items += entering
+            if self._ended and self._refused is not None:
+                break
+        gate.promises(stamper.promise)
+        return items
+
+    def _unwrapped(self, items: list[FlatItem]) -> list[FlatItem]:
+        """Without what is late, and what was put aside."""
+        entering: list[FlatItem] = []
+        for moment, mark, payload in items:
+            if payload.__class__ is Attached:
+                for thing in payload.things:
+                    if thing.__class__ is Leap and not self._diverts:
+                        self._refuse(InputError(self._shown(thing)[0]))
+                        return entering
+                    self.aside.hold(*self._shown(thing))
+                self.aside.enter_with(moment)
+                payload = payload.payload
+            bare = payload.payload if payload.__class__ is LateBy else payload
+            if bare.__class__ is Malformed:
+                self.aside.enter(moment, bare.problem, bare.raw)
+            elif payload.__class__ is not LateBy:
+                entering.append((moment, mark, payload))
+            elif not self._enter_late(moment, payload):
+                break
+        return entering
+
+    def _shown(self, thing: Any) -> tuple[str, Any]:
+        """The problem of what was put aside, and what to show of it."""
+        if thing.__class__ is Leap:
+            return thing.told(self.name, self.partition, self._rule.ahead), thing.payload
+        problem, payload = thing
+        return problem, payload
+
+    # For both.
+
+    def _enter_late(self, moment: Place, late: LateBy) -> bool:
+        """A late element enters as the front says. Returns whether the source goes on."""
+        self.late_count += 1
+        on_late = self._rule.on_late
+        if on_late == "drop":
+            return True
+        if on_late == "divert" and self.late_node is not None:
+            self._late.append((moment, 0, late.record(self.name, self.partition)))
+            return True
+        told = f"front {self.name!r}: {late.told(self.partition, self._rule.disorder)}"
+        if on_late == "divert":
+            told += " Late elements are to be diverted: give them a sink, .write(late=...)."
+        self._refuse(InputError(told))
+        return False
+
+    def _refuse(self, problem: EmberflowError) -> None:
+        self._refused = problem
+        self._ended = True  # nothing behind it enters
+
+    def _emit(
+        self,
+        times: Sequence[int],
+        fronts: Sequence[int] | None,
+        positions: Sequence[Any],
+        size: int,
+    ) -> None:
+        self.gate.emitted_all(times, positions, size, fronts)
+        last = positions[-1]
+        self.taken = (last.position if last.__class__ is Resume else last, times[-1])
+
+    def _note(self, batch: Batch, promised: Sequence[int], replayed: Sequence[int] | None) -> None:
+        """Note a promise with each record that was read, if promises may be choices.
+
+        It is one that gives the record its time again: in order, that time itself. Where records wait,
+        the promise that was in force when it was read.
+        """
+        if self._journal is None or replayed is not None:
+            return
+        if not self._promises and self._replayable:
+            return
+        count = len(promised)
+        payloads = None
         if not self._replayable:
-            journal.note(batch.positions, times, batch.payloads)
-        elif self._promises or batch.times is None:
-            journal.note(batch.positions, times, None)
+            payloads = list(map(OwnTime, batch.times or (), batch.payloads))[:count]
+        self._journal.note(batch.positions[:count], promised, payloads)
 
     def report(self) -> dict[int, Moment]:
         """A promise that was not reported yet, as far as a restart would keep it."""
         promise = self.gate.promise
         if self._journal is not None and self.chose:
-            promise = self._journal.reportable(promise)
+            reached = self.gate.reached[0]
+            own = (reached + 1, self.index) if self._arrival else self._stamper.own_promise
+            promise = self._journal.reportable(promise, own)
         if promise <= self._reported:
             return {}
         self._reported = promise
@@ -295,38 +578,6 @@ class Feed:
     def owes_report(self) -> bool:
         """Whether a report follows once the journal has what was promised."""
         return self.gate.promise > self._reported
-
-    def _times(self, batch: Batch, now: int) -> Sequence[int]:
-        """The times of a batch: given and checked, or those of arrival."""
-        least = self.gate.promise[0]
-        times = batch.times
-        if times is None:
-            first = max(now, least, self._least_of_arrival)
-            self._arrival = True
-            return range(first, first + len(batch.payloads))
-        rising = (
-            times.step > 0
-            if times.__class__ is range
-            else set(map(type, times)) == {int} and all(map(lt, times, times[1:]))
-        )
-        if not rising or times[0] < least or times[-1] > TIME_MAX:
-            raise self._bad_time(batch, least)
-        return times
-
-    def _bad_time(self, batch: Batch, least: int) -> InputError:
-        """The error about the first time of a batch that is not valid."""
-        assert batch.times is not None
-        wrong = 0
-        for at in batch.times:
-            if at.__class__ is not int or not least <= at <= TIME_MAX:
-                break
-            least = at + 1
-            wrong += 1
-        return InputError(
-            f"front {self.name!r} gave an element of time {batch.times[wrong]!r} at position "
-            f"{batch.positions[wrong]!r}, and promised {least} or later. Times within a partition "
-            f"are ints of 64 bits and strictly increasing."
-        )
 
     def minimal_time(self, moment: Moment) -> None:
         """Elements below the minimal time are final, and give their credits back."""
@@ -357,6 +608,26 @@ class Feed:
         else:  # a sink is stuck: the last sample stands for all that follow
             _, since, before = self._not_settled.pop()
             self._not_settled.append((last, since, before + count))
+
+
+#: Payloads that the stamper gives and that are no elements of the flow.
+_SPECIAL = {Attached, LateBy, Malformed}
+
+
+def _has_its_own_time(payload: Any) -> bool:
+    return payload.__class__ is Malformed and not payload.before_next
+
+
+def _have_the_place_of_the_next(batch: Batch) -> bool:
+    """Whether these have no time because they are malformed, and not because they get one here."""
+    return batch.payloads[0].__class__ is Malformed and batch.payloads[0].before_next
+
+
+def _are(ordered: Callable[[int, int], bool], times: Sequence[int]) -> bool:
+    """Whether times are ints, and each is ordered with the next."""
+    if times.__class__ is range:
+        return ordered(0, times.step)
+    return set(map(type, times)) == {int} and all(map(ordered, times, times[1:]))
 
 
 def _now_ms() -> int:

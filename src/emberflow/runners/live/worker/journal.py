@@ -14,8 +14,8 @@ While the disk takes no writes (it is full, or read-only), the thread tries agai
 nothing more. So the query stands still when the elements in flight are used up, and goes on when there
 is room.
 
-The same holds for a front with times of its own that promises while it is idle (`fronts.Idle`): a
-promise may raise the time of an element, so its times are choices like times of arrival.
+The same holds for a front with times of its own that promises while it is idle (`fronts.Idle`): what
+comes below a promise is late. Its entries are the promises that were in force when each record was read.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from typing import Any
 from emberflow.checkpoint.files import is_unwritable
 from emberflow.checkpoint.logs.front_log import Durable, FrontLogWriter
 from emberflow.checkpoint.logs.segments import LogEntry
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.runners.live.wire.bell import no_bell
+from emberflow.values.item import TIME_MIN
 
 #: How far ahead an idle front reserves, in the milliseconds of its times.
 _RESERVED_MS = 1_000
@@ -72,11 +73,16 @@ class Journal:
             target=self._run, name=f"emberflow journal {name}", daemon=True
         )
 
-    @property
-    def least(self) -> int | None:
-        """The least time of a new element, above all that earlier lives gave or promised."""
-        ends = [self._log.reservation, None if self._log.time is None else self._log.time + 1]
-        return max((end for end in ends if end is not None), default=None)
+    def floor(self, promises: bool) -> int:
+        """What a new element may not be below: all that earlier lives gave, or promised.
+
+        The entries of a front that promises are promises. Those up to the last entry are given again
+        with the records, so only what was promised after it counts.
+        """
+        ends = [TIME_MIN - 1 if self._log.reservation is None else self._log.reservation]
+        if not promises and self._log.time is not None:
+            ends.append(self._log.time + 1)
+        return max(ends)
 
     @property
     def is_first(self) -> bool:
@@ -95,11 +101,21 @@ class Journal:
         """Whether the element of a time was dropped."""
         return self._log.is_dropped(time)
 
-    def given_before(self, since: Moment) -> Iterator[LogEntry]:
-        """The log entries of earlier lives at or above a global time."""
-        for entry in self._log.entries():
-            if (entry[1], self._index) >= since:
-                yield entry
+    def given_before(self, position: Any, since: Moment) -> Iterator[LogEntry]:
+        """The log entries of earlier lives behind a position; without one, at or above a global time.
+
+        The log is in the order of the source. So if it does not have the position any more, all of it
+        is behind it.
+        """
+        if position is None:
+            for entry in self._log.entries():
+                if (entry[1], self._index) >= since:
+                    yield entry
+            return
+        entries = self._log.entries()
+        if not any(entry[0] == position for entry in entries):
+            entries = self._log.entries()
+        yield from entries  # in the other case, those behind it
 
     def start(self) -> None:
         self._thread.start()
@@ -127,8 +143,11 @@ class Journal:
             self._log.reserve(self._reserved)
             self._wake.set()
 
-    def reportable(self, promise: Moment) -> Moment:
-        """How much of a promise may be reported now. Raises the error of the disk, if there was one."""
+    def reportable(self, promise: Moment, own: Moment) -> Moment:
+        """How much of a promise may be reported now. Raises the error of the disk, if there was one.
+
+        ``own`` is as much of it as the elements make: a replay of what is durable makes it again.
+        """
         if self._failure is not None:
             raise self._failure
         durable, pending = self._durable, self._pending
@@ -139,9 +158,9 @@ class Journal:
             return min(promise, (pending[0][1], self._index))
         if promise == AFTER_ALL:
             return promise  # the source has ended, and a restart would read to its end again
-        ends = [durable.reservation, None if durable.time is None else durable.time + 1]
-        end = max((end for end in ends if end is not None), default=None)
-        return BEFORE_ALL if end is None else min(promise, (end, self._index))
+        if durable.reservation is not None:
+            own = max(own, (durable.reservation, self._index))
+        return min(promise, own)
 
     def _run(self) -> None:
         try:

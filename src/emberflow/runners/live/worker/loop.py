@@ -207,6 +207,7 @@ class WorkerLoop:
                 credit_bytes=CREDIT_BYTES // len(own),
                 step=str(node),
                 diverts=plan.on_error == "divert",
+                late_node=plan.graph.late_node,
                 journal=self._journal(name, partition, index),
                 ring=self._bell.ring,
             )
@@ -420,6 +421,9 @@ class WorkerLoop:
         for feed in self._feeds:
             items = feed.take(most)
             malformed = feed.aside.take()
+            if late := feed.take_late():
+                assert feed.late_node is not None
+                effects.append(self._engine.enter_items(feed.late_node, late, {}))
             report = feed.report()
             if items or report or malformed:
                 effects.append(self._engine.enter_items(feed.node, items, report, malformed))

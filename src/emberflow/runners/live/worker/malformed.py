@@ -8,8 +8,7 @@ The place of a diverted record must be a function of the source's content, like 
 Otherwise a replay would put it elsewhere, and the sink could not tell what it has.
 
 - Where elements get the time of their arrival, the record gets one as well, like any element.
-- Where elements have times of their own, the record has none. It must not take one that an element may
-  need: times are strictly increasing, and there may be no free one. So it waits for the next good
+- Where elements have times of their own, the record has none. So it waits for the next good
   element and takes *its* global time, with a negative child id: ahead of all that comes of the element,
   behind all that was before it. Three records ahead of one element have the child ids -3, -2 and -1, in
   the order of the source.
@@ -37,7 +36,7 @@ class Aside:
     >>> aside = Aside(0, "front 'words'")
     >>> aside.hold("line 7 is not JSON", "{oops")
     >>> aside.hold("line 8 is not JSON", "{again")
-    >>> aside.enter_with(12)
+    >>> aside.enter_with((12, 0))
     >>> [(place, record.payload) for place, record in aside.take()]
     [((12, 0, -2), '{oops'), ((12, 0, -1), '{again')]
     """
@@ -51,24 +50,26 @@ class Aside:
         #: The problem and the payload of each record that waits.
         self.held: list[tuple[str, Any]] = []
 
-    def enter(self, at: int, problem: str, payload: Any) -> None:
-        """Add a record that has a time of its own."""
-        self._entered.append(((at, self._index), self._record(at, problem, payload)))
+    def enter(self, moment: Place, problem: str, payload: Any) -> None:
+        """Add a record that has a global time of its own."""
+        self._entered.append((moment, self._record(moment, problem, payload)))
 
     def hold(self, problem: str, payload: Any) -> None:
         """Add a record that waits for the next element."""
         if len(self.held) >= HELD_MAX:
-            raise InputError(
-                f"{self._step} gave {HELD_MAX:,} malformed records in a row, and no element. Is it "
-                f"the right source, and the right time=? The last one: {problem}"
-            )
+            raise self.too_many(problem)
         self.held.append((problem, payload))
 
-    def enter_with(self, at: int) -> None:
-        """The next element has this time: give the records that wait their places."""
+    def too_many(self, problem: str) -> InputError:
+        return InputError(
+            f"{self._step} gave {HELD_MAX:,} malformed records in a row, and no element. Is it "
+            f"the right source, and the right time=? The last one: {problem}"
+        )
+
+    def enter_with(self, moment: Place) -> None:
+        """The next element has this global time: give the records that wait their places."""
         for number, (problem, payload) in enumerate(self.held, -len(self.held)):
-            place = (at, self._index, number)
-            self._entered.append((place, self._record(at, problem, payload)))
+            self._entered.append(((*moment, number), self._record(moment, problem, payload)))
         self.held = []
 
     def end(self, least: int, refused: Exception | None = None) -> list[int]:
@@ -80,7 +81,7 @@ class Aside:
         if refused is not None:
             self._entered.append(((at, self._index), refused))
         elif self.held:
-            self.enter_with(at)
+            self.enter_with((at, self._index))
         else:
             return []
         return [at]
@@ -90,5 +91,5 @@ class Aside:
         entered, self._entered = self._entered, []
         return entered
 
-    def _record(self, at: int, problem: str, payload: Any) -> Diverted:
-        return Diverted(at, self._index, self._step, "-", problem, payload)
+    def _record(self, moment: Place, problem: str, payload: Any) -> Diverted:
+        return Diverted(moment[0], moment[1], self._step, "-", problem, payload)

@@ -22,11 +22,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import islice, takewhile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, repeat, takewhile
 from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.checkpoint.logs.segments import LogEntry
+from emberflow.checkpoint.logs.segments import LogEntry, OwnTime
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.engine.progress.gate import least_time
 from emberflow.errors import EmberflowError, InputError, shortened
@@ -56,9 +56,18 @@ _PIECE_BYTES_MAX = 2 << 20
 
 
 class Replayed(NamedTuple):
-    """Elements that the journal has: they keep their times, and are not noted again."""
+    """Elements that the journal has: they are not noted again.
+
+    They keep the times of arrival that they had. Where elements have times of their own, ``promised`` are
+    the promises that were in force when they were read.
+    """
 
     batch: Batch
+    promised: Sequence[int] | None = None
+
+    def part(self, begin: int, end: int) -> Replayed:
+        promised = None if self.promised is None else self.promised[begin:end]
+        return Replayed(self.batch.part(begin, end), promised)
 
 
 class Behind(NamedTuple):
@@ -77,7 +86,8 @@ class Beginning(NamedTuple):
     ``until`` is for at-most-once: what the journal has above it is dropped for good. ``joins_at`` is
     for a partition that earlier lives did not know: sinks have output up to that time, so the
     partition gives nothing up to it. ``passes_over`` says that the source has elements below the
-    moment that must not be given.
+    moment that must not be given. ``promised`` is what the elements up to the position have promised,
+    and the tie of the last one (`event_time.Resume`); None if the cut does not tell.
     """
 
     position: Any = None
@@ -85,6 +95,7 @@ class Beginning(NamedTuple):
     until: Moment | None = None
     joins_at: Moment = BEFORE_ALL
     passes_over: bool = False
+    promised: tuple[int, int] | None = None
 
 
 class FrontFailedError(EmberflowError):
@@ -173,13 +184,11 @@ class Reader:
             if size > most_bytes:
                 most = min(most, max(1, count * most_bytes // size))
             if count > most:
-                rest = batch.part(most, count)
                 self.last_bytes = size * most // count
-                left = size - self.last_bytes
-                waiting.appendleft((Replayed(rest) if is_replayed else rest, left))
-                batch = batch.part(0, most)
-            self._taken_count += len(batch.payloads)
-            return Replayed(batch) if is_replayed else batch
+                waiting.appendleft((given.part(most, count), size - self.last_bytes))  # type: ignore[union-attr]
+                given = given.part(0, most)  # type: ignore[union-attr]
+            self._taken_count += min(count, most)
+            return given  # type: ignore[return-value]
         self._taken_count += 1
         if isinstance(given, BaseException):
             raise given
@@ -264,14 +273,14 @@ class Reader:
         if journal is None:
             yield from self._reading(position)
             return
-        before = journal.given_before(moment)
+        before = journal.given_before(position, moment)
         if not self._contract.replayable:
             while entries := list(islice(before, _REPLAYED_AT_ONCE)):
                 position = entries[-1][0]
                 kept = [entry for entry in entries if not journal.is_dropped(entry[1])]
                 if kept:
                     positions, times, payloads = zip(*kept, strict=True)
-                    yield Replayed(Batch(positions, payloads, times))
+                    yield _replayed(positions, times, payloads)
             reading = self._reading(position)
         else:
             reading = self._reading(position)
@@ -285,6 +294,10 @@ class Reader:
         reading = self._contract.reading(self._partition, position)
         if not self._beginning.passes_over or position is not None:
             return reading
+        if self._contract.event_time.waits:
+            return (
+                reading  # what is late depends on all records, and the feed leaves out what it must
+            )
         return _not_below(reading, least_time(self._beginning.moment, self._index))
 
     def _with_times_of(
@@ -312,7 +325,11 @@ class Reader:
             batch: Batch = (
                 given
                 if isinstance(given, Batch)
-                else Batch((given.position,), (given.payload,), None)
+                else Batch(
+                    (given.position,),
+                    (given.payload,),
+                    None if given.time is None else (given.time,),
+                )
             )
             while len(entries) < len(batch.payloads) and (
                 more := list(islice(before, _REPLAYED_AT_ONCE))
@@ -322,14 +339,22 @@ class Reader:
             again, entries = entries[:count], entries[count:]
             self._check_positions(again, batch)
             kept = [
-                (position, payload, at)
-                for (_, at), position, payload in zip(
-                    again, batch.positions, batch.payloads, strict=False
+                (position, payload, at, own)
+                for (_, at), position, payload, own in zip(
+                    again,
+                    batch.positions,
+                    batch.payloads,
+                    batch.times or repeat(None),
+                    strict=False,
                 )
                 if not journal.is_dropped(at)
             ]
             if kept:
-                yield Replayed(Batch(*zip(*kept, strict=True)))
+                positions, payloads, times, own_times = zip(*kept, strict=True)
+                if self._contract.promises:
+                    yield Replayed(Batch(positions, payloads, own_times), times)
+                else:
+                    yield Replayed(Batch(positions, payloads, times))
             if count < len(batch.payloads):
                 yield batch.part(count, len(batch.payloads))
             if not entries:
@@ -343,6 +368,14 @@ class Reader:
                     f"{entry[0]!r} before, and has one at {found!r} now. A source must keep its "
                     f"elements as they are until they are part of a cut."
                 )
+
+
+def _replayed(positions: Sequence[Any], times: Sequence[int], payloads: Sequence[Any]) -> Replayed:
+    """Entries of a journal that has the payloads."""
+    if payloads[0].__class__ is OwnTime:
+        own_times = [own.time for own in payloads]
+        return Replayed(Batch(positions, [own.payload for own in payloads], own_times), times)
+    return Replayed(Batch(positions, payloads, times))
 
 
 def _not_below(
