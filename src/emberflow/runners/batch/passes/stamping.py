@@ -6,7 +6,7 @@ the same order.
 
 Spark brings the rows of a source's partition to one task, in the order of their positions. They stream
 through a stamper, which holds only those that wait for earlier ones. So memory is bounded by the
-disorder, not by the rows. Where no row waits and times rise, a batch costs a few comparisons of columns.
+disorder, not by the rows. Where no row waits and times do not go back, a batch costs a few comparisons of columns.
 
 A batch has no sink for errors. A malformed record, or one whose time is not believed (`Leap`), fails the
 job, or is left out where the DataFrame says so (`rows.inputs.with_rule`).
@@ -14,9 +14,10 @@ job, or is left out where the DataFrame says so (`rows.inputs.with_rule`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from operator import ge, lt
+from operator import ge, le, lt
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -117,9 +118,9 @@ class StampedRows:
             self._add_each(records)
         elif self._rule.waits:
             stamper.add_all(records.positions, records.payloads, times)
-        elif times[0] > stamper.promised and all(map(lt, times, times[1:])):
-            stamper.stamp_all(times, are_rising=True)
-            self._leave_in_order(times, records.payloads)
+        elif times[0] >= stamper.promised and all(map(le, times, times[1:])):
+            fronts = stamper.stamp_all(times, all(map(lt, times, times[1:])))
+            self._leave_in_order(times, fronts, records.payloads)
         else:
             self._add_each(records)
         self._let_leave()
@@ -186,20 +187,23 @@ class StampedRows:
     def _let_leave(self) -> None:
         while (stamped := self._stamper.take()) is not None:
             kinds = set(map(type, stamped.payloads))
-            if stamped.fronts is None and not _SPECIAL & kinds:
-                self._leave_in_order(stamped.times, stamped.payloads)
+            if not _SPECIAL & kinds:
+                self._leave_in_order(stamped.times, stamped.fronts, stamped.payloads)
             else:
                 for moment, _, payload in stamped.items(self._index):
                     self._leave(moment, payload)  # type: ignore[arg-type]
 
-    def _leave_in_order(self, times: Sequence[int], payloads: Sequence[Any]) -> None:
-        """Elements that are all the first of their times."""
-        count = len(times)
-        while count and times[count - 1] >= self._until:
-            count -= 1
+    def _leave_in_order(
+        self, times: Sequence[int], fronts: Sequence[int] | None, payloads: Sequence[Any]
+    ) -> None:
+        """Elements that are none of the special ones; without fronts, all the first of their times."""
+        count = bisect_left(times, self._until)
         elements = self._elements
         elements.times.extend(times[:count])
-        elements.paths.extend([encoded_int(self._index)] * count)
+        if fronts is None:
+            elements.paths.extend([encoded_int(self._index)] * count)
+        else:
+            elements.paths.extend(map(encoded_int, fronts[:count]))
         elements.payloads.extend(payloads[:count])
 
     def _leave(self, moment: Moment, payload: Any) -> None:
