@@ -129,6 +129,41 @@ def test_what_waits_enters_within_the_credits_also_when_the_source_has_ended() -
     assert feed.gate.promise == AFTER_ALL
 
 
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=40),
+    st.integers(0, 12),
+    st.integers(1, 7),
+    st.data(),
+)
+@settings(max_examples=150)
+def test_a_life_that_begins_from_any_cut_gives_the_rest(
+    times: list[int], disorder: int, most: int, data: st.DataObject
+) -> None:
+    def begun(beginning: Beginning) -> tuple[list[FlatItem], list[FlatItem], Feed]:
+        position = -1 if beginning.position is None else beginning.position
+        front = Given(*[Element(n, f"row {n}", at) for n, at in enumerate(times) if n > position])
+        front.event_time = EventTime(disorder)
+        feed = Feed("rows", 0, front, 0, 3, 1_000, late_node=9)
+        feed.start(beginning)
+        feed.reader.thread.join(10)
+        found: list[FlatItem] = []
+        while not feed.over:
+            found += feed.take(most)
+        return found, feed.take_late(), feed
+
+    items, late, feed = begun(Beginning())
+    everything = sorted(place for place, _, _ in items + late)
+    assert len(everything) == len(times)
+    time, front = data.draw(st.sampled_from(everything))
+    cut = data.draw(st.sampled_from([(time, front), (time, front + 1), (time, 2)]))
+    feed.minimal_time(cut)
+    resume = feed.resume
+    beginning = Beginning(resume.position, cut, promised=(resume.promised, resume.tie))
+    items_again, late_again, _ = begun(beginning)
+    assert items_again == [item for item in items if item[0] >= cut]
+    assert late_again == [item for item in late if item[0] >= cut]
+
+
 def test_equal_times_are_told_apart_by_their_order() -> None:
     feed = fed(Element(0, "a", 5), Batch([1, 2, 3], ["b", "c", "d"], [5, 5, 6]))
     assert [(place, payload) for place, _, payload in drained(feed, 2)] == [

@@ -71,11 +71,6 @@ class Resume(NamedTuple):
     promised: int = _NOTHING
     tie: int = -1
 
-    @property
-    def is_known(self) -> bool:
-        """Whether anything is promised."""
-        return self.promised != _NOTHING
-
 
 #: A `Resume` of its fields, in half the time.
 _resume: Callable[[tuple[Any, int, int]], Resume] = partial(tuple.__new__, Resume)
@@ -192,6 +187,11 @@ class Stamper:
         self._has_ended = False
 
     @property
+    def begins_at(self) -> Resume:
+        """Where it would go on if no record had left yet."""
+        return self._resume()
+
+    @property
     def waiting(self) -> int:
         """How many records wait."""
         return len(self._near) + len(self._far)
@@ -220,6 +220,7 @@ class Stamper:
         if promised > self.promised:
             self.promised = min(promised, TIME_MAX)
             self._tie = -1
+            self._last = Resume(self._last.position, self.promised)
 
     def stamp(self, time: int) -> tuple[Moment, bool]:
         """The global time of the next record of a partition in order, and whether it is late."""

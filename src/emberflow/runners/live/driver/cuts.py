@@ -275,9 +275,7 @@ class CutCommitter:
             parts += captured.parts
             for (front, partition), position in captured.positions.items():
                 if isinstance(position, Resume):
-                    if position.is_known:
-                        known = promised.setdefault(front, {})
-                        known[partition] = (position.promised, position.tie)
+                    promised.setdefault(front, {})[partition] = (position.promised, position.tie)
                     position = position.position
                 positions.setdefault(front, {})[partition] = position
         base = self._base if order.base is not None else None

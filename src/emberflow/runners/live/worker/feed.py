@@ -119,9 +119,6 @@ class Feed:
     def start(self, beginning: Beginning) -> None:
         self._begun_at = beginning.moment
         resume = Resume(beginning.position, *(beginning.promised or ()))
-        self.gate.position = resume if self._rule.waits else beginning.position
-        if beginning.promised is not None:
-            self.gate.done = (resume.promised, self.index + resume.tie * TIE)
         self._stamper = Stamper(self.index, self._rule, resume)
         # Where records wait, those below a cut may come behind others, and are read again to tell what
         # is late. So the cut of a backfill is a promise to the others only: no record is late by it.
@@ -142,6 +139,9 @@ class Feed:
             if beginning.until is not None:
                 self._journal.drop_above(beginning.until)
             self._journal.start()
+        resume = self._stamper.begins_at
+        self.gate.position = resume if self._rule.waits else resume.position
+        self.gate.done = (resume.promised, self.index + resume.tie * TIE)
         self.reader.start(beginning)
 
     def _promise_time(self, at: int, is_new: bool) -> None:
@@ -178,14 +178,14 @@ class Feed:
         return self._stamper.waiting if self._ended else self.reader.waiting
 
     @property
-    def resume(self) -> Resume:
-        """Where a life that begins from a cut at the present minimal time goes on."""
-        position = self.gate.position
-        if isinstance(position, Resume):
+    def resume(self) -> Any:
+        """Where a life that begins from a cut at the present minimal time goes on.
+
+        A position, and where elements have times of their own a `Resume`.
+        """
+        position, done = self.gate.position, self.gate.done
+        if self._arrival or done is None or isinstance(position, Resume):
             return position
-        done = self.gate.done
-        if done is None or self._arrival:
-            return Resume(position)
         return Resume(position, done[0], (done[1] - self.index) // TIE)
 
     def take(self, most: int) -> list[FlatItem]:
