@@ -28,18 +28,16 @@ was read, where a query chose it.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import datetime
 import decimal
-import pickle
+import json
 import types
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-import cloudpickle
+from uuid import uuid4
 
 from emberflow.errors import FunctionError, InputError, shortened
 from emberflow.extras import need
@@ -107,9 +105,21 @@ class Stamps(NamedTuple):
 
 
 def with_rule(df: DataFrame, rule: EventTime, *, drops_malformed: bool) -> DataFrame:
-    """A DataFrame of raw payloads with positions, and the rule that its rows are stamped by."""
-    pickled = cloudpickle.dumps(Stamps(rule, drops_malformed))
-    return df.withMetadata(RAW_POSITION, {_METADATA: base64.b64encode(pickled).decode()})
+    """A DataFrame of raw payloads with positions, and the rule that its rows are stamped by.
+
+    The rule is JSON in the metadata of a column. That travels with a DataFrame wherever it is stored, and
+    whoever reads it must not run code. So a function of the rule stays here, under a number.
+    """
+    told: dict[str, Any] = {**rule._asdict(), "drops_malformed": drops_malformed}
+    if rule.watermark is not None:
+        _watermarks.append(rule.watermark)
+        told["watermark"] = [_PROCESS, len(_watermarks) - 1]
+    return df.withMetadata(RAW_POSITION, {_METADATA: json.dumps(told)})
+
+
+#: Functions of rules that DataFrames of this process have.
+_watermarks: list[Callable[[Any], int | None]] = []
+_PROCESS = uuid4().hex
 
 
 def rows(
@@ -377,15 +387,25 @@ class FrontRows:
 
 
 def _given_stamps(schema: StructType) -> Stamps:
-    pickled = schema[RAW_POSITION].metadata.get(_METADATA)
-    if pickled is None:
+    metadata = schema[RAW_POSITION].metadata.get(_METADATA)
+    if metadata is None:
         raise InputError(
             f"the DataFrame has a column {RAW_POSITION!r} without the rule of event time that "
             f"ef.front_log and fronts.Kafka(...).dataframe() put there. Name the column and the rule: "
             f"ef.rows(df, position={RAW_POSITION!r}, disorder=...)."
         )
-    stamps: Stamps = pickle.loads(base64.b64decode(pickled))
-    return stamps
+    told = json.loads(metadata)
+    watermark = None
+    if told["watermark"] is not None:
+        process, number = told["watermark"]
+        if process != _PROCESS:
+            raise InputError(
+                f"the DataFrame was made by another process, which has the watermark function of its "
+                f"front. Give it again: ef.rows(df, position={RAW_POSITION!r}, watermark=...)."
+            )
+        watermark = _watermarks[number]
+    rule = EventTime(told["disorder"], told["ahead"], watermark, told["on_late"])
+    return Stamps(rule, told["drops_malformed"])
 
 
 @dataclass(frozen=True, slots=True)
