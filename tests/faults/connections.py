@@ -55,10 +55,14 @@ def listening_ports(pid: int) -> set[int]:
 
 def cut_one(pids: list[int], coordinator: int, dice: Random) -> bool:
     """Cut a connection between these workers, or between one and the port of the coordinator."""
-    ports = {coordinator}.union(*map(listening_ports, pids))
+    try:
+        ports = {coordinator}.union(*map(listening_ports, pids))
+    except ProcessLookupError:
+        return False  # the life is over
     found: list[socket.socket] = []
     try:
-        found += sockets_of(dice.choice(pids))
+        with suppress(ProcessLookupError):
+            found += sockets_of(dice.choice(pids))
         between = [one for one in found if _port_of(one) in ports]
         if not between:
             return False

@@ -190,7 +190,7 @@ def test_silent_partitions_hold_nothing_back_and_new_ones_join(
     memory = sinks.Memory()
     query = (
         flow.live(spark)
-        .read(numbers=fronts.Kafka(kafka.servers, topic, idle_ms=100))
+        .read(numbers=fronts.Kafka(kafka.servers, topic, time="log", idle_ms=100))
         .write(out=memory)
         .option("checkpointLocation", tmp_path)
         .start()

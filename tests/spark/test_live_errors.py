@@ -83,7 +83,7 @@ MALFORMED = {
     3: ["{oops", '{"at": "soon"}'],
     40: ["[1, 2]"],
     41: ["caf\udce9"],
-    100: [json.dumps(order(2)), "nonsense", "{}"],
+    100: ["1", "nonsense", "{}"],
     199: ["the", "end"],
 }
 

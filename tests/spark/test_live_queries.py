@@ -59,6 +59,7 @@ class Transfers:
     """Two partitions of this many transfers, and then silence: the query stays up."""
 
     partitions = 2
+    increasing = True
 
     def __init__(self, count: int, rate: float | None = None, *, ends: bool = False) -> None:
         self.count = count
@@ -305,6 +306,7 @@ class Counting:
     """The numbers below a limit, again and again: element ``i`` has time ``i``."""
 
     partitions = 1
+    increasing = True
 
     def __init__(self, keys: int) -> None:
         self.keys = keys

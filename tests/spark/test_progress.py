@@ -66,6 +66,7 @@ class Silent:
     """A front with times of its own and no elements: all other fronts wait for it."""
 
     partitions = 1
+    increasing = True
 
     def read(self, partition: int, position: Any) -> Iterator[Element | None]:
         yield Element(0, 0, 0)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Iterable as AnyIterable
 from itertools import count, islice
-from operator import attrgetter
+from operator import attrgetter, lt
 from typing import Any
 
 from emberflow.errors import InputError
@@ -73,7 +73,8 @@ class Iterable:
         if not callable(given) and not stays and At in set(map(type, given)):
             timed = [one if isinstance(one, At) else At(n, one) for n, one in enumerate(given)]
             if all(is_time(one.time) for one in timed):  # reading tells of those that are none
-                self._elements = sorted(timed, key=attrgetter("time"))
+                self._elements = given = sorted(timed, key=attrgetter("time"))
+        self.increasing = not callable(given) and not stays and _are_increasing(given)
         self._rate = rate
         self.arrival = arrival
         self.partitions = partitions
@@ -123,3 +124,11 @@ class Iterable:
         while (remaining := until - time.monotonic()) > 0:
             time.sleep(min(remaining, _NAP_SECONDS))
             yield None
+
+
+def _are_increasing(elements: Sequence[Any]) -> bool:
+    """Whether elements have times that increase. Where none has one, element ``i`` has time ``i``."""
+    if At not in set(map(type, elements)):
+        return True
+    times: list[Any] = [element.time if isinstance(element, At) else None for element in elements]
+    return None not in times and all(map(is_time, times)) and all(map(lt, times, times[1:]))

@@ -145,6 +145,10 @@ class FrontContract:
     #: How far elements with times of their own may be out of order, and what happens to late ones.
     event_time: Annotated[EventTime, RULE] = IN_ORDER
 
+    #: Whether times always increase within a partition. Then the front promises t + 1 after an element of
+    #: time t, and a window that ends there closes at once. Otherwise another element of time t may come.
+    increasing: Annotated[bool, FLAG] = False
+
     #: Whether reading ends where the source ends now, instead of waiting for more. `emberflow.front_log`
     #: sets it on a copy of a front that has it.
     until_end: Annotated[bool | None, FLAG] = None

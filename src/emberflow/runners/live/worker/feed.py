@@ -101,6 +101,7 @@ class Feed:
         #: Whether elements are known to get the time of their arrival.
         self._arrival = contract.arrival is True
         self._promises = contract.promises
+        self._increases = contract.increasing
         #: What new elements may not be below. Where times are chosen, earlier lives may have used all
         #: below it; where a front promises, they may have promised it.
         self._floor = TIME_MIN - 1
@@ -537,6 +538,8 @@ class Feed:
         size: int,
     ) -> None:
         self.gate.emitted_all(times, positions, size, fronts)
+        if self._increases and not self._rule.waits:
+            self._promise_time(times[-1] + 1, True)
         last = positions[-1]
         self.taken = (last.position if last.__class__ is Resume else last, times[-1])
 
