@@ -21,6 +21,7 @@ import zmq
 from emberflow.errors import InputError
 from emberflow.runners.live.driver.cluster import CoordinatorAddress
 from emberflow.runners.live.serving import bridge as bridge_module
+from emberflow.runners.live.serving import strangers as strangers_module
 from emberflow.runners.live.serving.addresses import Announcement, UnknownQueryError, address_of
 from emberflow.runners.live.serving.bridge import (
     MESSAGE_BYTES_MAX,
@@ -31,6 +32,7 @@ from emberflow.runners.live.serving.bridge import (
     BridgeError,
     BridgeRefusedError,
 )
+from emberflow.runners.live.serving.strangers import Strangers
 from emberflow.runners.live.serving.tokens import new_token
 
 LOOPBACK = CoordinatorAddress("127.0.0.1", 0, "127.0.0.1")
@@ -220,6 +222,27 @@ def test_strangers_keep_nobody_out(patient: Bridge) -> None:
             ]
             # A client that is known is not closed to make room.
             assert client.ask("front docs", "say") == ["say", {}]
+
+
+def test_who_is_heard_before_it_is_noted_is_no_stranger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[int] = []
+    monkeypatch.setattr(strangers_module, "shut_down", lambda one, port: closed.append(one))
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as server:
+        server.linger = 0
+        strangers = Strangers(server, connections_max=0, handshake_seconds=60.0)
+        port = server.bind_to_random_port("tcp://127.0.0.1")
+        with context.socket(zmq.DEALER) as client:
+            client.linger = 0
+            client.connect(f"tcp://127.0.0.1:{port}")
+            client.send(b"one")
+            assert server.poll(10_000)
+            _, frame = server.recv_multipart(copy=False)
+            strangers.heard(int(frame.get(zmq.SRCFD)))
+            strangers.count(port)
+        strangers.close()
+    assert closed == []
 
 
 def test_a_handshake_that_does_not_end_is_closed(

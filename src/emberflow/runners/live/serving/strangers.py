@@ -34,12 +34,7 @@ class Strangers:
 
     def count(self, port: int) -> None:
         """Take note of connections that came and went, and close what is too much."""
-        while self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)
-            descriptor = int(event["value"])
-            self._accepted.pop(descriptor, None)
-            if event["event"] == zmq.EVENT_ACCEPTED:
-                self._accepted[descriptor] = time.monotonic()
+        self._take_note()
         self._forget_old()
         while len(self._accepted) > self._connections_max:
             oldest = next(iter(self._accepted))
@@ -47,8 +42,21 @@ class Strangers:
             shut_down(oldest, port)
 
     def heard(self, descriptor: int) -> None:
-        """A message has come over a connection."""
+        """A message has come over a connection.
+
+        First take note of those that came and went: that this one was accepted may not be noted yet, and
+        would make it a stranger again.
+        """
+        self._take_note()
         self._accepted.pop(descriptor, None)
+
+    def _take_note(self) -> None:
+        while self.monitor.poll(0):
+            event = recv_monitor_message(self.monitor)
+            descriptor = int(event["value"])
+            self._accepted.pop(descriptor, None)
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self._accepted[descriptor] = time.monotonic()
 
     def close(self) -> None:
         self._listening.disable_monitor()
