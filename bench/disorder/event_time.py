@@ -7,15 +7,14 @@ five seconds of event time, and the engine gets the rows in order.
 from __future__ import annotations
 
 import statistics
-import time
 from random import Random
-from typing import Any
 
 import engine
 from pyspark.sql import SparkSession
 
 import emberflow as ef
-from emberflow import fronts, sinks
+from disorder.counting import counted
+from emberflow import fronts
 
 ELEMENTS = 500_000
 ROUNDS = 3
@@ -39,25 +38,9 @@ def rows(count: int) -> list[ef.At]:
 
 def measured(spark: SparkSession, given: list[ef.At], disorder: int) -> float:
     """Rows a second from the first output to the last."""
-    seen: list[tuple[float, int]] = []
-
-    def store(bundle: Any) -> None:
-        seen.append((time.perf_counter(), len(bundle.payloads)))
-
-    query = (
-        engine.count_flow()
-        .live(spark)
-        .read(words=fronts.Iterable(given, disorder=disorder, on_late="fail"))
-        .write(counts=sinks.Callback(store))
-        .option("workers", 1)
-        .start()
-    )
-    try:
-        assert query.awaitTermination(300)
-    finally:
-        query.stop()
-    assert sum(count for _, count in seen) == len(given)
-    return (len(given) - seen[0][1]) / (seen[-1][0] - seen[0][0])
+    front = fronts.Iterable(given, disorder=disorder, on_late="fail")
+    rate, _ = counted(spark, front, workers=1, count=len(given))
+    return rate
 
 
 def main(spark: SparkSession, *, quick: bool) -> None:

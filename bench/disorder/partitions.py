@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import time
-from typing import Any
 
 import engine
 from pyspark.sql import SparkSession
 
-from emberflow import fronts, sinks
+from disorder.counting import counted
+from emberflow import fronts
 
 ELEMENTS = 500_000
 ROUNDS = 3
@@ -19,27 +18,8 @@ ASKED = 0.8
 
 def measured(spark: SparkSession, words: list[str], partitions: int) -> tuple[float, float]:
     """Words a second from the first output to the last, and the replay ratio."""
-    seen: list[tuple[float, int]] = []
-
-    def store(bundle: Any) -> None:
-        seen.append((time.perf_counter(), len(bundle.payloads)))
-
-    query = (
-        engine.count_flow()
-        .live(spark)
-        .read(words=fronts.Iterable(words, partitions=partitions))
-        .write(counts=sinks.Callback(store))
-        .option("workers", 2)
-        .start()
-    )
-    try:
-        assert query.awaitTermination(300)
-    finally:
-        query.stop()
-    assert sum(count for _, count in seen) == len(words)
-    progress = query.lastProgress
-    assert progress is not None
-    rate = (len(words) - seen[0][1]) / (seen[-1][0] - seen[0][0])
+    front = fronts.Iterable(words, partitions=partitions)
+    rate, progress = counted(spark, front, workers=2, count=len(words))
     return rate, progress["replayRatio"]
 
 

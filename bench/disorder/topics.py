@@ -20,7 +20,7 @@ RECORDS = 400_000
 ROUNDS = 3
 PARTITIONS = (1, 4)
 ASKED = 0.8
-#: A timestamp counts milliseconds, and times within a partition differ by a microsecond at least.
+#: Timestamps count milliseconds, so a hundred words share one.
 _WORDS_A_MILLISECOND = 100
 _BEGIN_MS = 1_700_000_000_000
 

@@ -24,7 +24,7 @@ write one, write a class with ``partitions`` and ``read``::
 elements again. It yields ``None`` when there is nothing to read now, at least once a second, so that
 the thread can stop. It returns when the source has ended for good.
 
-An element has a time (``time=``, strictly increasing within a partition), or it gets the time of its
+An element has a time (``time=``; `docs/event-time.md` says how far out of order), or it gets the time of its
 arrival in milliseconds.
 
 What cannot be decoded is an element as well, with a `Malformed` as its payload. The query decides

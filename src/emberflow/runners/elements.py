@@ -12,7 +12,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from emberflow.engine.progress.event_time import Attached, LateBy, Leap, Stamper
+from emberflow.engine.progress.event_time import Attached, LateBy, Stamper, problem_of
 from emberflow.errors import InputError, Late, shortened
 from emberflow.fronts.protocol import FrontContract, Malformed, front_contract, is_front
 from emberflow.graph.nodes import Front, Graph, with_late_sink
@@ -119,7 +119,7 @@ def stamped_records(
     def unwrapped(payload: Any) -> Iterator[Any]:
         if payload.__class__ is Attached:
             for number, thing in enumerate(payload.things, -len(payload.things)):
-                problem, shown = _problem(front, partition, rule, thing)
+                problem, shown = problem_of(thing, front.name, partition, rule.ahead)
                 yield MalformedElement(problem, shown, number)
             payload = payload.payload
         bare = payload.payload if payload.__class__ is LateBy else payload
@@ -165,15 +165,8 @@ def stamped_records(
     yield from leaving()
     at = max(stamper.promised + 1, 0) if stamper.promised >= TIME_MIN else 0
     for number, thing in enumerate(held, -len(held)):
-        problem, shown = _problem(front, partition, rule, thing)
+        problem, shown = problem_of(thing, front.name, partition, rule.ahead)
         yield GlobalTime(at, index), front, MalformedElement(problem, shown, number)
-
-
-def _problem(front: Front, partition: int, rule: EventTime, thing: Any) -> tuple[str, Any]:
-    if isinstance(thing, Leap):
-        return thing.told(front.name, partition, rule.ahead), thing.payload
-    problem, payload = thing
-    return problem, payload
 
 
 def _with_time(front: Front, number: int, element: Any) -> tuple[int, int, Any]:

@@ -123,6 +123,17 @@ class Leap(NamedTuple):
         )
 
 
+def problem_of(thing: Any, front: str, partition: int, ahead: int | None) -> tuple[str, Any]:
+    """What is wrong with a thing that was attached, and what to show of it.
+
+    It is a `Leap`, or the pair itself.
+    """
+    if isinstance(thing, Leap):
+        return thing.told(front, partition, ahead), thing.payload
+    problem, payload = thing
+    return problem, payload
+
+
 class Stamped(NamedTuple):
     """Elements in the order of their global times, as columns.
 
@@ -171,11 +182,12 @@ class Stamper:
         #: What the elements alone have promised, without `raise_to`.
         self._own_promise = resume.promised
         self._tie = resume.tie
-        self._last = Resume(resume.position, resume.promised, resume.tie)
+        #: The resume behind the last record that was added.
+        self._last = resume
         #: Records in the order of the source that wait: time, and the resume before each.
         self._reading: deque[tuple[int, Resume]] = deque()
         self._number = 0
-        #: What waits: time, number, payload. Below the horizon it is sorted, from `_begin` on.
+        #: What waits: time, number, payload. Below the horizon it is sorted.
         self._near: list[tuple[int, int, Any]] = []
         self._far: list[tuple[int, int, Any]] = []
         self._horizon = _NOTHING
@@ -188,8 +200,8 @@ class Stamper:
 
     @property
     def begins_at(self) -> Resume:
-        """Where it would go on if no record had left yet."""
-        return self._resume()
+        """Where a stamper begins that goes on from what has left: ahead of the first that waits."""
+        return self._reading[0][1] if self._reading else self._last
 
     @property
     def waiting(self) -> int:
@@ -365,13 +377,13 @@ class Stamper:
             return None
         leaving, self._near = near[:end], near[end:]
         times = [entry[0] for entry in leaving]
-        resume = self._resume()
+        resume = self.begins_at
         bound = times[-1] + 1
         reading = self._reading
         while reading and reading[0][0] < bound:
             reading.popleft()
         resumes = [resume] * (end - 1)
-        resumes.append(self._resume())
+        resumes.append(self.begins_at)
         return Stamped(times, self._fronts(times), [entry[2] for entry in leaving], resumes)
 
     def _end_of(self, most: int) -> int:
@@ -389,9 +401,6 @@ class Stamper:
             self._far = [entry for entry in self._far if entry[0] >= horizon]
             self._near += found
             self._near.sort(key=itemgetter(0, 1))
-
-    def _resume(self) -> Resume:
-        return self._reading[0][1] if self._reading else self._last
 
     def _fronts(self, times: list[int]) -> list[int] | None:
         if len(set(times)) == len(times):

@@ -12,7 +12,7 @@ Guarantees:
    further than what a restart would give again (`Feed.report`).
 4. *What is malformed or late has its place.* An element that the front could not decode ends the query
    once all before it is final, or goes to the errors sink (`malformed`). A late element goes to the late
-   sink, or ends the query, or is counted and dropped.
+   sink, or ends the query, or is dropped.
 
 A front may have times of its own and still promise something while it is idle (`Idle`). What comes below
 the promise is late. The source does not know the promise, so the feed notes with each record which
@@ -34,7 +34,14 @@ from typing import Any
 
 from emberflow.checkpoint.logs.segments import OwnTime
 from emberflow.engine.messages import BEFORE_ALL, Moment
-from emberflow.engine.progress.event_time import Attached, LateBy, Leap, Resume, Stamper
+from emberflow.engine.progress.event_time import (
+    Attached,
+    LateBy,
+    Leap,
+    Resume,
+    Stamper,
+    problem_of,
+)
 from emberflow.engine.progress.gate import Gate, least_time
 from emberflow.errors import EmberflowError, InputError, shortened
 from emberflow.fronts.protocol import Batch, Front, Idle, Malformed, front_contract
@@ -90,9 +97,8 @@ class Feed:
             self._rule = self._rule._replace(watermark=self._promised_by)
         self._stamper = Stamper(index, self._rule)
         self._diverts = diverts
-        #: Late elements that have entered since `take_late`, and how many have come at all.
+        #: Late elements that have entered since `take_late`.
         self._late: list[FlatItem] = []
-        self.late_count = 0
         #: Position and time of the last element that entered; None before the first.
         self.taken: tuple[Any, int] | None = None
         self._reported: Moment = BEFORE_ALL
@@ -208,7 +214,7 @@ class Feed:
                 self._promise(given)
                 continue
             if given.__class__ is Behind:
-                self._pass(given)
+                gate.position = given.position  # as if it were final
                 continue
             is_replayed = given.__class__ is Replayed
             batch: Batch
@@ -233,7 +239,7 @@ class Feed:
         if items:
             self._note_taken((gate.reached[0], gate.reached[1] - 1), len(items))
         if self._ended:
-            self._end(now)
+            self._end()
         elif self._arrival and caught_up and not reader.queue and not items and not self._halted:
             gate.idle_until(now)
             if self._journal is not None:
@@ -245,7 +251,7 @@ class Feed:
         late, self._late = self._late, []
         return late
 
-    def _end(self, now: int) -> None:
+    def _end(self) -> None:
         """The source has ended, or an element has ended it: enter what is left, and promise all."""
         if self._rule.waits and self._stamper.waiting:
             return  # for credits
@@ -265,11 +271,6 @@ class Feed:
         self.gate.promises(self._stamper.promise)
         if self._journal is not None:
             self._journal.reserve(idle.until, idle.ahead)
-
-    def _pass(self, behind: Behind) -> None:
-        """The reader passed over elements: go on as if they were final."""
-        position = behind.position
-        self.gate.position = Resume(position) if self._rule.waits else position
 
     # Times of arrival, and times that the journal has of them.
 
@@ -503,17 +504,12 @@ class Feed:
         return entering
 
     def _shown(self, thing: Any) -> tuple[str, Any]:
-        """The problem of what was put aside, and what to show of it."""
-        if thing.__class__ is Leap:
-            return thing.told(self.name, self.partition, self._rule.ahead), thing.payload
-        problem, payload = thing
-        return problem, payload
+        return problem_of(thing, self.name, self.partition, self._rule.ahead)
 
     # For both.
 
     def _enter_late(self, moment: Place, late: LateBy) -> bool:
         """A late element enters as the front says. Returns whether the source goes on."""
-        self.late_count += 1
         on_late = self._rule.on_late
         if on_late == "drop":
             return True
