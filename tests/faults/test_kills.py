@@ -161,7 +161,7 @@ def test_a_worker_that_was_only_stopped_is_fenced(spark: SparkSession, tmp_path:
 def test_an_element_that_kills_its_process_does_not_do_so_for_ever(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It ends four lives, and then the query; all output final before it is stored."""
+    """It ends four lives that make no progress, and then the query; what is final is stored."""
     flow, poison, all_ahead_is_final = ef.Flow("poisoned"), 40, tmp_path / "all ahead is final"
 
     def look(number: int) -> int:
@@ -192,7 +192,10 @@ def test_an_element_that_kills_its_process_does_not_do_so_for_ever(
             query.awaitTermination(SECONDS)
     finally:
         query.stop()
-    assert len(query.recoveries) == LIVES_WITHOUT_PROGRESS_MAX - 1
+    # A life may be lost before or after the front promises the time of the poison, so the minimal
+    # time may advance once: three lives below that time, and then four at it.
+    recoveries = len(query.recoveries)
+    assert LIVES_WITHOUT_PROGRESS_MAX - 1 <= recoveries < 2 * LIVES_WITHOUT_PROGRESS_MAX - 1
     assert sinks.read_files(tmp_path / "out") == list(range(poison))
 
 
