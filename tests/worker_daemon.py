@@ -16,17 +16,18 @@ from __future__ import annotations
 import gc
 import sys
 
-sys.path[:] = [folder for folder in sys.path if not folder.endswith(".zip")]
+sys.path[:] = [folder for folder in sys.path if not folder.endswith((".zip", ".jar"))]
+sys.path_importer_cache.clear()
 
 import pandas  # noqa: E402, F401
 import pyarrow  # noqa: E402, F401
 import pyspark.worker  # noqa: E402, F401
+import pytest  # noqa: E402, F401
 from pyspark.daemon import manager  # noqa: E402
 
-import emberflow.runners.batch  # noqa: E402
-import emberflow.runners.live.task  # noqa: E402
 import tests.contract.cases  # noqa: E402
-import tests.strategies  # noqa: E402, F401
+import tests.strategies  # noqa: E402
+import tests.test_examples  # noqa: E402, F401
 
 if __name__ == "__main__":
     gc.freeze()
