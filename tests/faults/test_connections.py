@@ -23,7 +23,7 @@ from emberflow.runners.live.wire.sockets import WireError
 from tests.effort import FAULTS_ROUND, SOAK
 from tests.faults.connections import cut_one
 from tests.faults.flows import check_files, documents, index_flow
-from tests.faults.test_kills import held_back, running_pids, until
+from tests.faults.test_kills import running_pids, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,19 +49,23 @@ def test_connections_are_cut_under_load(spark: SparkSession, tmp_path: Path) -> 
     dice = Random(f"connections {FAULTS_ROUND}")
     count = 4_000 if SOAK else 300
     # A cut takes some seconds, and each life has to get further than the one before.
-    seconds = cuts * (8.0 if SOAK else 2.5)
+    seconds = cuts * 15.0
     given = documents(count)
-    all_cut = tmp_path / "all cut"
-    query = (
-        index_flow()
-        .live(spark)
-        .read(documents=fronts.Iterable(held_back(given, all_cut), rate=count / seconds))
-        .write(**{name: sinks.Files(tmp_path / name) for name in ("counts", "pairs", "windows")})
-        .option("workers", 2)
-        .option("checkpointLocation", tmp_path / "checkpoint")
-        .option("checkpointInterval", 150)
-        .start()
-    )
+
+    def started(rate: float | None) -> LiveQuery:
+        names = ("counts", "pairs", "windows")
+        return (
+            index_flow()
+            .live(spark)
+            .read(documents=fronts.Iterable(given, rate=rate))
+            .write(**{name: sinks.Files(tmp_path / name) for name in names})
+            .option("workers", 2)
+            .option("checkpointLocation", tmp_path / "checkpoint")
+            .option("checkpointInterval", 150)
+            .start()
+        )
+
+    query = started(rate=count / seconds)
     try:
         for cut in range(cuts):
             lives = len(query.recoveries)
@@ -70,12 +74,15 @@ def test_connections_are_cut_under_load(spark: SparkSession, tmp_path: Path) -> 
                 assert query.isActive, f"it was over after {cut} cuts"
                 cut_a_connection(query, dice)
                 time.sleep(0.2)
-        all_cut.touch()
-        assert query.awaitTermination(SECONDS)
     finally:
         query.stop()
     assert len(query.recoveries) >= cuts
     assert any(isinstance(loss, WireError) for loss in query.recoveries)
+    rest = started(rate=None)
+    try:
+        assert rest.awaitTermination(SECONDS)
+    finally:
+        rest.stop()
     check_files(tmp_path, ef.run(index_flow(), documents=given))
 
 
