@@ -139,7 +139,7 @@ class Driver:
     def kill_worker(self, dice: random.Random) -> bool:
         """Kill one of the processes that Spark's Python daemon has forked."""
         parents = _parents()
-        daemons = [pid for pid in parents if "pyspark.daemon" in _command_line(pid)]
+        daemons = [pid for pid in parents if "emberflow.runners.live.daemon" in _command_line(pid)]
         own = [pid for pid in daemons if self.processes[-1].pid in _ancestors(pid, parents)]
         workers = [pid for pid in own if parents[pid] in own]
         if not workers:

@@ -44,6 +44,8 @@ _LOCAL = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
+    # Local workers import from this process's path, so Emberflow is there.
+    "spark.python.daemon.module": "emberflow.runners.live.daemon",
 }
 
 
