@@ -11,10 +11,10 @@ from emberflow.engine.progress.event_time import (
     Attached,
     LateBy,
     Leap,
-    Resume,
     Stamper,
 )
 from emberflow.engine.progress.gate import Gate
+from emberflow.engine.progress.waiting import Resume
 from emberflow.values.event_time import EventTime
 from emberflow.values.item import TIE
 

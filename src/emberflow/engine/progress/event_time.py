@@ -21,9 +21,7 @@ it. So what leaves is final as far as its own partition is concerned, and the en
 back, however disordered the source is. To wait costs no latency: output of a time cannot leave before all
 fronts have promised to be past it.
 
-The records that wait are in two lists. Those below a horizon are sorted. The others are not: when the
-promise reaches the horizon, it moves an eighth of the way to the greatest time, and the records below it
-are sorted out. So each record is looked at about eight times, by a list comprehension, and sorted once.
+`waiting` keeps the records that wait.
 
 **Leaps.** A time far in the future would make all later records late. With ``ahead``, a record that is
 further than that ahead of the greatest time so far is a leap, and the first record is one as well. A leap
@@ -42,38 +40,17 @@ end of what has left, and the resume tells its time and tie.
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import groupby
-from operator import itemgetter
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, repeat
+from operator import lt, sub
 from typing import Any, NamedTuple
 
 from emberflow.engine.messages import Moment
+from emberflow.engine.progress.waiting import NOTHING, BySource, ByTime, Resume
 from emberflow.errors import Late
 from emberflow.values.event_time import IN_ORDER, EventTime
-from emberflow.values.item import TIE, TIME_MAX, TIME_MIN, FlatItem, after
-
-#: Below all times: nothing is promised.
-_NOTHING = TIME_MIN - 1
-#: How much of the span of what waits is sorted out at once.
-_SHARE = 8
-
-
-class Resume(NamedTuple):
-    """Where a partition goes on: behind a position, with a promise and the tie of the last element.
-
-    ``tie`` is -1 where no element has the time of the promise.
-    """
-
-    position: Any
-    promised: int = _NOTHING
-    tie: int = -1
-
-
-#: A `Resume` of its fields, in half the time.
-_resume: Callable[[tuple[Any, int, int]], Resume] = partial(tuple.__new__, Resume)
+from emberflow.values.item import TIE, TIME_MAX, FlatItem, after
 
 
 class LateBy(NamedTuple):
@@ -146,11 +123,10 @@ class Stamped(NamedTuple):
     resumes: Sequence[Resume]
 
     def items(self, index: int) -> list[FlatItem]:
-        fronts = [index] * len(self.times) if self.fronts is None else self.fronts
-        return [
-            ((time, front), 0, payload)
-            for time, front, payload in zip(self.times, fronts, self.payloads, strict=True)
-        ]
+        fronts = repeat(index) if self.fronts is None else self.fronts
+        return list(
+            zip(zip(self.times, fronts, strict=False), repeat(0), self.payloads, strict=False)
+        )
 
 
 class Stamper:
@@ -182,16 +158,8 @@ class Stamper:
         #: What the elements alone have promised, without `raise_to`.
         self._own_promise = resume.promised
         self._tie = resume.tie
-        #: The resume behind the last record that was added.
-        self._last = resume
-        #: Records in the order of the source that wait: time, and the resume before each.
-        self._reading: deque[tuple[int, Resume]] = deque()
-        self._number = 0
-        #: What waits: time, number, payload. Below the horizon it is sorted.
-        self._near: list[tuple[int, int, Any]] = []
-        self._far: list[tuple[int, int, Any]] = []
-        self._horizon = _NOTHING
-        self._greatest = _NOTHING
+        self._by_source = BySource(resume)
+        self._by_time = ByTime(rule.disorder)
         #: What is ahead of the next record.
         self._attached: list[Any] = []
         #: A leap that waits for the next record: position, payload, time, and what is ahead of it.
@@ -201,12 +169,12 @@ class Stamper:
     @property
     def begins_at(self) -> Resume:
         """Where a stamper begins that goes on from what has left: ahead of the first that waits."""
-        return self._reading[0][1] if self._reading else self._last
+        return self._by_source.begins_at
 
     @property
     def waiting(self) -> int:
         """How many records wait."""
-        return len(self._near) + len(self._far)
+        return len(self._by_time)
 
     @property
     def promise(self) -> Moment:
@@ -219,10 +187,8 @@ class Stamper:
         return self._moment(self._own_promise)
 
     def _moment(self, promised: int) -> Moment:
-        if self._near:
-            promised = min(promised, self._near[0][0])  # it could have left, and was not taken
-        elif self._far:
-            promised = min(promised, self._horizon)
+        if self._by_time:
+            promised = min(promised, self._by_time.least())  # it could have left, and was not taken
         if self._waits or self._tie < 0 or promised != self.promised:
             return (promised, self._index)
         return after(promised, self._index + self._tie * TIE)
@@ -232,7 +198,8 @@ class Stamper:
         if promised > self.promised:
             self.promised = min(promised, TIME_MAX)
             self._tie = -1
-            self._last = Resume(self._last.position, self.promised)
+            by_source = self._by_source
+            by_source.last = Resume(by_source.last.position, self.promised)
 
     def stamp(self, time: int) -> tuple[Moment, bool]:
         """The global time of the next record of a partition in order, and whether it is late."""
@@ -278,7 +245,7 @@ class Stamper:
         if self._leap is not None:
             is_believed = time >= self._leap[2] - self._rule.ahead - self._disorder
             self._decide_on_leap(is_believed)
-        if self.promised == _NOTHING or time > self.promised + self._disorder + self._rule.ahead:
+        if self.promised == NOTHING or time > self.promised + self._disorder + self._rule.ahead:
             self._leap = (position, payload, time, self._attached)
             self._attached = []
         else:
@@ -291,66 +258,49 @@ class Stamper:
         if is_believed:
             self._add(position, payload, time)
         else:
-            seen = None if self.promised == _NOTHING else self.promised + self._disorder
+            seen = None if self.promised == NOTHING else self.promised + self._disorder
             self._attached.append(Leap(time, seen, position, payload))
         self._attached += behind
 
     def add_all(
         self, positions: Sequence[Any], payloads: Sequence[Any], times: Sequence[int]
     ) -> None:
-        """Add the next records. The hot path: those that are not late, of a rule without functions."""
-        if self._rule.ahead is not None or self._watermark is not None or self._attached:
+        """Add the next records. The hot path: those of which none is late, and none may be a leap."""
+        if self._rule.ahead is not None or self._attached:
             for record in zip(positions, payloads, times, strict=True):
                 self.add(*record)
             return
-        disorder, horizon, last = self._disorder, self._horizon, self._last
-        promised, greatest, number = self.promised, self._greatest, self._number
-        note, put = self._reading.append, self._far.append
-        for position, payload, time in zip(positions, payloads, times, strict=True):
-            if time < horizon or time < promised:
-                self.promised, self._greatest, self._number = promised, greatest, number
-                self._last = last
-                self._add(position, payload, time)
-                number, last = self._number, self._last
-                continue
-            note((time, last))
-            put((time, number, payload))
-            number += 1
-            if time > greatest:
-                greatest = time
-                if time - disorder > promised:
-                    promised = time - disorder
-            last = _resume((position, promised, -1))
-        self.promised = self._own_promise = promised
-        self._greatest, self._number, self._last = greatest, number, last
+        if not times:
+            return
+        told: Iterable[int]
+        if self._watermark is None:
+            told = map(sub, times, repeat(self._disorder))
+        else:
+            told = [NOTHING if at is None else at for at in map(self._watermark, payloads)]
+        promises = list(accumulate(told, max, initial=self.promised))
+        if any(map(lt, times, promises)):
+            for number, record in enumerate(zip(positions, payloads, times, strict=True)):
+                self._add(*record, promises[number + 1])
+            return
+        self._by_source.add_all(times, positions, promises)
+        self._by_time.add_all(list(zip(times, payloads, strict=True)))
+        self.promised = self._own_promise = promises[-1]
 
-    def _add(self, position: Any, payload: Any, time: int) -> None:
+    def _add(self, position: Any, payload: Any, time: int, behind: int | None = None) -> None:
+        """Add a record, behind which so much is promised, if that is known."""
         promised = self.promised
-        self._reading.append((max(time, promised), self._last))
-        bare = payload
+        if behind is None:
+            told = time - self._disorder if self._watermark is None else self._watermark(payload)
+            behind = promised if told is None else max(told, promised)
         if time < promised:
             payload = LateBy(time, promised, position, payload)
             time = promised
         if self._attached:
             payload = Attached(tuple(self._attached), payload)
             self._attached = []
-        entry = (time, self._number, payload)
-        self._number += 1
-        if time < self._horizon:
-            near = self._near
-            near.insert(bisect_left(near, entry[:2]), entry)
-        else:
-            self._far.append(entry)
-            if time > self._greatest:
-                self._greatest = time
-        if self._watermark is None:
-            told: int | None = time - self._disorder
-        else:
-            told = self._watermark(bare)
-        if told is not None and told > promised:
-            self.promised = promised = told
-        self._own_promise = promised
-        self._last = Resume(position, promised)
+        self._by_source.add(time, position, behind)
+        self._by_time.add_all(((time, payload),))
+        self.promised = self._own_promise = behind
 
     def end(self) -> list[Any]:
         """The source has ended: all that waits may leave. Returns what waits for a next record."""
@@ -366,44 +316,24 @@ class Stamper:
         Elements of equal times leave together.
         """
         bound = TIME_MAX + 1 if self._has_ended else self.promised
-        near = self._near
-        while self._horizon < bound and self._far:
-            self._move_horizon(bound)
-            near = self._near
-            if len(near) > most and near[most][0] < bound:
-                break
-        end = min(bisect_left(near, (bound,)), self._end_of(most))
-        if end == 0:
+        leaving = self._by_time.take(bound, most)
+        if not leaving:
             return None
-        leaving, self._near = near[:end], near[end:]
-        times = [entry[0] for entry in leaving]
-        resume = self.begins_at
-        bound = times[-1] + 1
-        reading = self._reading
-        while reading and reading[0][0] < bound:
-            reading.popleft()
-        resumes = [resume] * (end - 1)
-        resumes.append(self.begins_at)
-        return Stamped(times, self._fronts(times), [entry[2] for entry in leaving], resumes)
+        times, payloads = zip(*leaving, strict=True)
+        by_source = self._by_source
+        resumes = [by_source.begins_at] * len(times)
+        by_source.pass_below(times[-1] + 1)
+        resumes[-1] = by_source.begins_at
+        return Stamped(times, self._fronts(times), payloads, resumes)
 
-    def _end_of(self, most: int) -> int:
-        """How many of the first are about so many, without a part of equal times."""
-        near = self._near
-        if len(near) <= most:
-            return len(near)
-        return bisect_left(near, (near[most - 1][0] + 1,)) if most else 0
-
-    def _move_horizon(self, bound: int) -> None:
-        span = max(self._greatest - max(bound, self._horizon), 0)
-        horizon = self._horizon = max(bound, self._horizon) + span // _SHARE + 1
-        found = [entry for entry in self._far if entry[0] < horizon]
-        if found:
-            self._far = [entry for entry in self._far if entry[0] >= horizon]
-            self._near += found
-            self._near.sort(key=itemgetter(0, 1))
-
-    def _fronts(self, times: list[int]) -> list[int] | None:
-        if len(set(times)) == len(times):
+    def _fronts(self, times: Sequence[int]) -> list[int] | None:
+        """The fronts of times that do not decrease, and are all that there are of each."""
+        counts = Counter(times)
+        if len(counts) == len(times):
             return None
         index = self._index
-        return [index + tie * TIE for _, equal in groupby(times) for tie, _ in enumerate(equal)]
+        ties = range(index, index + max(counts.values()) * TIE, TIE)
+        fronts: list[int] = []
+        for count in counts.values():
+            fronts += ties[:count]
+        return fronts

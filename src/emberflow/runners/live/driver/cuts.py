@@ -33,7 +33,7 @@ from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.files import is_unwritable
 from emberflow.checkpoint.logs.front_log import trim as trim_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
-from emberflow.engine.progress.event_time import Resume
+from emberflow.engine.progress.waiting import Resume
 from emberflow.graph.nodes import Graph
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder

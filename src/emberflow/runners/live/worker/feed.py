@@ -38,11 +38,11 @@ from emberflow.engine.progress.event_time import (
     Attached,
     LateBy,
     Leap,
-    Resume,
     Stamper,
     problem_of,
 )
 from emberflow.engine.progress.gate import Gate, least_time
+from emberflow.engine.progress.waiting import Resume
 from emberflow.errors import EmberflowError, InputError, shortened
 from emberflow.fronts.protocol import Batch, Front, Idle, Malformed, front_contract
 from emberflow.runners.live.wire.bell import no_bell
