@@ -257,7 +257,7 @@ class Host:
 
     def __init__(self, life: Life, index: int) -> None:
         self.life, self.index = life, index
-        self.layout = Layout(life.graph)
+        self.layout = Layout(life.graph, fuses_ticks=False)
         self.worker = self.made_worker()
         self.fronts = [
             name for name, node in life.graph.fronts.items() if node.index % life.workers == index

@@ -392,12 +392,12 @@ def never_take_back_what_was_diverted(patch: pytest.MonkeyPatch) -> Machines:
 def lose_the_accumulator_of_what_was_diverted(patch: pytest.MonkeyPatch) -> Machines:
     """As if the key began anew."""
 
-    class Mutant(reduction_module._Absent):
+    class Mutant(reduction_module.Absent):
         def __init__(self, error: Any, kept: Any = None) -> None:
             super().__init__(error)
 
     # Told by its class: what stands for 'not yet' has to be of the new one too.
-    patch.setattr(reduction_module, "_Absent", Mutant)
+    patch.setattr(reduction_module, "Absent", Mutant)
     for name in ("_NOT_YET", "_NOTHING"):
         patch.setattr(reduction_module, name, Mutant(None))
     return {}

@@ -2,7 +2,8 @@
 
 - **Fusion.** The nodes of a reduction run as one machine. Where the reduction is a plain `reduce`,
   the maps that pair payloads with their keys and take the values out again are part of it: no machine
-  makes triples, and payloads cross the network as they are.
+  makes triples, and payloads cross the network as they are. Where a reduction sends itself ticks, the
+  loop that brings them back is part of the machine too (`machines.ticking`).
 - **Units.** Nodes run in topological order, each with all that has come for it, so that a grouping
   sees the items of a batch together and in order, whichever way they took. A cycle that is not fused
   has no such order: its nodes form a *region* (`worker.regions`), which runs item by item, the least
@@ -14,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -31,6 +32,7 @@ from emberflow.engine.machines.map import (
 from emberflow.engine.machines.protocol import access_process, report_process
 from emberflow.engine.machines.reduce import ReduceMachine
 from emberflow.engine.machines.state import AccessMachine
+from emberflow.engine.machines.ticking import TickingMachine
 from emberflow.errors import InternalError, OnError
 from emberflow.graph.calls import Balance, balance_of, pair_balance_of
 from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Node, Reduction, Sink
@@ -51,30 +53,35 @@ class Unit:
 class Layout:
     """What follows from the graph alone. It is the same on every worker."""
 
-    def __init__(self, graph: Graph, *, on_error: OnError = "fail") -> None:
+    def __init__(
+        self, graph: Graph, *, on_error: OnError = "fail", fuses_ticks: bool = True
+    ) -> None:
+        """``fuses_ticks``: who runs the machines tells them of frontiers (`speculation.patience`)."""
         self.graph = graph
         #: Whether failures are output of the errors sink; otherwise the first one ends the run.
         self.diverts = on_error == "divert"
         #: The node of failures, which is not in the graph.
         self.failures = len(graph.nodes)
         self.sinks = {sink.id: sink for sink in graph.sinks.values()}
-        #: By the node where items enter: the reductions that run as one machine.
-        self.fused: dict[int, Fused] = {}
-        absorbed: set[int] = set()
-        for reduction in graph.reductions:
-            fused = Fused.of(graph, reduction)
-            if fused is not None:
-                self.fused[fused.entry] = fused
-                absorbed |= fused.nodes - {fused.entry}
-        self.nodes = [node.id for node in graph.nodes if node.id not in absorbed]
-        #: ``readers[node][port]``: the node that reads it.
-        self.readers: dict[int, tuple[int, ...]] = {
-            node: self._readers_of(node) for node in self.nodes
-        }
-        self.units = units_of(self.nodes, self.readers)
+        found = [Fused.of(graph, reduction) for reduction in graph.reductions]
+        self._lay_out([fused for fused in found if fused is not None])
+        if fuses_ticks:
+            cycles = {unit.nodes for unit in self.units if unit.is_region}
+            loops = [TickingLoop.with_ticks(graph, fused, cycles) for fused in self.fused.values()]
+            self._lay_out(loops)
         self.rank = {node: rank for rank, unit in enumerate(self.units) for node in unit.nodes}
         #: By node: how many stateful units are ahead of it at the most.
         self.stage = self._stages()
+
+    def _lay_out(self, reductions: Sequence[Fused]) -> None:
+        """Which nodes run as one, and in which order."""
+        #: By the node where items enter: the reductions that run as one machine.
+        self.fused = {fused.entry: fused for fused in reductions}
+        absorbed = {node for fused in reductions for node in fused.nodes - {fused.entry}}
+        self.nodes = [node.id for node in self.graph.nodes if node.id not in absorbed]
+        #: ``readers[node][port]``: the node that reads it.
+        self.readers = {node: self._readers_of(node) for node in self.nodes}
+        self.units = units_of(self.nodes, self.readers)
 
     def _stages(self) -> dict[int, int]:
         stage = dict.fromkeys(self.nodes, 0)
@@ -97,6 +104,14 @@ class Layout:
             fused = self.fused[node]
             return (readers[fused.exit][fused.exit_port][0],)
         return tuple(reader for reader, _ in readers[node])
+
+    def reader_of_scheduled(self, node: int) -> int:
+        """The node that gets what a map has scheduled. The map may be part of a machine."""
+        for entry, fused in self.fused.items():
+            if isinstance(fused, TickingLoop) and fused.ticks == node:
+                return entry
+        (reader,) = self.readers[node]
+        return reader
 
     def balance_of(self, node: int) -> tuple[Callable[[Any], Any], Balance] | None:
         """The key function of a node's input, raw and with its errors told; None if unkeyed."""
@@ -207,6 +222,58 @@ class Fused:
         return key, pair_balance_of(pair, group, key)
 
 
+@dataclass(frozen=True, slots=True)
+class TickingLoop(Fused):
+    """A reduction with the loop of its ticks: the merge where they come in, the map that makes them, and
+    the broadcast between the two."""
+
+    outer: int
+    fan_out: int
+    ticks: int
+    #: The ports of the broadcast: to the map of ticks, and out.
+    ports: tuple[int, int]
+
+    @staticmethod
+    def with_ticks(graph: Graph, fused: Fused, cycles: Container[tuple[int, ...]]) -> Fused:
+        """A reduction with the loop of its ticks, if it has one that is a cycle of its own."""
+        reduction, readers = fused.reduction, graph.readers
+        if reduction.ticks is None or fused.keyed:
+            return fused
+        outer = graph.nodes[reduction.merge].inputs[0].node
+        back = graph.nodes[reduction.ticks].inputs[0]
+        cycle = tuple(sorted((outer, reduction.merge, back.node, reduction.ticks)))
+        fan_out = graph.nodes[back.node]
+        whole = (
+            cycle in cycles
+            and isinstance(fan_out, Broadcast)
+            and fan_out.copies == 2
+            and readers[reduction.broadcast][1][0] == back.node
+        )
+        if not whole:
+            return fused
+        return TickingLoop(
+            reduction, False, outer, back.node, reduction.ticks, (back.port, 1 - back.port)
+        )
+
+    @property
+    def entry(self) -> int:
+        return self.outer
+
+    @property
+    def exit(self) -> int:
+        return self.fan_out
+
+    @property
+    def exit_port(self) -> int:
+        return self.ports[1]
+
+    @property
+    def nodes(self) -> set[int]:
+        cycle = self.reduction
+        inner = {cycle.merge, cycle.group, cycle.combine, cycle.broadcast}
+        return inner | {self.outer, self.fan_out, self.ticks}
+
+
 class Machines:
     """The machines of one worker, by node."""
 
@@ -217,13 +284,17 @@ class Machines:
         for node in layout.nodes:
             if node in layout.fused:
                 fused = layout.fused[node]
-                _, balance = fused.balance(layout.graph)
-                machine = ReduceMachine(
-                    layout.graph, fused.reduction, balance, fused.keyed, diverts=layout.diverts
-                )
-                self._add(node, machine)
+                self._add(node, self._fused(layout, fused))
             elif not isinstance(layout.graph.nodes[node], Sink):
                 self._add_operation(layout, layout.graph.nodes[node])
+
+    def _fused(self, layout: Layout, fused: Fused) -> ReduceMachine:
+        graph, reduction, diverts = layout.graph, fused.reduction, layout.diverts
+        _, balance = fused.balance(graph)
+        if not isinstance(fused, TickingLoop):
+            return ReduceMachine(graph, reduction, balance, fused.keyed, diverts=diverts)
+        pending = self.pending[fused.ticks] = Pending(graph.nodes[fused.ticks].name)
+        return TickingMachine(graph, reduction, balance, fused.ports, pending, diverts=diverts)
 
     def _add(self, node: int, machine: Stateful) -> None:
         self.stateful[node] = machine

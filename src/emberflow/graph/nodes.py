@@ -206,6 +206,8 @@ class Reduction:
     #: The user's key function, and whether the output is ``(key, accumulator)`` or the accumulator.
     key: Callable[[Any], Any] | None = None
     with_key: bool = False
+    #: The map that schedules items, *ticks*, of accumulators, if a loop brings them back to their key.
+    ticks: int | None = None
 
     def renumbered(self, number: Mapping[int, int]) -> Reduction:
         return replace(
@@ -216,6 +218,7 @@ class Reduction:
             broadcast=number[self.broadcast],
             pair=None if self.pair is None else number[self.pair],
             value=None if self.value is None else number[self.value],
+            ticks=None if self.ticks is None else number[self.ticks],
         )
 
 

@@ -26,7 +26,7 @@ still open schedules another for the session's new end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -254,7 +254,9 @@ class WindowedStream(Generic[K, T]):
                 _Results(aggregation), "many", *aggregation.given, name="results"
             )
             if ticking:
-                ticks.close(accumulators._map(_ticks, "many", name="ticks"))
+                ticking_map = accumulators._map(_ticks, "many", name="ticks")
+                flow._reductions[-1] = replace(flow._reductions[-1], ticks=ticking_map._input.node)
+                ticks.close(ticking_map)
             return results
 
 

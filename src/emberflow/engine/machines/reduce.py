@@ -57,9 +57,9 @@ Version: TypeAlias = tuple[Place, int, Any, Any]
 ReduceBucket: TypeAlias = list[Version]
 
 #: First image of the combine map, port 1 of the broadcast.
-_OUT = (0, 1)
+OUT = (0, 1)
 #: The same between the first image of the pair map and that of the value map.
-_OUT_KEYED = (0, *_OUT, 0)
+_OUT_KEYED = (0, *OUT, 0)
 #: With more buckets than this, only the touched ones are visited when the node becomes patient.
 _VISITED_MAX = 1 << 17
 
@@ -67,7 +67,7 @@ _VISITED_MAX = 1 << 17
 _NO_ACCUMULATOR = object()
 
 
-class _Absent:
+class Absent:
     """In place of an accumulator: the function raised, or it is not computed yet.
 
     Where errors are diverted, the next element goes on from ``kept``.
@@ -89,8 +89,8 @@ class _Restored:
         self.key = key
 
 
-_NOT_YET = _Absent(None)
-_NOTHING = _Absent(None)  # behind a failure, where the cycle yields nothing
+_NOT_YET = Absent(None)
+_NOTHING = Absent(None)  # behind a failure, where the cycle yields nothing
 
 #: Equal values of these types are the same value; what other types call equal is their business.
 _PLAIN = frozenset((int, str, bytes))
@@ -129,7 +129,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             self._refused: type = At  # of triples, the map behind them refuses it
         else:
             self._key_of, self._payload_of = _first_of_three, _third_of_three
-            self._out, self._refused = _OUT, _Absent
+            self._out, self._refused = OUT, Absent
         self._sent = payload_made_by(reduction, keyed)
         self._with_key = reduction.with_key
         self.process = self._process_keyed if keyed else self._process_triples
@@ -144,7 +144,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             self.touched,
             _OUT_KEYED,
             self._with_key,
-            _Absent,
+            Absent,
             At,
         )
         while (position := loops.reduce_in_order(items, position, output, *given)) < len(items):
@@ -157,7 +157,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         self, items: list[FlatItem], failed: list[FlatItem]
     ) -> list[list[FlatItem]]:
         output: list[FlatItem] = []
-        append, out = output.append, _OUT
+        append, out = output.append, OUT
         buckets, touched, combine = self.buckets, self.touched, self._combine
         for item in items:
             place, mark, mapped = item
@@ -166,7 +166,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
                 versions = buckets[key]
                 last = versions[-1]
                 before = last[3]
-                if last[0] < place and not mark & 1 and before.__class__ is not _Absent:
+                if last[0] < place and not mark & 1 and before.__class__ is not Absent:
                     accumulator = combine(before, mapped[2])
                     versions.append((place, mark, mapped, accumulator))
                     if len(versions) == 2:
@@ -228,7 +228,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
                             touched.append(versions)
                         changed[id(versions)].last = place
                         continue
-                    if before.__class__ is not _Absent and id(versions) not in changed:
+                    if before.__class__ is not Absent and id(versions) not in changed:
                         accumulator = combine(before, payload_of(mapped))
                         if accumulator.__class__ is not refused:
                             versions.append((place, mark, mapped, accumulator))
@@ -318,7 +318,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         for position in range(start, len(versions)):
             place, mark, mapped, old = versions[position]
             try:
-                if before.__class__ is _Absent:
+                if before.__class__ is Absent:
                     accumulator = self._accumulate(before, versions[position], position)
                 else:
                     accumulator = combine(before, payload_of(mapped))
@@ -336,12 +336,12 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             key, out_place = key_of(mapped), place + out
             if old is not _NOT_YET:
                 replays += 1
-                if old.__class__ is _Absent or early:
+                if old.__class__ is Absent or early:
                     self._take_back(versions[position], net, failures_back)
                 else:
                     take_back((out_place, mark | 1, sent_of(key, old)))
             versions[position] = (place, mark, mapped, accumulator)
-            if accumulator.__class__ is refused or accumulator.__class__ is _Absent:
+            if accumulator.__class__ is refused or accumulator.__class__ is Absent:
                 before = self._refuse(versions, position, failures)
             else:
                 send((out_place, mark, sent_of(key, accumulator)))
@@ -353,7 +353,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         """An accumulator, or what stands in its place: the version's own if that is the same."""
         place, _, mapped, old = version
         payload = self._payload_of(mapped)
-        if before.__class__ is _Absent:
+        if before.__class__ is Absent:
             if position and not self._diverts:
                 return _NOTHING
             before = before.kept
@@ -369,12 +369,12 @@ class ReduceMachine(Trimmed[ReduceBucket]):
                     error  # holds all that was on the stack, so only if the run ends
                 )
         if (
-            old.__class__ is _Absent
+            old.__class__ is Absent
             and old.error.__class__ is failure.__class__
             and _unchanged(old.kept, before)
         ):
             return old  # a pure function failed as it had failed before
-        return _Absent(failure, before)
+        return Absent(failure, before)
 
     def _refuse(self, versions: ReduceBucket, position: int, failures: list[FlatItem]) -> Any:
         """A version without an accumulator, or with one that is an `At`, which only maps give."""
@@ -384,15 +384,15 @@ class ReduceMachine(Trimmed[ReduceBucket]):
                 scheduled_time(self._value_node, cast("At[Any]", accumulator), (place[0], place[1]))
             except OutputError as error:
                 # In the cycle it goes round: the map behind the cycle refuses it.
-                accumulator = _Absent(error.with_traceback(None), accumulator)
+                accumulator = Absent(error.with_traceback(None), accumulator)
             versions[position] = (place, mark, mapped, accumulator)
-        if accumulator.__class__ is _Absent and accumulator.error is not None:
+        if accumulator.__class__ is Absent and accumulator.error is not None:
             failures.append((place, mark, accumulator.error))
         return accumulator
 
     def _take_back(self, version: Version, net: NetOutput, failures_back: list[FlatItem]) -> None:
         place, mark, mapped, accumulator = version
-        if accumulator.__class__ is not _Absent:
+        if accumulator.__class__ is not Absent:
             key = self._key_of(mapped)
             net.take_back(place + self._out, mark, key, self._sent(key, accumulator))
         elif accumulator.error is not None:
@@ -439,7 +439,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         if last < 0:
             return None
         _, _, mapped, accumulator = versions[last]
-        if accumulator.__class__ is _Absent:
+        if accumulator.__class__ is Absent:
             accumulator = accumulator.kept  # the error was diverted, or the run ends
             if accumulator is _NO_ACCUMULATOR:
                 return None
@@ -456,7 +456,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     ) -> Looked[ReduceBucket]:
         return Looked(
             *loops.last_accumulators(
-                given, moment, since, self._key_of, self.operation, _Absent, _Restored
+                given, moment, since, self._key_of, self.operation, Absent, _Restored
             )
         )
 

@@ -19,7 +19,9 @@ frontier of its own. A node that is patient computes what is below the frontier:
 it computed and what it had to compute again. A patient one counts what would have come too late: items
 below one that had come before them. A node that becomes patient takes back what it has computed too
 early, once: otherwise it would compute that again with every batch that comes below. There is nothing
-to configure. Tests and the simulation take other judges; the output must be the same.
+to configure. Tests and the simulation take other judges; the output must be the same. A machine with
+ticks is always patient, and gets told the frontier: what it has scheduled waits for it as well
+(`machines.ticking`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from emberflow.engine.layout import Layout, Stateful
+from emberflow.engine.machines.ticking import TickingMachine
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Frame, Moment, Progress
 from emberflow.engine.speculation.hold import Hold
 from emberflow.engine.speculation.window import AdaptiveWindow, Window, WindowJudge
@@ -99,6 +102,21 @@ class Adaptive:
         self._items = self._wrong = 0
 
 
+class Always:
+    """Patient, whatever it sees."""
+
+    __slots__ = ("patient",)
+
+    def __init__(self) -> None:
+        self.patient = True
+
+    def computed(self, items: int, replays: int) -> None:
+        """Nothing follows from that."""
+
+    def arrived(self, items: int, late: int) -> None:
+        """Nothing follows from that."""
+
+
 class Judges(NamedTuple):
     """What makes the judges of a worker: one for each stateful node, one for each window."""
 
@@ -112,18 +130,33 @@ DEFAULT_JUDGES = Judges()
 class Stop:
     """A stateful node on one worker: where items may wait."""
 
-    __slots__ = ("frame", "hold", "judge", "latest", "machine", "node", "stage")
+    __slots__ = ("frame", "hold", "judge", "latest", "machine", "node", "stage", "ticking")
 
     def __init__(self, node: int, stage: int, machine: Stateful, judge: Judge) -> None:
         self.node = node
         self.stage = stage
         self.machine = machine
+        #: The machine, if it has ticks.
+        self.ticking = machine if isinstance(machine, TickingMachine) else None
         self.judge = judge
         self.hold = Hold()
         #: The greatest place that has come while it was patient.
         self.latest: Place = ()
         #: What stands for the held items at the acker.
         self.frame: Frame | None = None
+
+    @property
+    def least(self) -> Moment | None:
+        """The least global time that waits here."""
+        held = self.hold.least
+        tick = None if self.ticking is None else self.ticking.least_tick
+        if held is None or tick is None:
+            return tick if held is None else held
+        return min(held, tick)
+
+    def items(self) -> list[FlatItem]:
+        """All that waits here."""
+        return self.hold.items() + ([] if self.ticking is None else self.ticking.ticks)
 
 
 class Patience:
@@ -151,7 +184,12 @@ class Patience:
         self._finish = finish
         #: In topological order: what one of them lets go may reach the next.
         self._stops = {
-            node: Stop(node, layout.stage[node], stateful[node], judges.node())
+            node: Stop(
+                node,
+                layout.stage[node],
+                stateful[node],
+                Always() if isinstance(stateful[node], TickingMachine) else judges.node(),
+            )
             for node in sorted(stateful, key=layout.rank.__getitem__)
             if not layout.units[layout.rank[node]].is_region
         }
@@ -219,7 +257,9 @@ class Patience:
         """Compute what is complete; everything, if the node is eager again."""
         frontier = self._frontier(stop.stage) if stop.judge.patient else AFTER_ALL
         due = stop.hold.take(frontier)
-        if due:
+        if stop.ticking is not None:
+            stop.ticking.frontier = frontier
+        if due or _is_due(stop.ticking, frontier):
             self._compute(stop.node, due)
 
     def _frontier(self, stage: int) -> Moment:
@@ -230,7 +270,7 @@ class Patience:
         """Frontiers have moved: nodes go on with what is complete."""
         self._progress = progress
         for stop in self._stops.values():
-            if stop.hold.count:
+            if stop.hold.count or stop.ticking is not None:
                 self._go_on(stop)
         for window in self._windows.values():
             if due := window.due(self._frontier(window.stage)):
@@ -239,14 +279,20 @@ class Patience:
     def settle(self, hold: Callable[[Frame], None]) -> None:
         """At the end of an event: the frame of each stop stands for what it holds now."""
         for stop in self._stops.values():
-            if stop.hold.count or stop.frame is not None:
-                self._settle(stop, 2 * stop.stage + 1, hold)
+            if stop.hold.count or stop.frame is not None or stop.ticking is not None:
+                self._settle(stop, stop.least, 2 * stop.stage + 1, hold)
         for window in self._windows.values():
             if window.hold.count or window.frame is not None:
-                self._settle(window, 2 * window.stage, hold)
+                self._settle(window, window.hold.least, 2 * window.stage, hold)
 
-    def _settle(self, stop: Stop | Window, level: int, hold: Callable[[Frame], None]) -> None:
-        least, frame = stop.hold.least, stop.frame
+    def _settle(
+        self,
+        stop: Stop | Window,
+        least: Moment | None,
+        level: int,
+        hold: Callable[[Frame], None],
+    ) -> None:
+        frame = stop.frame
         if frame is not None:
             if frame.least == least:
                 return
@@ -258,10 +304,13 @@ class Patience:
 
     def held(self) -> list[Frame]:
         """What is held, as frames with their items: for those who look at it."""
-        stops: list[Stop | Window] = [*self._stops.values(), *self._windows.values()]
+        waiting: list[tuple[Stop | Window, list[FlatItem]]] = [
+            *((stop, stop.items()) for stop in self._stops.values()),
+            *((window, window.hold.items()) for window in self._windows.values()),
+        ]
         return [
-            stop.frame._replace(parts=((stop.node, stop.hold.items()),))
-            for stop in stops
+            stop.frame._replace(parts=((stop.node, items),))
+            for stop, items in waiting
             if stop.frame is not None
         ]
 
@@ -276,6 +325,10 @@ class Patience:
     @property
     def patient_nodes(self) -> int:
         return sum(stop.judge.patient for stop in self._stops.values())
+
+
+def _is_due(ticking: TickingMachine | None, frontier: Moment) -> bool:
+    return ticking is not None and bool(ticking.ticks) and ticking.ticks[0][0] < frontier
 
 
 def _openings(

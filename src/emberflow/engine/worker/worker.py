@@ -214,9 +214,9 @@ class Worker:
         """
         flow = self.layout.graph.flow
         for node, items in self.retention.restore(flow, moment, rows, scheduled):
-            (reader,) = self.layout.readers[node]
+            scheduled_items = [(item.place, 0, item.payload) for item in items]
             self._dataflow.send(
-                reader, sorted([(item.place, 0, item.payload) for item in items], key=_place_of)
+                self.layout.reader_of_scheduled(node), sorted(scheduled_items, key=_place_of)
             )
         self._run()
         return self._effects()

@@ -53,7 +53,7 @@ class Units:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.layout = Layout(graph)
+        self.layout = Layout(graph, fuses_ticks=False)
         self.ordering = Ordering(self.layout)
         self.units = self.ordering.units
         #: By node: the number of its unit, for stateful units.

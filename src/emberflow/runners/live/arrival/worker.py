@@ -55,7 +55,7 @@ class WorkerSnapshots:
         self._index = index
         self._holds_output = plan.guarantee == "exactly-once"
         self.engine = MarkerWorker(
-            Layout(plan.graph),
+            Layout(plan.graph, fuses_ticks=False),
             index,
             plan.workers,
             incarnation=plan.incarnation,

@@ -1,0 +1,123 @@
+"""A reduction that sends itself ticks, with the loop that brings them back, run in one step.
+
+A window that emits when it closes schedules an item for its end, a *tick*. A loop brings the tick back
+into the bucket that it came from (`dsl.operators.windows`). Run as nodes, the loop is a region: item by
+item, and what a tick finds is wrong again with every element that comes ahead of it.
+
+This machine runs the reduction and its loop as one. What is guaranteed: **it computes each item and each
+tick once, in the order of their places.** For that it is always patient (`speculation.patience`): it
+computes only what is below the frontier of its stage, where nothing can come from outside any more. Ticks
+below the frontier run among the items, in their places. The others wait here, and are in flight like what
+a node holds. A tick stays with its key, so no other worker can send one.
+
+To wait costs nothing that a closed window would not have to wait for anyway: its output leaves when the
+minimal time has passed its end.
+
+Items leave with the places that the loop would have given them. Ticks have those that their map gives
+them, and the map's `Pending` has them for cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from operator import itemgetter
+from typing import Any
+
+from emberflow.engine.cuts.pending import Pending
+from emberflow.engine.machines.map import map_process
+from emberflow.engine.machines.reduce import OUT, Absent, ReduceMachine
+from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.graph.calls import Balance
+from emberflow.graph.nodes import Graph, Map, Reduction
+from emberflow.values.item import FlatItem
+
+_place_of = itemgetter(0)
+
+
+class TickingMachine(ReduceMachine):
+    """The machine of a reduction and the loop of its ticks.
+
+    ``ports`` are those of the broadcast behind the reduction: to the map of ticks, and out.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        reduction: Reduction,
+        balance: Balance,
+        ports: tuple[int, int],
+        pending: Pending,
+        *,
+        diverts: bool = False,
+    ) -> None:
+        super().__init__(graph, reduction, balance, keyed=False, diverts=diverts)
+        assert reduction.ticks is not None
+        ticks = graph.nodes[reduction.ticks]
+        assert isinstance(ticks, Map)
+        self._to_ticks, self._to_out = (ports[0],), (ports[1],)
+        self._ticks_of: Callable[[Any], Any] = ticks.function
+        self._make_ticks = map_process(ticks, pending, diverts=diverts)
+        #: A heap of the ticks that are not below the frontier.
+        self.ticks: list[FlatItem] = []
+        #: Whoever runs the machine sets it first.
+        self.frontier: Moment = BEFORE_ALL
+        self.process = self._process_ticking
+
+    @property
+    def least_tick(self) -> Moment | None:
+        if not self.ticks:
+            return None
+        place = self.ticks[0][0]
+        return place[0], place[1]
+
+    def _process_ticking(
+        self, items: list[FlatItem], failed: list[FlatItem]
+    ) -> list[list[FlatItem]]:
+        """Compute items, which are sorted and below the frontier, and the ticks below it."""
+        output: list[FlatItem] = []
+        append, suffix = output.append, OUT + self._to_out
+        buckets, touched, combine = self.buckets, self.touched, self._combine
+        ticks, frontier, ticks_of = self.ticks, self.frontier, self._ticks_of
+        position, count = 0, len(items)
+        while True:
+            if (
+                ticks
+                and ticks[0][0] < frontier
+                and (position == count or ticks[0][0] < items[position][0])
+            ):
+                item = heappop(ticks)
+            elif position < count:
+                item = items[position]
+                position += 1
+            else:
+                return [output]
+            place, mark, mapped = item
+            try:
+                versions = buckets[mapped[0]]
+                last, _, _, before = versions[-1]
+                if not last < place or mark & 1 or before.__class__ is Absent:
+                    raise LookupError
+                accumulator = combine(before, mapped[2])
+                sent = (mapped[0], True, accumulator)
+                has_ticks = ticks_of(sent)
+            except Exception:  # a new key, or something goes wrong
+                (made,) = self._process_triples([item], failed)
+                self._schedule(made, failed)
+                output += [(at + self._to_out, trace, sent) for at, trace, sent in made]
+                continue
+            versions.append((place, mark, mapped, accumulator))
+            if len(versions) == 2:
+                touched.append(versions)
+            append((place + suffix, mark, sent))
+            if has_ticks:
+                self._schedule([(place + OUT, mark, sent)], failed)
+
+    def _schedule(self, made: list[FlatItem], failed: list[FlatItem]) -> None:
+        """Have the map of ticks schedule what follows from accumulators."""
+        port = self._to_ticks
+        (scheduled,) = self._make_ticks(
+            [(place + port, mark, payload) for place, mark, payload in made], failed
+        )
+        for tick in scheduled:
+            heappush(self.ticks, tick)
