@@ -563,6 +563,11 @@ def test_a_front_is_read_to_its_end_by_its_rule_of_event_time() -> None:
     }
     assert [late.payload for late in outputs(disorder=0)["late"]] == [2, 5, 6]
     assert outputs(disorder=10, on_late="drop") == {"out": [0, 2, 1, 5, 3, 4]}
+    assert outputs(disorder=10, on_late="admit") == {"out": [0, 2, 1, 6, 5, 3, 4]}
+    admitting = ef.fronts.Iterable(rows, disorder=10, on_late="admit")
+    for seed in range(3):
+        simulated = ef.simulate(flow, rows=admitting, seed=seed, workers=2)
+        assert simulated.outputs == outputs(disorder=10, on_late="admit")
     with pytest.raises(ef.InputError, match="front 'rows': the element at position 6 is late"):
         outputs(disorder=10, on_late="fail")
 

@@ -3,6 +3,7 @@
 from emberflow import fronts, kafka, sinks, testing
 from emberflow.api import Flow
 from emberflow.dsl.operators.transactions import State, Transaction, TransactionStream
+from emberflow.dsl.operators.window_updates import WindowUpdate
 from emberflow.dsl.operators.windows import (
     CountWindow,
     Session,
@@ -89,6 +90,7 @@ __all__ = [
     "Verification",
     "Window",
     "WindowResult",
+    "WindowUpdate",
     "WindowedStream",
     "failure_of",
     "front_log",

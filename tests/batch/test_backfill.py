@@ -121,19 +121,48 @@ def test_a_backfill_and_a_run_from_its_cut_are_one_run(block: int, tmp_path: Pat
     states = scheduled = 0
     for seed in range(20 * block, 20 * block + 20):
         random, graph, elements, until = case(seed)
-        reference = watched(graph, elements)
-        store, manifest, written = backfilled(graph, elements, until, tmp_path / str(seed), random)
-        rows = [Row._make(row) for row in store.rows(manifest)]
-        check_state(graph, rows, reference, manifest.time)
-        check_output(graph, written, reference, manifest.time)
-        released = gone_on(graph, elements, store, manifest, random.randint(1, 5), random)
-        for sink, left in reference.left.items():
-            expected = [entry for entry in left if entry[0] >= manifest.time]
-            assert sorted(released[sink], key=lambda entry: entry[0]) == expected, (seed, sink)
-        states += len(rows)
-        scheduled += sum(part.rows for part in manifest.parts if part.kind == SCHEDULED)
+        found = check_handover(random, graph, elements, until, tmp_path / str(seed))
+        states, scheduled = states + found[0], scheduled + found[1]
     assert states > 80
     assert scheduled > 1
+
+
+def test_updates_of_windows_are_handed_over_too(tmp_path: Path) -> None:
+    """The windows that are known, and the ticks that are in flight."""
+    scheduled = 0
+    for seed in range(5):
+        random = Random(f"updates handed over {seed}")
+        spec = random.choice([ef.Tumbling(5), ef.Sliding(6, 2), ef.Session(2), ef.Session(3)])
+        flow = ef.Flow("updates")
+        numbers = flow.front("numbers").key_by(lambda n: n % 2)
+        corrected = numbers.window(
+            spec, emit="close", early=2, time=lambda n: n // 100, late="update"
+        )
+        corrected.collect().sink("corrected")
+        numbers.window(spec, emit="close", early=3).sum().sink("early")
+        given = [
+            ef.At(at, 100 * (at - random.choice((0, 0, 1, 3, 9))) + random.randrange(100))
+            for at in range(30)
+        ]
+        until, folder = random.randint(5, 30), tmp_path / str(seed)
+        scheduled += check_handover(random, flow.graph(), {"numbers": given}, until, folder)[1]
+    assert scheduled > 5
+
+
+def check_handover(
+    random: Random, graph: Graph, elements: Elements, until: int, folder: Path
+) -> tuple[int, int]:
+    """Check a backfill and a run from its cut. Returns how many rows and scheduled items the cut has."""
+    reference = watched(graph, elements)
+    store, manifest, written = backfilled(graph, elements, until, folder, random)
+    rows = [Row._make(row) for row in store.rows(manifest)]
+    check_state(graph, rows, reference, manifest.time)
+    check_output(graph, written, reference, manifest.time)
+    released = gone_on(graph, elements, store, manifest, random.randint(1, 5), random)
+    for sink, left in reference.left.items():
+        expected = [entry for entry in left if entry[0] >= manifest.time]
+        assert sorted(released[sink], key=lambda entry: entry[0]) == expected, (folder.name, sink)
+    return len(rows), sum(part.rows for part in manifest.parts if part.kind == SCHEDULED)
 
 
 @pytest.mark.parametrize("block", range(tried("transactions handed over from batch") // 20))

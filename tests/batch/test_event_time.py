@@ -78,12 +78,12 @@ def disordered(random: Random) -> list[Times]:
 
 
 def random_rule(random: Random) -> EventTime:
-    on_late: Any = random.choice(("divert", "divert", "drop"))
+    on_late: Any = random.choice(("divert", "divert", "drop", "admit"))
     kind = random.randrange(5)
     if kind == 0:
         return EventTime(watermark=lambda n: n // 2 if n % 3 else None, on_late=on_late)
     if kind == 1:  # the order of the log
-        return EventTime(on_late="keep")
+        return EventTime(on_late="admit")
     return EventTime(random.choice((0, 0, 2, 5)), random.choice((None, 10**6)), None, on_late)
 
 

@@ -186,3 +186,22 @@ def test_what_came_before_a_failure_of_the_source_still_enters() -> None:
     assert [payload for _, _, payload in feed.take(2)] == ["a", "b"]
     with pytest.raises(FrontFailedError, match="unplugged"):
         feed.take(5)
+
+
+@pytest.mark.parametrize(
+    ("disorder", "expected"),
+    [
+        (0, [(1, "1"), (12, "12"), (12, "3"), (25, "25"), (25, "2")]),
+        (10, [(1, "1"), (3, "3"), (12, "12"), (15, "2"), (25, "25")]),
+    ],
+)
+def test_a_late_element_that_is_admitted_enters_at_the_promise(
+    disorder: int, expected: list[tuple[int, str]]
+) -> None:
+    front = Given(*[Element(n, str(at), at) for n, at in enumerate((1, 12, 3, 25, 2))])
+    front.event_time = EventTime(disorder, on_late="admit")
+    feed = Feed("numbers", 0, front, 0, 3, CREDIT)
+    feed.start(Beginning())
+    feed.reader.thread.join(10)
+    assert [(place[0], payload) for place, _, payload in drained(feed, 5)] == expected
+    assert feed.aside.take() == []

@@ -30,7 +30,7 @@ class Given:
     partitions = 1
     arrival = False
     promises = True
-    event_time = EventTime(on_late="keep")
+    event_time = EventTime(on_late="admit")
 
     def __init__(self, *given: Any) -> None:
         self.given = given

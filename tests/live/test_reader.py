@@ -112,7 +112,7 @@ def test_what_is_malformed_goes_the_way_of_what_follows_it() -> None:
 
 def test_a_front_that_promises_gives_the_same_in_its_next_life(tmp_path: Path) -> None:
     front = Given(*ONE_BY_ONE[:4], Idle(20), Element(4, "late", 16), promises=True)
-    front.event_time = EventTime(on_late="keep")
+    front.event_time = EventTime(on_late="admit")
     lives = []
     for incarnation in (2, 3):
         log = FrontLogWriter(tmp_path, "numbers", 0, incarnation)

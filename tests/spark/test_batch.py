@@ -426,6 +426,10 @@ def test_late_rows_have_columns(spark: SparkSession) -> None:
     assert sampled.payload == {"n": 2}
     dropping = ef.rows(df, time="at", position="offset", payload="value", on_late="drop")
     assert list(flow.batch(spark, raw=True, numbers=dropping)) == ["out"]
+    admitting = ef.rows(df, time="at", position="offset", payload="value", on_late="admit")
+    admitted = flow.batch(spark, schema="long", numbers=admitting)
+    found = [tuple(row)[:3] for row in admitted["out"].orderBy("_time", "_path").collect()]
+    assert (list(admitted), found) == (["out"], [(0, 9, 0), (1, 9, TIE), (2, 9, 2 * TIE)])
 
 
 def test_what_rows_with_positions_need_is_told(spark: SparkSession) -> None:

@@ -19,7 +19,14 @@ from emberflow.values.item import At, Timed
 
 if TYPE_CHECKING:
     from emberflow.dsl.flow import Flow
-    from emberflow.dsl.operators.windows import WindowedStream, WindowSpec
+    from emberflow.dsl.operators.window_updates import UpdatedWindows
+    from emberflow.dsl.operators.windows import (
+        Session,
+        Sliding,
+        Tumbling,
+        WindowedStream,
+        WindowSpec,
+    )
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -416,9 +423,35 @@ class KeyedStream(Stream[T], Generic[K, T]):
         """
         return operators.distinct(self, name=name)
 
+    @overload
     def window(
         self, windows: WindowSpec, *, emit: Literal["update", "close"] = "update"
-    ) -> WindowedStream[K, T]:
+    ) -> WindowedStream[K, T]: ...
+    @overload
+    def window(
+        self, windows: Tumbling | Sliding | Session, *, emit: Literal["close"], early: int
+    ) -> UpdatedWindows[K, T]: ...
+    @overload
+    def window(
+        self,
+        windows: Tumbling | Sliding | Session,
+        *,
+        emit: Literal["update", "close"] = "update",
+        early: int | None = None,
+        time: str | Callable[[T], int],
+        late: Literal["update"],
+        keep: int | None = None,
+    ) -> UpdatedWindows[K, T]: ...
+    def window(
+        self,
+        windows: WindowSpec,
+        *,
+        emit: Literal["update", "close"] = "update",
+        early: int | None = None,
+        time: str | Callable[[T], int] | None = None,
+        late: Literal["update"] | None = None,
+        keep: int | None = None,
+    ) -> WindowedStream[K, T] | UpdatedWindows[K, T]:
         """Windows of time or of number over the payloads of each key; then count, sum, reduce ...
 
         ``emit="update"`` gives the window's value after each payload, ``emit="close"`` once, when
@@ -434,9 +467,28 @@ class KeyedStream(Stream[T], Generic[K, T]):
         ...     print(result)
         WindowResult(key='a', window=Window(start=0, end=10), value=2)
         WindowResult(key='a', window=Window(start=10, end=20), value=1)
+
+        ``early=d``, with ``emit="close"``, also gives the value of an open window at each ``start + k * d``
+        if it has changed. With ``late="update"`` a window stays known after its end: a payload that comes
+        for it then gives its value anew. ``time``, a field of the payload or a function of it, is the time
+        that determines its window, because the late rows that a front admits (``on_late="admit"``) have
+        other times as items. ``keep`` is how long after its end a window is known; without it that is for
+        ever. With ``early`` or ``late`` the results are `WindowUpdate`: see docs/event-time.md.
+
+        >>> flow = ef.Flow("corrected")
+        >>> clicks = flow.front("clicks").key_by(lambda click: click["user"])
+        >>> windows = clicks.window(ef.Tumbling(10), emit="close", time="at", late="update")
+        >>> windows.count().map(lambda u: (u.kind, u.window.start, u.value)).sink("counts")
+        >>> rows = [ef.At(at, {"user": "a", "at": at}) for at in (1, 12, 3)]
+        >>> ef.run(flow, clicks=ef.fronts.Iterable(rows, disorder=0, on_late="admit"))
+        {'counts': [('final', 0, 1), ('late', 0, 2), ('final', 10, 1)]}
         """
-        windowed: WindowedStream[K, T] = operators.window(self, windows, emit)
-        return windowed
+        if early is None and time is None and late is None and keep is None:
+            windowed: WindowedStream[K, T] = operators.window(self, windows, emit)
+            return windowed
+        return operators.window_updates(
+            self, windows, emit=emit, early=early, time=time, late=late, keep=keep
+        )
 
     @overload
     def join(

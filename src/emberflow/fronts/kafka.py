@@ -135,7 +135,7 @@ class Kafka:
             "fronts.Kafka", disorder=disorder, watermark=watermark, ahead=ahead, on_late=on_late
         )
         if time == "log":
-            self.event_time = self.event_time._replace(on_late="keep")
+            self.event_time = self.event_time._replace(on_late="admit")
         self.scale = _UNITS[unit]
         self.idle_ms = None if self.arrival else idle_ms
         self.promises = self.idle_ms is not None

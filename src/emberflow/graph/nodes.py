@@ -357,7 +357,8 @@ def with_late_sink(graph: Graph) -> Graph:
     if LATE_SINK in graph.sinks:
         raise InputError(
             f"flow {graph.flow!r} has a sink {LATE_SINK!r}, and that is the name of the sink for late "
-            f"elements. Give {graph.sinks[LATE_SINK]} another name, or say on_late='fail' or 'drop'."
+            f"elements. Give {graph.sinks[LATE_SINK]} another name, or say on_late='admit', 'fail' or "
+            f"'drop'."
         )
     entry = len(graph.nodes)
     where = graph.nodes[0].where

@@ -125,7 +125,7 @@ def stamped_records(
         bare = payload.payload if payload.__class__ is LateBy else payload
         if bare.__class__ is Malformed:
             yield MalformedElement(bare.problem, bare.raw, 0)
-        elif payload.__class__ is not LateBy or rule.on_late == "keep":
+        elif payload.__class__ is not LateBy or rule.on_late == "admit":
             yield bare
         elif rule.on_late == "fail":
             raise InputError(f"front {front.name!r}: {payload.told(partition, rule.disorder)}")

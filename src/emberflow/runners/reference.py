@@ -133,7 +133,7 @@ class Reference:
             if self.graph.late_node is None:
                 raise InputError(
                     f"front {front.name!r}: {payload.record} is late, and there is no sink for it here. "
-                    f"Say on_late='fail' or 'drop'."
+                    f"Say on_late='admit', 'fail' or 'drop'."
                 )
             node, payload = self.graph.late_node, payload.record
         self._follow((place, node, payload))

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from emberflow.errors import InputError, shortened
 from emberflow.values.item import is_time
 
-OnLate: TypeAlias = Literal["divert", "fail", "drop"]
+OnLate: TypeAlias = Literal["divert", "admit", "fail", "drop"]
 
 
 class EventTime(NamedTuple):
@@ -23,9 +23,9 @@ class EventTime(NamedTuple):
     ahead: int | None = None
     #: What a payload promises; None for one that promises nothing. It takes the place of ``disorder``.
     watermark: Callable[[Any], int | None] | None = None
-    #: ``"keep"`` is for a front whose order is that of its source: late records have the time of the
-    #: promise, and are elements like all others.
-    on_late: OnLate | Literal["keep"] = "divert"
+    #: What happens to a late record. ``"admit"``: it has the time of the promise, and is an element
+    #: like all others.
+    on_late: OnLate = "divert"
 
     @property
     def waits(self) -> bool:

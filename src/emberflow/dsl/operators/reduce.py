@@ -212,12 +212,12 @@ def fold(
 def keyed_map(
     stream: KeyedStream[Any, Any],
     function: Callable[..., Any],
-    *,
+    *given: UserFunction,
     name: str,
     timed: bool = False,
 ) -> Stream[Any]:
     """Add a map that calls the stream's key function itself, and so needs no shuffle before it."""
-    return _unkeyed(stream)._map(function, "one", stream._key.given, timed=timed, name=name)
+    return _unkeyed(stream)._map(function, "one", stream._key.given, *given, timed=timed, name=name)
 
 
 def _unkeyed(stream: KeyedStream[Any, Any]) -> Stream[Any]:

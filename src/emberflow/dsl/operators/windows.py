@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 T = TypeVar("T")
 A = TypeVar("A")
+R = TypeVar("R")
 
 
 class Window(NamedTuple):
@@ -137,13 +138,25 @@ WindowSpec: TypeAlias = Tumbling | Sliding | Session | CountWindow
 Emit: TypeAlias = Literal["update", "close"]
 
 
-class WindowedStream(Generic[K, T]):
-    """Windows over a keyed stream. Its methods aggregate the payloads of each window."""
+class Parts(NamedTuple):
+    """The functions that windows are made of, see the drawing above."""
 
-    def __init__(self, stream: KeyedStream[K, T], windows: WindowSpec, emit: Emit) -> None:
+    timed: Callable[[int, Any], Any]
+    step: Any
+    results: Callable[[Any], Any]
+    #: None where no window has to be told of its end.
+    ticks: Callable[[Any], Any] | None
+    time_name: str = "time"
+    results_name: str = "results"
+    #: Functions of the user that ``timed`` calls, besides the key.
+    given: tuple[UserFunction, ...] = ()
+
+
+class Windowed(Generic[K, T, R]):
+    """What all windows over a keyed stream can do: aggregate the payloads of each window."""
+
+    def __init__(self, stream: KeyedStream[K, T]) -> None:
         self._stream = stream
-        self._windows = windows
-        self._emit: Emit = emit
 
     def reduce(
         self,
@@ -151,7 +164,7 @@ class WindowedStream(Generic[K, T]):
         first: Callable[[T], A],
         combine: Callable[[A, T], A],
         name: str | None = None,
-    ) -> Stream[WindowResult]:
+    ) -> Stream[R]:
         """The accumulator of each window.
 
         >>> import emberflow as ef
@@ -168,42 +181,34 @@ class WindowedStream(Generic[K, T]):
 
     def fold(
         self, *, initial: A, combine: Callable[[A, T], A], name: str | None = None
-    ) -> Stream[WindowResult]:
+    ) -> Stream[R]:
         """Like `reduce`, with the same initial accumulator for each window."""
         given = (UserFunction("combine", combine),)
         return self._aggregate(
             Aggregation(lambda payload: combine(initial, payload), combine, None, given), name
         )
 
-    def count(self, *, name: str | None = None) -> Stream[WindowResult]:
+    def count(self, *, name: str | None = None) -> Stream[R]:
         """How many payloads are in the window."""
         return self._aggregate(counting(), name)
 
-    def sum(
-        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
-    ) -> Stream[WindowResult]:
+    def sum(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
         """The sum of the payloads, or of ``of(payload)``."""
         return self._aggregate(summing(of), name)
 
-    def min(
-        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
-    ) -> Stream[WindowResult]:
+    def min(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
         """The least."""
         return self._aggregate(least(of), name)
 
-    def max(
-        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
-    ) -> Stream[WindowResult]:
+    def max(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
         """The greatest."""
         return self._aggregate(greatest(of), name)
 
-    def mean(
-        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
-    ) -> Stream[WindowResult]:
+    def mean(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
         """The arithmetic mean."""
         return self._aggregate(averaging(of), name)
 
-    def collect(self, *, name: str | None = None) -> Stream[WindowResult]:
+    def collect(self, *, name: str | None = None) -> Stream[R]:
         """All payloads of the window, as a tuple.
 
         With ``emit="update"`` each payload emits all of them so far, so the output of a window grows
@@ -228,40 +233,65 @@ class WindowedStream(Generic[K, T]):
             name,
         )
 
-    def _aggregate(self, aggregation: Aggregation, name: str | None) -> Stream[WindowResult]:
+    def _aggregate(self, aggregation: Aggregation, name: str | None) -> Stream[R]:
         for given in aggregation.given:
             if not callable(given.given):
                 raise FlowError(f"{given.role}= takes a function, got {given.given!r}, {caller()}.")
         stream, flow = self._stream, self._stream.flow
-        closing = self._emit == "close"
-        ticking = closing and not isinstance(self._windows, CountWindow)
-        step = _step(self._windows, aggregation, closing)
+        parts = self._parts(aggregation)
         key = stream._key
         with flow._scope("window", name):
-            mapped = keyed_map(stream, _Timed(key.function), timed=True, name="time")
-            if ticking:
+            mapped = keyed_map(stream, parts.timed, *parts.given, timed=True, name=parts.time_name)
+            if parts.ticks is not None:
                 ticks = flow.loop(name="tick")
                 mapped = flow._add(Merge, "payloads", inputs=(mapped._input, ticks._input))
             accumulators = drift(
                 mapped,
-                step.first,
-                step,
+                parts.step.first,
+                parts.step,
                 key=key.given,
                 given=aggregation.given,
                 shown=itemgetter(2),
             )
             results = accumulators._map(
-                _Results(aggregation), "many", *aggregation.given, name="results"
+                parts.results, "many", *aggregation.given, name=parts.results_name
             )
-            if ticking:
-                ticking_map = accumulators._map(_ticks, "many", name="ticks")
-                flow._reductions[-1] = replace(flow._reductions[-1], ticks=ticking_map._input.node)
-                ticks.close(ticking_map)
+            if parts.ticks is not None:
+                made = accumulators._map(parts.ticks, "many", name="ticks")
+                flow._reductions[-1] = replace(flow._reductions[-1], ticks=made._input.node)
+                ticks.close(made)
             return results
+
+    def _parts(self, aggregation: Aggregation) -> Parts:
+        raise AssertionError("all windows define _parts")
+
+
+class WindowedStream(Windowed[K, T, WindowResult]):
+    """Windows over a keyed stream. Its methods aggregate the payloads of each window."""
+
+    def __init__(self, stream: KeyedStream[K, T], windows: WindowSpec, emit: Emit) -> None:
+        super().__init__(stream)
+        self._windows = windows
+        self._emit: Emit = emit
+
+    def _parts(self, aggregation: Aggregation) -> Parts:
+        closing = self._emit == "close"
+        ticking = closing and not isinstance(self._windows, CountWindow)
+        return Parts(
+            _Timed(self._stream._key.function),
+            _step(self._windows, aggregation, closing),
+            _Results(aggregation),
+            _ticks if ticking else None,
+        )
 
 
 def window(stream: KeyedStream[Any, Any], windows: WindowSpec, emit: str) -> Any:
     """See `KeyedStream.window`."""
+    return WindowedStream(stream, checked_windows(windows, emit), emit)  # type: ignore[arg-type]
+
+
+def checked_windows(windows: WindowSpec, emit: str) -> WindowSpec:
+    """Check the arguments that all windows have."""
     if not isinstance(windows, WindowSpec):
         raise FlowError(
             f"window() takes Tumbling, Sliding, Session or CountWindow, got {windows!r} at "
@@ -269,7 +299,7 @@ def window(stream: KeyedStream[Any, Any], windows: WindowSpec, emit: str) -> Any
         )
     if emit not in ("update", "close"):
         raise FlowError(f"window(emit=) takes 'update' or 'close', got {emit!r} at {caller()}.")
-    return WindowedStream(stream, windows, emit)  # type: ignore[arg-type]
+    return windows
 
 
 # The mapped value is (time, is_tick, payload). The accumulator is (open, emitted, ends): open and

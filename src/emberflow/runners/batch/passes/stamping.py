@@ -216,7 +216,7 @@ class StampedRows:
         bare = payload.payload if payload.__class__ is LateBy else payload
         if bare.__class__ is Malformed:
             self._refuse(bare)
-        elif payload.__class__ is not LateBy or self._rule.on_late == "keep":
+        elif payload.__class__ is not LateBy or self._rule.on_late == "admit":
             self._elements.add(moment, bare)
         elif self._rule.on_late == "fail":
             assert self._partition is not None

@@ -361,7 +361,7 @@ class Feed:
             positions.append(position)
             if problem is not None:
                 aside.enter(moment, *problem)
-            elif not is_late or self._rule.on_late == "keep":
+            elif not is_late or self._rule.on_late == "admit":
                 items.append((moment, 0, payload))
             elif not self._enter_late(moment, LateBy(at, moment[0], position, payload)):
                 break
@@ -497,8 +497,8 @@ class Feed:
             bare = payload.payload if payload.__class__ is LateBy else payload
             if bare.__class__ is Malformed:
                 self.aside.enter(moment, bare.problem, bare.raw)
-            elif payload.__class__ is not LateBy:
-                entering.append((moment, mark, payload))
+            elif payload.__class__ is not LateBy or self._rule.on_late == "admit":
+                entering.append((moment, mark, bare))
             elif not self._enter_late(moment, payload):
                 break
         return entering

@@ -1,0 +1,222 @@
+"""A sorted map whose versions share structure, for accumulators that hold many entries.
+
+What this file guarantees:
+
+- A version never changes.
+- `set`, `remove` and `above` make another version in logarithmic time, and so much new memory.
+- Maps with equal entries are equal, whichever way they were made.
+
+Theory of operation. A version is an AVL tree, whose nodes never change. An update copies the nodes on the
+way to its key, and the two versions share all others. `above` cuts the tree along such a way and joins
+what is left; a node is made on each level, so nothing is visited that leaves or stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar, final
+
+__all__ = ["PersistentMap"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: ``(height, key, value, left, right)``. Versions of other types share nodes, so they are `Any` here.
+_Node: TypeAlias = "tuple[int, Any, Any, _Tree, _Tree]"
+_Tree: TypeAlias = "_Node | None"
+
+
+@final
+class PersistentMap(Generic[K, V]):
+    """A map that stays as it is: `set`, `remove` and `above` return a new version.
+
+    >>> one = PersistentMap([(5, "e"), (9, "i")])
+    >>> two = one.set(7, "g")
+    >>> one, two, two.remove(5), two.above(5)
+    (PersistentMap([(5, 'e'), (9, 'i')]),
+     PersistentMap([(5, 'e'), (7, 'g'), (9, 'i')]),
+     PersistentMap([(7, 'g'), (9, 'i')]),
+     PersistentMap([(7, 'g'), (9, 'i')]))
+
+    The keys are sorted, so any two of them can be compared.
+    """
+
+    __slots__ = ("_tree",)
+    _tree: _Tree
+
+    def __init__(self, entries: Iterable[tuple[K, V]] = ()) -> None:
+        self._tree = _built(sorted(dict(entries).items(), key=_key_of))
+
+    def get(self, key: K) -> V | None:
+        """The value of a key; None if it has none."""
+        tree = self._tree
+        while tree is not None:
+            _, here, value, left, right = tree
+            if here == key:
+                found: V = value
+                return found
+            tree = left if key < here else right
+        return None
+
+    def set(self, key: K, value: V) -> PersistentMap[K, V]:
+        """The version in which the key has this value."""
+        return _version(_with(self._tree, key, value))
+
+    def remove(self, key: K) -> PersistentMap[K, V]:
+        """The version without the key.
+
+        >>> PersistentMap([(5, "e")]).remove(6)
+        PersistentMap([(5, 'e')])
+        """
+        return _version(_without(self._tree, key))
+
+    def above(self, key: K) -> PersistentMap[K, V]:
+        """The version with those keys only that are greater than this one."""
+        return _version(_above(self._tree, key))
+
+    def items(self, above: K | None = None) -> Iterator[tuple[K, V]]:
+        """The keys and their values in order; from the first key on that is greater than ``above``.
+
+        >>> list(PersistentMap(zip(range(6), "abcdef")).items(above=3))
+        [(4, 'e'), (5, 'f')]
+        """
+        later: list[_Node] = []
+        tree = self._tree
+        while later or tree is not None:
+            while tree is not None:
+                if above is None or tree[1] > above:
+                    later.append(tree)
+                    tree = tree[3]
+                else:
+                    tree = tree[4]
+            if not later:
+                return
+            _, key, value, _, tree = later.pop()
+            yield key, value
+
+    def __iter__(self) -> Iterator[K]:
+        return (key for key, _ in self.items())
+
+    def __bool__(self) -> bool:
+        return self._tree is not None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PersistentMap):
+            return NotImplemented
+        return self._tree is other._tree or list(self.items()) == list(other.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.items()))
+
+    def __repr__(self) -> str:
+        return f"PersistentMap({list(self.items())!r})"
+
+    def __reduce__(self) -> tuple[type[PersistentMap[Any, Any]], tuple[list[tuple[K, V]]]]:
+        return PersistentMap, (list(self.items()),)
+
+
+def _version(tree: _Tree) -> PersistentMap[Any, Any]:
+    version: PersistentMap[Any, Any] = PersistentMap.__new__(PersistentMap)
+    version._tree = tree
+    return version
+
+
+def _key_of(entry: tuple[Any, Any]) -> Any:
+    return entry[0]
+
+
+def _built(entries: Sequence[tuple[Any, Any]]) -> _Tree:
+    if not entries:
+        return None
+    middle = len(entries) // 2
+    return _node(*entries[middle], _built(entries[:middle]), _built(entries[middle + 1 :]))
+
+
+def _height(tree: _Tree) -> int:
+    return 0 if tree is None else tree[0]
+
+
+def _node(key: Any, value: Any, left: _Tree, right: _Tree) -> _Node:
+    low = 0 if left is None else left[0]
+    high = 0 if right is None else right[0]
+    return (high if high > low else low) + 1, key, value, left, right
+
+
+def _balanced(key: Any, value: Any, left: _Tree, right: _Tree) -> _Node:
+    """A node whose two sides may differ in height by two."""
+    low, high = _height(left), _height(right)
+    if low > high + 1:
+        assert left is not None
+        _, left_key, left_value, outer, inner = left
+        if inner is None or _height(outer) >= inner[0]:
+            return _node(left_key, left_value, outer, _node(key, value, inner, right))
+        _, top, top_value, before, behind = inner
+        return _node(
+            top,
+            top_value,
+            _node(left_key, left_value, outer, before),
+            _node(key, value, behind, right),
+        )
+    if high > low + 1:
+        assert right is not None
+        _, right_key, right_value, inner, outer = right
+        if inner is None or _height(outer) >= inner[0]:
+            return _node(right_key, right_value, _node(key, value, left, inner), outer)
+        _, top, top_value, before, behind = inner
+        return _node(
+            top,
+            top_value,
+            _node(key, value, left, before),
+            _node(right_key, right_value, behind, outer),
+        )
+    return _node(key, value, left, right)
+
+
+def _with(tree: _Tree, key: Any, value: Any) -> _Node:
+    if tree is None:
+        return 1, key, value, None, None
+    height, here, held, left, right = tree
+    if key == here:
+        return height, key, value, left, right
+    if key < here:
+        return _balanced(here, held, _with(left, key, value), right)
+    return _balanced(here, held, left, _with(right, key, value))
+
+
+def _without(tree: _Tree, key: Any) -> _Tree:
+    if tree is None:
+        return None
+    _, here, held, left, right = tree
+    if key < here:
+        return _balanced(here, held, _without(left, key), right)
+    if key > here:
+        return _balanced(here, held, left, _without(right, key))
+    if right is None:
+        return left
+    (_, first, its_value, _, _), rest = _first_and_rest(right)
+    return _balanced(first, its_value, left, rest)
+
+
+def _first_and_rest(tree: _Node) -> tuple[_Node, _Tree]:
+    _, here, held, left, right = tree
+    if left is None:
+        return tree, right
+    first, rest = _first_and_rest(left)
+    return first, _balanced(here, held, rest, right)
+
+
+def _above(tree: _Tree, key: Any) -> _Tree:
+    if tree is None:
+        return None
+    _, here, held, left, right = tree
+    if here <= key:
+        return _above(right, key)
+    return _joined(here, held, _above(left, key), right)
+
+
+def _joined(key: Any, value: Any, left: _Tree, right: _Tree) -> _Node:
+    """A node whose left side may be lower than the right one by any height, and not higher."""
+    if right is None or _height(left) >= right[0] - 1:
+        return _node(key, value, left, right)
+    _, right_key, right_value, inner, outer = right
+    return _balanced(right_key, right_value, _joined(key, value, left, inner), outer)

@@ -1,0 +1,93 @@
+"""Persistent maps against a dict: any updates of any versions, in any order."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from copy import deepcopy
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emberflow.values.persistent_map import PersistentMap
+
+keys = st.integers(-20, 20)
+updates = st.lists(
+    st.tuples(st.sampled_from(["set", "set", "set", "remove", "above"]), keys, st.integers(0, 99)),
+    max_size=60,
+)
+
+
+def updated(held: dict[int, int], update: tuple[str, int, int]) -> dict[int, int]:
+    kind, key, number = update
+    if kind == "set":
+        return held | {key: number}
+    return {k: v for k, v in held.items() if (k > key if kind == "above" else k != key)}
+
+
+def height(tree: Any) -> int:
+    """The height of a tree, whose nodes are checked on the way."""
+    if tree is None:
+        return 0
+    told, _, _, left, right = tree
+    low, high = height(left), height(right)
+    assert abs(low - high) <= 1
+    assert told == max(low, high) + 1
+    return told
+
+
+@given(updates, st.data())
+def test_every_version_of_a_map_stays_what_it_was_made_with(
+    updates: list[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    versions: list[tuple[PersistentMap[int, int], dict[int, int]]] = [(PersistentMap(), {})]
+    for update in updates:
+        # Mostly the newest one, and now and then an older one: a replay goes on from it.
+        back = data.draw(st.sampled_from([1, 1, 1, len(versions)]))
+        made, held = versions[-back]
+        kind, key, number = update
+        made = made.set(key, number) if kind == "set" else getattr(made, kind)(key)
+        versions.append((made, updated(held, update)))
+    for made, held in versions:
+        height(made._tree)
+        assert list(made.items()) == sorted(held.items())
+        assert all(made.get(key) == held.get(key) for key in range(-21, 22))
+        assert bool(made) == bool(held)
+        bound = data.draw(keys)
+        assert list(made.items(above=bound)) == sorted(updated(held, ("above", bound, 0)).items())
+
+
+@given(st.dictionaries(keys, st.integers(0, 3)), updates)
+def test_equal_maps_are_equal_however_they_were_made(
+    held: dict[int, int], updates: list[tuple[str, int, int]]
+) -> None:
+    made = PersistentMap(held.items())
+    one_by_one: PersistentMap[int, int] = PersistentMap()
+    for _, key, number in updates:
+        one_by_one = one_by_one.set(key, number)
+    for _, key, _ in updates:
+        one_by_one = one_by_one.remove(key)
+    for key in reversed(held):
+        one_by_one = one_by_one.set(key, held[key])
+    assert one_by_one == made
+    assert hash(one_by_one) == hash(made)
+    assert pickle.loads(pickle.dumps(made)) == deepcopy(made) == made
+    assert pickle.dumps(one_by_one) == pickle.dumps(made)
+    assert made.set(0, 7) != made.set(0, 8)
+    assert made != held
+
+
+def test_an_update_of_a_great_map_makes_few_nodes() -> None:
+    def nodes(tree: Any) -> set[int]:
+        return set() if tree is None else {id(tree)} | nodes(tree[3]) | nodes(tree[4])
+
+    made = PersistentMap((key, None) for key in range(10_000))
+    most = 2 * math.ceil(1.44 * math.log2(10_000))
+    before = nodes(made._tree)
+    for version in (made.set(10_001, None), made.set(77, 1), made.remove(5_000), made.above(3_333)):
+        assert len(nodes(version._tree) - before) <= most
+    grown: PersistentMap[int, None] = PersistentMap()
+    for key in range(3_000):
+        grown = grown.set(key, None)
+    assert height(grown._tree) <= 1.44 * math.log2(3_000) + 1
