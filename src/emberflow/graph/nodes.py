@@ -26,6 +26,7 @@ from emberflow.errors import LATE_SINK, FlowError, InputError
 from emberflow.values.functions import UserFunction, Where, itself, name_of
 from emberflow.values.hashing import stable_id
 from emberflow.values.item import scheduling_front
+from emberflow.values.times import Unit
 
 #: What a map's function returns: one payload, any number of payloads, or whether to keep its
 #: argument.
@@ -75,6 +76,8 @@ class Node:
     name: str
     inputs: tuple[Input, ...]
     where: Where
+    #: What the flow counts datetimes and durations in; None if it does not say, and needs none so far.
+    unit: Unit | None = None
 
     @property
     def distinguishing(self) -> tuple[str | int, ...]:
@@ -251,6 +254,11 @@ class Graph:
             for node in self.nodes
             if isinstance(node, Front) and not isinstance(node, LateElements)
         }
+
+    @cached_property
+    def unit(self) -> Unit | None:
+        """What the flow counts datetimes and durations in; None if it does not say."""
+        return next((front.unit for front in self.fronts.values()), None)
 
     @cached_property
     def late_node(self) -> int | None:

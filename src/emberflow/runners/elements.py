@@ -18,6 +18,7 @@ from emberflow.fronts.protocol import FrontContract, Malformed, front_contract, 
 from emberflow.graph.nodes import Front, Graph, with_late_sink
 from emberflow.values.event_time import EventTime
 from emberflow.values.item import TIE, TIME_MIN, At, GlobalTime, front_index, is_time
+from emberflow.values.times import DEFAULT_UNIT, TimeError, counted_time
 
 
 class LateElement(NamedTuple):
@@ -84,7 +85,7 @@ def _partitions(
     front: Front, given: Any, fronts: int
 ) -> list[Iterator[tuple[GlobalTime, Front, Any]]]:
     contract = front_contract(given, f"front {front.name!r}")
-    ending = front_contract(contract.ending(), f"front {front.name!r}")
+    ending = front_contract(contract.ending(), f"front {front.name!r}").counted(front.unit)
     return [
         _stamped(front, ending, partition, front_index(front.index, fronts, partition))
         for partition in range(given.partitions)
@@ -172,12 +173,13 @@ def stamped_records(
 def _with_time(front: Front, number: int, element: Any) -> tuple[int, int, Any]:
     if not isinstance(element, At):
         return number, number, element
-    if not is_time(element.time):
+    try:
+        return counted_time(element.time, front.unit or DEFAULT_UNIT), number, element.payload
+    except TimeError as error:
         raise InputError(
             f"front {front.name!r}: element {number}, {shortened(element)}, has the time "
-            f"{element.time!r}. A time is an int of 64 bits, in whatever unit the flow counts."
-        )
-    return element.time, number, element.payload
+            f"{element.time!r}. {error}"
+        ) from None
 
 
 def _in_order(

@@ -42,7 +42,8 @@ from emberflow.rows.outputs import (
 from emberflow.runners.batch.plan.stages import Units, plan_of
 from emberflow.runners.elements import check_names, timed_elements
 from emberflow.runners.reference import Reference
-from emberflow.values.item import TIE, At, GlobalTime, is_time
+from emberflow.values.item import TIE, At, GlobalTime
+from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,16 +65,25 @@ def batch(
     partitions: int | None,
     raw: bool,
     ordered: bool,
-    until: int | None,
+    until: Time | None,
     fronts: Mapping[str, Any],
 ) -> dict[str, DataFrame]:
     """See `emberflow.Flow.batch`."""
     graph = flow.graph()
+    until = None if until is None else checked_until(graph, until, "batch")
     inputs = checked_inputs(graph, fronts, partitions, until, "batch", _OPTIONS)
     graph = graph_of(graph, inputs)
     units = Units(graph)
     sinks = list(graph.sinks)
     return sink_frames(spark, units, inputs, sinks, schema, partitions, raw, ordered, until)
+
+
+def checked_until(graph: Graph, until: object, method: str) -> int:
+    """The parameter ``until`` as a number."""
+    try:
+        return counted_time(until, graph.unit or DEFAULT_UNIT)
+    except TimeError as error:
+        raise InputError(f"{method}(until=): {error}") from None
 
 
 def checked_inputs(
@@ -95,8 +105,6 @@ def checked_inputs(
         not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1
     ):
         raise InputError(f"{method}(partitions=) takes an int of at least 1, got {partitions!r}.")
-    if until is not None and not is_time(until):
-        raise InputError(f"{method}(until=) takes a time, an int of 64 bits, got {until!r}.")
     check_names(graph, fronts)
     return {
         name: FrontRows(front, fronts[name], fronts=len(graph.fronts), until=until)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
 from emberflow.dsl.flow import Flow
@@ -25,6 +26,7 @@ from emberflow.runners.live.supervisor import Settings
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Snapshots, shares_of
 from emberflow.sinks.protocol import SinkContract, sink_contract
 from emberflow.values.shares import equal_shares
+from emberflow.values.times import DEFAULT_UNIT, TimeError, Unit, counted_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +48,7 @@ class LiveBuilder:
     def read(self, **fronts: Front) -> LiveBuilder:
         """The source of each front of the flow."""
         for name, front in fronts.items():
-            front_contract(front, f"front {name!r}")
+            front_contract(front, f"front {name!r}").counted(self._graph.unit)
         self._fronts.update(fronts)
         return self
 
@@ -62,8 +64,8 @@ class LiveBuilder:
         ``batch`` (elements that a worker reads at once), or one of these:
 
         ``checkpointLocation`` is where the query stores cuts and logs; a restarted query continues
-        from there. ``checkpointInterval`` is the time between cuts in milliseconds,
-        ``checkpointsKept`` the number of cuts to keep. ``keepFrontLogs`` keeps the logs of fronts,
+        from there. ``checkpointInterval`` is the time between cuts, in milliseconds or as a duration
+        (``"1 second"``), ``checkpointsKept`` the number of cuts to keep. ``keepFrontLogs`` keeps the logs of fronts,
         which are otherwise trimmed with the cuts that need them. ``guarantee`` is ``exactly-once``,
         ``at-least-once`` or ``at-most-once``. ``coordinatorHost`` is where workers reach this
         process, if the session's host is wrong.
@@ -78,12 +80,16 @@ class LiveBuilder:
         output waits for a snapshot. ``snapshots`` says how to take it: ``"markers"`` or ``"stop"``.
 
         ``historyKept`` is how far ``as_of=`` may look back in reads of state, in the time of the
-        elements; 0 for not at all. ``httpPort`` serves reads over HTTP: a port, or 0 for a free one.
+        elements or as a duration; 0 for not at all. ``httpPort`` serves reads over HTTP: a port, or 0 for a free one.
         ``httpHost`` is the address that it listens on; by default only this machine can reach it.
         """
         if key not in _OPTIONS:
             raise InputError(f"a live query has no option {key!r}; it has {', '.join(_OPTIONS)}.")
         _, made_of = _OPTIONS[key]
+        if key == "checkpointInterval":
+            value = _counted(key, value, "ms")
+        elif key == "historyKept":
+            value = _counted(key, value, self._graph.unit or DEFAULT_UNIT)
         self._options[key] = made_of(key, value)
         checked_on_error(self._graph, self._options["onError"], "option 'onError'")
         return self
@@ -198,6 +204,18 @@ def _default_credit(fronts: Mapping[str, Any], workers: int, options: Mapping[st
     if alone and options["ordering"] == "time":
         return _CREDIT_ALONE * (workers + 1)
     return _CREDIT
+
+
+def _counted(key: str, value: object, unit: Unit) -> object:
+    """A duration as a number; a number, also as text, as it is."""
+    if not isinstance(value, timedelta) and (
+        not isinstance(value, str) or value.strip().isdecimal()
+    ):
+        return value
+    try:
+        return counted_duration(value, unit)
+    except TimeError as error:
+        raise InputError(f"option {key!r}: {error}") from None
 
 
 def _number(key: str, value: object) -> int:

@@ -44,13 +44,15 @@ from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.batch.runner import (
     PlanBuilder,
     checked_inputs,
+    checked_until,
     graph_of,
     shuffle_partitions,
     sink_frames,
     task_of,
 )
 from emberflow.sinks.protocol import sink_contract
-from emberflow.values.item import TIME_MIN, is_time
+from emberflow.values.item import TIME_MIN
+from emberflow.values.times import Time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -75,7 +77,7 @@ def backfill(
     flow: Flow,
     spark: SparkSession,
     *,
-    until: int,
+    until: Time,
     checkpoint: str | os.PathLike[str],
     write: Mapping[str, Any],
     positions: Mapping[str, Any],
@@ -87,8 +89,7 @@ def backfill(
 ) -> dict[str, DataFrame]:
     """See `emberflow.Flow.backfill`."""
     graph = flow.graph()
-    if not is_time(until):
-        raise InputError(f"backfill(until=) takes a time, an int of 64 bits, got {until!r}.")
+    until = checked_until(graph, until, "backfill")
     inputs = checked_inputs(graph, fronts, partitions, until, "backfill", _OPTIONS)
     graph = graph_of(graph, inputs)
     _check_sinks(graph, write)
