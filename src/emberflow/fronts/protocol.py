@@ -199,18 +199,18 @@ class FrontContract:
 
         Raises `InputError` if the front counts in another unit. None is the unit of a flow that has none.
         """
-        if unit is not None and self.arrival is True and unit != DEFAULT_UNIT:
-            raise InputError(
-                f"{self.where}: its elements get the time of their arrival, in ms, and the flow counts in "
-                f"{unit}. Give the elements times of their own, or leave out unit= of the flow."
-            )
-        if unit is not None and self.arrival is not True and self.unit not in (None, unit):
+        if unit is not None and self.own_unit not in (None, unit):
+            if self.arrival is True:
+                raise InputError(
+                    f"{self.where}: its elements get the time of their arrival, in ms, and the flow counts "
+                    f"in {unit}. Give the elements times of their own, or leave out unit= of the flow."
+                )
             raise InputError(
                 f"{self.where} counts in {self.unit}, and the flow in {unit}. Both have a parameter unit=: "
                 f"say the same for both."
             )
         own = self.unit or unit or DEFAULT_UNIT
-        counted = replace(self, event_time=self.event_time.counted(own, self.where))
+        counted = replace(self, event_time=self.event_time.counted(own, f"{self.where}: EventTime"))
         if self.unit is not None:
             return counted
         batches = self.read_batches
@@ -229,6 +229,11 @@ class FrontContract:
     def reading(self) -> Callable[[int, Any], Iterator[Any]]:
         """`read_batches` where the front has it, else `read`."""
         return self.read if self.read_batches is None else self.read_batches
+
+    @property
+    def own_unit(self) -> Unit | None:
+        """What its times are counted in, if that is known."""
+        return DEFAULT_UNIT if self.arrival is True else self.unit
 
     @property
     def chooses(self) -> bool:

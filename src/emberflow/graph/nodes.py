@@ -371,6 +371,15 @@ def with_late_sink(graph: Graph) -> Graph:
     return replace(graph, nodes=(*graph.nodes, late, sink))
 
 
+def with_unit(graph: Graph, units: Iterable[Unit | None]) -> Graph:
+    """The same graph. If it says no unit and all fronts that say one say the same, it counts in that."""
+    said = set(units) - {None}
+    if graph.unit is not None or len(said) != 1:
+        return graph
+    (unit,) = said
+    return replace(graph, nodes=tuple(replace(node, unit=unit) for node in graph.nodes))
+
+
 def _check_names(graph: Graph) -> None:
     kinds: tuple[tuple[str, Callable[[Node], bool]], ...] = (
         ("fronts", lambda node: isinstance(node, Front)),

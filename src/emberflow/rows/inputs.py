@@ -149,12 +149,12 @@ def rows(
 ) -> Rows:
     """How the rows of a DataFrame become the elements of a front, for `Flow.batch`.
 
-    ``time``: the column of times, integers or timestamps; by default the column ``time`` if there is
-    one. ``unit``: what timestamps and durations are counted in, by default the unit of the flow. ``order_by``: columns that order the rows instead, which are then
-    numbered. ``payload``: a dataclass or named tuple whose fields are columns, the name of a column,
-    or a function of the `Row`; by default the row itself. ``unique=True``: leave out the check that no
-    two rows have the same time. ``partition``: the column that says which partition of its source a
-    row is of, counted from 0.
+    ``time``: the column of times, integers or timestamps; by default the column ``time`` if there is one.
+    ``unit``: what timestamps and durations are counted in, by default the unit of the flow. ``order_by``:
+    columns that order the rows instead, which are then numbered. ``payload``: a dataclass or named tuple
+    whose fields are columns, the name of a column, or a function of the `Row`; by default the row itself.
+    ``unique=True``: leave out the check that no two rows have the same time. ``partition``: the column that
+    says which partition of its source a row is of, counted from 0.
 
     ``position``: the column that orders the rows of a partition as their source has them. Then they are
     stamped by the rule of event time, exactly as a live front stamps them: ``disorder``, ``ahead``,
@@ -196,13 +196,13 @@ def rows(
 class FrontRows:
     """The checked input of one front: a DataFrame of times and columns, and how rows are read."""
 
-    def __init__(
-        self, front: Front, given: Any, *, fronts: int = 1, until: int | None = None
-    ) -> None:
-        """``fronts`` is how many fronts the flow has. Rows from the time ``until`` on are left out."""
+    #: Rows from this time on are left out.
+    until: int | None = None
+
+    def __init__(self, front: Front, given: Any, *, fronts: int = 1) -> None:
+        """``fronts`` is how many fronts the flow has."""
         self.front = front
         self._fronts = fronts
-        self._until = until
         self._rows = given if isinstance(given, Rows) else rows(given)
         self._unit: Unit = self._rows.unit or front.unit or DEFAULT_UNIT
         df = self._rows.df
@@ -282,6 +282,12 @@ class FrontRows:
                 )
 
     @property
+    def unit(self) -> Unit | None:
+        """What its times are counted in, if the input says so."""
+        has_rule = self._position == RAW_POSITION and self._rows.position is None
+        return self._unit if has_rule else self._rows.unit
+
+    @property
     def has_partitions(self) -> bool:
         return self._partition is not None
 
@@ -335,12 +341,12 @@ class FrontRows:
             tied = time >= _ROWS_OF_A_PARTITION
         else:
             time = self._time_column()
-        if self._until is not None and not self.is_stamped:
+        if self.until is not None and not self.is_stamped:
             if self.numbered:  # number the rows before any is left out
                 df = df.withColumns({_NUMBER: time, _TIED: tied})
                 time, tied = sql.col(_NUMBER), sql.col(_TIED)
             # Keep rows without a time or an order: `Checked.elements` raises the error.
-            df = df.filter((time < self._until) | time.isNull() | tied)
+            df = df.filter((time < self.until) | time.isNull() | tied)
         columns = [sql.col(_quoted(name)) for name in self.reader.columns]
         columns += self._source_columns() if self.is_stamped else self._partition_columns()
         return df.select(time.alias("_time"), tied.alias("_tied"), *columns)
@@ -397,8 +403,8 @@ class FrontRows:
             return None
         partitions = self._partition_columns()
         times = self._rows.df.select(self._time_column().alias("_time"), *partitions)
-        if self._until is not None:
-            times = times.filter(sql.col("_time") < self._until)
+        if self.until is not None:
+            times = times.filter(sql.col("_time") < self.until)
         of_each = ["_time", *(["_partition"] if partitions else [])]
         counted = times.groupBy(*of_each).agg(sql.count(sql.lit(1)).alias("_count"))
         return counted.filter("_count > 1 and _time is not null")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from emberflow.engine.progress.event_time import Attached, LateBy, Stamper, problem_of
 from emberflow.errors import InputError, Late, shortened
 from emberflow.fronts.protocol import FrontContract, Malformed, front_contract, is_front
-from emberflow.graph.nodes import Front, Graph, with_late_sink
+from emberflow.graph.nodes import Front, Graph, with_late_sink, with_unit
 from emberflow.values.event_time import EventTime
 from emberflow.values.item import TIE, TIME_MIN, At, GlobalTime, front_index, is_time
 from emberflow.values.times import DEFAULT_UNIT, TimeError, counted_time
@@ -36,11 +36,10 @@ class MalformedElement(NamedTuple):
 
 
 def graph_for(graph: Graph, elements: Mapping[str, Any]) -> Graph:
-    """The graph, with a sink for late elements if one of the fronts diverts them."""
-    diverts = any(
-        is_front(given) and front_contract(given).event_time.on_late == "divert"
-        for given in elements.values()
-    )
+    """The graph, with a sink for late elements if one of the fronts diverts them, and with a unit."""
+    contracts = [front_contract(given) for given in elements.values() if is_front(given)]
+    graph = with_unit(graph, (contract.own_unit for contract in contracts))
+    diverts = any(contract.event_time.on_late == "divert" for contract in contracts)
     return with_late_sink(graph) if diverts else graph
 
 

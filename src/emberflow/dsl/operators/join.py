@@ -202,7 +202,8 @@ def _interval(within: Any, flow: Flow) -> tuple[int, int]:
             low = -high
     except TimeError as error:
         raise FlowError(
-            f"join(within=) takes a duration, or a pair (low, high) of them: {error} ({caller()})"
+            f"join(within=) takes a duration, or a pair (low, high) of them, got {within!r} at {caller()}. "
+            f"{error}"
         ) from None
     if low <= high:
         return low, high

@@ -44,7 +44,7 @@ from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.batch.runner import (
     PlanBuilder,
     checked_inputs,
-    checked_until,
+    ending,
     graph_of,
     shuffle_partitions,
     sink_frames,
@@ -89,20 +89,20 @@ def backfill(
 ) -> dict[str, DataFrame]:
     """See `emberflow.Flow.backfill`."""
     graph = flow.graph()
-    until = checked_until(graph, until, "backfill")
-    inputs = checked_inputs(graph, fronts, partitions, until, "backfill", _OPTIONS)
+    inputs = checked_inputs(graph, fronts, partitions, "backfill", _OPTIONS)
     graph = graph_of(graph, inputs)
+    end = ending(graph, inputs, until, "backfill")
     _check_sinks(graph, write)
     known = _positions(graph, positions)
     location = _location(checkpoint)
     units = Units(graph)
     rest = [name for name in graph.sinks if name not in write]
     # First: a missing schema should be reported before an hour of work, not after it.
-    frames = sink_frames(spark, units, inputs, rest, schema, partitions, raw, ordered, until)
+    frames = sink_frames(spark, units, inputs, rest, schema, partitions, raw, ordered, end)
     for sink in write.values():
         sink_contract(sink).check()
     promised = _promised(inputs, known)
-    _Backfill(spark, units, inputs, (until, 0), location, write, known, promised, partitions).run()
+    _Backfill(spark, units, inputs, (end, 0), location, write, known, promised, partitions).run()
     return frames
 
 
