@@ -5,7 +5,8 @@ timer of the machine. The flow schedules an item for that time, so the output is
 
 Ada's click of minute 25 comes last in the list: her phone had been in a tunnel. Her clicks of
 minutes 5 and 40 are more than half an hour apart, and only this click makes them one session. The
-flow processes it at its own time, as if it had come in time.
+flow processes it at its own time, as if it had come in time: the front says that clicks may come up to
+70 minutes late. `live` runs the same flow on the same list on Spark, and gives the same sessions.
 
     $ python examples/click_sessions.py
     bob   7 to 10     3 minutes  start, prices
@@ -13,11 +14,17 @@ flow processes it at its own time, as if it had come in time.
     ada  90 to 95     5 minutes  start, help
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import emberflow as ef
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 GAP_MINUTES = 30
+LATE_MINUTES_MAX = 70
 
 
 class Click(NamedTuple):
@@ -57,10 +64,22 @@ clicks = flow.front("clicks").key_by(lambda click: click.user)
 clicks.window(ef.Session(gap=GAP_MINUTES), emit="close").collect().map(visit).sink("visits")
 
 
+def front() -> ef.fronts.Iterable:
+    """The clicks as they come."""
+    return ef.fronts.Iterable(
+        [ef.At(click.minute, click) for click in CLICKS], disorder=LATE_MINUTES_MAX
+    )
+
+
+def live(spark: SparkSession) -> list[Visit]:
+    visits = ef.sinks.Memory()
+    query = flow.live(spark).read(clicks=front()).write(visits=visits).start()
+    query.awaitTermination()
+    return visits.payloads(0)
+
+
 def main() -> None:
-    for user, start, end, pages in ef.run(
-        flow, clicks=[ef.At(click.minute, click) for click in CLICKS]
-    )["visits"]:
+    for user, start, end, pages in ef.run(flow, clicks=front())["visits"]:
         print(f"{user}  {start:2} to {end:2}    {end - start:2} minutes  {', '.join(pages)}")
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from emberflow.runners.live.builder import LiveBuilder
+    from emberflow.values.times import Time
 
 
 class Flow(builder.Flow):
@@ -44,7 +45,7 @@ class Flow(builder.Flow):
         partitions: int | None = None,
         raw: bool = False,
         ordered: bool = True,
-        until: int | None = None,
+        until: Time | None = None,
         **fronts: Any,
     ) -> dict[str, DataFrame]:
         """Run the flow on DataFrames: one for each front in, one for each sink out, lazily.
@@ -75,7 +76,7 @@ class Flow(builder.Flow):
         spark: SparkSession,
         /,
         *,
-        until: int,
+        until: Time,
         checkpoint: str | os.PathLike[str],
         write: Mapping[str, Any] | None = None,
         positions: Mapping[str, Any] | None = None,

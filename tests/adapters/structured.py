@@ -16,6 +16,7 @@ from emberflow.fronts.inbox import part_name
 from emberflow.fronts.structured import InboxService
 from emberflow.sinks.structured import OutboxService
 
+_LONG = pa.int64()
 SCHEMA = StructType.fromJson(
     {
         "type": "struct",
@@ -46,29 +47,37 @@ def placed_sink(folder: Path, schema: Any = None, *, partitions: int = 1) -> sin
     return sinks.Structured(schema).placed(graph(partitions).sinks["counts"], str(folder))
 
 
-def arrow(rows: Sequence[tuple[int | None, str]]) -> bytes:
+def arrow(rows: Sequence[tuple[Any, str]], time: pa.DataType = _LONG) -> bytes:
     """Rows of `SCHEMA` as a task sends them, two to a record batch."""
-    schema = pa.schema([("at", pa.int64()), ("word", pa.string())])
+    schema = pa.schema([("at", time), ("word", pa.string())])
     file = pa.BufferOutputStream()
     with pa.ipc.new_stream(file, schema) as stream:
         for begin in range(0, len(rows), 2):
             at, words = zip(*rows[begin : begin + 2], strict=True)
-            stream.write_batch(pa.record_batch([pa.array(at, pa.int64()), pa.array(words)], schema))
+            stream.write_batch(pa.record_batch([pa.array(at, time), pa.array(words)], schema))
     return bytes(file.getvalue())
 
 
 class Sender:
     """Does what the tasks and the commit of a micro-batch do, each step by itself."""
 
-    def __init__(self, stream: str = "stream-1") -> None:
+    def __init__(
+        self,
+        stream: str = "stream-1",
+        *,
+        schema: StructType = SCHEMA,
+        time: pa.DataType = _LONG,
+    ) -> None:
         self.stream = stream
+        self.schema = schema
+        self.time = time
 
     def steps(
         self, batch: int, parts: Sequence[Sequence[tuple[int | None, str]]], chunk: int = 100
     ) -> list[Callable[[InboxService], Any]]:
         """Stage each part in chunks, then commit."""
         named = [
-            (part_name(self.stream, batch, number), arrow(rows))
+            (part_name(self.stream, batch, number), arrow(rows, self.time))
             for number, rows in enumerate(parts)
         ]
 
@@ -81,7 +90,7 @@ class Sender:
             arguments = {
                 "stream": self.stream,
                 "batch": batch,
-                "schema": SCHEMA.json(),
+                "schema": self.schema.json(),
                 "parts": [(name, len(data), xxh64(data).hexdigest()) for name, data in named],
                 "rows": sum(map(len, parts)),
             }

@@ -5,18 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    DataType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from emberflow import fronts
 from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts import Batch, Element, Malformed
 from emberflow.fronts import inbox as inbox_module
 from emberflow.fronts.structured import InboxService
+from emberflow.values.times import Unit, counted_duration
 from tests.adapters.structured import SCHEMA, Sender, placed_front
 
 ROWS = [[(3, "ash"), (1, "ember"), (4, "coal")], [], [(1, "soot"), (5, "smoke")]]
@@ -292,6 +302,30 @@ def test_times_of_a_column_are_the_order(tmp_path: Path) -> None:
     ]
     for number, element in enumerate(everything):
         assert read(front, element.position) == everything[number + 1 :]
+    service.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow"),
+    [(TimestampType(), pa.timestamp("us", "UTC")), (TimestampNTZType(), pa.timestamp("us"))],
+)
+@pytest.mark.parametrize(("unit", "expected"), [("s", -1), ("ms", -1), ("us", -1), ("us", -500)])
+def test_timestamps_are_counted_in_the_unit(
+    tmp_path: Path, kind: DataType, arrow: pa.DataType, unit: Unit, expected: int
+) -> None:
+    front = placed_front(tmp_path, "word", time="at", unit=unit, disorder="5 seconds")
+    assert front.event_time.disorder == counted_duration("5 seconds", unit)
+    service = front.service()
+    schema = StructType([StructField("at", kind), StructField("word", StringType())])
+    at = datetime(1970, 1, 1) + timedelta(microseconds=expected)
+    Sender(schema=schema, time=arrow).send(
+        service, 0, [(at, "before"), (datetime(1970, 1, 2), "after")]
+    )
+    day = counted_duration("1 day", unit)
+    assert [(one.payload, one.time) for one in read(front)] == [
+        ("before", expected),
+        ("after", day),
+    ]
     service.close()
 
 

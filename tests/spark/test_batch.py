@@ -312,6 +312,8 @@ def test_timestamps_are_times_in_milliseconds_and_payloads_in_utc(spark: SparkSe
     assert row.at.isoformat() == "2026-01-01T00:00:00.123456+00:00"
     ((time, n),) = given(spark, ef.rows(df, time="at", unit="us", payload="n"))
     assert (time, n) == (1_767_225_600_123_456, 7)
+    bare = spark.sql("select timestamp_ntz'1969-12-31 23:59:59.999999' as at, 7 as n")
+    assert given(spark, ef.rows(bare, time="at", payload="n")) == [(-1, 7)]
 
 
 def test_a_function_makes_payloads_of_rows_and_its_error_is_told(spark: SparkSession) -> None:

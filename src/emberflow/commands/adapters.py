@@ -18,6 +18,7 @@ from emberflow.fronts import Front
 from emberflow.graph.nodes import Graph, with_late_sink
 from emberflow.rows.plain import to_json
 from emberflow.runners.diversion import known_sinks
+from emberflow.values.times import TimeError, checked_duration, milliseconds
 
 FRONT_FORMS = "files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT or kafka://HOST:PORT/TOPIC"
 SINK_FORMS = (
@@ -142,7 +143,7 @@ def _folder(given: _Given) -> str:
 
 
 def _files_front(given: _Given, format: str) -> Front:
-    place, options = given.options("time", "pattern", "until_end", *_RULE)
+    place, options = given.options("time", "pattern", "until_end", "unit", *_RULE)
     return fronts.Files(
         _folder(given._replace(place=place)),
         format=format,
@@ -159,16 +160,21 @@ _RULE = ("disorder", "ahead", "on_late")
 
 def _rule(given: _Given, options: Mapping[str, str]) -> dict[str, Any]:
     rule: dict[str, Any] = {key: options[key] for key in _RULE if key in options}
+    if given.kind != "kafka" and "unit" in options:
+        rule["unit"] = options["unit"]
     for key in ("disorder", "ahead"):
-        if key in rule:
-            if not rule[key].isdecimal():
-                raise given.wrong(f"{key} is a number in the unit of times, got {rule[key]!r}.")
+        if key in rule and rule[key].isdecimal():
             rule[key] = int(rule[key])
+        elif key in rule:
+            try:
+                checked_duration(rule[key])
+            except TimeError as error:
+                raise given.wrong(f"{key}: {error}") from None
     return rule
 
 
 def _socket_front(given: _Given) -> Front:
-    place, options = given.options("time", "format", "probe", *_RULE)
+    place, options = given.options("time", "format", "probe", "unit", *_RULE)
     host, _, port = place.rpartition(":")
     if not host or not port.isdecimal():
         raise given.wrong(
@@ -223,7 +229,7 @@ def _kafka_front(given: _Given) -> Front:
             idle = options["idle_ms"]
             more["idle_ms"] = None if idle == "none" else float(idle)
         except ValueError:
-            raise given.wrong(f"idle_ms is milliseconds or none, got {idle!r}.") from None
+            more["idle_ms"] = milliseconds(idle, f"front {given.name!r}: idle_ms")
     return fronts.Kafka(
         servers,
         topic,

@@ -29,6 +29,7 @@ from emberflow.commands.adapters import given_fronts, given_sinks
 from emberflow.commands.logs import logged_elements
 from emberflow.dsl.loading import load_flow
 from emberflow.errors import LATE_SINK, InputError
+from emberflow.fronts.protocol import front_contract
 from emberflow.graph.nodes import Graph, Sink, with_late_sink
 from emberflow.guarantees import LoggedElements, Verdict
 from emberflow.rows.plain import to_json
@@ -127,8 +128,8 @@ def _of_files(graph: Graph, name: str, files: front_kinds.Files) -> LoggedElemen
     files.until_end = True
     index = graph.fronts[name].index
     if not files.arrival:
+        rule = front_contract(files, f"front {name!r}").counted(graph.unit).event_time
         records = ((*element, None) for element in files.read(0, None) if element is not None)
-        rule = files.event_time
         for at, _, payload in stamped_records(graph.fronts[name], rule, 0, index, records):
             yield at, name, payload
         return

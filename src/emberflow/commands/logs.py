@@ -58,7 +58,9 @@ def _entered(
     records: Iterator[_Record],
     source: Front | None,
 ) -> LoggedElements:
-    contract = None if source is None else front_contract(source, f"front {front!r}")
+    contract = None
+    if source is not None:
+        contract = front_contract(source, f"front {front!r}").counted(graph.unit)
     first = next(records, None)
     if first is None:
         return

@@ -21,6 +21,7 @@ from emberflow.graph.assembly import LoopDraft, assembled
 from emberflow.graph.drawing import text
 from emberflow.graph.nodes import Front, Graph, Input, Key, Node, Reduction, Sink, two_of_one_name
 from emberflow.values.functions import Where, caller
+from emberflow.values.times import DEFAULT_UNIT, Unit, is_unit
 
 V = TypeVar("V")
 
@@ -38,12 +39,27 @@ class Flow:
     >>> flow.front("words").map(str.upper).sink("loud")
     >>> ef.run(flow, words=["a", "b"])
     {'loud': ['A', 'B']}
+
+    Times are ints. Datetimes and durations are counted in ``unit``: ``"s"``, ``"ms"`` (the default) or
+    ``"us"``. Fronts count in the same unit.
+
+    >>> from datetime import datetime
+    >>> flow = ef.Flow("per minute")
+    >>> clicks = flow.front("clicks").key_by(lambda user: user)
+    >>> clicks.window(ef.Tumbling("1 minute"), emit="close").count().sink("counts")
+    >>> noon, later = datetime(2026, 5, 1, 12, 0, 0), datetime(2026, 5, 1, 12, 0, 59)
+    >>> ef.run(flow, clicks=[ef.At(noon, "ada"), ef.At(later, "ada")])["counts"]
+    [WindowResult(key='ada', window=Window(start=1777636800000, end=1777636860000), value=2)]
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, unit: Unit | None = None) -> None:
         if not isinstance(name, str) or not name:
             raise FlowError(f"a flow's name is a non-empty string, got {name!r} at {caller()}.")
+        if unit is not None and not is_unit(unit):
+            raise FlowError(f"Flow(unit=) takes 's', 'ms' or 'us', got {unit!r} at {caller()}.")
         self.name = name
+        #: What datetimes and durations are counted in; None until one of the steps needs a unit.
+        self.unit = unit
         self._drafts: list[Node] = []
         self._feedback: dict[int, Input] = {}
         self._reductions: list[Reduction] = []
@@ -112,7 +128,9 @@ class Flow:
         if self._graph is None:
             for transaction in self._transactions:
                 transaction._check_closed()
-            self._graph = assembled(self.name, self._drafts, self._feedback, self._reductions)
+            self._graph = assembled(
+                self.name, self._drafts, self._feedback, self._reductions, self.unit
+            )
         return self._graph
 
     def explain(self) -> str:
@@ -139,6 +157,12 @@ class Flow:
         return text(self.graph())
 
     # The interface for operators.
+
+    def _counted_in(self) -> Unit:
+        """The unit that a duration of a step is counted in. From now on the flow has one."""
+        if self.unit is None:
+            self.unit = DEFAULT_UNIT
+        return self.unit
 
     def _stream(self, node: int, port: int = 0, key: Key | None = None) -> Stream[Any]:
         return Stream(self, node, port, key)

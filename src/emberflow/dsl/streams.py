@@ -16,6 +16,7 @@ from emberflow.errors import FlowError
 from emberflow.graph.nodes import Broadcast, Group, Input, Key, Map, MapMode, Merge, Sink
 from emberflow.values.functions import UserFunction, caller, itself
 from emberflow.values.item import At, Timed
+from emberflow.values.times import Duration
 
 if TYPE_CHECKING:
     from emberflow.dsl.flow import Flow
@@ -495,7 +496,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         self,
         other: KeyedStream[K, U],
         *,
-        within: int | tuple[int, int] | None = None,
+        within: Duration | tuple[Duration, Duration] | None = None,
         name: str | None = None,
     ) -> Stream[tuple[T, U]]: ...
     @overload
@@ -504,7 +505,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         other: KeyedStream[K, U],
         combine: Callable[[T, U], V],
         *,
-        within: int | tuple[int, int] | None = None,
+        within: Duration | tuple[Duration, Duration] | None = None,
         name: str | None = None,
     ) -> Stream[V]: ...
     def join(
@@ -512,7 +513,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         other: KeyedStream[K, Any],
         combine: Callable[[T, Any], Any] | None = None,
         *,
-        within: int | tuple[int, int] | None = None,
+        within: Duration | tuple[Duration, Duration] | None = None,
         name: str | None = None,
     ) -> Stream[Any]:
         """Pairs of payloads with the same key, ``combine(this, other)``, by default as a tuple.
@@ -528,7 +529,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         {'values': [('x', 20), ('x', 30)]}
 
         ``within=(low, high)``: every pair with ``low <= other.time - this.time <= high``, once;
-        ``within=d`` is short for ``(-d, d)``.
+        ``within=d`` is short for ``(-d, d)``. Ends are numbers or durations: ``("0 s", "5 minutes")``.
 
         >>> flow = ef.Flow("interval join")
         >>> shown = flow.front("shown").key_by(lambda ad: ad)

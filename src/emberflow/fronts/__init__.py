@@ -42,10 +42,12 @@ from emberflow.fronts.kafka import Kafka
 from emberflow.fronts.protocol import Batch, Element, Front, FrontGrewError, Idle, Malformed
 from emberflow.fronts.socket import Socket
 from emberflow.fronts.structured import Structured
+from emberflow.values.event_time import EventTime
 
 __all__ = [
     "Batch",
     "Element",
+    "EventTime",
     "Files",
     "Front",
     "FrontGrewError",

@@ -34,6 +34,7 @@ from emberflow.errors import InputError
 from emberflow.fronts.lines import LINE_BYTES_MAX, LineFormat, TimeOf
 from emberflow.fronts.protocol import Element
 from emberflow.values.event_time import OnLate, event_time
+from emberflow.values.times import DEFAULT_UNIT, Duration, Time, Unit, milliseconds
 
 _CHUNK_BYTES = 256 * 1024
 #: Files that were left and are still watched for growth.
@@ -47,7 +48,7 @@ class Files:
     with a dot. Names sort by their code points. ``time`` is a field of the payload or a function of
     it; without it elements get the time of their arrival. ``disorder`` is how far times may go back,
     and ``on_late`` what happens to a line that is later: `docs/event-time.md` explains both,
-    ``watermark`` and ``ahead``. Blank lines are not
+    ``watermark`` and ``ahead``. Datetimes and durations are counted in ``unit``. Blank lines are not
     JSON, and the front skips them; lines of text may be blank.
 
     The front waits for more and looks every ``poll_ms``. With ``until_end=True`` it ends at the end of
@@ -70,21 +71,29 @@ class Files:
         format: str = "jsonl",
         pattern: str = "*",
         time: TimeOf | None = None,
-        poll_ms: float = 20,
+        poll_ms: float | Duration = 20,
         until_end: bool = False,
-        disorder: int = 0,
-        watermark: Callable[[Any], int | None] | None = None,
-        ahead: int | None = None,
+        disorder: Duration = 0,
+        watermark: Callable[[Any], Time | None] | None = None,
+        ahead: Duration | None = None,
         on_late: OnLate = "divert",
+        unit: Unit = DEFAULT_UNIT,
     ) -> None:
+        poll_ms = milliseconds(poll_ms, "fronts.Files(poll_ms=)")
         if not poll_ms > 0:
             raise InputError(f"fronts.Files(poll_ms=) takes milliseconds, got {poll_ms!r}.")
         self.folder = Path(folder).absolute()
-        self.lines = LineFormat("Files", format, time)
+        self.lines = LineFormat("Files", format, time, unit)
         self.arrival = time is None
         self.event_time = event_time(
-            "fronts.Files", disorder=disorder, watermark=watermark, ahead=ahead, on_late=on_late
+            "fronts.Files",
+            disorder=disorder,
+            watermark=watermark,
+            ahead=ahead,
+            on_late=on_late,
+            unit=unit,
         )
+        self.unit = unit
         self.pattern = pattern
         self.poll_seconds = poll_ms / 1_000
         self.until_end = until_end

@@ -13,6 +13,7 @@ from emberflow.errors import InputError
 from emberflow.fronts.protocol import Batch, Element
 from emberflow.values.event_time import OnLate, event_time
 from emberflow.values.item import At, is_time
+from emberflow.values.times import DEFAULT_UNIT, Duration, Time, Unit, number_of
 
 #: How long the front sleeps at once, so that it can be stopped.
 _NAP_SECONDS = 0.05
@@ -30,7 +31,7 @@ class Iterable:
 
     As with `emberflow.run`, a list is sorted by time. If ``disorder``, ``watermark`` or ``ahead`` is
     given, or if the elements come from a function, they stay as they are, and `docs/event-time.md` tells
-    what is late.
+    what is late. Datetimes and durations are counted in ``unit``.
 
     >>> front = Iterable(["a", At(5, "b")])
     >>> list(front.read(0, None))
@@ -48,10 +49,11 @@ class Iterable:
         rate: float | None = None,
         arrival: bool = False,
         partitions: int = 1,
-        disorder: int | None = None,
-        watermark: Callable[[Any], int | None] | None = None,
-        ahead: int | None = None,
+        disorder: Duration | None = None,
+        watermark: Callable[[Any], Time | None] | None = None,
+        ahead: Duration | None = None,
         on_late: OnLate = "divert",
+        unit: Unit = DEFAULT_UNIT,
     ) -> None:
         if not callable(elements) and not isinstance(elements, AnyIterable):
             raise InputError(f"fronts.Iterable takes an iterable or a function, got {elements!r}.")
@@ -63,11 +65,15 @@ class Iterable:
         self._elements = elements if callable(elements) else list(elements)
         self.event_time = event_time(
             "fronts.Iterable",
-            disorder=disorder or 0,
+            disorder=0 if disorder is None else disorder,
             watermark=watermark,
             ahead=ahead,
             on_late=on_late,
+            unit=unit,
         )
+        self.unit = unit
+        if not callable(self._elements):
+            self._elements = _with_numbers(self._elements, unit)
         stays = arrival or disorder is not None or self.event_time.waits
         given = self._elements
         if not callable(given) and not stays and At in set(map(type, given)):
@@ -89,6 +95,8 @@ class Iterable:
             at, payload = (
                 (element.time, element.payload) if isinstance(element, At) else (number, element)
             )
+            if at.__class__ is not int:
+                at = number_of(at, self.unit)
             yield Element(number, payload, None if self.arrival else at)
 
     def read_batches(self, partition: int, position: Any) -> Iterator[Element | Batch | None]:
@@ -101,7 +109,7 @@ class Iterable:
         for first in range(begin, end, _BATCH * step):
             payloads = self._elements[first : first + _BATCH * step : step]
             positions = range(first, first + len(payloads) * step, step)
-            times: Sequence[int] = positions
+            times: Sequence[Any] = positions
             if At in set(map(type, payloads)):
                 given = [
                     (element.time, element.payload)
@@ -124,6 +132,18 @@ class Iterable:
         while (remaining := until - time.monotonic()) > 0:
             time.sleep(min(remaining, _NAP_SECONDS))
             yield None
+
+
+def _with_numbers(elements: list[Any], unit: Unit) -> list[Any]:
+    """Elements with numbers for datetimes. What is no time stays: whoever reads tells of it."""
+    if At not in set(map(type, elements)):
+        return elements
+    return [
+        At(number_of(one.time, unit), one.payload)
+        if isinstance(one, At) and one.time.__class__ is not int
+        else one
+        for one in elements
+    ]
 
 
 def _are_increasing(elements: Sequence[Any]) -> bool:

@@ -36,15 +36,23 @@ from emberflow.kafka.client import Cluster, library
 from emberflow.kafka.codecs import CodecLike, codec_of
 from emberflow.values.event_time import OnLate, event_time
 from emberflow.values.functions import described
-from emberflow.values.item import is_time
+from emberflow.values.times import (
+    DEFAULT_UNIT,
+    Duration,
+    Time,
+    TimeError,
+    Unit,
+    counted_time,
+    milliseconds,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: ``"timestamp"``, ``"log"``, ``"arrival"``, a field of the payload, or a function of it.
-TimeOf: TypeAlias = str | Callable[[Any], int]
+TimeOf: TypeAlias = str | Callable[[Any], Time]
 
-_UNITS = {"ms": 1, "us": 1_000}
+_UNITS: dict[str, int] = {"ms": 1, "us": 1_000}
 #: Values of ``time`` for which the time of a record is its timestamp.
 _STAMPED = ("timestamp", "log")
 _POLL_SECONDS = 0.1
@@ -76,11 +84,11 @@ class Kafka:
     ``time`` is ``"timestamp"`` (that of the record), ``"log"`` (the same, raised to that of the record
     before it where it goes back), ``"arrival"``, a field of the payload or a function of it. ``disorder``
     is how far times may go back within a partition, and ``on_late`` what happens to a record that is
-    later: `docs/event-time.md` explains both, ``watermark`` and ``ahead``. ``unit="us"`` counts timestamps
-    in microseconds. ``idle_ms`` is how long records may
-    take from their timestamp until they can be read. With None the front never promises, and the query
-    notes nothing. It is None by default for fields and functions. If it is given for them, their times
-    must be milliseconds of the clock.
+    later: `docs/event-time.md` explains both, ``watermark`` and ``ahead``. ``unit="us"`` counts timestamps,
+    datetimes and durations in microseconds. ``idle_ms`` is how long records may take from their timestamp
+    until they can be read. With None the front never promises, and the query notes nothing. It is None by
+    default for fields and functions. If it is given for them, their times must be those of the clock, in
+    ``unit``.
 
     The front reads the topic from its beginning, or from the offsets in ``begin`` (``{partition:
     offset}``). With ``until_end=True`` it ends where the topic ends when reading begins.
@@ -97,14 +105,14 @@ class Kafka:
         value: CodecLike = "json",
         key: CodecLike | None = None,
         time: TimeOf = "timestamp",
-        unit: str = "ms",
-        idle_ms: float | None = _DEFAULT,  # type: ignore[assignment]
+        unit: Unit = DEFAULT_UNIT,
+        idle_ms: float | Duration | None = _DEFAULT,  # type: ignore[assignment]
         begin: Mapping[int, int] | None = None,
         until_end: bool = False,
         config: Mapping[str, Any] | None = None,
-        disorder: int = 0,
-        watermark: Callable[[Any], int | None] | None = None,
-        ahead: int | None = None,
+        disorder: Duration = 0,
+        watermark: Callable[[Any], Time | None] | None = None,
+        ahead: Duration | None = None,
         on_late: OnLate = "divert",
     ) -> None:
         if not topic:
@@ -118,6 +126,8 @@ class Kafka:
             raise InputError(f"fronts.Kafka(unit=) takes 'ms' or 'us', got {unit!r}.")
         if idle_ms is _DEFAULT:
             idle_ms = _IDLE_MS if time in _STAMPED else None
+        if idle_ms is not None:
+            idle_ms = milliseconds(idle_ms, "fronts.Kafka(idle_ms=)")
         if idle_ms is not None and not idle_ms >= 0:
             raise InputError(f"fronts.Kafka(idle_ms=) takes milliseconds or None, got {idle_ms!r}.")
         self.cluster = Cluster(servers, config, "fronts.Kafka")
@@ -132,8 +142,14 @@ class Kafka:
                 "the log. Say time='timestamp'."
             )
         self.event_time = event_time(
-            "fronts.Kafka", disorder=disorder, watermark=watermark, ahead=ahead, on_late=on_late
+            "fronts.Kafka",
+            disorder=disorder,
+            watermark=watermark,
+            ahead=ahead,
+            on_late=on_late,
+            unit=unit,
         )
+        self.unit = unit
         if time == "log":
             self.event_time = self.event_time._replace(on_late="admit")
         self.scale = _UNITS[unit]
@@ -194,12 +210,12 @@ class Kafka:
             raise ValueError(
                 f"has no time ({self.time_described()}: {type(error).__qualname__}: {error})"
             ) from None
-        if not is_time(at):
+        try:
+            return counted_time(at, self.unit)
+        except TimeError as error:
             raise ValueError(
-                f"has the time {shortened(at)} ({self.time_described()}); a time is an int of 64 bits"
-            )
-        time: int = at
-        return time
+                f"has the time {shortened(at)} ({self.time_described()}). {error}"
+            ) from None
 
     def malformed(
         self, partition: int, offset: int, value: bytes | None, error: ValueError

@@ -4,8 +4,9 @@ Guarantees:
 
 1. *A line is whole or it is not read.* A line ends in a newline. Without one, the rest of the line may
    still come.
-2. *Strict.* Bytes that are not UTF-8, malformed JSON, and a time that is missing or no int are errors that name the place and show what was found. A guess would give another output
-   on another day.
+2. *Strict.* Bytes that are not UTF-8, malformed JSON, and a time that is missing or is neither an int nor
+   a datetime are errors that name the place and show what was found. A guess would give another output on
+   another day.
 
 Such a line is `Malformed`. It has its place among the others, because its place in the source is
 known. The query decides whether that ends it.
@@ -20,10 +21,10 @@ from typing import Any, TypeAlias
 from emberflow.errors import InputError, shortened
 from emberflow.fronts.protocol import Malformed
 from emberflow.values.functions import described
-from emberflow.values.item import is_time
+from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, Unit, counted_time
 
 #: A field of the payload, or a function of it.
-TimeOf: TypeAlias = str | Callable[[Any], int]
+TimeOf: TypeAlias = str | Callable[[Any], Time]
 
 FORMATS = ("jsonl", "text")
 
@@ -41,7 +42,9 @@ class LineFormat:
     5
     """
 
-    def __init__(self, front: str, format: str, time: TimeOf | None) -> None:
+    def __init__(
+        self, front: str, format: str, time: TimeOf | None, unit: Unit = DEFAULT_UNIT
+    ) -> None:
         if format not in FORMATS:
             raise InputError(
                 f"fronts.{front}(format=) takes {' or '.join(map(repr, FORMATS))}, got {format!r}."
@@ -58,6 +61,7 @@ class LineFormat:
             )
         self._json = format == "jsonl"
         self._time = time
+        self._unit: Unit = unit
 
     def is_element(self, line: bytes) -> bool:
         """Whether a line is an element. A blank line is text, but not JSON."""
@@ -86,13 +90,13 @@ class LineFormat:
         if self._time is None:
             return None
         at = self._computed(payload, where)
-        if not is_time(at):
+        try:
+            return counted_time(at, self._unit)
+        except TimeError as error:
             raise InputError(
-                f"{where()}: {self._time_described()} is {shortened(at)}. "
-                f"A time is an int of 64 bits. The payload: {shortened(payload)}"
-            )
-        time: int = at
-        return time
+                f"{where()}: {self._time_described()} is {shortened(at)}. {error} "
+                f"The payload: {shortened(payload)}"
+            ) from None
 
     def malformed(self, line: bytes, error: InputError) -> Malformed:
         """The payload of a line that `payload` or `time` refused.

@@ -13,7 +13,8 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from emberflow.errors import EmberflowError, InputError
@@ -28,26 +29,36 @@ from emberflow.values.members import (
     method,
     nothing,
 )
+from emberflow.values.times import (
+    DEFAULT_UNIT,
+    Duration,
+    Time,
+    Unit,
+    counted_duration,
+    is_unit,
+    number_of,
+)
 
 RULE = Kind("an EventTime", lambda given: isinstance(given, EventTime))
+UNIT = Kind("'s', 'ms' or 'us'", is_unit)
 
 
 class Element(NamedTuple):
-    """A payload, the position it was read at, and its time.
+    """A payload, the position it was read at, and its time, a number or a datetime.
 
     An element whose ``time`` is None gets the time of its arrival, in milliseconds.
     """
 
     position: Any
     payload: Any
-    time: int | None = None
+    time: Time | None = None
 
 
 class Batch(NamedTuple):
     """Elements as columns: a tenth of the cost of as many `Element`.
 
-    ``times`` is None when all elements get the time of their arrival. The query reads and slices the
-    columns and never changes them, so a `range` may be a column.
+    ``times`` are numbers or datetimes, or None when all elements get the time of their arrival. The query
+    reads and slices the columns and never changes them, so a `range` may be a column.
 
     >>> Batch(range(3), ["a", "b", "c"], range(3)).part(1, 3)
     Batch(positions=range(1, 3), payloads=['b', 'c'], times=range(1, 3))
@@ -55,7 +66,7 @@ class Batch(NamedTuple):
 
     positions: Sequence[Any]
     payloads: Sequence[Any]
-    times: Sequence[int] | None = None
+    times: Sequence[Any] | None = None
 
     def part(self, begin: int, end: int) -> Batch:
         times = None if self.times is None else self.times[begin:end]
@@ -73,8 +84,8 @@ class Idle(NamedTuple):
     reservation, those of the next second or so, are not written again.
     """
 
-    until: int
-    ahead: int = 1_000
+    until: Time
+    ahead: Duration = 1_000
 
 
 class FrontGrewError(EmberflowError):
@@ -115,8 +126,8 @@ class Front(Protocol):
         good, and raises when reading cannot go on, which ends the query.
 
         A position can be pickled, and two elements of a partition never have equal ones. Times, where
-        they are given, are ints of 64 bits. They may be equal, and may go back by as much as
-        `FrontContract.event_time` says.
+        they are given, are ints of 64 bits or datetimes. They may be equal, and may go back by as much
+        as `FrontContract.event_time` says.
         """
 
 
@@ -144,6 +155,10 @@ class FrontContract:
 
     #: How far elements with times of their own may be out of order, and what happens to late ones.
     event_time: Annotated[EventTime, RULE] = IN_ORDER
+
+    #: What a front counts in that makes numbers of all datetimes itself. It must be the flow's unit. None:
+    #: the query makes numbers of the datetimes that the front gives, and looks at each element for it.
+    unit: Annotated[Unit | None, UNIT] = None
 
     #: Whether times always increase within a partition. Then the front promises t + 1 after an element of
     #: time t, and a window that ends there closes at once. Otherwise another element of time t may come.
@@ -179,6 +194,32 @@ class FrontContract:
     #: (`emberflow.runners.live.serving.bridge`).
     service: Annotated[Callable[[], Any] | None, method()] = None
 
+    def counted(self, unit: Unit | None) -> FrontContract:
+        """The contract within a flow of this unit: times that are read and the rule have only numbers.
+
+        Raises `InputError` if the front counts in another unit. None is the unit of a flow that has none.
+        """
+        if unit is not None and self.own_unit not in (None, unit):
+            if self.arrival is True:
+                raise InputError(
+                    f"{self.where}: its elements get the time of their arrival, in ms, and the flow counts "
+                    f"in {unit}. Give the elements times of their own, or leave out unit= of the flow."
+                )
+            raise InputError(
+                f"{self.where} counts in {self.unit}, and the flow in {unit}. Both have a parameter unit=: "
+                f"say the same for both."
+            )
+        own = self.unit or unit or DEFAULT_UNIT
+        counted = replace(self, event_time=self.event_time.counted(own, f"{self.where}: EventTime"))
+        if self.unit is not None:
+            return counted
+        batches = self.read_batches
+        return replace(
+            counted,
+            read=_counting(self.read, own),
+            read_batches=None if batches is None else _counting(batches, own),
+        )
+
     def check_partitions(self) -> None:
         """Raise `InputError` if the number of partitions is none. The front may ask its source."""
         count = self.front.partitions
@@ -188,6 +229,11 @@ class FrontContract:
     def reading(self) -> Callable[[int, Any], Iterator[Any]]:
         """`read_batches` where the front has it, else `read`."""
         return self.read if self.read_batches is None else self.read_batches
+
+    @property
+    def own_unit(self) -> Unit | None:
+        """What its times are counted in, if that is known."""
+        return DEFAULT_UNIT if self.arrival is True else self.unit
 
     @property
     def chooses(self) -> bool:
@@ -234,3 +280,31 @@ def front_contract(front: Any, where: str = "a front") -> FrontContract:
             f"its elements itself has both: without trim it would keep them for ever."
         )
     return contract
+
+
+def _counting(
+    read: Callable[[int, Any], Iterator[Any]], unit: Unit
+) -> Callable[[int, Any], Iterator[Any]]:
+    """The method of a front that reads, with numbers for datetimes.
+
+    What is neither stays as it is: whoever reads tells of it, with its position.
+    """
+
+    @wraps(read)
+    def counted(partition: int, position: Any) -> Iterator[Any]:
+        for given in read(partition, position):
+            kind = given.__class__
+            if kind is Element and given.time.__class__ not in _PLAIN:
+                yield given._replace(time=number_of(given.time, unit))
+            elif kind is Batch and given.times is not None and set(map(type, given.times)) - _PLAIN:
+                yield given._replace(times=[number_of(at, unit) for at in given.times])
+            elif kind is Idle:
+                yield Idle(number_of(given.until, unit), counted_duration(given.ahead, unit))
+            else:
+                yield given
+
+    return counted
+
+
+#: What needs no counting.
+_PLAIN = {int, type(None)}

@@ -22,6 +22,7 @@ from emberflow.errors import InputError
 from emberflow.fronts.lines import LINE_BYTES_MAX, LineFormat, TimeOf
 from emberflow.fronts.protocol import Element
 from emberflow.values.event_time import OnLate, event_time
+from emberflow.values.times import DEFAULT_UNIT, Duration, Time, Unit, milliseconds
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -47,25 +48,34 @@ class Socket:
         *,
         format: str = "text",
         time: TimeOf | None = None,
-        poll_ms: float = 50,
-        connect_ms_max: float = 3_000,
+        poll_ms: float | Duration = 50,
+        connect_ms_max: float | Duration = 3_000,
         probe: bool = True,
-        disorder: int = 0,
-        watermark: Callable[[Any], int | None] | None = None,
-        ahead: int | None = None,
+        disorder: Duration = 0,
+        watermark: Callable[[Any], Time | None] | None = None,
+        ahead: Duration | None = None,
         on_late: OnLate = "divert",
+        unit: Unit = DEFAULT_UNIT,
     ) -> None:
         if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
             raise InputError(f"fronts.Socket takes a port from 1 to 65535, got {port!r}.")
+        poll_ms = milliseconds(poll_ms, "fronts.Socket(poll_ms=)")
+        connect_ms_max = milliseconds(connect_ms_max, "fronts.Socket(connect_ms_max=)")
         if not poll_ms > 0 or not connect_ms_max > 0:
             raise InputError("fronts.Socket takes poll_ms and connect_ms_max above 0.")
         self._host = host
         self._port = port
-        self._lines = LineFormat("Socket", format, time)
+        self._lines = LineFormat("Socket", format, time, unit)
         self.arrival = time is None
         self.event_time = event_time(
-            "fronts.Socket", disorder=disorder, watermark=watermark, ahead=ahead, on_late=on_late
+            "fronts.Socket",
+            disorder=disorder,
+            watermark=watermark,
+            ahead=ahead,
+            on_late=on_late,
+            unit=unit,
         )
+        self.unit = unit
         self._poll_seconds = poll_ms / 1_000
         self._connect_seconds_max = connect_ms_max / 1_000
         self._probe = probe

@@ -17,7 +17,7 @@ import time as clock
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from emberflow.errors import InputError, shortened
 from emberflow.fronts.inbox import (
@@ -32,6 +32,15 @@ from emberflow.fronts.inbox import (
 from emberflow.fronts.protocol import Batch, Element, Malformed
 from emberflow.rows.schema_json import struct_of_json
 from emberflow.values.event_time import OnLate, event_time
+from emberflow.values.times import (
+    DEFAULT_UNIT,
+    MICROSECONDS,
+    Duration,
+    Time,
+    Unit,
+    is_unit,
+    milliseconds,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +53,6 @@ if TYPE_CHECKING:
 _ROWS = 1 << 32
 #: Rows in a `Batch`, where all rows of a micro-batch are sorted first.
 _AT_ONCE = 1_000
-_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 class Structured:
@@ -52,10 +60,10 @@ class Structured:
 
     ``payload`` is as in `emberflow.rows`: a dataclass or named tuple whose fields are columns, the
     name of a column, or a function of the `Row`; by default the row itself. ``time`` is the column of
-    times, integers or timestamps (then counted in ``unit``); without it rows get the time of their
-    arrival. ``disorder`` is how far times may go back, and ``on_late`` what happens to a row that is
-    later: `docs/event-time.md` explains both, ``watermark`` and ``ahead``. ``pending_mb`` is how much may be acknowledged and not yet part of a cut. Above it, writers
-    wait.
+    times, integers or timestamps; without it rows get the time of their arrival. ``disorder`` is how far
+    times may go back, and ``on_late`` what happens to a row that is later: `docs/event-time.md` explains
+    both, ``watermark`` and ``ahead``. Timestamps and durations are counted in ``unit``. ``pending_mb`` is
+    how much may be acknowledged and not yet part of a cut. Above it, writers wait.
     """
 
     partitions = 1
@@ -65,23 +73,25 @@ class Structured:
         payload: type | str | Callable[[Any], Any] | None = None,
         *,
         time: str | None = None,
-        unit: Literal["s", "ms", "us"] = "ms",
-        poll_ms: float = 10,
+        unit: Unit = DEFAULT_UNIT,
+        poll_ms: float | Duration = 10,
         pending_mb: float = 256,
-        disorder: int = 0,
-        watermark: Callable[[Any], int | None] | None = None,
-        ahead: int | None = None,
+        disorder: Duration = 0,
+        watermark: Callable[[Any], Time | None] | None = None,
+        ahead: Duration | None = None,
         on_late: OnLate = "divert",
     ) -> None:
-        if unit not in _UNITS:
+        if not is_unit(unit):
             raise InputError(
-                f"fronts.Structured(unit=) takes one of {', '.join(_UNITS)}, got {unit!r}."
+                f"fronts.Structured(unit=) takes one of {', '.join(MICROSECONDS)}, got {unit!r}."
             )
+        poll_ms = milliseconds(poll_ms, "fronts.Structured(poll_ms=)")
         if not poll_ms > 0 or not pending_mb > 0:
             raise InputError("fronts.Structured takes poll_ms and pending_mb above 0.")
         self._payload = payload
         self._time = time
-        self._divisor = _UNITS[unit]
+        self.unit = unit
+        self._divisor = MICROSECONDS[unit]
         self.arrival = time is None
         self.event_time = event_time(
             "fronts.Structured",
@@ -89,6 +99,7 @@ class Structured:
             watermark=watermark,
             ahead=ahead,
             on_late=on_late,
+            unit=unit,
         )
         self._poll_seconds = poll_ms / 1_000
         self._pending_bytes = int(pending_mb * (1 << 20))
@@ -126,7 +137,7 @@ class Structured:
 
     def reader(self, schema: StructType) -> Reader:
         """The reader that makes payloads from rows of this schema. Raises `InputError` if it cannot."""
-        from pyspark.sql.types import IntegralType, TimestampType
+        from pyspark.sql.types import IntegralType, TimestampNTZType, TimestampType
 
         from emberflow.rows.inputs import reader_of
 
@@ -144,7 +155,7 @@ class Structured:
                     f"stream has {', '.join(map(repr, names))}. Rename or add the column."
                 )
             kind = schema[self._time].dataType
-            if not isinstance(kind, IntegralType | TimestampType):
+            if not isinstance(kind, IntegralType | TimestampType | TimestampNTZType):
                 raise InputError(
                     f"front {self._node.name!r}: the time column {self._time!r} is of type "
                     f"{kind.simpleString()}. A time is an integer or a timestamp; cast it."

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from emberflow.errors import FlowError
 from emberflow.graph.nodes import Broadcast, Front, Graph, Input, Node, Reduction
 from emberflow.graph.transactions import with_transactions
+from emberflow.values.times import Unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ def assembled(
     drafts: Sequence[Node],
     feedback: Mapping[int, Input],
     reductions: Sequence[Reduction],
+    unit: Unit | None = None,
 ) -> Graph:
     """The graph of a flow. Raises `FlowError` where the drafts do not make one."""
     for draft in drafts:
@@ -44,7 +46,7 @@ def assembled(
         return replace(source, node=number[source.node])
 
     nodes = [
-        replace(draft, id=number[draft.id], inputs=tuple(map(renumbered, draft.inputs)))
+        replace(draft, id=number[draft.id], inputs=tuple(map(renumbered, draft.inputs)), unit=unit)
         for draft in steps
     ]
     nodes, again = with_transactions(flow, nodes)

@@ -22,7 +22,8 @@ from emberflow.errors import (
 from emberflow.graph.nodes import Group, Key, Map, Node
 from emberflow.values.functions import UserFunction, blamed, itself
 from emberflow.values.hashing import UnstableKey, key_hash
-from emberflow.values.item import TIME_MAX, At, is_time
+from emberflow.values.item import TIME_MAX, At
+from emberflow.values.times import DEFAULT_UNIT, TimeError, counted_time
 
 #: ``(payload, global time) -> payloads``, some of which may be `At`.
 Images: TypeAlias = Callable[[Any, tuple[int, int]], "list[Any] | tuple[Any, ...]"]
@@ -102,13 +103,14 @@ def scheduled_time(node: Map, at: At[Any], global_time: tuple[int, int]) -> int:
             global_time=global_time,
             payload=at.payload,
         )
-    if is_time(at.time) and at.time > global_time[0]:
-        return at.time
-    expected = (
-        f"later than the item it comes from, which has time {global_time[0]}"
-        if is_time(at.time)
-        else f"an int of at most {TIME_MAX}"
-    )
+    try:
+        time = counted_time(at.time, node.unit or DEFAULT_UNIT)
+    except TimeError:
+        expected = f"a datetime, or an int of at most {TIME_MAX}"
+    else:
+        if time > global_time[0]:
+            return time
+        expected = f"later than the item it comes from, which has time {global_time[0]}"
     raise OutputError(
         f"{shortened(at)} cannot be scheduled: its time must be {expected}. "
         f"Return the payload itself to send it on now.",

@@ -26,6 +26,7 @@ from emberflow.errors import LATE_SINK, FlowError, InputError
 from emberflow.values.functions import UserFunction, Where, itself, name_of
 from emberflow.values.hashing import stable_id
 from emberflow.values.item import scheduling_front
+from emberflow.values.times import Unit
 
 #: What a map's function returns: one payload, any number of payloads, or whether to keep its
 #: argument.
@@ -75,6 +76,8 @@ class Node:
     name: str
     inputs: tuple[Input, ...]
     where: Where
+    #: What the flow counts datetimes and durations in; None if it does not say, and needs none so far.
+    unit: Unit | None = None
 
     @property
     def distinguishing(self) -> tuple[str | int, ...]:
@@ -256,6 +259,11 @@ class Graph:
         }
 
     @cached_property
+    def unit(self) -> Unit | None:
+        """What the flow counts datetimes and durations in; None if it does not say."""
+        return next((front.unit for front in self.fronts.values()), None)
+
+    @cached_property
     def late_node(self) -> int | None:
         """The node where late elements enter, if they have a sink."""
         return next((node.id for node in self.nodes if isinstance(node, LateElements)), None)
@@ -365,6 +373,15 @@ def with_late_sink(graph: Graph) -> Graph:
     late = LateElements(id=entry, name="late elements", inputs=(), where=where)
     sink = Sink(id=entry + 1, name=LATE_SINK, inputs=(Input(entry, 0),), where=where)
     return replace(graph, nodes=(*graph.nodes, late, sink))
+
+
+def with_unit(graph: Graph, units: Iterable[Unit | None]) -> Graph:
+    """The same graph. If it says no unit and all fronts that say one say the same, it counts in that."""
+    said = set(units) - {None}
+    if graph.unit is not None or len(said) != 1:
+        return graph
+    (unit,) = said
+    return replace(graph, nodes=tuple(replace(node, unit=unit) for node in graph.nodes))
 
 
 def _check_names(graph: Graph) -> None:

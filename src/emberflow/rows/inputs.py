@@ -47,6 +47,14 @@ from emberflow.rows.paths import encoded_int
 from emberflow.values.event_time import IN_ORDER, EventTime, OnLate, event_time
 from emberflow.values.functions import UserFunction, blamed
 from emberflow.values.item import TIME_MAX, TIME_MIN, front_index
+from emberflow.values.times import (
+    DEFAULT_UNIT,
+    MICROSECONDS,
+    Duration,
+    Time,
+    Unit,
+    is_unit,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +73,7 @@ RAW_POSITION, RAW_PROMISED = "_position", "_promised"
 #: The key of the rule in the metadata of the column of positions.
 _METADATA = "emberflow"
 
-_UNITS: dict[str, str] = {"s": "unix_seconds", "ms": "unix_millis", "us": "unix_micros"}
+_UNITS: dict[Unit, str] = {"s": "unix_seconds", "ms": "unix_millis", "us": "unix_micros"}
 #: Columns where rows are numbered and then filtered: the number, and whether the row has no order.
 _NUMBER, _TIED = "_emberflow_number", "_emberflow_tied"
 #: Columns that rows are sorted by before they are stamped.
@@ -82,7 +90,7 @@ class Rows:
     time: str | None
     payload: Any
     order_by: tuple[str, ...]
-    unit: str
+    unit: Unit | None
     unique: bool
     partition: str | None = None
     position: str | None = None
@@ -107,6 +115,8 @@ class Stamps(NamedTuple):
 def with_rule(df: DataFrame, rule: EventTime, *, drops_malformed: bool) -> DataFrame:
     """A DataFrame of raw payloads with positions, and the rule that its rows are stamped by.
 
+    The unit of the rule is that of the times.
+
     The rule is JSON in the metadata of a column. That travels with a DataFrame wherever it is stored, and
     whoever reads it must not run code. So a function of the rule stays here, under a number.
     """
@@ -118,7 +128,7 @@ def with_rule(df: DataFrame, rule: EventTime, *, drops_malformed: bool) -> DataF
 
 
 #: Functions of rules that DataFrames of this process have.
-_watermarks: list[Callable[[Any], int | None]] = []
+_watermarks: list[Callable[[Any], Time | None]] = []
 _PROCESS = uuid4().hex
 
 
@@ -128,23 +138,23 @@ def rows(
     time: str | None = DEFAULT_TIME,
     payload: type | str | Callable[[Any], Any] | None = None,
     order_by: str | list[str] | tuple[str, ...] = (),
-    unit: Literal["s", "ms", "us"] = "ms",
+    unit: Unit | None = None,
     unique: bool = False,
     partition: str | None = None,
     position: str | None = None,
-    disorder: int = 0,
-    ahead: int | None = None,
-    watermark: Callable[[Any], int | None] | None = None,
+    disorder: Duration = 0,
+    ahead: Duration | None = None,
+    watermark: Callable[[Any], Time | None] | None = None,
     on_late: OnLate = "divert",
 ) -> Rows:
     """How the rows of a DataFrame become the elements of a front, for `Flow.batch`.
 
-    ``time``: the column of times, integers or timestamps (then counted in ``unit``); by default the
-    column ``time`` if there is one. ``order_by``: columns that order the rows instead, which are then
-    numbered. ``payload``: a dataclass or named tuple whose fields are columns, the name of a column,
-    or a function of the `Row`; by default the row itself. ``unique=True``: leave out the check that no
-    two rows have the same time. ``partition``: the column that says which partition of its source a
-    row is of, counted from 0.
+    ``time``: the column of times, integers or timestamps; by default the column ``time`` if there is one.
+    ``unit``: what timestamps and durations are counted in, by default the unit of the flow. ``order_by``:
+    columns that order the rows instead, which are then numbered. ``payload``: a dataclass or named tuple
+    whose fields are columns, the name of a column, or a function of the `Row`; by default the row itself.
+    ``unique=True``: leave out the check that no two rows have the same time. ``partition``: the column that
+    says which partition of its source a row is of, counted from 0.
 
     ``position``: the column that orders the rows of a partition as their source has them. Then they are
     stamped by the rule of event time, exactly as a live front stamps them: ``disorder``, ``ahead``,
@@ -153,7 +163,7 @@ def rows(
     """
     need("pyspark", extra="spark", what="ef.rows")
     columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-    if unit not in _UNITS:
+    if unit is not None and not is_unit(unit):
         raise InputError(f"rows(unit=) takes one of {', '.join(_UNITS)}, got {unit!r}.")
     if columns and time not in (None, DEFAULT_TIME):
         raise InputError(f"rows() takes time={time!r} or order_by={columns!r}, not both.")
@@ -163,7 +173,16 @@ def rows(
         )
     if columns and position is not None:
         raise InputError("rows() takes order_by= or position=, not both: each is an order.")
-    rule = event_time("rows", disorder=disorder, ahead=ahead, watermark=watermark, on_late=on_late)
+    rule = EventTime(disorder, ahead, watermark, on_late)  # type: ignore[arg-type]
+    # The flow may count in another unit. Whatever is a duration is one in the finest.
+    event_time(
+        "rows",
+        disorder=disorder,
+        ahead=ahead,
+        watermark=watermark,
+        on_late=on_late,
+        unit=unit or "us",
+    )
     if position is None and rule != IN_ORDER:
         raise InputError(
             "rows() takes disorder=, ahead=, watermark= and on_late= together with position=: without "
@@ -177,14 +196,15 @@ def rows(
 class FrontRows:
     """The checked input of one front: a DataFrame of times and columns, and how rows are read."""
 
-    def __init__(
-        self, front: Front, given: Any, *, fronts: int = 1, until: int | None = None
-    ) -> None:
-        """``fronts`` is how many fronts the flow has. Rows from the time ``until`` on are left out."""
+    #: Rows from this time on are left out.
+    until: int | None = None
+
+    def __init__(self, front: Front, given: Any, *, fronts: int = 1) -> None:
+        """``fronts`` is how many fronts the flow has."""
         self.front = front
         self._fronts = fronts
-        self._until = until
         self._rows = given if isinstance(given, Rows) else rows(given)
+        self._unit: Unit = self._rows.unit or front.unit or DEFAULT_UNIT
         df = self._rows.df
         if not hasattr(df, "mapInArrow"):
             raise InputError(
@@ -207,9 +227,13 @@ class FrontRows:
                 f"front {front.name!r}: rows of several partitions need a time. Pass "
                 f"ef.rows(df, time='column', partition={self._partition!r})."
             )
-        self._position, self._stamps = self._rows.position, Stamps(self._rows.rule)
+        self._position, self._stamps = (
+            self._rows.position,
+            Stamps(self._rows.rule.counted(self._unit, f"front {front.name!r}, rows")),
+        )
         if self._position is None and self.reader.kind == "bytes" and RAW_POSITION in schema.names:
             self._position, self._stamps = RAW_POSITION, _given_stamps(schema)
+            self._unit = self._stamps.rule.unit
         self._is_logged = (
             self._position == RAW_POSITION
             and self.reader.kind == "bytes"
@@ -217,6 +241,11 @@ class FrontRows:
         )
         if self._position is not None:
             self._check_position(schema)
+        if front.unit not in (None, self._unit):
+            raise InputError(
+                f"front {front.name!r}: the times of its DataFrame are counted in {self._unit}, and the "
+                f"flow counts in {front.unit}. Both have a parameter unit=: say the same for both."
+            )
 
     def _check_position(self, schema: StructType) -> None:
         from pyspark.sql.types import IntegralType, StringType, StructType
@@ -251,6 +280,12 @@ class FrontRows:
                     f"front {self.front.name!r}: the DataFrame has no column {asked_for!r}; it "
                     f"has {', '.join(map(repr, names))}."
                 )
+
+    @property
+    def unit(self) -> Unit | None:
+        """What its times are counted in, if the input says so."""
+        has_rule = self._position == RAW_POSITION and self._rows.position is None
+        return self._unit if has_rule else self._rows.unit
 
     @property
     def has_partitions(self) -> bool:
@@ -306,12 +341,12 @@ class FrontRows:
             tied = time >= _ROWS_OF_A_PARTITION
         else:
             time = self._time_column()
-        if self._until is not None and not self.is_stamped:
+        if self.until is not None and not self.is_stamped:
             if self.numbered:  # number the rows before any is left out
                 df = df.withColumns({_NUMBER: time, _TIED: tied})
                 time, tied = sql.col(_NUMBER), sql.col(_TIED)
             # Keep rows without a time or an order: `Checked.elements` raises the error.
-            df = df.filter((time < self._until) | time.isNull() | tied)
+            df = df.filter((time < self.until) | time.isNull() | tied)
         columns = [sql.col(_quoted(name)) for name in self.reader.columns]
         columns += self._source_columns() if self.is_stamped else self._partition_columns()
         return df.select(time.alias("_time"), tied.alias("_tied"), *columns)
@@ -343,7 +378,7 @@ class FrontRows:
 
     def _time_column(self) -> Column:
         from pyspark.sql import functions as sql
-        from pyspark.sql.types import IntegralType, TimestampType
+        from pyspark.sql.types import IntegralType, TimestampNTZType, TimestampType
 
         assert self._time is not None
         kind = self._rows.df.schema[self._time].dataType
@@ -351,7 +386,9 @@ class FrontRows:
         if isinstance(kind, IntegralType):
             return column.cast("long")
         if isinstance(kind, TimestampType):
-            return getattr(sql, _UNITS[self._rows.unit])(column)  # type: ignore[no-any-return]
+            return getattr(sql, _UNITS[self._unit])(column)  # type: ignore[no-any-return]
+        if isinstance(kind, TimestampNTZType):
+            return _count_without_zone(column, self._unit)
         raise InputError(
             f"front {self.front.name!r}: the time column {self._time!r} is of type "
             f"{kind.simpleString()}. A time is an integer or a timestamp; cast it, or name another "
@@ -366,8 +403,8 @@ class FrontRows:
             return None
         partitions = self._partition_columns()
         times = self._rows.df.select(self._time_column().alias("_time"), *partitions)
-        if self._until is not None:
-            times = times.filter(sql.col("_time") < self._until)
+        if self.until is not None:
+            times = times.filter(sql.col("_time") < self.until)
         of_each = ["_time", *(["_partition"] if partitions else [])]
         counted = times.groupBy(*of_each).agg(sql.count(sql.lit(1)).alias("_count"))
         return counted.filter("_count > 1 and _time is not null")
@@ -378,12 +415,21 @@ class FrontRows:
             self.reader,
             self._time,
             self._rows.order_by,
-            self._rows.unit,
+            self._unit,
             self._partition,
             self._fronts,
             self._stamps if self.is_stamped else None,
             self._is_logged,
         )
+
+
+def _count_without_zone(column: Column, unit: Unit) -> Column:
+    """A timestamp without a zone, which is in UTC here, and not in the zone of the session."""
+    from pyspark.sql import functions as sql
+
+    epoch = sql.expr("timestamp_ntz '1970-01-01 00:00:00'")
+    seconds = (column - epoch).cast("interval second").cast("decimal(20, 6)")
+    return sql.floor(seconds * (1_000_000 // MICROSECONDS[unit])).cast("long")
 
 
 def _given_stamps(schema: StructType) -> Stamps:
@@ -404,7 +450,9 @@ def _given_stamps(schema: StructType) -> Stamps:
                 f"front. Give it again: ef.rows(df, position={RAW_POSITION!r}, watermark=...)."
             )
         watermark = _watermarks[number]
-    rule = EventTime(told["disorder"], told["ahead"], watermark, told["on_late"])
+    rule = EventTime(
+        told["disorder"], told["ahead"], watermark, told["on_late"], told.get("unit", DEFAULT_UNIT)
+    )
     return Stamps(rule, told["drops_malformed"])
 
 

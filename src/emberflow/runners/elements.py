@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from emberflow.engine.progress.event_time import Attached, LateBy, Stamper, problem_of
 from emberflow.errors import InputError, Late, shortened
 from emberflow.fronts.protocol import FrontContract, Malformed, front_contract, is_front
-from emberflow.graph.nodes import Front, Graph, with_late_sink
+from emberflow.graph.nodes import Front, Graph, with_late_sink, with_unit
 from emberflow.values.event_time import EventTime
 from emberflow.values.item import TIE, TIME_MIN, At, GlobalTime, front_index, is_time
+from emberflow.values.times import DEFAULT_UNIT, TimeError, counted_time
 
 
 class LateElement(NamedTuple):
@@ -35,11 +36,10 @@ class MalformedElement(NamedTuple):
 
 
 def graph_for(graph: Graph, elements: Mapping[str, Any]) -> Graph:
-    """The graph, with a sink for late elements if one of the fronts diverts them."""
-    diverts = any(
-        is_front(given) and front_contract(given).event_time.on_late == "divert"
-        for given in elements.values()
-    )
+    """The graph, with a sink for late elements if one of the fronts diverts them, and with a unit."""
+    contracts = [front_contract(given) for given in elements.values() if is_front(given)]
+    graph = with_unit(graph, (contract.own_unit for contract in contracts))
+    diverts = any(contract.event_time.on_late == "divert" for contract in contracts)
     return with_late_sink(graph) if diverts else graph
 
 
@@ -84,7 +84,7 @@ def _partitions(
     front: Front, given: Any, fronts: int
 ) -> list[Iterator[tuple[GlobalTime, Front, Any]]]:
     contract = front_contract(given, f"front {front.name!r}")
-    ending = front_contract(contract.ending(), f"front {front.name!r}")
+    ending = front_contract(contract.ending(), f"front {front.name!r}").counted(front.unit)
     return [
         _stamped(front, ending, partition, front_index(front.index, fronts, partition))
         for partition in range(given.partitions)
@@ -172,12 +172,13 @@ def stamped_records(
 def _with_time(front: Front, number: int, element: Any) -> tuple[int, int, Any]:
     if not isinstance(element, At):
         return number, number, element
-    if not is_time(element.time):
+    try:
+        return counted_time(element.time, front.unit or DEFAULT_UNIT), number, element.payload
+    except TimeError as error:
         raise InputError(
             f"front {front.name!r}: element {number}, {shortened(element)}, has the time "
-            f"{element.time!r}. A time is an int of 64 bits, in whatever unit the flow counts."
-        )
-    return element.time, number, element.payload
+            f"{element.time!r}. {error}"
+        ) from None
 
 
 def _in_order(

@@ -20,8 +20,9 @@ from emberflow.engine.messages import Scan as ScanPart
 from emberflow.engine.queries.worker import StateInfo, in_key_order
 from emberflow.errors import InputError, shortened
 from emberflow.values.hashing import UnstableKey, key_hash
-from emberflow.values.item import GlobalTime, is_time
+from emberflow.values.item import GlobalTime
 from emberflow.values.shares import Shares, owner_in
+from emberflow.values.times import DEFAULT_UNIT, TimeError, Unit, counted_time
 
 #: Less than every front index, including those of scheduled items.
 _FRONT_MIN = -(2**63)
@@ -168,22 +169,23 @@ def _hashes_of(part: Selection) -> list[int]:
     return hashes
 
 
-def moment_after(as_of: object) -> Moment:
-    """The least moment after a time, or after a global time.
+def moment_after(as_of: object, unit: Unit = DEFAULT_UNIT) -> Moment:
+    """The least moment after a time, or after a global time. Datetimes are counted in ``unit``.
 
     >>> moment_after((7, 0)), last_before(moment_after((7, 0)))
     ((7, 1), GlobalTime(time=7, front=0))
     """
-    if is_time(as_of):
-        assert isinstance(as_of, int)
-        return as_of + 1, _FRONT_MIN
+    try:
+        return counted_time(as_of, unit) + 1, _FRONT_MIN
+    except TimeError:
+        pass
     if isinstance(as_of, Sequence) and len(as_of) == 2 and all(type(part) is int for part in as_of):
         time, front = as_of
         if BEFORE_ALL[0] <= time <= AFTER_ALL[0]:
             return min((time, front + 1), AFTER_ALL)
     raise InputError(
-        f"as_of= takes a time, which is an int, or a global time (time, front), as an answer tells "
-        f"it; got {shortened(as_of)}."
+        f"as_of= takes a time, which is an int or a datetime, or a global time (time, front), as an "
+        f"answer tells it; got {shortened(as_of)}."
     )
 
 

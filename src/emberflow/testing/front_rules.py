@@ -16,6 +16,7 @@ from emberflow.fronts.protocol import Element, Front, FrontContract, Malformed, 
 from emberflow.testing.reading import Reading, Taken
 from emberflow.testing.rules import ContractError, chosen_rules, kept, travelled
 from emberflow.values.item import TIME_MAX, TIME_MIN
+from emberflow.values.times import DEFAULT_UNIT, Time, number_of
 
 #: By name, what a front has to keep. They are checked in this order.
 FRONT_RULES: Mapping[str, str] = {
@@ -25,7 +26,7 @@ FRONT_RULES: Mapping[str, str] = {
     "promises": "only a front with promises = True gives an Idle",
     "waiting": "a reader yields None at least once a second while it waits, and can be closed",
     "payloads": "all elements of the source come, once and in its order",
-    "times": "times are ints of 64 bits; with arrival = True there are none",
+    "times": "times are ints of 64 bits or datetimes; with arrival = True there are none",
     "positions": "positions can be pickled, and no two in a partition are equal",
     "replay": "reading again gives the same elements again, unless replayable = False",
     "resume": "reading from a position gives exactly the elements behind it; with promises = True, their times may differ",
@@ -41,7 +42,7 @@ def check_front(
     make_front: Callable[[], Front],
     *,
     payloads: Sequence[Any] | Mapping[int, Sequence[Any]] | None = None,
-    times: Sequence[int | None] | Mapping[int, Sequence[int | None]] | None = None,
+    times: Sequence[Time | None] | Mapping[int, Sequence[Time | None]] | None = None,
     rules: Collection[str] | None = None,
     seconds: float = 5.0,
 ) -> list[str]:
@@ -106,7 +107,7 @@ class _Checks:
 
     def check_members(self) -> None:
         front = kept("members", "making the front", self._make_front)
-        contract = kept("members", "the contract", lambda: front_contract(front))
+        contract = kept("members", "the contract", lambda: front_contract(front).counted(None))
         kept("members", "partitions", contract.check_partitions)
         for argument, given in (("payloads", self._payloads), ("times", self._times)):
             if given is not None and sorted(given) != list(range(front.partitions)):
@@ -172,6 +173,8 @@ class _Checks:
             for element in elements:
                 self._check_time(contract, element)
             expected = None if self._times is None else self._times[partition]
+            if expected is not None:
+                expected = [number_of(at, contract.unit or DEFAULT_UNIT) for at in expected]
             found = [element.time for element in elements]
             if expected is not None and found != expected:
                 raise ContractError(
@@ -192,7 +195,7 @@ class _Checks:
                 "times", f"{here}, and the front has arrival = True: leave the time out."
             )
         if at.__class__ is not int or not TIME_MIN <= at <= TIME_MAX:
-            raise ContractError("times", f"{here}. A time is an int of 64 bits.")
+            raise ContractError("times", f"{here}. A time is an int of 64 bits or a datetime.")
 
     def check_positions(self) -> None:
         contract = self._contract()
@@ -268,7 +271,7 @@ class _Checks:
     def check_travel(self) -> None:
         here = self._contract()
         here.check()  # as the driver does before it sends the front
-        there = front_contract(travelled("travel", here.front))
+        there = front_contract(travelled("travel", here.front)).counted(None)
         if there.front.partitions != here.front.partitions:
             raise ContractError(
                 "travel",
@@ -284,7 +287,7 @@ class _Checks:
     # Reading.
 
     def _contract(self) -> FrontContract:
-        return front_contract(self._make_front())
+        return front_contract(self._make_front()).counted(None)
 
     def _partitions(self, contract: FrontContract) -> range:
         return range(contract.front.partitions)

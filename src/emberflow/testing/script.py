@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from emberflow.errors import InputError, shortened
 from emberflow.fronts.protocol import Element, Malformed
 from emberflow.values.item import At
+from emberflow.values.times import DEFAULT_UNIT, TimeError, Unit, counted_time
 
 _NAP_SECONDS = 0.02
 
@@ -65,7 +66,8 @@ class Script:
     `Repeat`, `Raise` or `Crash`. ``folder`` is where the front notes that a `Raise` or `Crash` has
     struck; all workers reach it. An element has the time after that of the one before it, beginning
     with 0. With ``arrival=True`` elements get the time of their arrival. With ``ends=False`` the
-    source waits for ever behind the last step, and the query runs until it is stopped.
+    source waits for ever behind the last step, and the query runs until it is stopped. Datetimes are
+    counted in ``unit``.
 
     >>> front = Script(["a", At(5, "b"), Repeat(2), "c"])
     >>> [(element.payload, element.time) for element in front.read(0, None)]
@@ -81,8 +83,10 @@ class Script:
         folder: str | os.PathLike[str] | None = None,
         arrival: bool = False,
         ends: bool = True,
+        unit: Unit = DEFAULT_UNIT,
     ) -> None:
         self.arrival = arrival
+        self.unit = unit
         self._ends = ends
         self._folder = None if folder is None else Path(folder).absolute()
         #: Workers are other processes than the one that makes the script.
@@ -111,12 +115,16 @@ class Script:
                     )
                 self._steps.append(step)
             elif isinstance(step, At):
-                if step.time < at:
+                try:
+                    own = counted_time(step.time, unit)
+                except TimeError as error:
+                    raise InputError(f"testing.Script has {shortened(step)}. {error}") from None
+                if own < at:
                     raise InputError(
                         f"testing.Script has {shortened(step)} behind an element of time {at}. "
                         f"They must not go back."
                     )
-                at = self._add(step.payload, step.time, given)
+                at = self._add(step.payload, own, given)
             else:
                 at = self._add(step, at + 1, given)
 

@@ -58,9 +58,12 @@ it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from emberflow.values.hashing import stable_id
+
+if TYPE_CHECKING:
+    from emberflow.values.times import Time
 
 T = TypeVar("T")
 
@@ -132,13 +135,13 @@ class At(Generic[T]):
     """A payload with a time of its own.
 
     In a runner's input it is an element with an explicit time. Returned or yielded by a map it is
-    an item scheduled for that later time.
+    an item scheduled for that later time. A time is a number or a datetime: `values.times`.
 
     >>> At(5, "late")
     At(time=5, payload='late')
     """
 
-    time: int
+    time: Time
     payload: T
 
 

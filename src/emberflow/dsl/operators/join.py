@@ -24,10 +24,11 @@ from emberflow.dsl.operators.reduce import drift, keyed_map
 from emberflow.errors import FlowError
 from emberflow.graph.nodes import Merge
 from emberflow.values.functions import UserFunction, caller
-from emberflow.values.item import is_time
 from emberflow.values.persistent import PersistentList
+from emberflow.values.times import DEFAULT_UNIT, Duration, TimeError, counted_duration
 
 if TYPE_CHECKING:
+    from emberflow.dsl.flow import Flow
     from emberflow.dsl.streams import KeyedStream, Stream
 
 _LEFT, _RIGHT = False, True
@@ -38,13 +39,13 @@ def join(
     right: KeyedStream[Any, Any],
     combine: Callable[[Any, Any], Any],
     *,
-    within: int | tuple[int, int] | None,
+    within: Duration | tuple[Duration, Duration] | None,
     name: str | None,
 ) -> Stream[Any]:
     """See `KeyedStream.join`."""
     if not callable(combine):
         raise FlowError(f"join() takes a function of both payloads, got {combine!r} at {caller()}.")
-    step = Latest(combine) if within is None else Interval(combine, *_interval(within))
+    step = Latest(combine) if within is None else Interval(combine, *_interval(within, left.flow))
     with left.flow._scope("join", name):
         return _two_sided(left, right, step, UserFunction("combine", combine))
 
@@ -192,14 +193,27 @@ def _emitted(accumulator: tuple[Any, bool, Any]) -> tuple[Any, ...]:
     return emitted
 
 
-def _interval(within: int | tuple[int, int]) -> tuple[int, int]:
-    if isinstance(within, int) and is_time(within) and within >= 0:
-        return -within, within
-    if isinstance(within, tuple) and len(within) == 2 and all(is_time(end) for end in within):
-        low, high = within
-        if low <= high:
-            return low, high
+def _interval(within: Any, flow: Flow) -> tuple[int, int]:
+    try:
+        if isinstance(within, tuple) and len(within) == 2:
+            low, high = (_counted(end, flow) for end in within)
+        else:
+            high = _counted(within, flow)
+            low = -high
+    except TimeError as error:
+        raise FlowError(
+            f"join(within=) takes a duration, or a pair (low, high) of them, got {within!r} at {caller()}. "
+            f"{error}"
+        ) from None
+    if low <= high:
+        return low, high
     raise FlowError(
-        f"join(within=) takes a time span of at least 0 or a pair (low, high) with low <= high, "
+        f"join(within=) takes a duration of at least 0 or a pair (low, high) with low <= high, "
         f"got {within!r} at {caller()}."
     )
+
+
+def _counted(duration: object, flow: Flow) -> int:
+    if isinstance(duration, int):
+        return counted_duration(duration, DEFAULT_UNIT)
+    return counted_duration(duration, flow._counted_in())

@@ -137,7 +137,7 @@ def window_updates(
     keep: int | None,
 ) -> UpdatedWindows[Any, Any]:
     """See `KeyedStream.window`."""
-    windows = checked_windows(windows, emit)
+    windows = checked_windows(stream, windows, emit)
     if isinstance(windows, CountWindow):
         raise FlowError(
             f"window(early=, time=, late=, keep=) are for windows of time, got {windows!r} at "

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -44,6 +45,16 @@ from emberflow.graph.nodes import Merge
 from emberflow.values.functions import UserFunction, caller
 from emberflow.values.item import At
 from emberflow.values.persistent import PersistentList
+from emberflow.values.times import (
+    DEFAULT_UNIT,
+    Duration,
+    Time,
+    TimeError,
+    Unit,
+    checked_duration,
+    counted_duration,
+    counted_time,
+)
 
 if TYPE_CHECKING:
     from emberflow.dsl.streams import KeyedStream, Stream
@@ -52,6 +63,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R")
+S = TypeVar("S", bound="Tumbling | Sliding | Session")
 
 
 class Window(NamedTuple):
@@ -71,18 +83,29 @@ class WindowResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Tumbling:
-    """Windows of one size, one after another: ``[0, size)``, ``[size, 2 * size)`` ..."""
+    """Windows of one size, one after another: ``[0, size)``, ``[size, 2 * size)`` ...
 
-    size: int
-    offset: int = 0
+    Here and in all windows of time, sizes are numbers or durations. A flow counts durations in its unit.
+    Outside of a flow they are counted in milliseconds.
+
+    >>> Tumbling("5 seconds").containing(7_000)
+    (Window(start=5000, end=10000),)
+    """
+
+    size: Duration
+    offset: Duration = 0
 
     def __post_init__(self) -> None:
-        _check_span("Tumbling", "size", self.size)
-        _check_offset("Tumbling", self.offset)
+        _set_span(self, "size")
+        _set_offset(self)
 
-    def containing(self, time: int) -> tuple[Window, ...]:
-        start = time - (time - self.offset) % self.size
-        return (Window(start, start + self.size),)
+    def containing(self, time: Time) -> tuple[Window, ...]:
+        size: Any = self.size
+        try:
+            start = time - (time - self.offset) % size  # type: ignore[operator]
+            return (Window(start, start + size),)
+        except TypeError:  # not only numbers
+            return _numbers(self, DEFAULT_UNIT).containing(counted_time(time, DEFAULT_UNIT))
 
 
 @dataclass(frozen=True)
@@ -93,19 +116,24 @@ class Sliding:
     (Window(start=5, end=15), Window(start=10, end=20))
     """
 
-    size: int
-    slide: int
-    offset: int = 0
+    size: Duration
+    slide: Duration
+    offset: Duration = 0
 
     def __post_init__(self) -> None:
-        _check_span("Sliding", "size", self.size)
-        _check_span("Sliding", "slide", self.slide)
-        _check_offset("Sliding", self.offset)
+        _set_span(self, "size")
+        _set_span(self, "slide")
+        _set_offset(self)
 
-    def containing(self, time: int) -> tuple[Window, ...]:
-        last = time - (time - self.offset) % self.slide
-        starts = range(last, time - self.size, -self.slide)
-        return tuple(Window(start, start + self.size) for start in reversed(starts))
+    def containing(self, time: Time) -> tuple[Window, ...]:
+        size: Any = self.size
+        slide: Any = self.slide
+        try:
+            last = time - (time - self.offset) % slide  # type: ignore[operator]
+            starts = range(last, time - size, -slide)
+            return tuple(Window(start, start + size) for start in reversed(starts))
+        except TypeError:  # not only numbers
+            return _numbers(self, DEFAULT_UNIT).containing(counted_time(time, DEFAULT_UNIT))
 
 
 @dataclass(frozen=True)
@@ -115,10 +143,10 @@ class Session:
     It ends ``gap`` after its last payload.
     """
 
-    gap: int
+    gap: Duration
 
     def __post_init__(self) -> None:
-        _check_span("Session", "gap", self.gap)
+        _set_span(self, "gap")
 
 
 @dataclass(frozen=True)
@@ -287,11 +315,11 @@ class WindowedStream(Windowed[K, T, WindowResult]):
 
 def window(stream: KeyedStream[Any, Any], windows: WindowSpec, emit: str) -> Any:
     """See `KeyedStream.window`."""
-    return WindowedStream(stream, checked_windows(windows, emit), emit)  # type: ignore[arg-type]
+    return WindowedStream(stream, checked_windows(stream, windows, emit), emit)  # type: ignore[arg-type]
 
 
-def checked_windows(windows: WindowSpec, emit: str) -> WindowSpec:
-    """Check the arguments that all windows have."""
+def checked_windows(stream: KeyedStream[Any, Any], windows: WindowSpec, emit: str) -> WindowSpec:
+    """Check the arguments that all windows have, and count durations in the unit of the flow."""
     if not isinstance(windows, WindowSpec):
         raise FlowError(
             f"window() takes Tumbling, Sliding, Session or CountWindow, got {windows!r} at "
@@ -299,6 +327,8 @@ def checked_windows(windows: WindowSpec, emit: str) -> WindowSpec:
         )
     if emit not in ("update", "close"):
         raise FlowError(f"window(emit=) takes 'update' or 'close', got {emit!r} at {caller()}.")
+    if not isinstance(windows, CountWindow) and timedelta in map(type, vars(windows).values()):
+        windows = _numbers(windows, stream.flow._counted_in())
     return windows
 
 
@@ -449,6 +479,31 @@ def _check_span(spec: str, name: str, value: object) -> None:
         raise FlowError(f"{spec}({name}=) takes an int of at least 1, got {value!r}, {caller()}.")
 
 
-def _check_offset(spec: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise FlowError(f"{spec}(offset=) takes an int, got {value!r} at {caller()}.")
+def _set_span(spec: WindowSpec, name: str) -> None:
+    """Check a duration of at least 1. One with a unit of its own is kept as a `timedelta`."""
+    duration = _duration(spec, name)
+    if not duration > (timedelta() if isinstance(duration, timedelta) else 0):
+        raise FlowError(
+            f"{type(spec).__name__}({name}=) takes a duration above 0, got {duration!r}, {caller()}."
+        )
+    object.__setattr__(spec, name, duration)
+
+
+def _set_offset(spec: Tumbling | Sliding) -> None:
+    object.__setattr__(spec, "offset", _duration(spec, "offset"))
+
+
+def _duration(spec: WindowSpec, name: str) -> Any:
+    try:
+        return checked_duration(getattr(spec, name))
+    except TimeError as error:
+        raise FlowError(f"{type(spec).__name__}({name}=): {error} ({caller()})") from None
+
+
+def _numbers(spec: S, unit: Unit) -> S:
+    """The same windows, with their durations as numbers."""
+    try:
+        numbers: Any = {name: counted_duration(own, unit) for name, own in vars(spec).items()}
+        return replace(spec, **numbers)
+    except TimeError as error:
+        raise FlowError(f"{type(spec).__name__}: {error} ({caller()})") from None

@@ -75,7 +75,9 @@ def front_log(
     need("pyspark", "pyarrow", extra="spark", what="ef.front_log")
     text = os.fspath(checkpoint)
     given = _Given(text if "://" in text else os.path.abspath(text), front, source)
-    contract = None if source is None else front_contract(source, f"front {front!r}")
+    contract = None
+    if source is not None:
+        contract = front_contract(source, f"front {front!r}").counted(None)
     pieces: list[_PieceOfLog] = []
     has_own_times = contract is not None and contract.promises
     for log in _logs(given):
@@ -259,7 +261,8 @@ def _without_invalid_time(record: _Record) -> Any:
 
 def _with_source(given: _Given, log: Log, partition: int) -> Iterator[_Record]:
     """The entries of a log, with the payloads that the source has at their positions."""
-    source = front_contract(given.source).ending()  # later records did not enter the query
+    ending = front_contract(given.source).ending()  # later records did not enter the query
+    source = front_contract(ending).counted(None)
     reading: Iterator[Element] = (
         element for element in source.read(partition, None) if element is not None
     )

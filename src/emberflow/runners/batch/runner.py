@@ -28,7 +28,7 @@ import cloudpickle
 from emberflow.dsl.flow import Flow
 from emberflow.errors import LATE_SINK, EmberflowError, InputError, Late
 from emberflow.extras import need
-from emberflow.graph.nodes import Front, Graph, Sink, with_late_sink
+from emberflow.graph.nodes import Front, Graph, Sink, with_late_sink, with_unit
 from emberflow.rows.codec import decode
 from emberflow.rows.inputs import SOURCE_PARTITION, SOURCE_POSITION, FrontRows
 from emberflow.rows.outputs import (
@@ -42,7 +42,8 @@ from emberflow.rows.outputs import (
 from emberflow.runners.batch.plan.stages import Units, plan_of
 from emberflow.runners.elements import check_names, timed_elements
 from emberflow.runners.reference import Reference
-from emberflow.values.item import TIE, At, GlobalTime, is_time
+from emberflow.values.item import TIE, At, GlobalTime
+from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,23 +65,34 @@ def batch(
     partitions: int | None,
     raw: bool,
     ordered: bool,
-    until: int | None,
+    until: Time | None,
     fronts: Mapping[str, Any],
 ) -> dict[str, DataFrame]:
     """See `emberflow.Flow.batch`."""
     graph = flow.graph()
-    inputs = checked_inputs(graph, fronts, partitions, until, "batch", _OPTIONS)
+    inputs = checked_inputs(graph, fronts, partitions, "batch", _OPTIONS)
     graph = graph_of(graph, inputs)
+    end = None if until is None else ending(graph, inputs, until, "batch")
     units = Units(graph)
     sinks = list(graph.sinks)
-    return sink_frames(spark, units, inputs, sinks, schema, partitions, raw, ordered, until)
+    return sink_frames(spark, units, inputs, sinks, schema, partitions, raw, ordered, end)
+
+
+def ending(graph: Graph, inputs: Mapping[str, FrontRows], until: object, method: str) -> int:
+    """Let the inputs end at a time. Returns it as a number."""
+    try:
+        end = counted_time(until, graph.unit or DEFAULT_UNIT)
+    except TimeError as error:
+        raise InputError(f"{method}(until=) takes a time. {error}") from None
+    for rows in inputs.values():
+        rows.until = end
+    return end
 
 
 def checked_inputs(
     graph: Graph,
     fronts: Mapping[str, Any],
     partitions: int | None,
-    until: int | None,
     method: str,
     options: Sequence[str],
 ) -> dict[str, FrontRows]:
@@ -95,17 +107,16 @@ def checked_inputs(
         not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1
     ):
         raise InputError(f"{method}(partitions=) takes an int of at least 1, got {partitions!r}.")
-    if until is not None and not is_time(until):
-        raise InputError(f"{method}(until=) takes a time, an int of 64 bits, got {until!r}.")
     check_names(graph, fronts)
     return {
-        name: FrontRows(front, fronts[name], fronts=len(graph.fronts), until=until)
+        name: FrontRows(front, fronts[name], fronts=len(graph.fronts))
         for name, front in graph.fronts.items()
     }
 
 
 def graph_of(graph: Graph, inputs: Mapping[str, FrontRows]) -> Graph:
-    """The graph, with a sink for late elements if one of the inputs diverts them."""
+    """The graph, with a sink for late elements if one of the inputs diverts them, and with a unit."""
+    graph = with_unit(graph, (rows.unit for rows in inputs.values()))
     return with_late_sink(graph) if any(rows.diverts for rows in inputs.values()) else graph
 
 

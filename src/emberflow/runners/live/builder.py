@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeGuard, cast, get_args
 
 from emberflow.dsl.flow import Flow
 from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
 from emberflow.errors import LATE_SINK, InputError
 from emberflow.fronts.protocol import Front, FrontContract, front_contract
-from emberflow.graph.nodes import Graph, with_late_sink
+from emberflow.graph.nodes import Graph, with_late_sink, with_unit
 from emberflow.runners.diversion import checked_on_error, known_sinks, refusing
 from emberflow.runners.live.driver.cluster import (
     CoordinatorAddress,
@@ -25,6 +26,14 @@ from emberflow.runners.live.supervisor import Settings
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Snapshots, shares_of
 from emberflow.sinks.protocol import SinkContract, sink_contract
 from emberflow.values.shares import equal_shares
+from emberflow.values.times import (
+    DEFAULT_UNIT,
+    Duration,
+    TimeError,
+    Unit,
+    checked_duration,
+    counted_duration,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +55,7 @@ class LiveBuilder:
     def read(self, **fronts: Front) -> LiveBuilder:
         """The source of each front of the flow."""
         for name, front in fronts.items():
-            front_contract(front, f"front {name!r}")
+            front_contract(front, f"front {name!r}").counted(self._graph.unit)
         self._fronts.update(fronts)
         return self
 
@@ -61,12 +70,12 @@ class LiveBuilder:
         """Set ``workers``, ``credit`` (elements that a front may be ahead of the minimal time),
         ``batch`` (elements that a worker reads at once), or one of these:
 
-        ``checkpointLocation`` is where the query stores cuts and logs; a restarted query continues
-        from there. ``checkpointInterval`` is the time between cuts in milliseconds,
-        ``checkpointsKept`` the number of cuts to keep. ``keepFrontLogs`` keeps the logs of fronts,
-        which are otherwise trimmed with the cuts that need them. ``guarantee`` is ``exactly-once``,
-        ``at-least-once`` or ``at-most-once``. ``coordinatorHost`` is where workers reach this
-        process, if the session's host is wrong.
+        ``checkpointLocation`` is where the query stores cuts and logs; a restarted query continues from
+        there. ``checkpointInterval`` is the time between cuts, in milliseconds or as a duration (``"1 second"``),
+        ``checkpointsKept`` the number of cuts to keep. ``keepFrontLogs`` keeps the logs of fronts, which
+        are otherwise trimmed with the cuts that need them. ``guarantee`` is ``exactly-once``,
+        ``at-least-once`` or ``at-most-once``. ``coordinatorHost`` is where workers reach this process, if
+        the session's host is wrong.
 
         ``bridgeHost`` and ``bridgeToken`` are the address and the token by which Spark on other
         machines reaches structured fronts and sinks, and the states of a query that has a name.
@@ -77,8 +86,8 @@ class LiveBuilder:
         ``ordering`` is ``"time"`` or ``"arrival"``: then workers process items as they arrive, and
         output waits for a snapshot. ``snapshots`` says how to take it: ``"markers"`` or ``"stop"``.
 
-        ``historyKept`` is how far ``as_of=`` may look back in reads of state, in the time of the
-        elements; 0 for not at all. ``httpPort`` serves reads over HTTP: a port, or 0 for a free one.
+        ``historyKept`` is how far ``as_of=`` may look back in reads of state, in the time of the elements
+        or as a duration; 0 for not at all. ``httpPort`` serves reads over HTTP: a port, or 0 for a free one.
         ``httpHost`` is the address that it listens on; by default only this machine can reach it.
         """
         if key not in _OPTIONS:
@@ -132,6 +141,7 @@ class LiveBuilder:
         )
         _check_names(self._graph, "sink", sinks, self._sinks, "write")
         contracts = {name: front_contract(front) for name, front in self._fronts.items()}
+        self._graph = with_unit(self._graph, (one.own_unit for one in contracts.values()))
         sink_contracts = {name: sink_contract(sink) for name, sink in self._sinks.items()}
         _check_ordering(self._graph, self._options, {**contracts, **sink_contracts})
         checkpoint = self._options["checkpointLocation"]
@@ -177,7 +187,9 @@ class LiveBuilder:
             snapshots=self._options["snapshots"],
             bridge_place=self._bridge_place(place),
             bridge_token=self._options["bridgeToken"],
-            history=self._options["historyKept"],
+            history=_counted(
+                "historyKept", self._options["historyKept"], self._graph.unit or DEFAULT_UNIT
+            ),
             judges=self._judges,
         )
         http = None
@@ -198,6 +210,31 @@ def _default_credit(fronts: Mapping[str, Any], workers: int, options: Mapping[st
     if alone and options["ordering"] == "time":
         return _CREDIT_ALONE * (workers + 1)
     return _CREDIT
+
+
+def _counted(key: str, duration: Duration, unit: Unit) -> int:
+    try:
+        return counted_duration(duration, unit)
+    except TimeError as error:
+        raise InputError(f"option {key!r}: {error}") from None
+
+
+def _is_duration(value: object) -> TypeGuard[timedelta | str]:
+    """Whether it has a unit of its own. A number may be a text."""
+    is_text = isinstance(value, str) and not value.strip().isdecimal()
+    return is_text or isinstance(value, timedelta)
+
+
+def _milliseconds(key: str, value: object) -> int:
+    return _number(key, _counted(key, value, "ms") if _is_duration(value) else value)
+
+
+def _history(key: str, value: object) -> int | timedelta:
+    """A number, or a duration. Fronts may have a say in what it is counted in."""
+    if not _is_duration(value):
+        return _number_up_to(2**62)(key, value)
+    _number_up_to(2**62)(key, _counted(key, value, "us"))
+    return cast(timedelta, checked_duration(value))
 
 
 def _number(key: str, value: object) -> int:
@@ -258,13 +295,13 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "bridgeHost": (None, _text),
     "bridgeToken": (None, lambda key, value: checked_token(value)),
     "checkpointLocation": (None, _location),
-    "checkpointInterval": (1_000, _number),
+    "checkpointInterval": (1_000, _milliseconds),
     "checkpointsKept": (3, _number),
     "keepFrontLogs": (False, _yes_or_no),
     "guarantee": ("exactly-once", _one_of(Guarantee)),
     "ordering": ("time", _one_of(Ordering)),
     "snapshots": ("markers", _one_of(Snapshots)),
-    "historyKept": (0, _number_up_to(2**62)),
+    "historyKept": (0, _history),
     "httpPort": (None, _number_up_to(65_535)),
     "httpHost": ("127.0.0.1", _text),
 }

@@ -44,13 +44,15 @@ from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.batch.runner import (
     PlanBuilder,
     checked_inputs,
+    ending,
     graph_of,
     shuffle_partitions,
     sink_frames,
     task_of,
 )
 from emberflow.sinks.protocol import sink_contract
-from emberflow.values.item import TIME_MIN, is_time
+from emberflow.values.item import TIME_MIN
+from emberflow.values.times import Time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -75,7 +77,7 @@ def backfill(
     flow: Flow,
     spark: SparkSession,
     *,
-    until: int,
+    until: Time,
     checkpoint: str | os.PathLike[str],
     write: Mapping[str, Any],
     positions: Mapping[str, Any],
@@ -87,21 +89,20 @@ def backfill(
 ) -> dict[str, DataFrame]:
     """See `emberflow.Flow.backfill`."""
     graph = flow.graph()
-    if not is_time(until):
-        raise InputError(f"backfill(until=) takes a time, an int of 64 bits, got {until!r}.")
-    inputs = checked_inputs(graph, fronts, partitions, until, "backfill", _OPTIONS)
+    inputs = checked_inputs(graph, fronts, partitions, "backfill", _OPTIONS)
     graph = graph_of(graph, inputs)
+    end = ending(graph, inputs, until, "backfill")
     _check_sinks(graph, write)
     known = _positions(graph, positions)
     location = _location(checkpoint)
     units = Units(graph)
     rest = [name for name in graph.sinks if name not in write]
     # First: a missing schema should be reported before an hour of work, not after it.
-    frames = sink_frames(spark, units, inputs, rest, schema, partitions, raw, ordered, until)
+    frames = sink_frames(spark, units, inputs, rest, schema, partitions, raw, ordered, end)
     for sink in write.values():
         sink_contract(sink).check()
     promised = _promised(inputs, known)
-    _Backfill(spark, units, inputs, (until, 0), location, write, known, promised, partitions).run()
+    _Backfill(spark, units, inputs, (end, 0), location, write, known, promised, partitions).run()
     return frames
 
 

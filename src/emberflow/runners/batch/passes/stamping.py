@@ -30,6 +30,7 @@ from emberflow.rows.inputs import Checked, Records
 from emberflow.rows.paths import encoded_int
 from emberflow.values.functions import UserFunction, blamed
 from emberflow.values.item import TIME_MAX, TIME_MIN
+from emberflow.values.times import Time
 
 #: Payloads that a stamper gives and that are no elements of the flow.
 _SPECIAL = {Attached, LateBy, Malformed}
@@ -145,7 +146,7 @@ class StampedRows:
                 late = LateBy(time, moment[0], position, payload) if is_late else payload
                 self._leave(moment, late)
 
-    def _promised_by(self, payload: Any) -> int | None:
+    def _promised_by(self, payload: Any) -> Time | None:
         """What a payload promises. An error of the user's function names it."""
         assert self._watermark is not None
         if payload.__class__ is Malformed:

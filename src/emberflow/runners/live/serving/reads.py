@@ -43,6 +43,7 @@ from emberflow.runners.questions import (
     moment_after,
 )
 from emberflow.values.item import GlobalTime
+from emberflow.values.times import DEFAULT_UNIT
 
 #: Time limits in seconds: of reads of keys, and of scans.
 KEYS_SECONDS = 10.0
@@ -59,6 +60,7 @@ class Reads:
         self._lives = lives
         settings = lives.settings
         self._flow = settings.graph.flow
+        self._unit = settings.graph.unit or DEFAULT_UNIT
         self._shares = settings.shares
         self._by_arrival = settings.ordering == "arrival"
         self._lock = threading.Lock()
@@ -129,7 +131,7 @@ class Reads:
             raise InputError(
                 "a read that is ordered=True gets a time of its own: leave out as_of=, or ordered=."
             )
-        at = None if as_of is None else moment_after(as_of)
+        at = None if as_of is None else moment_after(as_of, self._unit)
         question = Question(self._flow, self.states, wanted)
         if timeout is not None and not timeout > 0:
             raise InputError(f"timeout= takes a number of seconds, got {timeout!r}.")

@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import le, lt
-from typing import Any
+from typing import Any, cast
 
 from emberflow.checkpoint.logs.segments import OwnTime
 from emberflow.engine.messages import BEFORE_ALL, Moment
@@ -43,13 +43,15 @@ from emberflow.engine.progress.event_time import (
 )
 from emberflow.engine.progress.gate import Gate, least_time
 from emberflow.engine.progress.waiting import Resume
-from emberflow.errors import EmberflowError, InputError, shortened
+from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts.protocol import Batch, Front, Idle, Malformed, front_contract
 from emberflow.runners.live.wire.bell import no_bell
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.malformed import HELD_MAX, Aside
 from emberflow.runners.live.worker.reader import Beginning, Behind, Reader, Replayed
+from emberflow.values.event_time import promised_time
 from emberflow.values.item import TIE, TIME_MAX, TIME_MIN, FlatItem, Place, is_time
+from emberflow.values.times import Unit
 
 #: Bytes that enter at once. A single element may have more.
 TAKEN_BYTES_MAX = 4 << 20
@@ -77,12 +79,14 @@ class Feed:
         late_node: int | None = None,
         journal: Journal | None = None,
         ring: Callable[[], None] = no_bell,
+        unit: Unit | None = None,
     ) -> None:
         """``ring`` wakes the loop when there is something to take.
 
-        ``late_node`` is where late elements enter, if there is a sink for them.
+        ``late_node`` is where late elements enter, if there is a sink for them. ``unit`` is what the flow
+        counts in.
         """
-        contract = front_contract(front, f"front {name!r}")
+        contract = front_contract(front, f"front {name!r}").counted(unit)
         self.name = name
         self.partition = partition
         self.node = node
@@ -226,7 +230,7 @@ class Feed:
             if not batch.payloads:
                 continue
             if batch.times is None and _have_the_place_of_the_next(batch):
-                batch = batch._replace(times=[None] * len(batch.payloads))  # type: ignore[list-item]
+                batch = batch._replace(times=[None] * len(batch.payloads))
             if batch.times is None or (is_replayed and promised is None):
                 items += self._arrived(batch, now, is_replayed)
             elif self._rule.waits:
@@ -267,10 +271,11 @@ class Feed:
             raise self.reader.failed(
                 InputError("it gave an Idle, and does not say promises = True.")
             )
-        self._stamper.raise_to(idle.until)
+        until, ahead = cast("tuple[int, int]", idle)  # as the contract gives them
+        self._stamper.raise_to(until)
         self.gate.promises(self._stamper.promise)
         if self._journal is not None:
-            self._journal.reserve(idle.until, idle.ahead)
+            self._journal.reserve(until, ahead)
 
     # Times of arrival, and times that the journal has of them.
 
@@ -386,7 +391,7 @@ class Feed:
             return None  # a subclass of int
         problem = (
             f"front {self.name!r} gave an element of time {at!r} at position {position!r}. A time is an "
-            f"int of 64 bits."
+            f"int of 64 bits or a datetime."
         )
         return (problem, payload) if self._diverts else InputError(problem)
 
@@ -446,14 +451,12 @@ class Feed:
             promised = self._watermark(payload)
         except Exception as error:
             raise self.reader.failed(error) from error
-        if promised is not None and not is_time(promised):
-            raise self.reader.failed(
-                InputError(
-                    f"watermark= returned {promised!r} for {shortened(payload)}. It returns a time, an "
-                    f"int of 64 bits, or None."
-                )
-            )
-        return promised
+        if promised is None:
+            return None
+        try:
+            return promised_time(promised, payload, self._rule.unit)
+        except InputError as error:
+            raise self.reader.failed(error) from None
 
     def _let_in(self, was_over: bool) -> list[FlatItem]:
         """The elements for which nothing has to be waited any more, within the credits."""

@@ -210,6 +210,7 @@ class WorkerLoop:
                 late_node=plan.graph.late_node,
                 journal=self._journal(name, partition, index),
                 ring=self._bell.ring,
+                unit=plan.graph.unit,
             )
             for name, node, partition, index in own
         ]
