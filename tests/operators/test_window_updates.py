@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -146,6 +147,26 @@ def test_updates_have_a_key_a_window_a_value_and_a_kind() -> None:
     assert update == ef.WindowUpdate(key=1, window=ef.Window(0, 10), value=2.0, kind="early")
 
 
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_own_times_may_be_datetimes_and_spans_durations(unit: Any) -> None:
+    flow = ef.Flow("durations", unit=unit)
+    keyed = flow.front("rows").key_by(lambda row: None)
+    keyed.window(
+        ef.Tumbling("10 seconds"),
+        emit="close",
+        early=timedelta(seconds=4),
+        time="at",
+        late="update",
+        keep="1 minute",
+    ).count().sink("out")
+    begin = datetime(2026, 5, 1)
+    times = [begin + timedelta(seconds=seconds) for seconds in (1, 12, 3, 90, 4)]
+    rows = [ef.At(at, {"at": at}) for at in times]
+    front = ef.fronts.Iterable(rows, disorder=0, on_late="admit", unit=unit)
+    kinds = [update.kind for update in ef.run(flow, rows=front)["out"]]
+    assert kinds == ["early", "final", "late", "early", "final", "missed", "early", "final"]
+
+
 # --- Payloads that were scheduled -----------------------------------------------------------------
 
 
@@ -254,15 +275,23 @@ def test_the_ticks_of_updates_stay_within_their_key() -> None:
 @pytest.mark.parametrize(
     ("windows", "given", "message"),
     [
-        (TUMBLING, {"early": 0, "emit": "close"}, r"early=\) takes an int of at least 1, got 0"),
-        (TUMBLING, {"early": True, "emit": "close"}, r"early=\) takes an int of at least 1"),
+        (
+            TUMBLING,
+            {"early": 0, "emit": "close"},
+            r"early=\) takes a duration of at least 1, got 0",
+        ),
+        (
+            TUMBLING,
+            {"early": True, "emit": "close"},
+            r"early=\): A duration is an int, .* got True",
+        ),
         (TUMBLING, {"early": 5}, r"early=\) is for emit='close' .*'update' gives a value after"),
         (TUMBLING, {"late": "drop", "time": "at"}, r"late=\) takes 'update' or None, got 'drop'"),
         (TUMBLING, {"late": "update"}, r"late='update'\) at .* needs time=, the field .*'admit'"),
         (TUMBLING, {"time": "at"}, r"time=\) at .* needs late='update': a payload whose own time"),
         (TUMBLING, {"time": 5, "late": "update"}, r"time=\) takes a field .*, got 5"),
         (TUMBLING, {"keep": 5}, r"keep=\) is for late='update'"),
-        (TUMBLING, {"keep": -1, "time": "at", "late": "update"}, r"keep=\) takes an int of at"),
+        (TUMBLING, {"keep": -1, "time": "at", "late": "update"}, r"keep=\) takes a duration of at"),
         (ef.CountWindow(3), {"early": 5, "emit": "close"}, r"early=, .* are for windows of time"),
         ("ten", {"early": 5, "emit": "close"}, r"window\(\) takes Tumbling, Sliding, Session or"),
         (TUMBLING, {"early": 5, "emit": "end"}, r"emit=\) takes 'update' or 'close', got 'end'"),
@@ -284,9 +313,14 @@ class Dated:
     [
         ("at", {"on": 3}, "the payload has no field 'at', which time= names"),
         ("at", "text", "the payload has no field 'at', which time= names"),
-        ("at", {"at": "3"}, "time= gave '3'; a time is an int of 64 bits"),
-        (lambda row: row["at"] / 2, {"at": 3}, "time= gave 1.5; a time is an int of 64 bits"),
+        ("at", {"at": "3"}, "time= gave '3'. A time is an int of 64 bits or a datetime"),
+        (
+            lambda row: row["at"] / 2,
+            {"at": 3},
+            "time= gave 1.5. A time is an int of 64 bits or a datetime",
+        ),
         (lambda row: row["on"], {"at": 3}, "KeyError: 'on'"),
+        ("at", {"at": datetime(1970, 1, 1)}, "Flow(..., unit='ms')"),
         ("at", {"at": 3}, None),
         ("at", Dated(), None),
     ],

@@ -16,7 +16,7 @@ from emberflow.errors import FlowError
 from emberflow.graph.nodes import Broadcast, Group, Input, Key, Map, MapMode, Merge, Sink
 from emberflow.values.functions import UserFunction, caller, itself
 from emberflow.values.item import At, Timed
-from emberflow.values.times import Duration
+from emberflow.values.times import Duration, Time
 
 if TYPE_CHECKING:
     from emberflow.dsl.flow import Flow
@@ -430,7 +430,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
     ) -> WindowedStream[K, T]: ...
     @overload
     def window(
-        self, windows: Tumbling | Sliding | Session, *, emit: Literal["close"], early: int
+        self, windows: Tumbling | Sliding | Session, *, emit: Literal["close"], early: Duration
     ) -> UpdatedWindows[K, T]: ...
     @overload
     def window(
@@ -438,20 +438,20 @@ class KeyedStream(Stream[T], Generic[K, T]):
         windows: Tumbling | Sliding | Session,
         *,
         emit: Literal["update", "close"] = "update",
-        early: int | None = None,
-        time: str | Callable[[T], int],
+        early: Duration | None = None,
+        time: str | Callable[[T], Time],
         late: Literal["update"],
-        keep: int | None = None,
+        keep: Duration | None = None,
     ) -> UpdatedWindows[K, T]: ...
     def window(
         self,
         windows: WindowSpec,
         *,
         emit: Literal["update", "close"] = "update",
-        early: int | None = None,
-        time: str | Callable[[T], int] | None = None,
+        early: Duration | None = None,
+        time: str | Callable[[T], Time] | None = None,
         late: Literal["update"] | None = None,
-        keep: int | None = None,
+        keep: Duration | None = None,
     ) -> WindowedStream[K, T] | UpdatedWindows[K, T]:
         """Windows of time or of number over the payloads of each key; then count, sum, reduce ...
 

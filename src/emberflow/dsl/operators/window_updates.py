@@ -36,6 +36,7 @@ all windows do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from itertools import chain, takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -59,6 +60,15 @@ from emberflow.values.functions import UserFunction, caller
 from emberflow.values.item import TIME_MIN, At, is_time
 from emberflow.values.persistent import PersistentList
 from emberflow.values.persistent_map import PersistentMap
+from emberflow.values.times import (
+    DEFAULT_UNIT,
+    Duration,
+    Time,
+    TimeError,
+    Unit,
+    counted_duration,
+    counted_time,
+)
 
 if TYPE_CHECKING:
     from emberflow.dsl.streams import KeyedStream
@@ -94,7 +104,7 @@ class UpdatedWindows(Windowed[K, T, WindowUpdate]):
         windows: Tumbling | Sliding | Session,
         emit: Emit,
         early: int | None,
-        time: str | Callable[[T], int] | None,
+        time: str | Callable[[T], Time] | None,
         keep: int | None,
     ) -> None:
         super().__init__(stream)
@@ -115,13 +125,14 @@ class UpdatedWindows(Windowed[K, T, WindowUpdate]):
             keep=self._keep,
             merges=own is not None,
         )
+        unit = self._stream.flow.unit
         # Other names than those of plain windows: a cut of one does not fit the other.
         timed: Callable[[int, Any], Any] = _Timed(key)
         name, given = "time", tuple[UserFunction, ...]()
         if isinstance(own, str):
-            timed, name = _OwnTimed(key, _FieldOf(own)), "own time"
+            timed, name = _OwnTimed(key, _FieldOf(own), unit), "own time"
         elif own is not None:
-            timed, name, given = _OwnTimed(key, own), "own time", (UserFunction("time", own),)
+            timed, name, given = _OwnTimed(key, own, unit), "own time", (UserFunction("time", own),)
         ticks = _ticks if closing else None
         return Parts(timed, step, _Updates(aggregation), ticks, name, "updates", given)
 
@@ -131,10 +142,10 @@ def window_updates(
     windows: WindowSpec,
     *,
     emit: str,
-    early: int | None,
-    time: str | Callable[[Any], int] | None,
+    early: Duration | None,
+    time: str | Callable[[Any], Time] | None,
     late: str | None,
-    keep: int | None,
+    keep: Duration | None,
 ) -> UpdatedWindows[Any, Any]:
     """See `KeyedStream.window`."""
     windows = checked_windows(stream, windows, emit)
@@ -143,16 +154,12 @@ def window_updates(
             f"window(early=, time=, late=, keep=) are for windows of time, got {windows!r} at "
             f"{caller()}."
         )
-    if early is not None:
-        if not is_time(early) or early < 1:
-            raise FlowError(
-                f"window(early=) takes an int of at least 1, got {early!r} at {caller()}."
-            )
-        if emit != "close":
-            raise FlowError(
-                f"window(early=) is for emit='close' at {caller()}: emit='update' gives a value after "
-                f"each payload anyway."
-            )
+    every = _counted(stream, "early", early, least=1)
+    if every is not None and emit != "close":
+        raise FlowError(
+            f"window(early=) is for emit='close' at {caller()}: emit='update' gives a value after "
+            f"each payload anyway."
+        )
     if late not in (None, "update"):
         raise FlowError(f"window(late=) takes 'update' or None, got {late!r} at {caller()}.")
     if late is not None and time is None:
@@ -171,19 +178,31 @@ def window_updates(
             f"window(time=) takes a field of the payload or a function of it, got {time!r} at "
             f"{caller()}."
         )
-    if keep is not None:
-        if late is None:
-            raise FlowError(
-                f"window(keep=) is for late='update' at {caller()}: other windows are forgotten when "
-                f"they end."
-            )
-        if not is_time(keep) or keep < 0:
-            raise FlowError(
-                f"window(keep=) takes an int of at least 0, got {keep!r} at {caller()}."
-            )
+    if keep is not None and late is None:
+        raise FlowError(
+            f"window(keep=) is for late='update' at {caller()}: other windows are forgotten when they "
+            f"end."
+        )
     # A window that takes no late payloads is forgotten when it ends.
-    known_for = keep if late is not None else 0
-    return UpdatedWindows(stream, windows, emit, early, time, known_for)  # type: ignore[arg-type]
+    known_for = _counted(stream, "keep", keep, least=0) if late is not None else 0
+    return UpdatedWindows(stream, windows, emit, every, time, known_for)  # type: ignore[arg-type]
+
+
+def _counted(
+    stream: KeyedStream[Any, Any], name: str, duration: Duration | None, *, least: int
+) -> int | None:
+    if duration is None:
+        return None
+    try:
+        unit = DEFAULT_UNIT if is_time(duration) else stream.flow._counted_in()
+        counted = counted_duration(duration, unit)
+    except TimeError as error:
+        raise FlowError(f"window({name}=): {error} ({caller()})") from None
+    if counted < least:
+        raise FlowError(
+            f"window({name}=) takes a duration of at least {least}, got {duration!r} at {caller()}."
+        )
+    return counted
 
 
 # The mapped value is (item's time, is_tick, payload, own time); that of a tick has the end of its window
@@ -242,17 +261,32 @@ class _Timed:
 class _OwnTimed:
     """Payload to mapped item, for payloads with a time of their own."""
 
-    __slots__ = ("key", "time")
+    __slots__ = ("key", "time", "unit")
 
-    def __init__(self, key: Callable[[Any], Any], time: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, key: Callable[[Any], Any], time: Callable[[Any], Any], unit: Unit | None
+    ) -> None:
         self.key = key
         self.time = time
+        self.unit = unit
 
     def __call__(self, time: int, payload: Any) -> tuple[Any, bool, _Mapped]:
         own = self.time(payload)
         if not is_time(own):
-            raise ValueError(f"time= gave {shortened(own)}; a time is an int of 64 bits")
+            own = self._counted(own)
         return self.key(payload), False, (time, False, payload, own)
+
+    def _counted(self, own: Any) -> int:
+        if isinstance(own, datetime) and self.unit is None:
+            # The fronts may count in any unit, and the two must be the same.
+            raise ValueError(
+                f"time= gave {shortened(own)}, and the flow says no unit to count it in: "
+                f"Flow(..., unit='ms')"
+            )
+        try:
+            return counted_time(own, self.unit or DEFAULT_UNIT)
+        except TimeError as error:
+            raise ValueError(f"time= gave {shortened(own)}. {error}") from None
 
 
 class _FieldOf:
