@@ -7,16 +7,18 @@ partition, and its rule of event time finds what is late, exactly as in a live q
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from emberflow.engine.messages import Moment
 from emberflow.engine.progress.event_time import Attached, LateBy, Stamper, problem_of
-from emberflow.errors import InputError, Late, shortened
+from emberflow.errors import EmberflowError, FunctionError, InputError, Late, shortened
 from emberflow.fronts.protocol import FrontContract, Malformed, front_contract, is_front
 from emberflow.graph.nodes import Front, Graph, with_late_sink
 from emberflow.values.event_time import EventTime
+from emberflow.values.functions import UserFunction, blamed
 from emberflow.values.item import TIE, TIME_MIN, At, GlobalTime, front_index, is_time
 
 
@@ -32,6 +34,51 @@ class MalformedElement(NamedTuple):
     problem: str
     payload: Any
     number: int
+
+
+def with_checked_watermark(
+    rule: EventTime, failed: Callable[[Any, Exception], Exception]
+) -> EventTime:
+    """The rule, with a watermark that is asked about elements alone: malformed records promise nothing.
+
+    ``failed`` gives the error to raise where the user's function raises one for a payload, or returns
+    what is no time.
+    """
+    watermark = rule.watermark
+    if watermark is None:
+        return rule
+
+    def promised_by(payload: Any) -> int | None:
+        if payload.__class__ is Malformed:
+            return None
+        try:
+            promised = watermark(payload)
+            if promised is not None and not is_time(promised):
+                raise InputError(
+                    f"watermark= returned {promised!r} for {shortened(payload)}. It returns a time, an "
+                    f"int of 64 bits, or None."
+                )
+        except Exception as error:
+            raise failed(payload, error) from error
+        return promised
+
+    return rule._replace(watermark=promised_by)
+
+
+def watermark_failed(
+    front: Front, rule: EventTime, at: Moment, payload: Any, error: Exception
+) -> EmberflowError:
+    """The error of a watermark function that raised one, or returned what is no time."""
+    if isinstance(error, InputError):
+        return InputError(f"front {front.name!r}: {error}")
+    assert rule.watermark is not None
+    return FunctionError(
+        f"the watermark function of front {front.name!r} raised {type(error).__qualname__}: {error}",
+        step=str(front),
+        function=blamed(error, (UserFunction("watermark", rule.watermark),)),
+        global_time=at,
+        payload=payload,
+    )
 
 
 def graph_for(graph: Graph, elements: Mapping[str, Any]) -> Graph:
@@ -113,7 +160,11 @@ def stamped_records(
     A record is its position, payload and time, and the promise that was in force when it was read, if a
     query chose one.
     """
-    stamper = Stamper(index, rule)
+
+    def failed(payload: Any, error: Exception) -> Exception:
+        return watermark_failed(front, rule, (stamper.promised, index), payload, error)
+
+    stamper = Stamper(index, with_checked_watermark(rule, failed))
     held: list[tuple[str, Any]] = []
 
     def unwrapped(payload: Any) -> Iterator[Any]:

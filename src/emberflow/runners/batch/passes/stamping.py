@@ -24,11 +24,11 @@ import pyarrow as pa
 
 from emberflow.engine.messages import Moment
 from emberflow.engine.progress.event_time import Attached, LateBy, Leap, Stamper
-from emberflow.errors import FunctionError, InputError, Late
+from emberflow.errors import InputError, Late
 from emberflow.fronts.protocol import Malformed
 from emberflow.rows.inputs import Checked, Records
 from emberflow.rows.paths import encoded_int
-from emberflow.values.functions import UserFunction, blamed
+from emberflow.runners.elements import watermark_failed, with_checked_watermark
 from emberflow.values.item import TIME_MAX, TIME_MIN
 
 #: Payloads that a stamper gives and that are no elements of the flow.
@@ -58,10 +58,9 @@ class StampedRows:
         """Elements from the time ``until`` on are left out, but they count for what is late."""
         assert front.stamps is not None
         self._front = front
-        self._rule, self._drops_malformed = front.stamps
-        self._watermark = self._rule.watermark
-        if self._watermark is not None:
-            self._rule = self._rule._replace(watermark=self._promised_by)
+        self._stamps = front.stamps
+        self._rule = with_checked_watermark(self._stamps.rule, self._watermark_failed)
+        self._drops_malformed = self._stamps.drops_malformed
         self._until = TIME_MAX + 1 if until is None else until
         self._partition: int | None = None
         self._position: Any = None
@@ -145,23 +144,9 @@ class StampedRows:
                 late = LateBy(time, moment[0], position, payload) if is_late else payload
                 self._leave(moment, late)
 
-    def _promised_by(self, payload: Any) -> int | None:
-        """What a payload promises. An error of the user's function names it."""
-        assert self._watermark is not None
-        if payload.__class__ is Malformed:
-            return None
-        try:
-            return self._watermark(payload)
-        except Exception as error:
-            front = self._front.front
-            raise FunctionError(
-                f"the watermark function of front {front.name!r} raised "
-                f"{type(error).__qualname__}: {error}",
-                step=str(front),
-                function=blamed(error, (UserFunction("watermark", self._watermark),)),
-                global_time=(self._stamper.promised, self._index),
-                payload=payload,
-            ) from error
+    def _watermark_failed(self, payload: Any, error: Exception) -> Exception:
+        moment = (self._stamper.promised, self._index)
+        return watermark_failed(self._front.front, self._stamps.rule, moment, payload, error)
 
     def _check_positions(self, positions: list[Any]) -> None:
         """Positions say which row comes first, so each has one, and no two have the same."""

@@ -43,8 +43,9 @@ from emberflow.engine.progress.event_time import (
 )
 from emberflow.engine.progress.gate import Gate, least_time
 from emberflow.engine.progress.waiting import Resume
-from emberflow.errors import EmberflowError, InputError, shortened
+from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts.protocol import Batch, Front, Idle, Malformed, front_contract
+from emberflow.runners.elements import with_checked_watermark
 from emberflow.runners.live.wire.bell import no_bell
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.malformed import HELD_MAX, Aside
@@ -91,10 +92,9 @@ class Feed:
         self.gate = Gate(front=index, credit=credit, credit_bytes=credit_bytes)
         self.reader = Reader(name, contract, partition, index, journal=journal, ring=ring)
         self.aside = Aside(index, step or f"front {name!r}")
-        self._rule = contract.event_time
-        self._watermark = self._rule.watermark
-        if self._watermark is not None:
-            self._rule = self._rule._replace(watermark=self._promised_by)
+        self._rule = with_checked_watermark(
+            contract.event_time, lambda _, error: self.reader.failed(error)
+        )
         self._stamper = Stamper(index, self._rule)
         self._diverts = diverts
         #: Late elements that have entered since `take_late`.
@@ -436,24 +436,6 @@ class Feed:
                 self._refuse(problem)
                 break
         self._note(batch, before, promised)
-
-    def _promised_by(self, payload: Any) -> int | None:
-        """What a payload promises."""
-        assert self._watermark is not None
-        if payload.__class__ is Malformed:
-            return None
-        try:
-            promised = self._watermark(payload)
-        except Exception as error:
-            raise self.reader.failed(error) from error
-        if promised is not None and not is_time(promised):
-            raise self.reader.failed(
-                InputError(
-                    f"watermark= returned {promised!r} for {shortened(payload)}. It returns a time, an "
-                    f"int of 64 bits, or None."
-                )
-            )
-        return promised
 
     def _let_in(self, was_over: bool) -> list[FlatItem]:
         """The elements for which nothing has to be waited any more, within the credits."""
