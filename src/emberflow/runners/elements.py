@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.engine.messages import Moment
-from emberflow.engine.progress.event_time import Attached, LateBy, Stamper, problem_of
+from emberflow.engine.progress.event_time import Attached, LateBy, Stamper, parts_of, problem_of
 from emberflow.errors import EmberflowError, FunctionError, InputError, Late, shortened
 from emberflow.fronts.protocol import FrontContract, Malformed, front_contract, is_front
 from emberflow.graph.nodes import Front, Graph, with_late_sink
 from emberflow.values.event_time import EventTime
 from emberflow.values.functions import UserFunction, blamed
 from emberflow.values.item import TIE, TIME_MIN, At, GlobalTime, front_index, is_time
+
+#: An element with its global time and its front. It may be one of the classes below instead.
+Entry: TypeAlias = tuple[GlobalTime, Front, Any]
 
 
 class LateElement(NamedTuple):
@@ -81,6 +84,14 @@ def watermark_failed(
     )
 
 
+def no_time(front: str, position: Any, at: Any) -> str:
+    """The problem of an element whose time is none."""
+    return (
+        f"front {front!r} gave an element of time {at!r} at position {position!r}. A time is an int of "
+        f"64 bits."
+    )
+
+
 def graph_for(graph: Graph, elements: Mapping[str, Any]) -> Graph:
     """The graph, with a sink for late elements if one of the fronts diverts them."""
     diverts = any(
@@ -90,9 +101,7 @@ def graph_for(graph: Graph, elements: Mapping[str, Any]) -> Graph:
     return with_late_sink(graph) if diverts else graph
 
 
-def timed_elements(
-    graph: Graph, elements: Mapping[str, Iterable[Any]]
-) -> Iterator[tuple[GlobalTime, Front, Any]]:
+def timed_elements(graph: Graph, elements: Mapping[str, Iterable[Any]]) -> Iterator[Entry]:
     """All elements of all fronts in the order of their global times.
 
     A list is sorted by time, so its elements may be given in any order; elements of equal times stay in
@@ -114,7 +123,7 @@ def timed_elements(
     )
 
 
-def _timed(front: Front, elements: object) -> Iterator[tuple[GlobalTime, Front, Any]]:
+def _timed(front: Front, elements: object) -> Iterator[Entry]:
     if not isinstance(elements, Iterable):
         raise InputError(
             f"front {front.name!r} takes an iterable of elements, got {shortened(elements)}."
@@ -127,9 +136,7 @@ def _timed(front: Front, elements: object) -> Iterator[tuple[GlobalTime, Front, 
     return _in_order(front, numbered)
 
 
-def _partitions(
-    front: Front, given: Any, fronts: int
-) -> list[Iterator[tuple[GlobalTime, Front, Any]]]:
+def _partitions(front: Front, given: Any, fronts: int) -> list[Iterator[Entry]]:
     contract = front_contract(given, f"front {front.name!r}")
     ending = front_contract(contract.ending(), f"front {front.name!r}")
     return [
@@ -138,9 +145,7 @@ def _partitions(
     ]
 
 
-def _stamped(
-    front: Front, contract: FrontContract, partition: int, index: int
-) -> Iterator[tuple[GlobalTime, Front, Any]]:
+def _stamped(front: Front, contract: FrontContract, partition: int, index: int) -> Iterator[Entry]:
     """The elements of a partition, by its rule of event time."""
     records = (
         (*element, None) for element in contract.read(partition, None) if element is not None
@@ -154,7 +159,7 @@ def stamped_records(
     partition: int,
     index: int,
     records: Iterable[tuple[Any, Any, Any, int | None]],
-) -> Iterator[tuple[GlobalTime, Front, Any]]:
+) -> Iterator[Entry]:
     """The records of a partition as elements, by a rule of event time.
 
     A record is its position, payload and time, and the promise that was in force when it was read, if a
@@ -165,29 +170,33 @@ def stamped_records(
         return watermark_failed(front, rule, (stamper.promised, index), payload, error)
 
     stamper = Stamper(index, with_checked_watermark(rule, failed))
-    held: list[tuple[str, Any]] = []
+    held: list[Any] = []
+    #: The time of the last record that has left. What is malformed behind it comes after it.
+    last = TIME_MIN - 2
 
-    def unwrapped(payload: Any) -> Iterator[Any]:
-        if payload.__class__ is Attached:
-            for number, thing in enumerate(payload.things, -len(payload.things)):
-                problem, shown = problem_of(thing, front.name, partition, rule.ahead)
-                yield MalformedElement(problem, shown, number)
-            payload = payload.payload
-        bare = payload.payload if payload.__class__ is LateBy else payload
-        if bare.__class__ is Malformed:
-            yield MalformedElement(bare.problem, bare.raw, 0)
-        elif payload.__class__ is not LateBy or rule.on_late == "keep":
-            yield bare
+    def put_aside(at: GlobalTime, things: Sequence[Any]) -> Iterator[Entry]:
+        for number, thing in enumerate(things, -len(things)):
+            problem, shown = problem_of(thing, front.name, partition, rule.ahead)
+            yield at, front, MalformedElement(problem, shown, number)
+
+    def leaves(moment: Sequence[int], given: Any) -> Iterator[Entry]:
+        nonlocal last
+        last, at = moment[0], GlobalTime(*moment)
+        things, late, payload = parts_of(given)
+        yield from put_aside(at, things)
+        if payload.__class__ is Malformed:
+            yield at, front, MalformedElement(payload.problem, payload.raw, 0)
+        elif late is None or rule.on_late == "keep":
+            yield at, front, payload
         elif rule.on_late == "fail":
-            raise InputError(f"front {front.name!r}: {payload.told(partition, rule.disorder)}")
+            raise InputError(f"front {front.name!r}: {late.told(partition, rule.disorder)}")
         elif rule.on_late == "divert":
-            yield LateElement(payload.record(front.name, partition))
+            yield at, front, LateElement(late.record(front.name, partition))
 
-    def leaving() -> Iterator[tuple[GlobalTime, Front, Any]]:
+    def all_that_leave() -> Iterator[Entry]:
         while (stamped := stamper.take()) is not None:
             for moment, _, payload in stamped.items(index):
-                for one in unwrapped(payload):
-                    yield GlobalTime(*moment), front, one
+                yield from leaves(moment, payload)
 
     for position, payload, at, promised in records:
         if promised is not None:
@@ -197,27 +206,24 @@ def stamped_records(
             if payload.before_next or not is_time(at):
                 malformed = (payload.problem, payload.raw)
         elif not is_time(at):
-            malformed = (f"the element at {position!r} has the time {at!r}", payload)
+            malformed = (no_time(front.name, position, at), payload)
         if malformed is not None and rule.waits:
             stamper.attach(malformed)
         elif malformed is not None:
             held.append(malformed)
         elif rule.waits:
             stamper.add(position, payload, at)
-            yield from leaving()
+            yield from all_that_leave()
         else:
             moment, is_late = stamper.stamp(at)
             entry = LateBy(at, moment[0], position, payload) if is_late else payload
             if held:
                 entry, held = Attached(tuple(held), entry), []
-            for one in unwrapped(entry):
-                yield GlobalTime(*moment), front, one
+            yield from leaves(moment, entry)
     held += stamper.end()
-    yield from leaving()
-    at = max(stamper.promised + 1, 0) if stamper.promised >= TIME_MIN else 0
-    for number, thing in enumerate(held, -len(held)):
-        problem, shown = problem_of(thing, front.name, partition, rule.ahead)
-        yield GlobalTime(at, index), front, MalformedElement(problem, shown, number)
+    yield from all_that_leave()
+    end = max(last + 1, stamper.promised)
+    yield from put_aside(GlobalTime(end if end >= TIME_MIN else 0, index), held)
 
 
 def _with_time(front: Front, number: int, element: Any) -> tuple[int, int, Any]:
@@ -231,9 +237,7 @@ def _with_time(front: Front, number: int, element: Any) -> tuple[int, int, Any]:
     return element.time, number, element.payload
 
 
-def _in_order(
-    front: Front, numbered: Iterator[tuple[int, int, Any]]
-) -> Iterator[tuple[GlobalTime, Front, Any]]:
+def _in_order(front: Front, numbered: Iterator[tuple[int, int, Any]]) -> Iterator[Entry]:
     last, last_number, place = TIME_MIN - 1, 0, front.index
     for time, number, payload in numbered:
         if time < last:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from emberflow.engine.messages import Moment
-from emberflow.engine.progress.event_time import Attached, LateBy, Leap, Stamper
+from emberflow.engine.progress.event_time import Attached, LateBy, Leap, Stamper, parts_of
 from emberflow.errors import InputError, Late
 from emberflow.fronts.protocol import Malformed
 from emberflow.rows.inputs import Checked, Records
@@ -191,28 +191,22 @@ class StampedRows:
             elements.paths.extend(map(encoded_int, fronts[:count]))
         elements.payloads.extend(payloads[:count])
 
-    def _leave(self, moment: Moment, payload: Any) -> None:
+    def _leave(self, moment: Moment, given: Any) -> None:
         if moment[0] >= self._until:
             return
-        if payload.__class__ is Attached:
-            for thing in payload.things:
-                self._refuse(thing)
-            payload = payload.payload
-        bare = payload.payload if payload.__class__ is LateBy else payload
-        if bare.__class__ is Malformed:
-            self._refuse(bare)
-        elif payload.__class__ is not LateBy or self._rule.on_late == "keep":
-            self._elements.add(moment, bare)
-        elif self._rule.on_late == "fail":
-            assert self._partition is not None
-            told = payload.told(self._partition, self._rule.disorder)
-            raise InputError(f"front {self._front.front.name!r}: {told}")
-        elif self._rule.on_late == "divert":
-            self._late.add(moment, self._late_record(payload))
-
-    def _late_record(self, late: LateBy) -> Late:
         assert self._partition is not None
-        return late.record(self._front.front.name, self._partition)
+        name, on_late = self._front.front.name, self._rule.on_late
+        things, late, payload = parts_of(given)
+        for thing in things:
+            self._refuse(thing)
+        if payload.__class__ is Malformed:
+            self._refuse(payload)
+        elif late is None or on_late == "keep":
+            self._elements.add(moment, payload)
+        elif on_late == "fail":
+            raise InputError(f"front {name!r}: {late.told(self._partition, self._rule.disorder)}")
+        elif on_late == "divert":
+            self._late.add(moment, late.record(name, self._partition))
 
     def _refuse(self, thing: Any) -> None:
         """A record that is none: an error, unless such records are left out."""

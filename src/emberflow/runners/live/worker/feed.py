@@ -39,13 +39,14 @@ from emberflow.engine.progress.event_time import (
     LateBy,
     Leap,
     Stamper,
+    parts_of,
     problem_of,
 )
 from emberflow.engine.progress.gate import Gate, least_time
 from emberflow.engine.progress.waiting import Resume
 from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts.protocol import Batch, Front, Idle, Malformed, front_contract
-from emberflow.runners.elements import with_checked_watermark
+from emberflow.runners.elements import no_time, with_checked_watermark
 from emberflow.runners.live.wire.bell import no_bell
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.malformed import HELD_MAX, Aside
@@ -114,6 +115,10 @@ class Feed:
         #: Below this the cut has all elements, also those that are read again.
         self._begun_at = BEFORE_ALL
         self._waiting_bytes = 0
+        #: The position of the last record that was read.
+        self._position_read: Any = None
+        #: What is malformed behind the last element. It is held once all elements have entered.
+        self._behind_all: list[Any] = []
         self._ended = False
         self._halted = False
         #: The error that the query ends with, when all before it is final.
@@ -130,9 +135,12 @@ class Feed:
         # Where records wait, those below a cut may come behind others, and are read again to tell what
         # is late. So the cut of a backfill is a promise to the others only: no record is late by it.
         reads_all = beginning.passes_over and self._rule.waits
-        if beginning.moment != BEFORE_ALL:
-            is_new = beginning.promised is None and not reads_all
-            self._promise_time(least_time(beginning.moment, self.index), is_new)
+        if beginning.promised is None and not reads_all:
+            if beginning.moment != BEFORE_ALL:
+                self._promise_time(least_time(beginning.moment, self.index))
+        else:
+            # Not the next time: what is left may have the time of the cut, and a greater tie.
+            self.gate.promises(beginning.moment)
         if self._journal is not None:
             self._floor = self._journal.floor(self._promises)
             moment, let_out = beginning.moment, beginning.joins_at
@@ -142,7 +150,7 @@ class Feed:
             if self._journal.is_first and joins:
                 self._floor = max(least_time(moment, self.index), let_out[0] + 1)
                 self._journal.reserve(self._floor, ahead=0)
-                self._promise_time(self._floor, True)
+                self._promise_time(self._floor)
             if beginning.until is not None:
                 self._journal.drop_above(beginning.until)
             self._journal.start()
@@ -151,11 +159,10 @@ class Feed:
         self.gate.done = (resume.promised, self.index + resume.tie * TIE)
         self.reader.start(beginning)
 
-    def _promise_time(self, at: int, is_new: bool) -> None:
-        """Promise all below a time. Where it is new, what comes below it is late."""
+    def _promise_time(self, at: int) -> None:
+        """Promise all below a time. What comes below it is late."""
         self.gate.idle_until(at)
-        if is_new:
-            self._stamper.raise_to(at)
+        self._stamper.raise_to(at)
 
     def halt(self) -> None:
         """Take nothing more from the source, nor from the queue. Promises that were made stay."""
@@ -225,6 +232,7 @@ class Feed:
             most -= max(1, len(batch.payloads))
             if not batch.payloads:
                 continue
+            self._position_read = batch.positions[-1]
             if batch.times is None and _have_the_place_of_the_next(batch):
                 batch = batch._replace(times=[None] * len(batch.payloads))  # type: ignore[list-item]
             if batch.times is None or (is_replayed and promised is None):
@@ -255,11 +263,19 @@ class Feed:
         """The source has ended, or an element has ended it: enter what is left, and promise all."""
         if self._rule.waits and self._stamper.waiting:
             return  # for credits
+        for thing in self._behind_all:
+            self.aside.hold(*self._shown(thing))
+        self._behind_all = []
         refused, self._refused = self._refused, None
         last = self.gate.reached[0]
-        least = max(last + 1 if last >= TIME_MIN else TIME_MIN - 1, self.gate.promise[0])
+        least = last + 1 if last >= TIME_MIN else TIME_MIN - 1
+        least = max(least, least_time(self.gate.promise, self.index))
+        positions: list[Any] | None = None
+        if refused is None:  # a life that begins behind these records does not read them again
+            resume = Resume(self._position_read, self._stamper.promised)
+            positions = [resume if self._rule.waits else self._position_read]
         for at in self.aside.end(least, refused):
-            self.gate.emitted((at, self.index))
+            self.gate.emitted_all([at], positions)
         self.gate.finished()
 
     def _promise(self, idle: Idle) -> None:
@@ -384,10 +400,7 @@ class Feed:
             return None
         if is_time(at):
             return None  # a subclass of int
-        problem = (
-            f"front {self.name!r} gave an element of time {at!r} at position {position!r}. A time is an "
-            f"int of 64 bits."
-        )
+        problem = no_time(self.name, position, at)
         return (problem, payload) if self._diverts else InputError(problem)
 
     # Times of their own, out of order.
@@ -441,8 +454,7 @@ class Feed:
         """The elements for which nothing has to be waited any more, within the credits."""
         stamper, gate = self._stamper, self.gate
         if self._ended and not was_over:
-            for thing in stamper.end():
-                self.aside.hold(*self._shown(thing))
+            self._behind_all = stamper.end()
         items: list[FlatItem] = []
         while (credits := gate.credits) > 0 and not self._halted:
             count = stamper.waiting
@@ -467,21 +479,19 @@ class Feed:
     def _unwrapped(self, items: list[FlatItem]) -> list[FlatItem]:
         """Without what is late, and what was put aside."""
         entering: list[FlatItem] = []
-        for moment, mark, payload in items:
-            if payload.__class__ is Attached:
-                for thing in payload.things:
-                    if thing.__class__ is Leap and not self._diverts:
-                        self._refuse(InputError(self._shown(thing)[0]))
-                        return entering
-                    self.aside.hold(*self._shown(thing))
-                self.aside.enter_with(moment)
-                payload = payload.payload
-            bare = payload.payload if payload.__class__ is LateBy else payload
-            if bare.__class__ is Malformed:
-                self.aside.enter(moment, bare.problem, bare.raw)
-            elif payload.__class__ is not LateBy:
+        for moment, mark, given in items:
+            things, late, payload = parts_of(given)
+            for thing in things:
+                if thing.__class__ is Leap and not self._diverts:
+                    self._refuse(InputError(self._shown(thing)[0]))
+                    return entering
+                self.aside.hold(*self._shown(thing))
+            self.aside.enter_with(moment)
+            if payload.__class__ is Malformed:
+                self.aside.enter(moment, payload.problem, payload.raw)
+            elif late is None:
                 entering.append((moment, mark, payload))
-            elif not self._enter_late(moment, payload):
+            elif not self._enter_late(moment, late):
                 break
         return entering
 
@@ -517,7 +527,7 @@ class Feed:
     ) -> None:
         self.gate.emitted_all(times, positions, size, fronts)
         if self._increases and not self._rule.waits:
-            self._promise_time(times[-1] + 1, True)
+            self._promise_time(times[-1] + 1)
         last = positions[-1]
         self.taken = (last.position if last.__class__ is Resume else last, times[-1])
 
