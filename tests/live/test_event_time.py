@@ -6,6 +6,7 @@ The records have ties, late ones, times of the far future, and malformed ones be
 
 from __future__ import annotations
 
+import copy
 from random import Random
 from typing import Any
 
@@ -65,16 +66,28 @@ def by_feeds(
         if cuts and isinstance(resume, Resume) and cut is not None:
             cut = (cut[0], cut[1] + 1)
             promised = (resume.promised, resume.tie)
-            beginning = Beginning(resume.position, cut, promised=promised)
-            rest, _ = fed(front, partition, beginning, random)
+            beginning = Beginning(resume.position, cut, promised=promised, late=resume.late)
+            rest, feed = fed(front, partition, beginning, random)
             first = [[one for one in kind if one[0][:2] < cut] for kind in first]
             first = [kind + more for kind, more in zip(first, rest, strict=True)]
         elif cuts:
-            first, _ = fed(front, partition, Beginning(), random)
+            first, feed = fed(front, partition, Beginning(), random)
+        if front.event_time.on_late == "drop":
+            assert feed.late == late_in(front, partition)
+        else:
+            assert feed.late == len(first[1])
         for kind, more in zip(found, first, strict=True):
             kind += more
     elements, late, errors = (sorted(kind, key=lambda one: one[0]) for kind in found)
     return elements, late, [record for _, record in errors]
+
+
+def late_in(front: Iterable, partition: int) -> int:
+    """How many records of a partition the reference would divert if they were not dropped."""
+    diverting = copy.copy(front)
+    diverting.event_time = front.event_time._replace(on_late="divert")
+    _, late, _ = by_the_reference(diverting)
+    return sum(record.partition == partition for _, record in late)
 
 
 def fed(

@@ -100,6 +100,9 @@ class Feed:
         self._diverts = diverts
         #: Late elements that have entered since `take_late`.
         self._late: list[FlatItem] = []
+        #: How many late elements are final, and the global times of the others.
+        self._late_final = 0
+        self._late_open: deque[Place] = deque()
         #: Position and time of the last element that entered; None before the first.
         self.taken: tuple[Any, int] | None = None
         self._reported: Moment = BEFORE_ALL
@@ -130,6 +133,7 @@ class Feed:
 
     def start(self, beginning: Beginning) -> None:
         self._begun_at = beginning.moment
+        self._late_final = beginning.late
         resume = Resume(beginning.position, *(beginning.promised or ()))
         self._stamper = Stamper(self.index, self._rule, resume)
         # Where records wait, those below a cut may come behind others, and are read again to tell what
@@ -198,9 +202,16 @@ class Feed:
         A position, and where elements have times of their own a `Resume`.
         """
         position, done = self.gate.position, self.gate.done
-        if self._arrival or done is None or isinstance(position, Resume):
+        if isinstance(position, Resume):
+            return position._replace(late=self._late_final)
+        if self._arrival or done is None:
             return position
-        return Resume(position, done[0], (done[1] - self.index) // TIE)
+        return Resume(position, done[0], (done[1] - self.index) // TIE, self._late_final)
+
+    @property
+    def late(self) -> int:
+        """How many late elements this life and those before it had: diverted, dropped or refused."""
+        return self._late_final + len(self._late_open)
 
     def take(self, most: int) -> list[FlatItem]:
         """Elements that may enter now, as items."""
@@ -502,6 +513,7 @@ class Feed:
 
     def _enter_late(self, moment: Place, late: LateBy) -> bool:
         """A late element enters as the front says. Returns whether the source goes on."""
+        self._late_open.append(moment)  # bounded by the credits
         on_late = self._rule.on_late
         if on_late == "drop":
             return True
@@ -573,6 +585,9 @@ class Feed:
     def minimal_time(self, moment: Moment) -> None:
         """Elements below the minimal time are final, and give their credits back."""
         self.gate.minimal_time(moment)
+        while self._late_open and self._late_open[0] < moment:
+            self._late_open.popleft()
+            self._late_final += 1
         not_final = self._not_final
         while not_final and not_final[0][0] < moment:
             not_final.popleft()
