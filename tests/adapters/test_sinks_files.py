@@ -23,7 +23,7 @@ from emberflow.errors import InputError, MissingExtraError
 from emberflow.rows.plain import to_json
 from emberflow.sinks import PayloadError, StoredBundle
 from emberflow.sinks.files import name_of, time_of
-from emberflow.values.item import TIME_MAX, TIME_MIN
+from emberflow.values.item import TIE, TIME_MAX, TIME_MIN
 
 
 class Word(NamedTuple):
@@ -45,8 +45,13 @@ class Level(enum.IntEnum):
     LOW = 1
 
 
+ties = st.integers(0, 5) | st.integers(0, 2**31 - 1)
 global_times = st.builds(
-    GlobalTime, st.integers(TIME_MIN, TIME_MAX), st.integers(-(2**32), 2**32) | st.integers(-2, 2)
+    GlobalTime,
+    st.integers(TIME_MIN, TIME_MAX) | st.integers(-1, 1),
+    st.integers(-(2**32), 2**32)
+    | st.integers(-2, 2)
+    | st.builds(lambda index, tie: index + tie * TIE, st.integers(0, 2), ties),
 )
 
 

@@ -117,6 +117,23 @@ def input_rows(partitions: list[Times]) -> list[tuple[Any, ...]]:
     ]
 
 
+def logged(records: list[tuple[int | None, Any, int]]) -> pa.RecordBatch:
+    """Times, payloads and promises of a partition, as rows of a front's log."""
+    times, payloads, promised = zip(*records, strict=True)
+    numbers = range(len(records))
+    columns = {
+        "_time": pa.array(times, pa.int64()),
+        "_tied": pa.array([False for _ in numbers]),
+        "value": pa.array(
+            [encode(Positioned(("f", n), payloads[n])) for n in numbers], pa.binary()
+        ),
+        "_partition": pa.array([0 for _ in numbers], pa.int64()),
+        "_position": pa.array(numbers, pa.int64()),
+        "_promised": pa.array(promised, pa.int64()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
 def reference(partitions: list[Times], rule: EventTime) -> tuple[list[Any], list[Any]]:
     given = timed_elements(graph(), {"numbers": Parted(partitions, rule)})
     entered = [each for each in given if not isinstance(each[2], MalformedElement)]
@@ -172,6 +189,33 @@ def test_an_error_of_a_watermark_names_the_function() -> None:
     assert "promised" in raised.value.function
 
 
+def test_malformed_records_are_not_asked_what_they_promise() -> None:
+    """A record that has a time and no payload is malformed at that time, in every runner."""
+
+    class Damaged(Parted):
+        def read(self, partition: int, position: Any) -> Any:
+            for element in super().read(partition, position):
+                is_damaged = element.position % 3 == 1
+                payload = Malformed("?", "damaged") if is_damaged else element.payload
+                yield element._replace(payload=payload)
+
+    rule = EventTime(watermark=lambda number: 2 * number)
+    front = Damaged([[3, 9, 3, 5, 4, 6]], rule)
+    given = list(timed_elements(graph(), {"numbers": front}))
+    entered = [
+        (at, one) for at, _, one in given if not isinstance(one, MalformedElement | LateElement)
+    ]
+    assert [(at.time, one) for at, one in entered] == [(3, 0), (3, 2), (5, 3), (6, 5)]
+    assert [at.time for at, _, one in given if isinstance(one, MalformedElement)] == [6, 9]
+    assert fed(front, 0, Beginning(None)) == (entered, [])
+    batch = logged([(one.time, one.payload, TIME_MIN) for one in front.read(0, None)])
+    rows = StampedRows(checked(rule, is_logged=True, drops=True))
+    found = [*rows.add(batch), *rows.end()]
+    assert [pair for one in found for pair in zip(one.times, one.payloads, strict=True)] == [
+        (at.time, one) for at, one in entered
+    ]
+
+
 @pytest.mark.parametrize("positions", [(0, 0), (0, None)])
 def test_positions_are_there_once(positions: tuple[Any, Any]) -> None:
     rows = [(number, False, number, 0, at) for number, at in enumerate(positions)]
@@ -181,20 +225,8 @@ def test_positions_are_there_once(positions: tuple[Any, Any]) -> None:
 
 def test_promises_that_a_query_chose_are_kept() -> None:
     """The rows of a log have them, and positions as the source has them."""
-    names = ("_time", "_tied", "value", "_partition", "_position", "_promised")
     records = [(5, "a", 5), (3, "b", 20), (25, "c", 20), (None, Malformed("?", "none", True), 25)]
-    columns = [
-        pa.array([time for time, _, _ in records], pa.int64()),
-        pa.array([False] * 4),
-        pa.array(
-            [encode(Positioned(("f", n), given)) for n, (_, given, _) in enumerate(records)],
-            pa.binary(),
-        ),
-        pa.array([0] * 4, pa.int64()),
-        pa.array(range(4), pa.int64()),
-        pa.array([promised for _, _, promised in records], pa.int64()),
-    ]
-    batch = pa.RecordBatch.from_arrays(columns, names=list(names))
+    batch = logged(records)
     elements, late = StampedRows(checked(EventTime(), is_logged=True, drops=True)).add(batch)
     assert (elements.times, elements.payloads) == ([5, 25], ["a", "c"])
     assert late.payloads == [Late(3, "numbers", 0, ("f", 1), 17, "b")]
@@ -215,14 +247,9 @@ def test_partitions_share_a_task_and_nothing_else() -> None:
 
 
 def fed(
-    times: list[Times],
-    rule: EventTime,
-    partition: int,
-    beginning: Beginning,
-    journal: Journal | None = None,
+    front: Parted, partition: int, beginning: Beginning, journal: Journal | None = None
 ) -> tuple[list[Any], list[Any]]:
     """What a live feed gives of a partition from the cut of a backfill on."""
-    front = Parted(times, rule)
     front.promises = journal is not None
     index = front_index(0, 1, partition)
     feed = Feed(
@@ -274,7 +301,7 @@ def test_a_cut_of_a_backfill_and_live_from_there_are_one_run(
             log = FrontLogWriter(tmp_path, "numbers", partition, 2)
             journal = Journal(log, "numbers", front_index(0, 1, partition))
         beginning = Beginning(None, (until, 0), passes_over=True)
-        more = fed(partitions, rule, partition, beginning, journal)
+        more = fed(Parted(partitions, rule), partition, beginning, journal)
         for one, rest in zip(found, more, strict=True):
             one += rest
     assert tuple(map(sorted, found)) == expected
@@ -287,6 +314,6 @@ def test_a_position_at_the_cut_is_the_last_before_what_is_not_below_it(disorder:
     elements, late = reference([times], rule)
     promised = (TIME_MIN, -1) if disorder else None
     found = stamped(checked(rule), input_rows([times]), Random(0), until)
-    more = fed([times], rule, 0, Beginning(1, (until, 0), promised=promised))
+    more = fed(Parted([times], rule), 0, Beginning(1, (until, 0), promised=promised))
     assert (found[0] + more[0], found[1] + more[1]) == (elements, late)
     assert len(late) == (1 if disorder else 3)

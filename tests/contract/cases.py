@@ -1,5 +1,9 @@
 """The cases on which all runners must agree: all examples, and random flows.
 
+About half the fronts of random flows have elements out of order (`tests.disorder`): with ties, late
+elements, times of the far future and malformed records, in several partitions. What is late or malformed
+has sinks of its own, which must agree as well.
+
 A live run takes a second or two to start, so several random flows run together, as parts of one
 flow that share nothing. Each is a random flow of `tests.strategies`; the names of its fronts and
 sinks say which one.
@@ -17,6 +21,10 @@ from random import Random
 from typing import Any
 
 import emberflow as ef
+from emberflow.errors import OnError
+from emberflow.graph.nodes import Graph
+from emberflow.runners.elements import graph_for
+from tests.disorder import out_of_order
 from tests.effort import CONTRACT_ROUND, SOAK
 from tests.strategies import Elements, random_flows_together
 
@@ -29,11 +37,17 @@ TOGETHER = [range(FIRST, FIRST + 6), range(FIRST + 6, FIRST + 12)] if SOAK else 
 
 @dataclass(frozen=True)
 class Case:
-    """A flow and the elements of its fronts."""
+    """A flow, and for each of its fronts a list of elements or the front itself."""
 
     name: str
     flow: ef.Flow
-    elements: dict[str, list[Any]]
+    elements: dict[str, Any]
+    on_error: OnError = "fail"
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the flow, with a sink for late elements if some are diverted."""
+        return graph_for(self.flow.graph(), self.elements)
 
 
 @contextmanager
@@ -92,7 +106,9 @@ def example_case(name: str) -> Case:
 
 def random_case(seeds: range) -> Case:
     flow, elements = random_flows_together([Random(seed) for seed in seeds])
-    return Case(f"random flows {seeds.start} to {seeds.stop - 1}", flow, elements)
+    random = Random(f"event time {seeds.start}")
+    disordered = out_of_order(random, elements, diverts=True, share=0.5)
+    return Case(f"random flows {seeds.start} to {seeds.stop - 1}", flow, disordered, "divert")
 
 
 CASES = [

@@ -12,7 +12,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import emberflow as ef
+from emberflow.errors import ERRORS_SINK
+from emberflow.graph.nodes import Graph
 from emberflow.values.hashing import key_hash, owner
 
 #: By sink and partition: the bytes of each payload, in order.
@@ -33,10 +34,12 @@ def as_bytes(payload: Any) -> bytes:
     return written.getvalue()
 
 
-def by_partition(flow: ef.Flow, outputs: dict[str, list[Any]]) -> Bytes:
+def by_partition(graph: Graph, outputs: dict[str, list[Any]]) -> Bytes:
     """The expected content of each partition, from outputs that are in one order."""
     partitions: Bytes = {}
-    for sink in flow.graph().sinks.values():
+    if ERRORS_SINK in outputs and ERRORS_SINK not in graph.sinks:
+        partitions[ERRORS_SINK, 0] = list(map(as_bytes, outputs[ERRORS_SINK]))
+    for sink in graph.sinks.values():
         for partition in range(sink.partitions):
             partitions[sink.name, partition] = []
         key: Callable[[Any], Any] | None = None if sink.key is None else sink.key.function

@@ -15,14 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 import emberflow as ef
 from emberflow import fronts, sinks
-from emberflow.rows.codec import decode
-from emberflow.rows.inputs import Rows
+from emberflow.errors import ERRORS_SINK
+from emberflow.fronts.protocol import is_front
+from emberflow.rows.codec import decode, encode
+from emberflow.rows.inputs import (
+    DEFAULT_TIME,
+    RAW,
+    RAW_PARTITION,
+    RAW_POSITION,
+    Rows,
+    with_rule,
+)
 from tests.contract.cases import CASES, Case
 from tests.contract.outputs import Bytes, as_bytes, by_partition
 from tests.effort import SECONDS, SOAK
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SEEDS_OF_NETWORKS = range(5)
 #: Partitions of each shuffle of a batch.
@@ -38,24 +47,32 @@ class Runner:
 
 
 def simulated(case: Case, spark: Callable[[], SparkSession], *, workers: int, seed: int) -> Bytes:
-    result = ef.simulate(case.flow, workers=workers, seed=seed, **case.elements)
-    return by_partition(case.flow, result.outputs)
+    result = ef.simulate(
+        case.flow, workers=workers, seed=seed, on_error=case.on_error, **case.elements
+    )
+    return by_partition(case.graph, result.outputs)
 
 
 def live(case: Case, spark: Callable[[], SparkSession], *, workers: int) -> Bytes:
-    kept = {name: sinks.Memory() for name in case.flow.graph().sinks}
+    partitions_of = {name: sink.partitions for name, sink in case.graph.sinks.items()}
+    if case.on_error == "divert":
+        partitions_of[ERRORS_SINK] = 1
+    kept = {name: sinks.Memory() for name in partitions_of}
     # With several fronts, elements of equal times are ordered by partition.
     partitions = workers if len(case.elements) == 1 else 1
     query = (
         case.flow.live(spark())
         .read(
             **{
-                name: fronts.Iterable(in_order(given), partitions=partitions)
+                name: given
+                if is_front(given)
+                else fronts.Iterable(in_order(given), partitions=partitions)
                 for name, given in case.elements.items()
             }
         )
         .write(**kept)
         .option("workers", workers)
+        .option("onError", case.on_error)
         .start()
     )
     try:
@@ -64,8 +81,8 @@ def live(case: Case, spark: Callable[[], SparkSession], *, workers: int) -> Byte
         query.stop()
     return {
         (name, partition): [as_bytes(payload) for payload in kept[name].payloads(partition)]
-        for name, sink in case.flow.graph().sinks.items()
-        for partition in range(sink.partitions)
+        for name, count in partitions_of.items()
+        for partition in range(count)
     }
 
 
@@ -75,7 +92,9 @@ def batch(case: Case, spark: Callable[[], SparkSession], *, partitions: int) -> 
 
     names = asked_of_batch(case, partitions)
     given = {
-        name: shuffled(spark(), elements, Random(f"{partitions} {name}"))
+        name: positioned(spark(), elements, Random(f"{partitions} {name}"))
+        if is_front(elements)
+        else shuffled(spark(), elements, Random(f"{partitions} {name}"))
         for name, elements in case.elements.items()
     }
     found = case.flow.batch(spark(), raw=True, ordered=False, partitions=partitions, **given)
@@ -93,7 +112,7 @@ def batch(case: Case, spark: Callable[[], SparkSession], *, partitions: int) -> 
     got: Bytes = {
         (name, partition): []
         for name in names
-        for partition in range(case.flow.graph().sinks[name].partitions)
+        for partition in range(case.graph.sinks[name].partitions)
     }
     for sink, _, _, payload, partition in sorted(map(tuple, rows)):
         got[sink, partition].append(as_bytes(decode(bytes(payload))))
@@ -106,10 +125,10 @@ def asked_of_batch(case: Case, partitions: int) -> list[str]:
     Each sink is a plan of its own and costs as much as a small flow. So a test run takes each sink of
     all cases with one number of partitions, in turn; `make soak` takes all with all.
     """
-    names = list(case.flow.graph().sinks)
+    names = list(case.graph.sinks)
     if SOAK:
         return names
-    first = sum(len(other.flow.graph().sinks) for other in CASES[: CASES.index(case)])
+    first = sum(len(other.graph.sinks) for other in CASES[: CASES.index(case)])
     turn = PARTITIONS.index(partitions)
     return [name for at, name in enumerate(names, first) if at % len(PARTITIONS) == turn]
 
@@ -129,6 +148,22 @@ def shuffled(spark: SparkSession, elements: list[Any], random: Random) -> Rows:
     random.shuffle(rows)
     df = spark.createDataFrame(rows, "time long, pickled binary").repartition(random.randint(1, 3))
     return ef.rows(df, payload=lambda row: pickle.loads(row.pickled), unique=True)
+
+
+def positioned(spark: SparkSession, front: Any, random: Random) -> DataFrame:
+    """The records of a front as rows with partitions and positions, in any order, and its rule.
+
+    A batch has no sink for malformed records, so they are left out.
+    """
+    rows = [
+        (record.time, partition, record.position, encode(record.payload))
+        for partition in range(front.partitions)
+        for record in front.read(partition, None)
+    ]
+    random.shuffle(rows)
+    schema = f"{DEFAULT_TIME} long, {RAW_PARTITION} int, {RAW_POSITION} long, {RAW} binary"
+    df = spark.createDataFrame(rows, schema).repartition(random.randint(1, 3))
+    return with_rule(df, front.event_time, drops_malformed=True)
 
 
 def in_order(elements: list[Any]) -> list[Any]:

@@ -21,7 +21,7 @@ NOT_CASES = {"conftest", "demo"}
 def right(name: str) -> Bytes:
     """The reference's output, pickled before anything else could change it."""
     case = BY_NAME[name]
-    return by_partition(case.flow, ef.run(case.flow, **case.elements))
+    return by_partition(case.graph, ef.run(case.flow, on_error=case.on_error, **case.elements))
 
 
 def test_every_example_is_in_the_contract() -> None:
@@ -33,6 +33,8 @@ def test_the_cases_have_output_and_partitions() -> None:
     for case in CASES:
         assert any(right(case.name).values()), case.name
     assert any(partition > 0 for case in CASES for _, partition in right(case.name))
+    for sink in ("late", "errors"):
+        assert any(right(case.name).get((sink, 0)) for case in CASES)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_the_output_is_that_of_the_reference_to_the_byte(
 def test_batch_is_asked_for_every_sink_and_at_every_number_of_partitions() -> None:
     for case in CASES:
         asked = [asked_of_batch(case, partitions) for partitions in PARTITIONS]
-        assert {name for names in asked for name in names} == set(case.flow.graph().sinks)
+        assert {name for names in asked for name in names} == set(case.graph.sinks)
     for partitions in PARTITIONS:
         assert sum(bool(asked_of_batch(case, partitions)) for case in CASES) >= len(CASES) // 3
 
@@ -83,7 +85,8 @@ def test_what_differs_in_type_or_order_or_number_is_told(
 ) -> None:
     flow = ef.Flow("as it is")
     flow.front("numbers").sink("out")
-    found = differences(by_partition(flow, {"out": got}), by_partition(flow, {"out": [1, 2]}))
+    graph = flow.graph()
+    found = differences(by_partition(graph, {"out": got}), by_partition(graph, {"out": [1, 2]}))
     assert len(found) == len(complaint)
     for told, expected in zip(found, complaint, strict=True):
         assert expected in told

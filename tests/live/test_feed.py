@@ -148,7 +148,10 @@ def test_a_life_that_begins_from_any_cut_gives_the_rest(
         feed.reader.thread.join(10)
         found: list[FlatItem] = []
         while not feed.over:
-            found += feed.take(most)
+            promised = feed.gate.promise
+            taken = feed.take(most)
+            assert all(place >= promised for place, _, _ in taken)
+            found += taken
         return found, feed.take_late(), feed
 
     items, late, feed = begun(Beginning())

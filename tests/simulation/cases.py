@@ -9,18 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from emberflow.engine.messages import Effects, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import OnError
 from emberflow.graph.nodes import Graph
-from emberflow.runners.elements import timed_elements
+from emberflow.runners.elements import graph_for, timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import Options, Simulation, SimulationResult
 from emberflow.runners.simulation.checkers import check_outputs
-from tests.strategies import Elements, random_flow
+from tests.disorder import out_of_order
+from tests.strategies import random_flow
 
 
 class WrongError(AssertionError):
@@ -33,7 +34,8 @@ class Case:
 
     name: str
     graph: Graph
-    elements: Elements
+    #: A list for each front, or the front itself.
+    elements: dict[str, Any]
     options: Options
     #: Small flows never reach the usual interval of trimming. If set, workers trim at every
     #: progress.
@@ -42,7 +44,7 @@ class Case:
     on_error: OnError = "fail"
 
     @classmethod
-    def of(cls, seed: int, *, workers: int | None = None) -> Case:
+    def of(cls, seed: int, *, workers: int | None = None) -> Self:
         """The case of a seed: the same in every process."""
         flow, elements = random_flow(Random(seed))
         random = Random(f"case {seed}")
@@ -57,6 +59,11 @@ class Case:
             trims_always=random.random() < 0.5,
             again=f"python -m tests.simulation.soak --from {seed} --seeds 1",
         )
+
+    @classmethod
+    def out_of_order(cls, seed: int) -> Self:
+        """The same, and for some seeds with fronts whose elements are out of order."""
+        return disordered(cls.of(seed), seed)
 
     @cached_property
     def expected(self) -> dict[str, list[Any]]:
@@ -86,6 +93,25 @@ class Case:
             f"  {self.options}\n"
             f"  again: {self.again}"
         )
+
+
+AnyCase = TypeVar("AnyCase", bound=Case)
+
+
+def disordered(case: AnyCase, seed: int, *, share: float = 0.4) -> AnyCase:
+    """This share of cases gets fronts out of order. Its draws are its own: all else stays as it is."""
+    random = Random(f"event time {seed}")
+    if random.random() >= share:
+        return case
+    has_states = any(node.kind == "state" for node in case.graph.nodes)
+    diverts = not has_states and random.random() < 0.6
+    elements = out_of_order(random, case.elements, diverts=diverts)
+    return replace(
+        case,
+        graph=graph_for(case.graph, elements),
+        elements=elements,
+        on_error="divert" if diverts else "fail",
+    )
 
 
 def judged(case: Case, **machines: Any) -> SimulationResult:

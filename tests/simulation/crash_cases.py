@@ -14,12 +14,14 @@ import emberflow as ef
 from emberflow.engine.messages import Moment
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
+from emberflow.errors import ERRORS_SINK, OnError
+from emberflow.fronts.protocol import is_front
 from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import CrashSimulation, Faults, Options, SimulationResult
-from emberflow.runners.simulation.checkers import CheckError, check_partitions
-from tests.simulation.cases import Case, WrongError, always_trimming
+from emberflow.runners.simulation.checkers import CheckError, check_outputs, check_partitions
+from tests.simulation.cases import Case, WrongError, always_trimming, disordered
 from tests.strategies import Elements
 
 
@@ -29,34 +31,39 @@ class CrashCase:
 
     name: str
     graph: Graph
-    elements: Elements
+    #: A list for each front, or the front itself.
+    elements: dict[str, Any]
     options: Options
     faults: Faults
     trims_always: bool = False
     again: str = ""
+    on_error: OnError = "fail"
 
     @classmethod
     def of(cls, seed: int) -> CrashCase:
         """The case of a seed, the same in every process. Some have few operators and much state."""
-        case = Case.of(seed)
-        if Random(f"dense {seed}").random() < 0.4:
-            flow, elements = dense_flow(Random(seed))
-            case = replace(case, name=flow.name, graph=flow.graph(), elements=elements)
-        return cls.from_case(case, seed)
+        return cls.from_case(_flow_of(seed), seed)
+
+    @classmethod
+    def out_of_order(cls, seed: int) -> CrashCase:
+        """The same, and for some seeds with fronts whose elements are out of order."""
+        return cls.from_case(disordered(_flow_of(seed), seed), seed)
 
     @classmethod
     def from_case(cls, case: Case, seed: int) -> CrashCase:
         random = Random(f"crash case {seed}")
-        fronts = [front.index for front in case.graph.fronts.values()]
-        arrival = frozenset(index for index in fronts if random.random() < 0.3)
+        fronts = case.graph.fronts.items()
+        drawn = {name: front.index for name, front in fronts if random.random() < 0.3}
+        arrival = [index for name, index in drawn.items() if not is_front(case.elements[name])]
         return cls(
             name=case.name,
             graph=case.graph,
             elements=case.elements,
             options=case.options,
-            faults=Faults.drawn(seed, crashes=random.randint(1, 4), arrival=arrival),
+            faults=Faults.drawn(seed, crashes=random.randint(1, 4), arrival=frozenset(arrival)),
             trims_always=case.trims_always,
             again=f"python -m tests.simulation.soak --crashes --from {seed} --seeds 1",
+            on_error=case.on_error,
         )
 
     def simulation(
@@ -67,14 +74,21 @@ class CrashCase:
         kind: type[CrashSimulation] = CrashSimulation,
     ) -> CrashSimulation:
         worker = always_trimming(worker) if self.trims_always else worker
-        return kind(self.graph, self.options, self.faults, worker=worker, acker=acker)
+        return kind(
+            self.graph,
+            self.options,
+            self.faults,
+            worker=worker,
+            acker=acker,
+            on_error=self.on_error,
+        )
 
     def entering(self) -> list[tuple[Moment, Front, Any]]:
         return list(timed_elements(self.graph, self.elements))
 
     def expected(self, simulation: CrashSimulation) -> dict[str, list[Any]]:
         """The reference's output for the elements with the times that they got."""
-        reference = Reference(self.graph)
+        reference = Reference(self.graph, on_error=self.on_error)
         for moment, front, payload in self.given(simulation):
             reference.enter(moment, front, payload)  # type: ignore[arg-type]
         reference.finish()
@@ -108,6 +122,14 @@ class CrashCase:
         )
 
 
+def _flow_of(seed: int) -> Case:
+    case = Case.of(seed)
+    if Random(f"dense {seed}").random() < 0.4:
+        flow, elements = dense_flow(Random(seed))
+        case = replace(case, name=flow.name, graph=flow.graph(), elements=elements)
+    return case
+
+
 def dense_flow(random: Random) -> tuple[ef.Flow, Elements]:
     """Every kind of state, with many keys, so that a loss hardly ever goes unseen."""
     flow = ef.Flow("dense")
@@ -136,7 +158,11 @@ def judged_with_crashes(
     try:
         result = simulation.run(case.entering())
         partitions = {name: sink.payloads for name, sink in simulation.storage.sinks.items()}
-        check_partitions(case.graph, partitions, case.expected(simulation))
+        expected = case.expected(simulation)
+        check_partitions(case.graph, partitions, expected)
+        if case.on_error == "divert":
+            errors = {ERRORS_SINK: expected[ERRORS_SINK]}
+            check_outputs({ERRORS_SINK: partitions[ERRORS_SINK, 0]}, errors)
     except Exception as error:
         raise WrongError(f"{type(error).__name__}: {error}\n{case}") from error
     return result, simulation

@@ -49,7 +49,7 @@ from emberflow.runners import reference as reference_module
 from emberflow.runners.simulation import Options, Simulation
 from emberflow.runners.simulation.network import Network
 from emberflow.values.item import FlatItem, Place
-from tests.simulation.cases import Case
+from tests.simulation.cases import Case, disordered
 from tests.simulation.failing import diverting
 
 #: Machines for `Case.run`: ``worker=``, ``acker=``, ``kind=``.
@@ -105,6 +105,11 @@ def mutation(
 
 
 # --- Cases of their own ----------------------------------------------------------------------------
+
+
+def all_out_of_order() -> Iterable[Case]:
+    for seed in count():
+        yield disordered(Case.of(seed), seed, share=1)
 
 
 def unfused() -> Iterable[Case]:
@@ -587,6 +592,23 @@ def promise_too_much(_: pytest.MonkeyPatch) -> Machines:
                 for front, promise in reports.items()
             }
             return super().enter(node, elements, more)
+
+    return {"worker": Mutant}
+
+
+@mutation(PROGRESS, cases=all_out_of_order)
+def promise_the_next_time(_: pytest.MonkeyPatch) -> Machines:
+    """Although elements of equal times may follow."""
+
+    class Mutant(Worker):
+        def enter(
+            self, node: int, elements: Any, reports: dict[int, Moment], *malformed: Any
+        ) -> Effects:
+            more = {
+                front: promise if promise == AFTER_ALL else (promise[0] + 1, front)
+                for front, promise in reports.items()
+            }
+            return super().enter(node, elements, more, *malformed)
 
     return {"worker": Mutant}
 

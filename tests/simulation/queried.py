@@ -121,7 +121,7 @@ def check_answers(case: TransactionCase, answered: list[Answered | None]) -> Non
 
 def judged_with_queries(seed: int, *, crashes: int = 0, count: int = 12) -> SimulationResult:
     """Run a case with queries at random moments; raise `WrongError` if anything is wrong."""
-    case = TransactionCase.of(seed)
+    case = TransactionCase.out_of_order(seed)
     random = Random(f"queries {seed}")
     asked = drawn_questions(random, case.graph, count)
     history = random.choice(HISTORIES)

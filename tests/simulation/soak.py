@@ -34,7 +34,7 @@ CHUNK = 25
 
 
 def traces(seeds: range) -> list[str]:
-    return [f"{seed} {Case.of(seed).run().trace}" for seed in seeds]
+    return [f"{seed} {Case.out_of_order(seed).run().trace}" for seed in seeds]
 
 
 def judge(seed: int, drawn: str, crashes: bool) -> None:
@@ -48,11 +48,11 @@ def judge(seed: int, drawn: str, crashes: bool) -> None:
     elif drawn == "transactions" and crashes:
         judged_with_crashes_and_cuts(transactions_with_crashes(seed))
     elif drawn == "transactions":
-        judged_with_states(TransactionCase.of(seed))
+        judged_with_states(TransactionCase.out_of_order(seed))
     elif crashes:
-        judged_with_crashes(CrashCase.of(seed))
+        judged_with_crashes(CrashCase.out_of_order(seed))
     else:
-        judged(Case.of(seed))
+        judged(Case.out_of_order(seed))
 
 
 def problems(seeds: range, drawn: str, crashes: bool) -> tuple[list[str], tuple[float, int]]:

@@ -25,7 +25,7 @@ CHUNK = 50
 def test_the_sinks_have_what_the_reference_has(first: int) -> None:
     happened: Counter[str] = Counter()
     for seed in range(first, first + CHUNK):
-        case = CrashCase.of(seed)
+        case = CrashCase.out_of_order(seed)
         result, simulation = judged_with_crashes(case)
         assert result.incarnations == len(simulation.lives)
         assert 1 < result.incarnations <= 1 + case.faults.crashes

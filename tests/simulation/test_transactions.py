@@ -36,7 +36,7 @@ CASES_OF_A_BREAK = 60
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_the_result_is_that_of_one_transaction_at_a_time(first: int) -> None:
     for seed in affordable(range(first, first + CHUNK)):
-        judged_with_states(TransactionCase.of(seed))
+        judged_with_states(TransactionCase.out_of_order(seed))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_however_little_they_may_speculate(
     monkeypatch.setattr(cycles_module, "_SLICE_FIRST", slice_first)
     monkeypatch.setattr(cycles_module, "_CHUNK", chunk)
     for seed in range(10_000 * (replays_max + 1), 10_000 * (replays_max + 1) + 10):
-        judged_with_states(TransactionCase.of(seed))
+        judged_with_states(TransactionCase.out_of_order(seed))
 
 
 def test_the_cases_are_worth_it() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import emberflow as ef
 from emberflow.engine.messages import AFTER_ALL, Moment
@@ -35,7 +35,7 @@ class TransactionCase(Case):
     """A case whose states are compared with the reference too."""
 
     @classmethod
-    def of(cls, seed: int, *, workers: int | None = None) -> TransactionCase:
+    def of(cls, seed: int, *, workers: int | None = None) -> Self:
         random = Random(f"transactions {seed}")
         flow, elements = random_transactions(random)
         return cls(
@@ -114,7 +114,7 @@ def judged_with_crashes_and_cuts(case: CrashCase, **machines: Any) -> Simulation
 
 def transactions_with_crashes(seed: int) -> CrashCase:
     """The flow of a seed, and its faults."""
-    case = CrashCase.from_case(TransactionCase.of(seed), seed)
+    case = CrashCase.from_case(TransactionCase.out_of_order(seed), seed)
     again = f"python -m tests.simulation.soak --transactions --crashes --from {seed} --seeds 1"
     return replace(case, again=again)
 

@@ -94,7 +94,9 @@ def test_random_flows_handed_over(spark: SparkSession, tmp_path: Path) -> None:
     assert left == {}
     before = count_of(held(flow, written))
     gone_live(spark, flow, listed(elements), written, tmp_path)
-    assert differences(held(flow, written), by_partition(flow, ef.run(flow, **elements))) == []
+    assert (
+        differences(held(flow, written), by_partition(flow.graph(), ef.run(flow, **elements))) == []
+    )
     assert 0 < before < count_of(held(flow, written))
 
 
@@ -118,7 +120,9 @@ def test_the_examples_handed_over(
     flow.backfill(spark, until=until, checkpoint=tmp_path, write=written, partitions=2, **given)
     before = count_of(held(flow, written))
     gone_live(spark, flow, listed(elements), written, tmp_path)
-    assert differences(held(flow, written), by_partition(flow, ef.run(flow, **elements))) == []
+    assert (
+        differences(held(flow, written), by_partition(flow.graph(), ef.run(flow, **elements))) == []
+    )
     assert before > 0
 
 

@@ -68,7 +68,10 @@ def ran(
         assert query.awaitTermination(SECONDS), query.status
     finally:
         query.stop()
-    return {name: sink.payloads(0) for name, sink in kept.items()}
+    found = {name: sink.payloads(0) for name, sink in kept.items()}
+    assert query.lastProgress is not None
+    assert query.lastProgress["late"] == {"rows": len(found["late"])}
+    return found
 
 
 def check(found: dict[str, list[Any]], front: Any, leaps: int = 1) -> None:

@@ -5,9 +5,8 @@ The batches that the streaming query has committed are files of an `inbox` below
 and a row, and cuts have it. A file is removed when no kept cut needs it.
 
 **Times.** Rows get the time of their arrival, in the order of the inbox: by batch, task and row. With
-``time=`` a row has the time of a column, and the rows of a batch are sorted by it. Times within a front
-must rise, and those of a stream may not. So a row has the greater of its own time and the time of the
-row before it plus one. That is a function of what the inbox holds. A position then has the time, too.
+``time=`` a row has the time of a column, and the rows of a batch are sorted by it. So only a row that is
+too far behind the batches before its own is late. That is a function of what the inbox holds.
 """
 
 from __future__ import annotations

@@ -7,18 +7,23 @@ partition, and its rule of event time finds what is late, exactly as in a live q
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.engine.progress.event_time import Attached, LateBy, Stamper, problem_of
-from emberflow.errors import InputError, Late, shortened
+from emberflow.engine.messages import Moment
+from emberflow.engine.progress.event_time import Attached, LateBy, Stamper, parts_of, problem_of
+from emberflow.errors import EmberflowError, FunctionError, InputError, Late, shortened
 from emberflow.fronts.protocol import FrontContract, Malformed, front_contract, is_front
 from emberflow.graph.nodes import Front, Graph, with_late_sink, with_unit
-from emberflow.values.event_time import EventTime
+from emberflow.values.event_time import EventTime, promised_time
+from emberflow.values.functions import UserFunction, blamed
 from emberflow.values.item import TIE, TIME_MIN, At, GlobalTime, front_index, is_time
 from emberflow.values.times import DEFAULT_UNIT, TimeError, counted_time
+
+#: An element with its global time and its front. It may be one of the classes below instead.
+Entry: TypeAlias = tuple[GlobalTime, Front, Any]
 
 
 class LateElement(NamedTuple):
@@ -35,6 +40,54 @@ class MalformedElement(NamedTuple):
     number: int
 
 
+def with_checked_watermark(
+    rule: EventTime, failed: Callable[[Any, Exception], Exception]
+) -> EventTime:
+    """The rule, with a watermark that is asked about elements alone: malformed records promise nothing.
+
+    ``failed`` gives the error to raise where the user's function raises one for a payload, or returns
+    what is no time.
+    """
+    watermark = rule.watermark
+    if watermark is None:
+        return rule
+
+    def promised_by(payload: Any) -> int | None:
+        if payload.__class__ is Malformed:
+            return None
+        try:
+            told = watermark(payload)
+            return None if told is None else promised_time(told, payload, rule.unit)
+        except Exception as error:
+            raise failed(payload, error) from error
+
+    return rule._replace(watermark=promised_by)
+
+
+def watermark_failed(
+    front: Front, rule: EventTime, at: Moment, payload: Any, error: Exception
+) -> EmberflowError:
+    """The error of a watermark function that raised one, or returned what is no time."""
+    if isinstance(error, InputError):
+        return InputError(f"front {front.name!r}: {error}")
+    assert rule.watermark is not None
+    return FunctionError(
+        f"the watermark function of front {front.name!r} raised {type(error).__qualname__}: {error}",
+        step=str(front),
+        function=blamed(error, (UserFunction("watermark", rule.watermark),)),
+        global_time=at,
+        payload=payload,
+    )
+
+
+def no_time(front: str, position: Any, at: Any) -> str:
+    """The problem of an element whose time is none."""
+    return (
+        f"front {front!r} gave an element of time {at!r} at position {position!r}. A time is an int of "
+        f"64 bits or a datetime."
+    )
+
+
 def graph_for(graph: Graph, elements: Mapping[str, Any]) -> Graph:
     """The graph, with a sink for late elements if one of the fronts diverts them, and with a unit."""
     contracts = [front_contract(given) for given in elements.values() if is_front(given)]
@@ -43,9 +96,7 @@ def graph_for(graph: Graph, elements: Mapping[str, Any]) -> Graph:
     return with_late_sink(graph) if diverts else graph
 
 
-def timed_elements(
-    graph: Graph, elements: Mapping[str, Iterable[Any]]
-) -> Iterator[tuple[GlobalTime, Front, Any]]:
+def timed_elements(graph: Graph, elements: Mapping[str, Iterable[Any]]) -> Iterator[Entry]:
     """All elements of all fronts in the order of their global times.
 
     A list is sorted by time, so its elements may be given in any order; elements of equal times stay in
@@ -67,7 +118,7 @@ def timed_elements(
     )
 
 
-def _timed(front: Front, elements: object) -> Iterator[tuple[GlobalTime, Front, Any]]:
+def _timed(front: Front, elements: object) -> Iterator[Entry]:
     if not isinstance(elements, Iterable):
         raise InputError(
             f"front {front.name!r} takes an iterable of elements, got {shortened(elements)}."
@@ -80,9 +131,7 @@ def _timed(front: Front, elements: object) -> Iterator[tuple[GlobalTime, Front, 
     return _in_order(front, numbered)
 
 
-def _partitions(
-    front: Front, given: Any, fronts: int
-) -> list[Iterator[tuple[GlobalTime, Front, Any]]]:
+def _partitions(front: Front, given: Any, fronts: int) -> list[Iterator[Entry]]:
     contract = front_contract(given, f"front {front.name!r}")
     ending = front_contract(contract.ending(), f"front {front.name!r}").counted(front.unit)
     return [
@@ -91,9 +140,7 @@ def _partitions(
     ]
 
 
-def _stamped(
-    front: Front, contract: FrontContract, partition: int, index: int
-) -> Iterator[tuple[GlobalTime, Front, Any]]:
+def _stamped(front: Front, contract: FrontContract, partition: int, index: int) -> Iterator[Entry]:
     """The elements of a partition, by its rule of event time."""
     records = (
         (*element, None) for element in contract.read(partition, None) if element is not None
@@ -107,36 +154,44 @@ def stamped_records(
     partition: int,
     index: int,
     records: Iterable[tuple[Any, Any, Any, int | None]],
-) -> Iterator[tuple[GlobalTime, Front, Any]]:
+) -> Iterator[Entry]:
     """The records of a partition as elements, by a rule of event time.
 
     A record is its position, payload and time, and the promise that was in force when it was read, if a
     query chose one.
     """
-    stamper = Stamper(index, rule)
-    held: list[tuple[str, Any]] = []
 
-    def unwrapped(payload: Any) -> Iterator[Any]:
-        if payload.__class__ is Attached:
-            for number, thing in enumerate(payload.things, -len(payload.things)):
-                problem, shown = problem_of(thing, front.name, partition, rule.ahead)
-                yield MalformedElement(problem, shown, number)
-            payload = payload.payload
-        bare = payload.payload if payload.__class__ is LateBy else payload
-        if bare.__class__ is Malformed:
-            yield MalformedElement(bare.problem, bare.raw, 0)
-        elif payload.__class__ is not LateBy or rule.on_late == "admit":
-            yield bare
+    def failed(payload: Any, error: Exception) -> Exception:
+        return watermark_failed(front, rule, (stamper.promised, index), payload, error)
+
+    stamper = Stamper(index, with_checked_watermark(rule, failed))
+    held: list[Any] = []
+    #: The time of the last record that has left. What is malformed behind it comes after it.
+    last = TIME_MIN - 2
+
+    def put_aside(at: GlobalTime, things: Sequence[Any]) -> Iterator[Entry]:
+        for number, thing in enumerate(things, -len(things)):
+            problem, shown = problem_of(thing, front.name, partition, rule.ahead)
+            yield at, front, MalformedElement(problem, shown, number)
+
+    def leaves(moment: Sequence[int], given: Any) -> Iterator[Entry]:
+        nonlocal last
+        last, at = moment[0], GlobalTime(*moment)
+        things, late, payload = parts_of(given)
+        yield from put_aside(at, things)
+        if payload.__class__ is Malformed:
+            yield at, front, MalformedElement(payload.problem, payload.raw, 0)
+        elif late is None or rule.on_late == "admit":
+            yield at, front, payload
         elif rule.on_late == "fail":
-            raise InputError(f"front {front.name!r}: {payload.told(partition, rule.disorder)}")
+            raise InputError(f"front {front.name!r}: {late.told(partition, rule.disorder)}")
         elif rule.on_late == "divert":
-            yield LateElement(payload.record(front.name, partition))
+            yield at, front, LateElement(late.record(front.name, partition))
 
-    def leaving() -> Iterator[tuple[GlobalTime, Front, Any]]:
+    def all_that_leave() -> Iterator[Entry]:
         while (stamped := stamper.take()) is not None:
             for moment, _, payload in stamped.items(index):
-                for one in unwrapped(payload):
-                    yield GlobalTime(*moment), front, one
+                yield from leaves(moment, payload)
 
     for position, payload, at, promised in records:
         if promised is not None:
@@ -146,27 +201,24 @@ def stamped_records(
             if payload.before_next or not is_time(at):
                 malformed = (payload.problem, payload.raw)
         elif not is_time(at):
-            malformed = (f"the element at {position!r} has the time {at!r}", payload)
+            malformed = (no_time(front.name, position, at), payload)
         if malformed is not None and rule.waits:
             stamper.attach(malformed)
         elif malformed is not None:
             held.append(malformed)
         elif rule.waits:
             stamper.add(position, payload, at)
-            yield from leaving()
+            yield from all_that_leave()
         else:
             moment, is_late = stamper.stamp(at)
             entry = LateBy(at, moment[0], position, payload) if is_late else payload
             if held:
                 entry, held = Attached(tuple(held), entry), []
-            for one in unwrapped(entry):
-                yield GlobalTime(*moment), front, one
+            yield from leaves(moment, entry)
     held += stamper.end()
-    yield from leaving()
-    at = max(stamper.promised + 1, 0) if stamper.promised >= TIME_MIN else 0
-    for number, thing in enumerate(held, -len(held)):
-        problem, shown = problem_of(thing, front.name, partition, rule.ahead)
-        yield GlobalTime(at, index), front, MalformedElement(problem, shown, number)
+    yield from all_that_leave()
+    end = max(last + 1, stamper.promised)
+    yield from put_aside(GlobalTime(end if end >= TIME_MIN else 0, index), held)
 
 
 def _with_time(front: Front, number: int, element: Any) -> tuple[int, int, Any]:
@@ -181,9 +233,7 @@ def _with_time(front: Front, number: int, element: Any) -> tuple[int, int, Any]:
         ) from None
 
 
-def _in_order(
-    front: Front, numbered: Iterator[tuple[int, int, Any]]
-) -> Iterator[tuple[GlobalTime, Front, Any]]:
+def _in_order(front: Front, numbered: Iterator[tuple[int, int, Any]]) -> Iterator[Entry]:
     last, last_number, place = TIME_MIN - 1, 0, front.index
     for time, number, payload in numbered:
         if time < last:

@@ -42,8 +42,11 @@ from emberflow.values.item import GlobalTime
 
 _TIME_DIGITS = 19
 _FRONT_DIGITS = 10
+#: Of fronts with a tie (`values.item.TIE`) too great for the other names.
+_TIED_DIGITS = 19
 _NAME = re.compile(
-    rf"([np]\d{{{_TIME_DIGITS}}})-([np]\d{{{_FRONT_DIGITS}}})\.(jsonl|parquet|arrow)"
+    rf"([np]\d{{{_TIME_DIGITS}}})-([np]\d{{{_FRONT_DIGITS}}}|q\d{{{_TIED_DIGITS}}})"
+    rf"\.(jsonl|parquet|arrow)"
 )
 _TEMPORARY_SUFFIX = ".temporary"
 
@@ -189,14 +192,20 @@ def name_of(last: GlobalTime) -> str:
 
     ``p`` is for numbers from 0 on. ``n`` is for negative numbers, which are written as their distance
     from the least number of so many digits. So names sort as numbers: ``n`` before ``p``, and a greater
-    distance after a smaller one.
+    distance after a smaller one. ``q`` is for fronts of more digits: those of elements behind many others
+    of the same time.
 
     >>> name_of(GlobalTime(12, 0))
     'p0000000000000000012-p0000000000'
     >>> name_of(GlobalTime(-1, -3))
     'n9999999999999999999-n9999999997'
+    >>> name_of(GlobalTime(12, 5 * 2**32))
+    'p0000000000000000012-q0000000021474836480'
     """
-    return f"{_digits(last.time, _TIME_DIGITS)}-{_digits(last.front, _FRONT_DIGITS)}"
+    time = _digits(last.time, _TIME_DIGITS)
+    if last.front >= 10**_FRONT_DIGITS:
+        return f"{time}-q{last.front:0{_TIED_DIGITS}d}"
+    return f"{time}-{_digits(last.front, _FRONT_DIGITS)}"
 
 
 def time_of(name: str) -> GlobalTime:
@@ -220,7 +229,7 @@ def _digits(number: int, digits: int) -> str:
 
 def _number(text: str) -> int:
     number = int(text[1:])
-    return number if text[0] == "p" else number - 10 ** (len(text) - 1)
+    return number - 10 ** (len(text) - 1) if text[0] == "n" else number
 
 
 def bundle_names(folder: Path) -> Iterator[str]:

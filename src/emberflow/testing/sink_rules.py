@@ -20,7 +20,7 @@ from emberflow.sinks.protocol import (
     sink_contract,
 )
 from emberflow.testing.rules import ContractError, chosen_rules, kept, travelled
-from emberflow.values.item import GlobalTime
+from emberflow.values.item import TIE, GlobalTime
 from emberflow.values.members import has_member
 
 #: By name, what a sink has to keep. They are checked in this order.
@@ -38,8 +38,18 @@ SINK_RULES: Mapping[str, str] = {
     "crash": "a bundle is stored whole or not at all, whenever the writer dies",
 }
 
-#: The last times of bundles: below and above 0, far away, and with a front of scheduled items.
-_TIMES = ((-(2**40), 0), (-3, -(2**32)), (-3, 2), (0, 0), (9, 1), (10, 0), (2**62, 0))
+#: The last times of bundles: below and above 0, far away, with a front of scheduled items, and with that
+#: of an element behind a thousand others of the same time.
+_TIMES = (
+    (-(2**40), 0),
+    (-3, -(2**32)),
+    (-3, 2),
+    (0, 0),
+    (9, 1),
+    (9, 1 + 1_000 * TIE),
+    (10, 0),
+    (2**62, 0),
+)
 
 _NOTHING: Any = object()
 

@@ -82,7 +82,7 @@ class Manifest:
 
     ``positions[front][partition]`` is where the front continues to read. ``promised[front][partition]``
     is what its elements up to there have promised, and the tie of the last one: see
-    `engine.progress.event_time`. ``sinks`` has the last state of each sink, as its adapter reports it.
+    `engine.progress.event_time`. ``late[front][partition]`` is how many were late. ``sinks`` has the last state of each sink, as its adapter reports it.
     """
 
     number: int
@@ -94,6 +94,7 @@ class Manifest:
     parts: tuple[PartInfo, ...]
     positions: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
     promised: Mapping[str, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
+    late: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     sinks: Mapping[str, Any] = field(default_factory=dict)
     #: ``time`` for a cut at a global time, ``arrival`` for a snapshot by markers.
     ordering: str = "time"
@@ -110,6 +111,7 @@ class Manifest:
         base: Manifest | None = None,
         positions: Mapping[str, Mapping[int, Any]] | None = None,
         promised: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
+        late: Mapping[str, Mapping[int, int]] | None = None,
         sinks: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """The manifest of a cut with these new parts, and the parts of its base."""
@@ -123,6 +125,7 @@ class Manifest:
             parts=(*(base.parts if base else ()), *(part for part in parts if part is not None)),
             positions=positions or {},
             promised=promised or {},
+            late=late or {},
             sinks=sinks or {},
         )
 
@@ -154,6 +157,10 @@ class Manifest:
                 }
                 for front, partitions in self.promised.items()
             },
+            "late": {
+                front: {str(partition): count for partition, count in partitions.items()}
+                for front, partitions in self.late.items()
+            },
             "sinks": {name: encoded(value) for name, value in self.sinks.items()},
         }
         return json_with_checksum(body)
@@ -183,6 +190,10 @@ class Manifest:
             promised={
                 front: {int(partition): (at[0], at[1]) for partition, at in partitions.items()}
                 for front, partitions in body.get("promised", {}).items()
+            },
+            late={
+                front: {int(partition): count for partition, count in partitions.items()}
+                for front, partitions in body.get("late", {}).items()
             },
             sinks=_Encoded(body["sinks"]),
             ordering=body.get("ordering", "time"),

@@ -100,6 +100,20 @@ class Leap(NamedTuple):
         )
 
 
+def parts_of(payload: Any) -> tuple[tuple[Any, ...], LateBy | None, Any]:
+    """Take apart what a stamper gives: the things ahead of a record, the record if late, and its payload.
+
+    >>> parts_of(Attached(("malformed",), LateBy(3, 7, 12, "words")))
+    (('malformed',), LateBy(time=3, promised=7, position=12, payload='words'), 'words')
+    """
+    things: tuple[Any, ...] = ()
+    if payload.__class__ is Attached:
+        things, payload = payload
+    if payload.__class__ is LateBy:
+        return things, payload, payload.payload
+    return things, None, payload
+
+
 def problem_of(thing: Any, front: str, partition: int, ahead: int | None) -> tuple[str, Any]:
     """What is wrong with a thing that was attached, and what to show of it.
 

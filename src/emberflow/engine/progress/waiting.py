@@ -36,16 +36,18 @@ _time_of = itemgetter(0)
 class Resume(NamedTuple):
     """Where a partition goes on: behind a position, with a promise and the tie of the last element.
 
-    ``tie`` is -1 where no element has the time of the promise.
+    ``tie`` is -1 where no element has the time of the promise. ``late`` is how many late records there
+    were before; only the feed knows.
     """
 
     position: Any
     promised: int = NOTHING
     tie: int = -1
+    late: int = 0
 
 
 #: A `Resume` of its fields, in half the time.
-_resume: Callable[[tuple[Any, int, int]], Resume] = partial(tuple.__new__, Resume)
+_resume: Callable[[tuple[Any, int, int, int]], Resume] = partial(tuple.__new__, Resume)
 
 
 class ByTime:
@@ -149,7 +151,7 @@ class BySource:
     >>> waiting.add_all(times=[10, 30, 20], positions=[0, 1, 2], promises=[0, 5, 25, 25])
     >>> waiting.pass_below(30)
     >>> waiting.begins_at
-    Resume(position=0, promised=5, tie=-1)
+    Resume(position=0, promised=5, tie=-1, late=0)
     """
 
     def __init__(self, begin: Resume) -> None:
@@ -167,7 +169,7 @@ class BySource:
         """Add records. ``promises`` has one more: the promise before each, and that behind the last."""
         self._batches.append(_Batch(self.last, times, positions, promises))
         self._growing = None
-        self.last = _resume((positions[-1], promises[-1], -1))
+        self.last = _resume((positions[-1], promises[-1], -1, 0))
 
     def add(self, time: int, position: Any, promised: int) -> None:
         """Add one record, behind which so much is promised."""
@@ -178,7 +180,7 @@ class BySource:
         growing[0].append(time)
         growing[1].append(position)
         growing[2].append(promised)
-        self.last = _resume((position, promised, -1))
+        self.last = _resume((position, promised, -1, 0))
 
     def pass_below(self, bound: int) -> None:
         """All below this time have left."""
@@ -204,4 +206,4 @@ class BySource:
         first, gone = self._batches[0], self._gone
         if not gone:
             return first.before
-        return _resume((first.positions[gone - 1], first.promises[gone], -1))
+        return _resume((first.positions[gone - 1], first.promises[gone], -1, 0))

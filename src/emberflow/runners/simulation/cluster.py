@@ -20,7 +20,6 @@ from emberflow.engine.queries.worker import readable_states
 from emberflow.engine.worker.routing import front_host
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK, InputError, OnError
-from emberflow.fronts.protocol import is_front
 from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.diversion import check_parameters, checked_on_error
 from emberflow.runners.elements import MalformedElement, graph_for, timed_elements
@@ -32,7 +31,7 @@ from emberflow.runners.simulation.checkers import (
     check_drained,
     check_patience,
 )
-from emberflow.runners.simulation.entries import entered
+from emberflow.runners.simulation.entries import entered, front_of, sources_of
 from emberflow.runners.simulation.judges import judges
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
@@ -89,9 +88,6 @@ def simulate(
     True
     """
     graph = graph_for(flow.graph(), elements)
-    for name, given in elements.items():
-        if is_front(given) and given.partitions != 1:  # type: ignore[attr-defined]
-            raise InputError(f"simulate({name}=...) takes a front with one partition.")
     check_parameters(graph, "simulate", "seed", "workers", "crashes", "on_error", "queries")
     on_error = checked_on_error(graph, on_error, "simulate(on_error=)")
     if workers is not None and (not isinstance(workers, int) or workers < 1):
@@ -143,10 +139,10 @@ class Simulation:
             )
             for index in range(options.workers)
         ]
-        self.fronts = [_FrontHost(self, front) for front in graph.fronts.values()]
-        self.acker = acker(
-            workers=options.workers, fronts=[front.index for front in graph.fronts.values()]
-        )
+        #: One for each partition of a front; set by `run`, as is the acker.
+        self.fronts: list[_FrontHost] = []
+        self.acker: Acker
+        self._new_acker = acker
         self.minimal_time_checker = MinimalTimeChecker(
             graph, [host.worker for host in self.workers]
         )
@@ -157,11 +153,11 @@ class Simulation:
         self.failure: Exception | None = None
 
     def run(self, elements: Iterable[tuple[Moment, Front, Any]]) -> SimulationResult:
-        own: dict[int, list[tuple[Moment, Any]]] = {front.node.id: [] for front in self.fronts}
-        for moment, node, payload in elements:
-            own[node.id].append((moment, payload))
+        sources = sources_of(self.graph, elements)
+        self.acker = self._new_acker(workers=self.options.workers, fronts=list(sources))
+        self.fronts = [_FrontHost(self, index) for index in sources]
         for front in self.fronts:
-            front.begin(own[front.node.id])
+            front.begin(sources[front.index])
         self.asker.attach(self.options.shares(self.options.workers), BEFORE_ALL, self._ask)
         self.asker.reached = lambda: max(front.gate.reached for front in self.fronts)
         self.asker.begin()
@@ -305,20 +301,21 @@ class _WorkerHost:
 
 
 class _FrontHost:
-    """A front with its elements, beside the worker that it feeds."""
+    """A partition of a front with its elements, beside the worker that it feeds."""
 
-    def __init__(self, simulation: Simulation, node: Front) -> None:
+    def __init__(self, simulation: Simulation, index: int) -> None:
         self.simulation = simulation
-        self.node = node
-        self.host = simulation.workers[front_host(node.index, len(simulation.workers))]
-        self.gate = Gate(front=node.index, credit=simulation.options.credit)
+        self.index = index
+        self.node = front_of(simulation.graph, index)
+        self.host = simulation.workers[front_host(index, len(simulation.workers))]
+        self.gate = Gate(front=index, credit=simulation.options.credit)
         self._elements: deque[tuple[Moment, Any]] = deque()
         self._waiting_for_credit = False
 
     def begin(self, elements: list[tuple[Moment, Any]]) -> None:
         self._elements.extend(elements)
         self.simulation.minimal_time_checker.will_enter(
-            self.node.index,
+            self.index,
             [moment for moment, one in elements if one.__class__ is not MalformedElement],
         )
         self._pause()
@@ -326,7 +323,7 @@ class _FrontHost:
     def _pause(self) -> None:
         network, options = self.simulation.network, self.simulation.options
         most = options.pause_ticks_max
-        if network.is_slow(("front", self.node.index), 0.5):
+        if network.is_slow(("front", self.index), 0.5):
             most *= options.skew
         network.later(network.ticks(most), self._emit)
 
@@ -346,11 +343,11 @@ class _FrontHost:
         for moment, payload in elements:
             if payload.__class__ is not MalformedElement:
                 self.gate.emitted(moment)
-                self.simulation.minimal_time_checker.entered(self.node.index, moment)
+                self.simulation.minimal_time_checker.entered(self.index, moment)
         if not self._elements:
             self.gate.finished()
         self.host.pass_time()
-        reports = {self.node.index: self.gate.promise}
+        reports = {self.index: self.gate.promise}
         for effects in entered(self.host.worker, self.node, elements, reports):
             self.simulation.effects(self.host.index, effects)
         if self._elements:

@@ -1,16 +1,38 @@
-"""How the elements of a simulated front enter its worker: most are elements, some are late or malformed."""
+"""How the elements of a simulated front enter its worker: most are elements, some are late or malformed.
+
+Each partition of a front is a source of its own, with its own promise, as in a live query.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from emberflow.engine.messages import Effects, Moment
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import Diverted, InputError
-from emberflow.graph.nodes import Front
+from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.elements import LateElement, MalformedElement
-from emberflow.values.item import Place
+from emberflow.values.item import TIE, Place
+
+
+def sources_of(
+    graph: Graph, elements: Iterable[tuple[Moment, Front, Any]]
+) -> dict[int, list[tuple[Moment, Any]]]:
+    """The elements of each partition of the fronts, in order, by its front index.
+
+    A partition without elements holds nothing back, so it needs no source.
+    """
+    own: dict[int, list[tuple[Moment, Any]]] = {front.index: [] for front in graph.fronts.values()}
+    for (time, front), _, payload in elements:
+        own.setdefault(front % TIE, []).append(((time, front), payload))
+    return own
+
+
+def front_of(graph: Graph, index: int) -> Front:
+    """The front that a partition is of."""
+    fronts = list(graph.fronts.values())
+    return fronts[index % len(fronts)]
 
 
 def entered(

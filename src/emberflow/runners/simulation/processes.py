@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from emberflow.engine.cuts.cut import Row, Scheduled, owned
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
 from emberflow.engine.progress.gate import Gate
-from emberflow.engine.worker.routing import barrier_host
+from emberflow.engine.worker.routing import barrier_host, front_host
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK
 from emberflow.graph.nodes import Front
 from emberflow.runners.elements import MalformedElement
 from emberflow.runners.simulation.checkers import CheckError
-from emberflow.runners.simulation.entries import entered
+from emberflow.runners.simulation.entries import entered, front_of
 from emberflow.runners.simulation.network import Network
 from emberflow.runners.simulation.queries import ReadingHost
 from emberflow.runners.simulation.storage import SinkPartition
@@ -65,8 +65,8 @@ class WorkerProcess(Process):
         self.worker: Worker | None = None
         self.fronts = [
             FrontOfProcess(self, front)
-            for front in life.graph.fronts.values()
-            if front.index % life.workers == index
+            for front in life.sources
+            if front_host(front, life.workers) == index
         ]
         self._outlets = {
             (sink.name, partition): Outlet(self, sink.name, partition)
@@ -376,23 +376,23 @@ class Outlet:
 
 
 class FrontOfProcess:
-    """A front beside the worker that it feeds: it replays from the cut, then goes on.
+    """A partition of a front beside the worker that it feeds: it replays from the cut, then goes on.
 
     A front that assigns arrival times replays logged elements at their logged times. It writes the
     times of new elements, and its promises while idle, to the log, and reports them once they are
     durable.
     """
 
-    def __init__(self, process: WorkerProcess, node: Front) -> None:
+    def __init__(self, process: WorkerProcess, index: int) -> None:
         life = process.life
         self._process = process
-        self._node = node
-        self.index = node.index
-        self._arrival = node.index in life.faults.arrival
-        self._gate = Gate(front=node.index, credit=life.options.credit)
-        self._source = life.sources[node.index]
-        self._log = life.storage.logs[node.index]
-        self._begun_at = 0 if life.cut is None else life.cut.manifest.positions[node.index]
+        self._node = front_of(life.graph, index)
+        self.index = index
+        self._arrival = index in life.faults.arrival
+        self._gate = Gate(front=index, credit=life.options.credit)
+        self._source = life.sources[index]
+        self._log = life.storage.logs[index]
+        self._begun_at = 0 if life.cut is None else life.cut.manifest.positions[index]
         self._position = self._begun_at
         #: The global times of all elements since the cut.
         self._given: list[Moment] = []
@@ -517,13 +517,3 @@ class FrontOfProcess:
         life.network.send(
             process.name, f"log {self.index}", durable, most=life.faults.log_ticks_max
         )
-
-
-def sources_of(
-    fronts: list[Front], elements: list[tuple[Moment, Front, Any]]
-) -> dict[int, list[tuple[Moment, Any]]]:
-    """The elements of each front, in order, by front index."""
-    own: dict[int, list[tuple[Moment, Any]]] = {front.index: [] for front in fronts}
-    for moment, front, payload in elements:
-        own[front.index].append(((moment[0], moment[1]), payload))
-    return own

@@ -28,6 +28,7 @@ from emberflow.runners.simulation.checkers import (
     check_drained,
     check_patience,
 )
+from emberflow.runners.simulation.entries import sources_of
 from emberflow.runners.simulation.judges import judges
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
@@ -35,7 +36,6 @@ from emberflow.runners.simulation.processes import (
     Process,
     WorkerProcess,
     is_of_another,
-    sources_of,
 )
 from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
@@ -66,6 +66,7 @@ class CrashSimulation:
         self.storage = Storage(graph, on_error)
         self.worker = worker
         self.acker = acker
+        #: By front index of a partition: its elements.
         self.sources: dict[int, list[tuple[Moment, Any]]] = {}
         self.lives: list[Life] = []
         self.driver: Driver | None = None
@@ -76,7 +77,8 @@ class CrashSimulation:
         self.messages_lost = 0
 
     def run(self, elements: Iterable[tuple[Moment, Front, Any]]) -> SimulationResult:
-        self.sources = sources_of(list(self.graph.fronts.values()), list(elements))
+        self.sources = sources_of(self.graph, elements)
+        self.storage.open_logs(self.sources)
         self._plan_a_crash()
         self.start_driver()
         self.asker.begin()
@@ -204,9 +206,7 @@ class Life:
         self.workers = workers
         self.shares = self.options.shares(workers, number)
         self.cut = cut
-        self.acker = simulation.acker(
-            workers=workers, fronts=[front.index for front in self.graph.fronts.values()]
-        )
+        self.acker = simulation.acker(workers=workers, fronts=list(self.sources))
         self.minimal_time_checker = MinimalTimeChecker(self.graph, [])
         self.release_checker = ReleaseChecker()
         #: The name of the part of a cut that was written last.

@@ -11,7 +11,7 @@ Each store is as weak as a real one may be, and no weaker:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from emberflow.engine.cuts.cut import Row, Scheduled, combined
@@ -30,7 +30,7 @@ class Manifest(NamedTuple):
     moment: Moment
     #: The name of each part and its number of rows, which serves as a checksum here.
     parts: tuple[tuple[str, int], ...]
-    #: By front: how many of its elements are below the moment.
+    #: By partition of a front: how many of its elements are below the moment.
     positions: dict[int, int]
 
 
@@ -146,5 +146,9 @@ class Storage:
     def __init__(self, graph: Graph, on_error: OnError = "fail") -> None:
         self.incarnation = 0
         self.cuts = CutStorage()
-        self.logs = {front.index: FrontLog() for front in graph.fronts.values()}
+        #: By front index of a partition.
+        self.logs: dict[int, FrontLog] = {}
         self.sinks = {key: SinkPartition() for key in sink_partitions(graph, on_error)}
+
+    def open_logs(self, fronts: Iterable[int]) -> None:
+        self.logs = {front: FrontLog() for front in fronts}

@@ -14,15 +14,16 @@ are not needed to show it, and `report` turns it into a `NondeterminismError`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from emberflow.dsl.flow import Flow
 from emberflow.errors import InputError, shortened
+from emberflow.fronts.protocol import is_front
 from emberflow.graph.nodes import Graph
-from emberflow.runners.elements import timed_elements
+from emberflow.runners.elements import LateElement, MalformedElement, timed_elements
 from emberflow.runners.simulation import Options
 from emberflow.runners.verify.blame import blamed, simulated
 from emberflow.runners.verify.child_runs import OtherRun, differences, jobs_for
@@ -37,6 +38,7 @@ from emberflow.runners.verify.report import error_of
 from emberflow.runners.verify.shrinking import shrunk
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject, failed_check
 from emberflow.values.hashing import WORKERS_MAX
+from emberflow.values.item import At
 
 PARAMETERS = ("seeds", "workers", "generate")
 
@@ -103,6 +105,9 @@ def verify(
 
     ``generate`` makes the elements of fronts that are not given: a function of a `random.Random`
     that returns a dict by front. It is called several times.
+
+    In place of a list, a front may be given that ends, as to `run`. Its elements are tried as a list,
+    without the late ones: those enter no function.
     """
     graph = flow.graph()
     counts = _checked_parameters(graph, seeds, workers, generate)
@@ -150,7 +155,7 @@ def _given(
     graph: Graph, elements: Mapping[str, Iterable[Any]], generate: Generate | None
 ) -> list[Elements]:
     """All cases, with a list for every front, checked as `run` checks them."""
-    fixed = {name: _as_list(name, given) for name, given in elements.items()}
+    fixed = {name: _as_list(graph, name, given) for name, given in elements.items()}
     cases = [fixed]
     if generate is not None:
         cases = []
@@ -161,17 +166,30 @@ def _given(
                     f"generate= returns a dict with the elements of fronts that are not given "
                     f"otherwise, got {shortened(made)}."
                 )
-            cases.append({**fixed, **{name: _as_list(name, given) for name, given in made.items()}})
+            lists = {name: _as_list(graph, name, given) for name, given in made.items()}
+            cases.append({**fixed, **lists})
     for case in cases:
         for _ in timed_elements(graph, case):
             pass
     return cases
 
 
-def _as_list(front: str, given: Iterable[Any]) -> list[Any]:
+def _as_list(graph: Graph, front: str, given: Iterable[Any]) -> list[Any]:
+    """The elements of a front as a list, which can be copied and made smaller."""
+    if is_front(given):
+        return list(_elements_of(graph, front, given))
     if not isinstance(given, Iterable):
         raise InputError(f"front {front!r} takes an iterable of elements, got {shortened(given)}.")
     return list(given)
+
+
+def _elements_of(graph: Graph, name: str, given: Iterable[Any]) -> Iterator[At[Any]]:
+    """What enters the flow from a front, with its times. What is late does not enter it."""
+    for at, _, payload in timed_elements(graph, {**dict.fromkeys(graph.fronts, ()), name: given}):
+        if isinstance(payload, MalformedElement):
+            raise InputError(f"front {name!r}: {payload.problem}")
+        if not isinstance(payload, LateElement):
+            yield At(at.time, payload)
 
 
 def _checked_parameters(

@@ -23,14 +23,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from emberflow.engine.messages import Moment
-from emberflow.engine.progress.event_time import Attached, LateBy, Leap, Stamper
-from emberflow.errors import FunctionError, InputError, Late
+from emberflow.engine.progress.event_time import Attached, LateBy, Leap, Stamper, parts_of
+from emberflow.errors import InputError, Late
 from emberflow.fronts.protocol import Malformed
 from emberflow.rows.inputs import Checked, Records
 from emberflow.rows.paths import encoded_int
-from emberflow.values.functions import UserFunction, blamed
+from emberflow.runners.elements import watermark_failed, with_checked_watermark
 from emberflow.values.item import TIME_MAX, TIME_MIN
-from emberflow.values.times import Time
 
 #: Payloads that a stamper gives and that are no elements of the flow.
 _SPECIAL = {Attached, LateBy, Malformed}
@@ -59,10 +58,9 @@ class StampedRows:
         """Elements from the time ``until`` on are left out, but they count for what is late."""
         assert front.stamps is not None
         self._front = front
-        self._rule, self._drops_malformed = front.stamps
-        self._watermark = self._rule.watermark
-        if self._watermark is not None:
-            self._rule = self._rule._replace(watermark=self._promised_by)
+        self._stamps = front.stamps
+        self._rule = with_checked_watermark(self._stamps.rule, self._watermark_failed)
+        self._drops_malformed = self._stamps.drops_malformed
         self._until = TIME_MAX + 1 if until is None else until
         self._partition: int | None = None
         self._position: Any = None
@@ -146,23 +144,9 @@ class StampedRows:
                 late = LateBy(time, moment[0], position, payload) if is_late else payload
                 self._leave(moment, late)
 
-    def _promised_by(self, payload: Any) -> Time | None:
-        """What a payload promises. An error of the user's function names it."""
-        assert self._watermark is not None
-        if payload.__class__ is Malformed:
-            return None
-        try:
-            return self._watermark(payload)
-        except Exception as error:
-            front = self._front.front
-            raise FunctionError(
-                f"the watermark function of front {front.name!r} raised "
-                f"{type(error).__qualname__}: {error}",
-                step=str(front),
-                function=blamed(error, (UserFunction("watermark", self._watermark),)),
-                global_time=(self._stamper.promised, self._index),
-                payload=payload,
-            ) from error
+    def _watermark_failed(self, payload: Any, error: Exception) -> Exception:
+        moment = (self._stamper.promised, self._index)
+        return watermark_failed(self._front.front, self._stamps.rule, moment, payload, error)
 
     def _check_positions(self, positions: list[Any]) -> None:
         """Positions say which row comes first, so each has one, and no two have the same."""
@@ -207,28 +191,22 @@ class StampedRows:
             elements.paths.extend(map(encoded_int, fronts[:count]))
         elements.payloads.extend(payloads[:count])
 
-    def _leave(self, moment: Moment, payload: Any) -> None:
+    def _leave(self, moment: Moment, given: Any) -> None:
         if moment[0] >= self._until:
             return
-        if payload.__class__ is Attached:
-            for thing in payload.things:
-                self._refuse(thing)
-            payload = payload.payload
-        bare = payload.payload if payload.__class__ is LateBy else payload
-        if bare.__class__ is Malformed:
-            self._refuse(bare)
-        elif payload.__class__ is not LateBy or self._rule.on_late == "admit":
-            self._elements.add(moment, bare)
-        elif self._rule.on_late == "fail":
-            assert self._partition is not None
-            told = payload.told(self._partition, self._rule.disorder)
-            raise InputError(f"front {self._front.front.name!r}: {told}")
-        elif self._rule.on_late == "divert":
-            self._late.add(moment, self._late_record(payload))
-
-    def _late_record(self, late: LateBy) -> Late:
         assert self._partition is not None
-        return late.record(self._front.front.name, self._partition)
+        name, on_late = self._front.front.name, self._rule.on_late
+        things, late, payload = parts_of(given)
+        for thing in things:
+            self._refuse(thing)
+        if payload.__class__ is Malformed:
+            self._refuse(payload)
+        elif late is None or on_late == "admit":
+            self._elements.add(moment, payload)
+        elif on_late == "fail":
+            raise InputError(f"front {name!r}: {late.told(self._partition, self._rule.disorder)}")
+        elif on_late == "divert":
+            self._late.add(moment, late.record(name, self._partition))
 
     def _refuse(self, thing: Any) -> None:
         """A record that is none: an error, unless such records are left out."""

@@ -270,12 +270,14 @@ class CutCommitter:
     def _manifest(self, order: CutOrder) -> Manifest:
         positions: dict[str, dict[int, Any]] = {}
         promised: dict[str, dict[int, tuple[int, int]]] = {}
+        late: dict[str, dict[int, int]] = {}
         parts = []
         for captured in self._captured.values():
             parts += captured.parts
             for (front, partition), position in captured.positions.items():
                 if isinstance(position, Resume):
                     promised.setdefault(front, {})[partition] = (position.promised, position.tie)
+                    late.setdefault(front, {})[partition] = position.late
                     position = position.position
                 positions.setdefault(front, {})[partition] = position
         base = self._base if order.base is not None else None
@@ -288,6 +290,7 @@ class CutCommitter:
             base=base,
             positions=positions,
             promised=promised,
+            late=late,
         )
 
     # The thread.

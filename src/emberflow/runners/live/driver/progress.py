@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -151,6 +151,7 @@ class Gauge:
             heldAtBarriers=sum(own.held for own in news),
             waiting=sum(own.waiting for own in news),
             unstored=sum(own.unstored for own in news),
+            late=_late(news),
             pids=[own.pid for own in news],
             recoveries=recoveries,
             cuts=_cuts(coordinator),
@@ -173,6 +174,15 @@ def _waited_ms(statistics: Sequence[Statistics]) -> dict[str, float]:
         where: round(1_000 * waited / released, 3) if released else 0.0
         for where, waited in seconds.items()
     }
+
+
+def _late(news: Sequence[WorkerNews]) -> dict[str, int]:
+    """By front: how many of its elements were late so far, earlier lives included."""
+    late: Counter[str] = Counter()
+    for own in news:
+        for front, count in own.late.items():
+            late[front] += count
+    return dict(sorted(late.items()))
 
 
 def _cuts(coordinator: Coordinator) -> dict[str, Any] | None:

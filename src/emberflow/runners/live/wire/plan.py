@@ -71,6 +71,8 @@ class WorkerNews(NamedTuple):
     #: By peer: how many envelopes it sent, and the step that the last frame was bound for.
     sent: dict[int, tuple[int, str]] = {}  # noqa: RUF012
     received: dict[int, int] = {}  # noqa: RUF012
+    #: By front: how many elements of its partitions here were late.
+    late: dict[str, int] = {}  # noqa: RUF012
 
 
 def front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:

@@ -137,7 +137,8 @@ class CutsByTime:
         # which had all elements below it, and was not told where in the source they end.
         passes_over = cut is not None and feed.name not in cut.positions
         promised = cut.promised.get(feed.name, {}).get(feed.partition) if cut else None
-        return Beginning(position, moment, until, joins_at, passes_over, promised)
+        late = cut.late.get(feed.name, {}).get(feed.partition, 0) if cut else 0
+        return Beginning(position, moment, until, joins_at, passes_over, promised, late)
 
     def begin(self, order: CutOrder, feeds: Sequence[Feed], writer: CutWriter) -> list[Effects]:
         resumes = {(feed.name, feed.partition): feed.resume for feed in feeds}

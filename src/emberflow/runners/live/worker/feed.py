@@ -39,17 +39,18 @@ from emberflow.engine.progress.event_time import (
     LateBy,
     Leap,
     Stamper,
+    parts_of,
     problem_of,
 )
 from emberflow.engine.progress.gate import Gate, least_time
 from emberflow.engine.progress.waiting import Resume
 from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts.protocol import Batch, Front, Idle, Malformed, front_contract
+from emberflow.runners.elements import no_time, with_checked_watermark
 from emberflow.runners.live.wire.bell import no_bell
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.malformed import HELD_MAX, Aside
 from emberflow.runners.live.worker.reader import Beginning, Behind, Reader, Replayed
-from emberflow.values.event_time import promised_time
 from emberflow.values.item import TIE, TIME_MAX, TIME_MIN, FlatItem, Place, is_time
 from emberflow.values.times import Unit
 
@@ -95,14 +96,16 @@ class Feed:
         self.gate = Gate(front=index, credit=credit, credit_bytes=credit_bytes)
         self.reader = Reader(name, contract, partition, index, journal=journal, ring=ring)
         self.aside = Aside(index, step or f"front {name!r}")
-        self._rule = contract.event_time
-        self._watermark = self._rule.watermark
-        if self._watermark is not None:
-            self._rule = self._rule._replace(watermark=self._promised_by)
+        self._rule = with_checked_watermark(
+            contract.event_time, lambda _, error: self.reader.failed(error)
+        )
         self._stamper = Stamper(index, self._rule)
         self._diverts = diverts
         #: Late elements that have entered since `take_late`.
         self._late: list[FlatItem] = []
+        #: How many late elements are final, and the global times of the others.
+        self._late_final = 0
+        self._late_open: deque[Place] = deque()
         #: Position and time of the last element that entered; None before the first.
         self.taken: tuple[Any, int] | None = None
         self._reported: Moment = BEFORE_ALL
@@ -118,6 +121,10 @@ class Feed:
         #: Below this the cut has all elements, also those that are read again.
         self._begun_at = BEFORE_ALL
         self._waiting_bytes = 0
+        #: The position of the last record that was read.
+        self._position_read: Any = None
+        #: What is malformed behind the last element. It is held once all elements have entered.
+        self._behind_all: list[Any] = []
         self._ended = False
         self._halted = False
         #: The error that the query ends with, when all before it is final.
@@ -129,14 +136,18 @@ class Feed:
 
     def start(self, beginning: Beginning) -> None:
         self._begun_at = beginning.moment
+        self._late_final = beginning.late
         resume = Resume(beginning.position, *(beginning.promised or ()))
         self._stamper = Stamper(self.index, self._rule, resume)
         # Where records wait, those below a cut may come behind others, and are read again to tell what
         # is late. So the cut of a backfill is a promise to the others only: no record is late by it.
         reads_all = beginning.passes_over and self._rule.waits
-        if beginning.moment != BEFORE_ALL:
-            is_new = beginning.promised is None and not reads_all
-            self._promise_time(least_time(beginning.moment, self.index), is_new)
+        if beginning.promised is None and not reads_all:
+            if beginning.moment != BEFORE_ALL:
+                self._promise_time(least_time(beginning.moment, self.index))
+        else:
+            # Not the next time: what is left may have the time of the cut, and a greater tie.
+            self.gate.promises(beginning.moment)
         if self._journal is not None:
             self._floor = self._journal.floor(self._promises)
             moment, let_out = beginning.moment, beginning.joins_at
@@ -146,7 +157,7 @@ class Feed:
             if self._journal.is_first and joins:
                 self._floor = max(least_time(moment, self.index), let_out[0] + 1)
                 self._journal.reserve(self._floor, ahead=0)
-                self._promise_time(self._floor, True)
+                self._promise_time(self._floor)
             if beginning.until is not None:
                 self._journal.drop_above(beginning.until)
             self._journal.start()
@@ -155,11 +166,10 @@ class Feed:
         self.gate.done = (resume.promised, self.index + resume.tie * TIE)
         self.reader.start(beginning)
 
-    def _promise_time(self, at: int, is_new: bool) -> None:
-        """Promise all below a time. Where it is new, what comes below it is late."""
+    def _promise_time(self, at: int) -> None:
+        """Promise all below a time. What comes below it is late."""
         self.gate.idle_until(at)
-        if is_new:
-            self._stamper.raise_to(at)
+        self._stamper.raise_to(at)
 
     def halt(self) -> None:
         """Take nothing more from the source, nor from the queue. Promises that were made stay."""
@@ -195,9 +205,16 @@ class Feed:
         A position, and where elements have times of their own a `Resume`.
         """
         position, done = self.gate.position, self.gate.done
-        if self._arrival or done is None or isinstance(position, Resume):
+        if isinstance(position, Resume):
+            return position._replace(late=self._late_final)
+        if self._arrival or done is None:
             return position
-        return Resume(position, done[0], (done[1] - self.index) // TIE)
+        return Resume(position, done[0], (done[1] - self.index) // TIE, self._late_final)
+
+    @property
+    def late(self) -> int:
+        """How many late elements this life and those before it had: diverted, dropped or refused."""
+        return self._late_final + len(self._late_open)
 
     def take(self, most: int) -> list[FlatItem]:
         """Elements that may enter now, as items."""
@@ -229,6 +246,7 @@ class Feed:
             most -= max(1, len(batch.payloads))
             if not batch.payloads:
                 continue
+            self._position_read = batch.positions[-1]
             if batch.times is None and _have_the_place_of_the_next(batch):
                 batch = batch._replace(times=[None] * len(batch.payloads))
             if batch.times is None or (is_replayed and promised is None):
@@ -259,11 +277,19 @@ class Feed:
         """The source has ended, or an element has ended it: enter what is left, and promise all."""
         if self._rule.waits and self._stamper.waiting:
             return  # for credits
+        for thing in self._behind_all:
+            self.aside.hold(*self._shown(thing))
+        self._behind_all = []
         refused, self._refused = self._refused, None
         last = self.gate.reached[0]
-        least = max(last + 1 if last >= TIME_MIN else TIME_MIN - 1, self.gate.promise[0])
+        least = last + 1 if last >= TIME_MIN else TIME_MIN - 1
+        least = max(least, least_time(self.gate.promise, self.index))
+        positions: list[Any] | None = None
+        if refused is None:  # a life that begins behind these records does not read them again
+            resume = Resume(self._position_read, self._stamper.promised)
+            positions = [resume if self._rule.waits else self._position_read]
         for at in self.aside.end(least, refused):
-            self.gate.emitted((at, self.index))
+            self.gate.emitted_all([at], positions)
         self.gate.finished()
 
     def _promise(self, idle: Idle) -> None:
@@ -389,10 +415,7 @@ class Feed:
             return None
         if is_time(at):
             return None  # a subclass of int
-        problem = (
-            f"front {self.name!r} gave an element of time {at!r} at position {position!r}. A time is an "
-            f"int of 64 bits or a datetime."
-        )
+        problem = no_time(self.name, position, at)
         return (problem, payload) if self._diverts else InputError(problem)
 
     # Times of their own, out of order.
@@ -442,28 +465,11 @@ class Feed:
                 break
         self._note(batch, before, promised)
 
-    def _promised_by(self, payload: Any) -> int | None:
-        """What a payload promises."""
-        assert self._watermark is not None
-        if payload.__class__ is Malformed:
-            return None
-        try:
-            promised = self._watermark(payload)
-        except Exception as error:
-            raise self.reader.failed(error) from error
-        if promised is None:
-            return None
-        try:
-            return promised_time(promised, payload, self._rule.unit)
-        except InputError as error:
-            raise self.reader.failed(error) from None
-
     def _let_in(self, was_over: bool) -> list[FlatItem]:
         """The elements for which nothing has to be waited any more, within the credits."""
         stamper, gate = self._stamper, self.gate
         if self._ended and not was_over:
-            for thing in stamper.end():
-                self.aside.hold(*self._shown(thing))
+            self._behind_all = stamper.end()
         items: list[FlatItem] = []
         while (credits := gate.credits) > 0 and not self._halted:
             count = stamper.waiting
@@ -488,21 +494,19 @@ class Feed:
     def _unwrapped(self, items: list[FlatItem]) -> list[FlatItem]:
         """Without what is late, and what was put aside."""
         entering: list[FlatItem] = []
-        for moment, mark, payload in items:
-            if payload.__class__ is Attached:
-                for thing in payload.things:
-                    if thing.__class__ is Leap and not self._diverts:
-                        self._refuse(InputError(self._shown(thing)[0]))
-                        return entering
-                    self.aside.hold(*self._shown(thing))
-                self.aside.enter_with(moment)
-                payload = payload.payload
-            bare = payload.payload if payload.__class__ is LateBy else payload
-            if bare.__class__ is Malformed:
-                self.aside.enter(moment, bare.problem, bare.raw)
-            elif payload.__class__ is not LateBy or self._rule.on_late == "admit":
-                entering.append((moment, mark, bare))
-            elif not self._enter_late(moment, payload):
+        for moment, mark, given in items:
+            things, late, payload = parts_of(given)
+            for thing in things:
+                if thing.__class__ is Leap and not self._diverts:
+                    self._refuse(InputError(self._shown(thing)[0]))
+                    return entering
+                self.aside.hold(*self._shown(thing))
+            self.aside.enter_with(moment)
+            if payload.__class__ is Malformed:
+                self.aside.enter(moment, payload.problem, payload.raw)
+            elif late is None or self._rule.on_late == "admit":
+                entering.append((moment, mark, payload))
+            elif not self._enter_late(moment, late):
                 break
         return entering
 
@@ -513,6 +517,7 @@ class Feed:
 
     def _enter_late(self, moment: Place, late: LateBy) -> bool:
         """A late element enters as the front says. Returns whether the source goes on."""
+        self._late_open.append(moment)  # bounded by the credits
         on_late = self._rule.on_late
         if on_late == "drop":
             return True
@@ -538,7 +543,7 @@ class Feed:
     ) -> None:
         self.gate.emitted_all(times, positions, size, fronts)
         if self._increases and not self._rule.waits:
-            self._promise_time(times[-1] + 1, True)
+            self._promise_time(times[-1] + 1)
         last = positions[-1]
         self.taken = (last.position if last.__class__ is Resume else last, times[-1])
 
@@ -584,6 +589,9 @@ class Feed:
     def minimal_time(self, moment: Moment) -> None:
         """Elements below the minimal time are final, and give their credits back."""
         self.gate.minimal_time(moment)
+        while self._late_open and self._late_open[0] < moment:
+            self._late_open.popleft()
+            self._late_final += 1
         not_final = self._not_final
         while not_final and not_final[0][0] < moment:
             not_final.popleft()

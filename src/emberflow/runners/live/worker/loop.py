@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -482,6 +483,9 @@ class WorkerLoop:
         few_keys = self._engine.keys <= _KEYS_VISITED_MAX
         statistics = self._engine.statistics(sizes_too=few_keys)
         unstored = sum(store.unstored for store in self._stores.values())
+        late: Counter[str] = Counter()
+        for feed in self._feeds:
+            late[feed.name] += feed.late
         return WorkerNews(
             worker=self.index,
             statistics=statistics,
@@ -500,6 +504,7 @@ class WorkerLoop:
             caught_up=caught_up,
             sent={peer: (sender.sent, self._step(peer)) for peer, sender in self._peers.items()},
             received=dict(self._receiver.received),
+            late=late,
         )
 
     def _step(self, peer: int) -> str:

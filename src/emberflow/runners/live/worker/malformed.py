@@ -51,8 +51,8 @@ class Aside:
         self.held: list[tuple[str, Any]] = []
 
     def enter(self, moment: Place, problem: str, payload: Any) -> None:
-        """Add a record that has a global time of its own."""
-        self._entered.append((moment, self._record(moment, problem, payload)))
+        """Add a record that has a global time of its own. It is behind those that waited for it."""
+        self._entered.append(((*moment, 0), self._record(moment, problem, payload)))
 
     def hold(self, problem: str, payload: Any) -> None:
         """Add a record that waits for the next element."""

@@ -87,7 +87,8 @@ class Beginning(NamedTuple):
     for a partition that earlier lives did not know: sinks have output up to that time, so the
     partition gives nothing up to it. ``passes_over`` says that the source has elements below the
     moment that must not be given. ``promised`` is what the elements up to the position have promised,
-    and the tie of the last one (`event_time.Resume`); None if the cut does not tell.
+    and the tie of the last one (`event_time.Resume`); None if the cut does not tell. ``late`` is how
+    many late ones earlier lives had below the moment.
     """
 
     position: Any = None
@@ -96,6 +97,7 @@ class Beginning(NamedTuple):
     joins_at: Moment = BEFORE_ALL
     passes_over: bool = False
     promised: tuple[int, int] | None = None
+    late: int = 0
 
 
 class FrontFailedError(EmberflowError):
