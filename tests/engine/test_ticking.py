@@ -1,0 +1,62 @@
+"""Windows that close: one machine, which computes every payload and every end of a window once."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+import emberflow as ef
+from emberflow.engine.layout import Layout, TickingLoop
+
+WINDOWS = [ef.Tumbling(10), ef.Sliding(10, slide=4), ef.Session(6)]
+
+
+def windows_flow(windows: ef.Tumbling | ef.Sliding | ef.Session) -> ef.Flow:
+    flow = ef.Flow("windows that close")
+    numbers = ef.merge(flow.front("one"), flow.front("other"))
+    numbers.key_by(lambda n: n % 3).window(windows, emit="close").sum().sink("sums")
+    return flow
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=lambda spec: type(spec).__name__)
+def test_nothing_is_computed_again_however_far_one_front_is_behind(
+    windows: ef.Tumbling | ef.Sliding | ef.Session,
+) -> None:
+    for seed in range(6):
+        dice = Random(f"ticking {seed}")
+        fronts = {
+            name: [ef.At(time, dice.randrange(30)) for time in sorted(dice.sample(range(300), 60))]
+            for name in ("one", "other")
+        }
+        expected = ef.run(windows_flow(windows), **fronts)
+        for workers in (1, 3):
+            found = ef.simulate(windows_flow(windows), seed=seed, workers=workers, **fronts)
+            assert found.outputs == expected
+            assert not any(worker.replays for worker in found.statistics)
+
+
+def test_the_loop_of_the_ticks_is_part_of_the_machine() -> None:
+    layout = Layout(windows_flow(ef.Tumbling(10)).graph())
+    assert not any(unit.is_region for unit in layout.units)
+    (fused,) = layout.fused.values()
+    assert isinstance(fused, TickingLoop)
+
+
+def test_but_not_where_a_loop_of_the_user_goes_through_the_window() -> None:
+    """There other workers may send what belongs before a tick, so the cycle runs as a region."""
+    flow = ef.Flow("a window in a loop")
+    loop = flow.loop()
+    numbers = ef.merge(flow.front("numbers"), loop)
+    closed = numbers.key_by(lambda n: n % 3).window(ef.Tumbling(10), emit="close").count()
+    again = closed.map(lambda result: result.value)
+    loop.close(again.filter(lambda value: value > 3).map(lambda value: value - 3))
+    again.sink("counts")
+    layout = Layout(flow.graph())
+    assert any(unit.is_region for unit in layout.units)
+    assert not any(isinstance(fused, TickingLoop) for fused in layout.fused.values())
+    given = [ef.At(time, time % 7) for time in range(0, 200, 2)]
+    expected = ef.run(flow, numbers=given)
+    assert expected["counts"]
+    for seed in range(5):
+        assert ef.simulate(flow, seed=seed, workers=3, numbers=given).outputs == expected
