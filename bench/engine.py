@@ -29,6 +29,8 @@ from emberflow.engine.worker.worker import Worker
 VOCABULARY = 50_000
 BATCH = 1_000
 LATE_MAX = (100, 2_000)
+#: Of a window that closes: about as many elements as it has.
+WINDOW = 10_000
 
 
 def zipf_words(count: int, seed: int = 1) -> list[str]:
@@ -59,6 +61,13 @@ def group_flow() -> ef.Flow:
     return flow
 
 
+def windows_flow() -> ef.Flow:
+    flow = ef.Flow("windows that close")
+    words = flow.front("words").key_by(lambda word: word)
+    words.window(ef.Tumbling(WINDOW), emit="close").count().sink("counts")
+    return flow
+
+
 def plain_count(words: list[str]) -> list[Any]:
     counts: dict[str, int] = {}
     output = []
@@ -86,6 +95,16 @@ def plain_group(words: list[str]) -> list[Any]:
         bucket.append((number, word))
         del bucket[:-3]
         output.append(tuple(bucket))
+    return output
+
+
+def plain_windows(words: list[str]) -> list[Any]:
+    output: list[Any] = []
+    for start in range(0, len(words), WINDOW):
+        window, counts = ef.Window(start, start + WINDOW), dict[str, int]()
+        for word in words[start : start + WINDOW]:
+            counts[word] = counts.get(word, 0) + 1
+        output += [ef.WindowResult(word, window, count) for word, count in counts.items()]
     return output
 
 
@@ -164,6 +183,7 @@ def table(count: int) -> None:
         ("running count", count_flow, plain_count),
         ("growing posting list", postings_flow, plain_postings),
         ("grouping, window 3", group_flow, plain_group),
+        ("tumbling window, on close", windows_flow, plain_windows),
     ):
         before = timed(plain, words)
         in_order = 0.0

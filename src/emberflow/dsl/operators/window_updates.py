@@ -308,6 +308,8 @@ class _FieldOf:
 
 def _ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
     key, _, (_, _, ticks) = accumulator
+    if not ticks:
+        return []
     return [At(at, (key, False, (at, True, end, at))) for at, end in ticks]
 
 

@@ -353,6 +353,8 @@ class _Timed:
 
 def _ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
     key, _, (_, _, ends) = accumulator
+    if not ends:
+        return []
     return [At(end, (key, False, (end, True, None))) for end in ends]
 
 
@@ -370,6 +372,8 @@ class _Results:
 
     def __call__(self, accumulator: tuple[Any, bool, _Accumulator]) -> list[WindowResult]:
         key, _, (_, emitted, _) = accumulator
+        if not emitted:
+            return []
         result = self.result
         return [
             WindowResult(key, window, held if result is None else result(held))
@@ -382,7 +386,8 @@ def _step(windows: WindowSpec, aggregation: Aggregation, closing: bool) -> _Step
         return _SessionStep(windows, aggregation, closing)
     if isinstance(windows, CountWindow):
         return _CountStep(windows, aggregation, closing)
-    return _TimeStep(windows, aggregation, closing)
+    kind = _TumblingStep if isinstance(windows, Tumbling) else _TimeStep
+    return kind(windows, aggregation, closing)
 
 
 class _Step:
@@ -428,6 +433,18 @@ class _TimeStep(_Step):
             # A payload scheduled for the end of a window may come before the tick, and closes it too.
             return open_windows, ended, tuple(opened)
         return open_windows, tuple(touched), ()
+
+
+class _TumblingStep(_TimeStep):
+    """Windows of which one is open: most payloads are in the one that is."""
+
+    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        open_windows: _Open = accumulator[0]
+        if open_windows and not mapped[1] and mapped[0] < open_windows[0][0][1]:
+            window, held = open_windows[0]
+            open_windows = ((window, self.combine(held, mapped[2])),)
+            return open_windows, () if self.closing else open_windows, ()
+        return super().__call__(accumulator, mapped)
 
 
 class _SessionStep(_Step):
