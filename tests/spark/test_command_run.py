@@ -166,7 +166,10 @@ def test_a_function_that_raises_ends_the_command(folder: Path) -> None:
         (["--front", "docs=ftp:topic"], "there is no kind 'ftp'"),
         (["--front", "docs=kafka:topic"], "write kafka://HOST:PORT/TOPIC"),
         (["--front", "docs=kafka://h:1/docs?tme=at"], "has no option 'tme'"),
-        (["--front", "docs=kafka://h:1/docs?idle_ms=soon"], "idle_ms is milliseconds or none"),
+        (
+            ["--front", "docs=kafka://h:1/docs?idle_ms=soon"],
+            "idle_ms takes milliseconds. A duration is an int",
+        ),
         (["--front", "docs=files:"], "which folder?"),
         (["--front", "docs=files:in?until_end=maybe"], "until_end is true or false"),
         (["--front", "docs=socket:9999"], "write socket:HOST:PORT"),
