@@ -116,7 +116,7 @@ def test_the_pasted_case_fails_again_in_a_process_of_its_own(tmp_path: Path) -> 
 
 def ran(file: Path) -> str:
     process = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, check=False, encoding="utf-8", timeout=60
+        [sys.executable, str(file)], capture_output=True, check=False, encoding="utf-8", timeout=300
     )
     assert process.returncode == 1
     return process.stderr
