@@ -139,7 +139,8 @@ class Driver:
     def kill_worker(self, dice: random.Random) -> bool:
         """Kill one of the processes that Spark's Python daemon has forked."""
         parents = _parents()
-        daemons = [pid for pid in parents if "emberflow.runners.live.daemon" in _command_line(pid)]
+        # The JVM has the name of the module among its settings.
+        daemons = [pid for pid in parents if _DAEMON in _command_line(pid)]
         own = [pid for pid in daemons if self.processes[-1].pid in _ancestors(pid, parents)]
         workers = [pid for pid in own if parents[pid] in own]
         if not workers:
@@ -160,6 +161,10 @@ class Driver:
                 except ProcessLookupError:
                     continue
             process.wait(SECONDS)
+
+
+#: In the command line of the daemon that forks the workers, and in theirs.
+_DAEMON = "\0-m\0emberflow.runners.live.daemon\0"
 
 
 def _parents() -> dict[int, int]:
@@ -253,7 +258,9 @@ def kill_again_and_again(
             own.wait_for_more(driver)
         time.sleep(dice.uniform(0, 1))
         if kind == "worker":
+            deadline = time.monotonic() + SECONDS
             while not driver.kill_worker(dice):  # between two lives there are no workers
+                assert time.monotonic() < deadline, "there are no workers to kill"
                 time.sleep(0.1)
         elif kind == "driver":
             driver.kill()
