@@ -2,9 +2,7 @@
 
 Each worker would spend processor time on the same imports: of pytest, and of the test modules that hold
 the functions. Spark also puts archives of its Python code on the path, which every process compiles
-again, and lists again for every task. The installed packages are the same code, so the archives go. And
-a worker looks at all of its objects for garbage after every task, which takes a tenth of the processor
-time of the live tests. Python's own collector is enough for what these tasks leave.
+again, and lists again for every task. The installed packages are the same code, so the archives go.
 
 The sessions that tests share name this module as `spark.python.daemon.module`. The programs of fault
 tests have Spark's own daemon, and `emberflow run` has Emberflow's, so that each of them is tested.
@@ -17,10 +15,7 @@ import sys
 sys.path[:] = [folder for folder in sys.path if not folder.endswith((".zip", ".jar"))]
 sys.path_importer_cache.clear()
 
-from types import SimpleNamespace  # noqa: E402
-
 import pandas  # noqa: E402, F401
-import pyspark.daemon  # noqa: E402
 import pytest  # noqa: E402, F401
 
 import tests.contract.cases  # noqa: E402
@@ -29,5 +24,4 @@ import tests.test_examples  # noqa: E402, F401
 from emberflow.runners.live.daemon import serve  # noqa: E402
 
 if __name__ == "__main__":
-    pyspark.daemon.gc = SimpleNamespace(collect=lambda: 0)
     serve()
