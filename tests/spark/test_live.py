@@ -199,3 +199,30 @@ def test_stop_ends_a_query_that_is_stuck_in_a_function(spark: SparkSession, tmp_
     query.stop(timeout=1)
     assert not query.isActive
     assert "did not drain within 1 s" in str(query.exception())
+
+
+def test_stop_waits_neither_for_open_windows_nor_for_a_front_that_is_behind(
+    spark: SparkSession,
+) -> None:
+    """What is held for them can never become final."""
+    flow = ef.Flow("open windows")
+    numbers = ef.merge(flow.front("ahead"), flow.front("behind"))
+    numbers.key_by(lambda n: n % 3).window(ef.Tumbling(10**6), emit="close").count().sink("counts")
+    numbers.sink("numbers")
+    query = (
+        flow.live(spark)
+        .read(
+            ahead=fronts.Iterable(lambda: iter(range(10**9)), rate=2_000),
+            behind=fronts.Iterable(lambda: iter(range(10**9)), rate=50),
+        )
+        .write(counts=sinks.Memory(), numbers=(stored := sinks.Memory()))
+        .option("workers", 2)
+        .start()
+    )
+    try:
+        deadline = time.monotonic() + SECONDS
+        while len(stored.payloads()) < 50 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        query.stop()
+    assert query.exception() is None, "it drained"

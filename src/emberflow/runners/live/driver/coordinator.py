@@ -12,10 +12,11 @@ of the whole query. Its life::
 *Running* begins when all workers have restored their parts: scheduled items are acked by then, and no
 front's report can overtake them.
 
-*Ending* begins when no front will give anything more (ended, or halted) and no global time has an
-entry: a front's last ack came before its worker said that it has halted, on the same FIFO link, so
-then nothing is in flight. The coordinator sends the last progress, then 'end': workers store what is
-left.
+*Ending* begins when no front will give anything more (ended, or halted) and nothing is in flight below
+what the fronts have promised: a front's last ack came before its worker said that it has halted, on the
+same FIFO link, so nothing else comes there. What is above can never become final. Some of it may be held
+for ever: a patient node waits for a front that has halted further back, and a window for its end. The
+coordinator sends the last progress, then 'end': workers store what is left.
 
 What depends on the ordering of the query is in the strategy that it is given (`cuts`).
 """
@@ -386,7 +387,7 @@ class Coordinator:
         return (
             len(self.news) == self._workers
             and all(news.halted for news in self.news.values())
-            and self._acker.entries == 0
+            and self._strategy.is_drained(self._acker)
         )
 
     def _check_silence(self) -> None:

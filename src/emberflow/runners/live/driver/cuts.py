@@ -33,6 +33,7 @@ from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.files import is_unwritable
 from emberflow.checkpoint.logs.front_log import trim as trim_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.waiting import Resume
 from emberflow.graph.nodes import Graph
 from emberflow.runners.live.wire import protocol
@@ -72,6 +73,9 @@ class DriverCuts(Protocol):
     def unblocked(self, in_flight: int) -> CutOrder | None:
         """An order that waited for workers to pause and for frames in flight, once it may go out."""
 
+    def is_drained(self, acker: Acker) -> bool:
+        """Whether nothing more can become final, once all fronts have halted."""
+
     def may_commit(self, order: CutOrder, settled: Moment) -> bool:
         """Whether a cut that is stored may count, given how far output is stored."""
 
@@ -110,6 +114,9 @@ class CutsByTime:
 
     def unblocked(self, in_flight: int) -> CutOrder | None:
         return None
+
+    def is_drained(self, acker: Acker) -> bool:
+        return acker.least_in_flight() is None
 
     def may_commit(self, order: CutOrder, settled: Moment) -> bool:
         return settled >= order.moment
