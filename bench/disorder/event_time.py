@@ -10,10 +10,10 @@ import statistics
 from random import Random
 
 import engine
+from live.counting import counted
 from pyspark.sql import SparkSession
 
 import emberflow as ef
-from disorder.counting import counted
 from emberflow import fronts
 
 ELEMENTS = 500_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 
 import engine
+from live.counting import counted
 from pyspark.sql import SparkSession
 
-from disorder.counting import counted
 from emberflow import fronts
 
 ELEMENTS = 500_000

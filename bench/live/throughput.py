@@ -16,14 +16,14 @@ The first three alternate for three rounds; medians count.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Mapping
 
 import engine
 from pyspark.sql import SparkSession
 
-from emberflow import fronts, sinks
+from emberflow import fronts
 from live import bytewax_rates, streaming_rates
+from live.counting import counted
 
 ELEMENTS = 1_000_000
 ROUNDS = 3
@@ -31,26 +31,8 @@ ROUNDS = 3
 
 def live_rate(spark: SparkSession, front: fronts.Front, count: int, workers: int) -> float:
     """Elements per second from the first output to the last."""
-    seen: list[tuple[float, int]] = []
-
-    def store(bundle: sinks.StoredBundle) -> None:
-        seen.append((time.perf_counter(), len(bundle.payloads)))
-
-    query = (
-        engine.count_flow()
-        .live(spark)
-        .read(words=front)
-        .write(counts=sinks.Callback(store))
-        .option("workers", workers)
-        .start()
-    )
-    try:
-        assert query.awaitTermination(300), "a million elements take seconds"
-    finally:
-        query.stop()
-    stored = sum(bundle for _, bundle in seen)
-    assert stored == count, f"{stored:,} of {count:,} are stored"
-    return (count - seen[0][1]) / (seen[-1][0] - seen[0][0])
+    rate, _ = counted(spark, front, workers=workers, count=count)
+    return rate
 
 
 def in_turns(spark: SparkSession, words: list[str]) -> dict[str, float]:

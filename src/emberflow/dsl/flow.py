@@ -21,7 +21,7 @@ from emberflow.graph.assembly import LoopDraft, assembled
 from emberflow.graph.drawing import text
 from emberflow.graph.nodes import Front, Graph, Input, Key, Node, Reduction, Sink, two_of_one_name
 from emberflow.values.functions import Where, caller
-from emberflow.values.times import DEFAULT_UNIT, Unit, is_unit
+from emberflow.values.times import DEFAULT_UNIT, Unit, counted_duration, is_unit
 
 V = TypeVar("V")
 
@@ -163,6 +163,11 @@ class Flow:
         if self.unit is None:
             self.unit = DEFAULT_UNIT
         return self.unit
+
+    def _counted(self, duration: object) -> int:
+        """A duration of a step as a number. One that is a number leaves the unit open."""
+        unit = DEFAULT_UNIT if isinstance(duration, int) else self._counted_in()
+        return counted_duration(duration, unit)
 
     def _stream(self, node: int, port: int = 0, key: Key | None = None) -> Stream[Any]:
         return Stream(self, node, port, key)

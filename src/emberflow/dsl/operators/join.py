@@ -25,7 +25,7 @@ from emberflow.errors import FlowError
 from emberflow.graph.nodes import Merge
 from emberflow.values.functions import UserFunction, caller
 from emberflow.values.persistent import PersistentList
-from emberflow.values.times import DEFAULT_UNIT, Duration, TimeError, counted_duration
+from emberflow.values.times import Duration, TimeError
 
 if TYPE_CHECKING:
     from emberflow.dsl.flow import Flow
@@ -196,9 +196,9 @@ def _emitted(accumulator: tuple[Any, bool, Any]) -> tuple[Any, ...]:
 def _interval(within: Any, flow: Flow) -> tuple[int, int]:
     try:
         if isinstance(within, tuple) and len(within) == 2:
-            low, high = (_counted(end, flow) for end in within)
+            low, high = (flow._counted(end) for end in within)
         else:
-            high = _counted(within, flow)
+            high = flow._counted(within)
             low = -high
     except TimeError as error:
         raise FlowError(
@@ -211,9 +211,3 @@ def _interval(within: Any, flow: Flow) -> tuple[int, int]:
         f"join(within=) takes a duration of at least 0 or a pair (low, high) with low <= high, "
         f"got {within!r} at {caller()}."
     )
-
-
-def _counted(duration: object, flow: Flow) -> int:
-    if isinstance(duration, int):
-        return counted_duration(duration, DEFAULT_UNIT)
-    return counted_duration(duration, flow._counted_in())

@@ -66,7 +66,6 @@ from emberflow.values.times import (
     Time,
     TimeError,
     Unit,
-    counted_duration,
     counted_time,
 )
 
@@ -194,8 +193,7 @@ def _counted(
     if duration is None:
         return None
     try:
-        unit = DEFAULT_UNIT if is_time(duration) else stream.flow._counted_in()
-        counted = counted_duration(duration, unit)
+        counted = stream.flow._counted(duration)
     except TimeError as error:
         raise FlowError(f"window({name}=): {error} ({caller()})") from None
     if counted < least:

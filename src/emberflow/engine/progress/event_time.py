@@ -41,15 +41,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, repeat
 from operator import lt, sub
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from emberflow.engine.messages import Moment
 from emberflow.engine.progress.waiting import NOTHING, BySource, ByTime, Resume
 from emberflow.errors import Late
-from emberflow.values.event_time import IN_ORDER, EventTime, promised_time
+from emberflow.values.event_time import IN_ORDER, EventTime
 from emberflow.values.item import TIE, TIME_MAX, FlatItem, after
 
 
@@ -166,7 +166,8 @@ class Stamper:
         self._rule = rule
         self._waits = rule.waits
         self._disorder = rule.disorder
-        self._watermark = rule.watermark
+        #: Of numbers: whoever makes a stamper has it counted (`runners.elements`).
+        self._watermark = cast("Callable[[Any], int | None] | None", rule.watermark)
         #: Nothing below this comes any more.
         self.promised = resume.promised
         #: What the elements alone have promised, without `raise_to`.
@@ -290,10 +291,7 @@ class Stamper:
         if self._watermark is None:
             told = map(sub, times, repeat(self._disorder))
         else:
-            told = [
-                at if at.__class__ is int else self._promised_by(at, payload)
-                for at, payload in zip(map(self._watermark, payloads), payloads, strict=True)
-            ]
+            told = [NOTHING if at is None else at for at in map(self._watermark, payloads)]
         promises = list(accumulate(told, max, initial=self.promised))
         if any(map(lt, times, promises)):
             for number, record in enumerate(zip(positions, payloads, times, strict=True)):
@@ -307,11 +305,8 @@ class Stamper:
         """Add a record, behind which so much is promised, if that is known."""
         promised = self.promised
         if behind is None:
-            if self._watermark is None:
-                told = time - self._disorder
-            else:
-                told = self._promised_by(self._watermark(payload), payload)
-            behind = max(told, promised)
+            told = time - self._disorder if self._watermark is None else self._watermark(payload)
+            behind = promised if told is None else max(told, promised)
         if time < promised:
             payload = LateBy(time, promised, position, payload)
             time = promised
@@ -321,10 +316,6 @@ class Stamper:
         self._by_source.add(time, position, behind)
         self._by_time.add_all(((time, payload),))
         self.promised = self._own_promise = behind
-
-    def _promised_by(self, told: Any, payload: Any) -> int:
-        """What the watermark function has told of a payload, as a number."""
-        return NOTHING if told is None else promised_time(told, payload, self._rule.unit)
 
     def end(self) -> list[Any]:
         """The source has ended: all that waits may leave. Returns what waits for a next record."""

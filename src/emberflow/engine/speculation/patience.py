@@ -102,19 +102,19 @@ class Adaptive:
         self._items = self._wrong = 0
 
 
-class Always:
-    """Patient, whatever it sees."""
+class Stubborn:
+    """Always or never patient."""
 
     __slots__ = ("patient",)
 
-    def __init__(self) -> None:
-        self.patient = True
+    def __init__(self, patient: bool) -> None:
+        self.patient = patient
 
     def computed(self, items: int, replays: int) -> None:
-        """Nothing follows from that."""
+        """It makes no difference."""
 
     def arrived(self, items: int, late: int) -> None:
-        """Nothing follows from that."""
+        """It makes no difference."""
 
 
 class Judges(NamedTuple):
@@ -188,7 +188,9 @@ class Patience:
                 node,
                 layout.stage[node],
                 stateful[node],
-                Always() if isinstance(stateful[node], TickingMachine) else judges.node(),
+                Stubborn(patient=True)
+                if isinstance(stateful[node], TickingMachine)
+                else judges.node(),
             )
             for node in sorted(stateful, key=layout.rank.__getitem__)
             if not layout.units[layout.rank[node]].is_region

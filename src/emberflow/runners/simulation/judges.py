@@ -12,22 +12,9 @@ from __future__ import annotations
 
 from random import Random
 
-from emberflow.engine.speculation.patience import Judges
+from emberflow.engine.speculation.patience import Judges, Stubborn
 
 NAMES = ("adaptive", "always", "never", "fickle")
-
-
-class Stubborn:
-    """Always or never patient."""
-
-    def __init__(self, patient: bool) -> None:
-        self.patient = patient
-
-    def computed(self, items: int, replays: int) -> None:
-        """It makes no difference."""
-
-    def arrived(self, items: int, late: int) -> None:
-        """It makes no difference."""
 
 
 class Fickle:

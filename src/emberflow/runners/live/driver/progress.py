@@ -180,8 +180,7 @@ def _late(news: Sequence[WorkerNews]) -> dict[str, int]:
     """By front: how many of its elements were late so far, earlier lives included."""
     late: Counter[str] = Counter()
     for own in news:
-        for front, count in own.late.items():
-            late[front] += count
+        late.update(own.late)
     return dict(sorted(late.items()))
 
 
