@@ -24,6 +24,7 @@ from emberflow.runners.live.wire.sockets import (
 
 SOON_MS = 5_000
 NEVER_MS = 400
+AGAIN_MS = 250
 
 
 @pytest.fixture
@@ -178,10 +179,18 @@ def test_strangers_cannot_hold_all_connections(
             while strangers[-1].recv(1_024):
                 pass
         peer = Wire(keys, incarnation=7)
-        sent = peer.envelope(0, 0, [peer.encode(b"F", "let in")])
-        peer.connected(zmq.PUSH, address).send_multipart(sent)
-        assert arrives(listening, 4 * HANDSHAKE_MS_MAX)
-        assert next_of(wire, listening) == (0, 0, [(b"F", "let in")])
+        pushing = peer.connected(zmq.PUSH, address)
+        # The peer may be turned away as well, with what it has sent, and connects again.
+        heard = None
+        for number in range(4 * HANDSHAKE_MS_MAX // AGAIN_MS):
+            pushing.send_multipart(peer.envelope(0, number, [peer.encode(b"F", "let in")]))
+            if arrives(listening, AGAIN_MS):
+                # A ping alone makes the socket readable: a read must not wait.
+                with suppress(zmq.Again):
+                    heard = wire.opened(listening.recv_multipart(zmq.NOBLOCK))
+                    break
+        assert heard is not None
+        assert list(wire.decoded(heard.content)) == [(b"F", "let in")]
         peer.close()
     finally:
         for stranger in strangers:
