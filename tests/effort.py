@@ -51,6 +51,7 @@ EFFORTS = {
     "transactions in batch": Effort(40, 200),
     "flows handed over from batch": Effort(40, 100),
     "transactions handed over from batch": Effort(20, 60),
+    "versions that change nothing": Effort(100, 1_000),
 }
 
 #: Seeds of random transactions that take longer than all others together: `make soak` has them.

@@ -52,6 +52,7 @@ ROOMS = [
     "runners.json_values",
     "runners.diversion",
     "runners.elements",
+    "runners.served",
     "runners.sequential",
     "runners.reference",
     "runners.questions",

@@ -14,6 +14,7 @@ from emberflow.dsl.operators.windows import (
     WindowResult,
 )
 from emberflow.dsl.streams import KeyedStream, Loop, Stream, merge
+from emberflow.dsl.versions import Versions
 from emberflow.errors import (
     Diverted,
     EmberflowError,
@@ -33,6 +34,7 @@ from emberflow.errors import (
     UnstableKeyError,
 )
 from emberflow.graph.transactions import Rejected, Values
+from emberflow.graph.versions import Drop, Migrate
 from emberflow.rows.inputs import rows
 from emberflow.runners.batch.failures import failure_of
 from emberflow.runners.batch.front_logs import front_log
@@ -52,6 +54,7 @@ __all__ = [
     "At",
     "CountWindow",
     "Diverted",
+    "Drop",
     "EmberflowError",
     "EndlessLoopError",
     "Flow",
@@ -66,6 +69,7 @@ __all__ = [
     "LiveQueryListener",
     "Loop",
     "Meta",
+    "Migrate",
     "MissingExtraError",
     "NondeterminismError",
     "NotKeptError",
@@ -88,6 +92,7 @@ __all__ = [
     "UnstableKeyError",
     "Values",
     "Verification",
+    "Versions",
     "Window",
     "WindowResult",
     "WindowUpdate",

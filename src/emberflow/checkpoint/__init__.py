@@ -7,10 +7,8 @@ logs of the fronts; `docs/checkpoints.md` describes the format. This module impo
 from emberflow.checkpoint.cuts.manifest import (
     Manifest,
     PartInfo,
-    Step,
     check_fits,
     compaction_due,
-    steps_of,
 )
 from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, STATE, Row, removed
 from emberflow.checkpoint.errors import (
@@ -36,10 +34,8 @@ __all__ = [
     "Manifest",
     "PartInfo",
     "Row",
-    "Step",
     "UnfitCutError",
     "check_fits",
     "compaction_due",
     "removed",
-    "steps_of",
 ]

@@ -29,6 +29,8 @@ V = TypeVar("V")
 class _Scope(NamedTuple):
     prefix: str
     where: Where
+    #: What the user wrote: ``count``, ``join`` ... Empty for a transaction.
+    operator: str = ""
 
 
 class Flow:
@@ -213,8 +215,13 @@ class Flow:
     def _scope(self, kind: str, name: str | None) -> Iterator[str]:
         """Steps added within belong to a composed operator: its name is their prefix."""
         full = self._scope_name(kind, name)
-        with self._within(full, self._names["operation", full].where):
+        with self._within(full, self._names["operation", full].where, kind):
             yield full
+
+    @property
+    def _operator(self) -> str:
+        """The operator whose steps are being added, and those that it is composed of."""
+        return "/".join(scope.operator for scope in self._scopes if scope.operator)
 
     def _scope_name(self, kind: str, name: str | None) -> str:
         """Reserve a name for a scope: no step and no other scope can have it."""
@@ -230,9 +237,9 @@ class Flow:
         return full
 
     @contextmanager
-    def _within(self, full: str, where: Where) -> Iterator[None]:
+    def _within(self, full: str, where: Where, operator: str = "") -> Iterator[None]:
         """Steps added within have this prefix and this line."""
-        self._scopes.append(_Scope(f"{full}/", where))
+        self._scopes.append(_Scope(f"{full}/", where, operator))
         try:
             yield
         finally:

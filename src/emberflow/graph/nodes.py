@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from emberflow.errors import LATE_SINK, FlowError, InputError
-from emberflow.values.functions import UserFunction, Where, itself, name_of
+from emberflow.values.functions import UserFunction, Where, itself
 from emberflow.values.hashing import stable_id
 from emberflow.values.item import scheduling_front
 from emberflow.values.times import Unit
@@ -211,6 +211,8 @@ class Reduction:
     with_key: bool = False
     #: The map that schedules items, *ticks*, of accumulators, if a loop brings them back to their key.
     ticks: int | None = None
+    #: What the user wrote: ``count``, ``fold``, ``window`` ... Accumulators of two operators differ.
+    operator: str = ""
 
     def renumbered(self, number: Mapping[int, int]) -> Reduction:
         return replace(
@@ -328,22 +330,26 @@ class Graph:
         return self.readers[broadcast][0][0]
 
     @cached_property
+    def operators(self) -> dict[int, str]:
+        """By the group of a reduction: the operator that the user wrote."""
+        return {reduction.group: reduction.operator for reduction in self.reductions}
+
+    @cached_property
     def fingerprint(self) -> int:
         """A 64-bit digest of all that must agree between workers, and between a cut and its flow.
 
-        It covers the names of functions and not their code, so that a user can fix a function and
-        keep the state.
+        It covers steps, and neither the names of their functions nor their code: a user can rename a
+        function, move it or fix it, and keep the state (`graph.description` tells what was changed).
         """
         parts: list[str | int] = [self.flow]
         for node in self.nodes[: self.late_node]:  # late elements have no state
             parts += [node.id, node.kind, node.name]
             for source in node.inputs:
-                key = name_of(source.own_key.given.given) if source.own_key else ""
-                parts += [source.node, source.port, key]
+                parts += [source.node, source.port, int(source.own_key is not None)]
             if isinstance(node, Map):
-                parts += [node.mode, int(node.timed), *(name_of(f.given) for f in node.given)]
+                parts += [node.mode, int(node.timed), *(f.role for f in node.given)]
             elif isinstance(node, Group):
-                parts.append(node.window)
+                parts += [node.window, self.operators.get(node.id, "")]
             elif isinstance(node, Sink):
                 parts.append(node.partitions)
             parts += node.distinguishing

@@ -49,7 +49,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from emberflow.errors import FlowError
 from emberflow.graph.nodes import Broadcast, Graph, Input, Key, Map, Merge, Node
-from emberflow.values.functions import UserFunction, name_of
+from emberflow.values.functions import UserFunction
 from emberflow.values.item import At
 
 T = TypeVar("T")
@@ -121,8 +121,8 @@ class Access(Node):
     @property
     def distinguishing(self) -> tuple[str | int, ...]:
         check = self.check.name if self.check else ""
-        names = (name_of(function.given) for function in self.given)
-        return (self.transaction, self.state, check, int(self.alone), *names)
+        roles = (function.role for function in self.given)
+        return (self.transaction, self.state, check, int(self.alone), *roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,9 +139,11 @@ class Trial(Reference):
             self._is_scheduling_new = True
             super()._follow_scheduled(until)
 
-    def _schedule(self, place: NestedPlace, node: int, payload: Any) -> None:
+    def _schedule(
+        self, place: NestedPlace, node: int, payload: Any, operation: str, origin: GlobalTime
+    ) -> None:
         self._is_scheduling_new = True
-        super()._schedule(place, node, payload)
+        super()._schedule(place, node, payload, operation, origin)
 
     def _in_order(self, place: NestedPlace, node: int) -> None:
         pass

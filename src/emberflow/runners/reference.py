@@ -23,6 +23,10 @@ Transactions are in `sequential`: one at a time, all or nothing.
 
 Without replay, global time and child ids identify an item, so there is no trace.
 
+**Versions** of a flow follow one another at given times (`dsl.versions`). The runner processes all below
+such a time with the old version, takes a cut, translates it, and goes on with the new version: that is
+the whole definition of what an upgrade is.
+
 **Diverted items.** With ``on_error="divert"``, a step that cannot process an item emits nothing for
 it; the runner appends an `emberflow.Diverted` to the output ``"errors"`` instead of raising. A step
 fails as a whole: if its function raises after it scheduled something, nothing is scheduled.
@@ -35,10 +39,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from emberflow.dsl.flow import Flow
+from emberflow.dsl.operators.reduce import NoneYet
+from emberflow.dsl.versions import Versions
+from emberflow.engine.cuts.cut import Row, Scheduled, scheduled_row
+from emberflow.engine.cuts.translation import translated
 from emberflow.errors import (
     ERRORS_SINK,
     Diverted,
@@ -50,6 +58,7 @@ from emberflow.errors import (
 )
 from emberflow.graph.calls import balance_of, images_of, scheduled_time
 from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Node, Sink
+from emberflow.graph.transactions import State
 from emberflow.runners.diversion import check_parameters, checked_on_error
 from emberflow.runners.elements import (
     LateElement,
@@ -58,7 +67,17 @@ from emberflow.runners.elements import (
     timed_elements,
 )
 from emberflow.runners.sequential import Sequential
-from emberflow.values.item import CHILD_IDS_MAX, At, ChildIds, GlobalTime, scheduled_child_ids
+from emberflow.runners.served import served
+from emberflow.values.hashing import key_hash
+from emberflow.values.item import (
+    CHILD_IDS_MAX,
+    FRONT_MIN,
+    TIME_MIN,
+    At,
+    ChildIds,
+    GlobalTime,
+    scheduled_child_ids,
+)
 
 #: Where an item is in the order. Without replay nothing else of its meta matters.
 NestedPlace: TypeAlias = tuple[GlobalTime, ChildIds]
@@ -68,7 +87,7 @@ Waiting: TypeAlias = tuple[NestedPlace, int, Any]
 
 
 def run(
-    flow: Flow, /, *, on_error: OnError = "fail", **elements: Iterable[Any]
+    flow: Flow | Versions, /, *, on_error: OnError = "fail", **elements: Iterable[Any]
 ) -> dict[str, list[Any]]:
     """Run a flow on the elements of its fronts and return each sink's output, in order.
 
@@ -91,7 +110,11 @@ def run(
     >>> outputs = ef.run(flow, on_error="divert", orders=["1.5", "a lot", "2"])
     >>> outputs["total"], [diverted.payload for diverted in outputs["errors"]]
     ([1.5, 3.5], ['a lot'])
+
+    `Versions` of a flow serve an interval of time each; see `emberflow.Versions`.
     """
+    if isinstance(flow, Versions):
+        return run_versions(flow, elements, on_error)
     graph = graph_for(flow.graph(), elements)
     check_parameters(graph, "run", "on_error")
     reference = Reference(graph, on_error=checked_on_error(graph, on_error, "run(on_error=)"))
@@ -101,16 +124,54 @@ def run(
     return reference.outputs
 
 
-class Reference:
-    """One run. Call `enter` for each element in order, then `finish`."""
+def run_versions(
+    versions: Versions, elements: Mapping[str, Iterable[Any]], on_error: OnError = "fail"
+) -> dict[str, list[Any]]:
+    """The versions one after another, each on the elements of its interval of time."""
+    outputs: dict[str, list[Any]] = {}
+    reference: Reference | None = None
+    for version, graph, entries in served(versions, elements):
+        check_parameters(graph, "run", "on_error")
+        checked = checked_on_error(graph, on_error, "run(on_error=)")
+        rows: list[Row | Scheduled] = []
+        if reference is not None:
+            reference.advance(GlobalTime(version.at, FRONT_MIN))
+            rows = list(translated(reference.cut(), version.plan))
+        reference = Reference(graph, on_error=checked, outputs=outputs)
+        reference.restore(rows)
+        for global_time, front, payload in entries:
+            reference.enter(global_time, front, payload)
+    assert reference is not None, "there is at least one version"
+    reference.finish()
+    return outputs
 
-    def __init__(self, graph: Graph, *, on_error: OnError = "fail") -> None:
+
+class Reference:
+    """One run. Call `enter` for each element in order, then `finish`.
+
+    The outputs of one version may be given to the next one, which goes on with them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        on_error: OnError = "fail",
+        outputs: dict[str, list[Any]] | None = None,
+    ) -> None:
         self.graph = graph
-        self.outputs: dict[str, list[Any]] = {name: [] for name in graph.sinks}
+        self.outputs: dict[str, list[Any]] = {} if outputs is None else outputs
+        for name in graph.sinks:
+            self.outputs.setdefault(name, [])
         self._diverts = on_error == "divert"
         if self._diverts:
-            self.outputs[ERRORS_SINK] = []
-        self._scheduled: list[tuple[NestedPlace, int, int, Any]] = []
+            self.outputs.setdefault(ERRORS_SINK, [])
+        #: The items of each bucket, by grouping and key.
+        self._buckets: dict[str, dict[Any, deque[Any]]] = {
+            node.name: {} for node in graph.nodes if isinstance(node, Group)
+        }
+        #: Place, number, node that gets it, payload; the map that scheduled it, and from when.
+        self._scheduled: list[tuple[NestedPlace, int, int, Any, str, GlobalTime]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
         self._processed_last: dict[int, NestedPlace] = {}
         self._transactions = Sequential(graph)
@@ -155,12 +216,53 @@ class Reference:
     def _follow_scheduled(self, until: NestedPlace | None) -> None:
         ahead = self._scheduled
         while ahead and (until is None or ahead[0][0] < until):
-            place, _, node, payload = heapq.heappop(ahead)
+            place, _, node, payload, _, _ = heapq.heappop(ahead)
             self._follow((place, node, payload))
 
-    def _schedule(self, place: NestedPlace, node: int, payload: Any) -> None:
+    def _schedule(
+        self, place: NestedPlace, node: int, payload: Any, operation: str, origin: GlobalTime
+    ) -> None:
         self._number += 1
-        heapq.heappush(self._scheduled, (place, self._number, node, payload))
+        heapq.heappush(self._scheduled, (place, self._number, node, payload, operation, origin))
+
+    # Cuts: between two elements, with everything scheduled for earlier times done (`advance`).
+
+    def cut(self) -> Iterator[Row | Scheduled]:
+        """All that is kept between elements, as the rows of a cut."""
+        for node in self.graph.nodes:
+            if isinstance(node, Group):
+                is_reduction = node.id in self.graph.operators
+                for key, bucket in self._buckets[node.name].items():
+                    kept = list(bucket)[-(node.window - 1) :] if node.window > 1 else []
+                    for number, payload in enumerate(kept):
+                        # Places only tell which items of a bucket came first.
+                        place = (TIME_MIN, number)
+                        if not is_reduction:
+                            yield Row(node.name, key_hash(key), key, place, payload)
+                        elif payload[2].__class__ is not NoneYet:
+                            yield Row(node.name, key_hash(key), key, place, payload[2])
+            elif isinstance(node, State):
+                for key, value in self.states[node.name].items():
+                    yield Row(node.name, key_hash(key), key, (TIME_MIN, 0), value)
+        for (at, child_ids), _, _, payload, operation, origin in sorted(self._scheduled):
+            yield scheduled_row(operation, origin, (*at, *child_ids), payload)
+
+    def restore(self, rows: Iterable[Row | Scheduled]) -> None:
+        """Go on from a cut. Call it before the first element."""
+        nodes = {node.name: node for node in self.graph.nodes if not isinstance(node, Sink)}
+        for row in rows:
+            node = nodes[row.operation]
+            if isinstance(row, Scheduled):
+                reader, _ = self.graph.readers[node.id][0]
+                place = (GlobalTime(*row.place[:2]), tuple(row.place[2:]))
+                self._schedule(place, reader, row.payload, node.name, GlobalTime(*row.origin))
+            elif isinstance(node, Group):
+                is_reduction = node.id in self.graph.operators
+                payload = (row.key, True, row.payload) if is_reduction else row.payload
+                bucket = self._buckets[node.name].setdefault(row.key, deque(maxlen=node.window))
+                bucket.append(payload)
+            else:
+                self.states[node.name][row.key] = row.payload
 
     def _follow(self, item: Waiting) -> None:
         stack = [item]
@@ -242,7 +344,7 @@ class Reference:
                 else:
                     now.append(((global_time, (*child_ids, child)), reader, image))
             for item in scheduled:
-                self._schedule(*item)
+                self._schedule(*item, node.name, global_time)
             return iter(now)
 
         return map_
@@ -262,7 +364,7 @@ class Reference:
     def _group(self, node: Group) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         reader, _ = self.graph.readers[node.id][0]
         balance = balance_of(node, node.key)
-        buckets: dict[Any, deque[Any]] = {}
+        buckets = self._buckets[node.name]
 
         def group(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             key, _ = balance(payload, place[0])

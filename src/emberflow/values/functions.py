@@ -12,11 +12,13 @@ import contextlib
 import functools
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
+
+from xxhash import xxh64
 
 #: Stack frames of these files are not the user's. Operators enter their scopes through contextlib.
 _OURS = (str(Path(__file__).parents[1]), contextlib.__file__)
@@ -99,6 +101,86 @@ def described(function: Callable[..., Any]) -> str:
     if code is None:
         return name_of(function)
     return f"{name_of(function)} ({Where(code.co_filename, code.co_firstlineno)})"
+
+
+def code_digest(function: Callable[..., Any]) -> str:
+    """A digest of what a function does: of its code, its defaults and what it closes over.
+
+    It does not depend on the function's name, file or lines. It tells versions of a function apart for
+    people. It is not exact: functions that this one calls by a global name are not looked into, and
+    another version of Python compiles the same function to other code.
+
+    >>> code_digest(lambda n: n + 1) == code_digest(lambda n: n + 1)
+    True
+    >>> code_digest(lambda n: n + 1) == code_digest(lambda n: n + 2)
+    False
+    """
+    digest = xxh64()
+    for part in _parts_of(function, 0):
+        digest.update(part.encode("utf-8", "surrogatepass"))
+        digest.update(b"\0")
+    return str(digest.hexdigest())
+
+
+#: How deep functions within functions are looked into.
+_DEPTH_MAX = 8
+
+
+def _parts_of(value: Any, depth: int) -> Iterator[str]:
+    if depth > _DEPTH_MAX:
+        return
+    if isinstance(value, functools.partial):
+        yield "partial"
+        for part in (value.func, *value.args, *value.keywords.items()):
+            yield from _parts_of(part, depth + 1)
+    elif isinstance(value, CodeType):
+        yield value.co_code.hex()
+        yield " ".join(value.co_names)
+        for constant in value.co_consts:
+            # A docstring and the qualified names of inner functions change nothing that it does.
+            if constant is not _docstring_of(value) and constant not in _inner_names(value):
+                yield from _parts_of(constant, depth + 1)
+    elif isinstance(value, FunctionType):
+        yield from _parts_of(value.__code__, depth + 1)
+        for default in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).items()):
+            yield from _parts_of(default, depth + 1)
+        for cell in value.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                yield from _parts_of(cell.cell_contents, depth + 1)
+    elif isinstance(value, MethodType):
+        yield from _parts_of(value.__func__, depth + 1)
+    elif isinstance(value, str | bytes | int | float | bool | None):
+        yield f"{type(value).__name__} {value!r}"
+    elif isinstance(value, tuple | list):
+        yield type(value).__name__
+        for part in value:
+            yield from _parts_of(part, depth + 1)
+    elif callable(value):
+        yield name_of(value)  # a builtin, a class, or an object with __call__
+        code = code_of(value)
+        if code is not None:
+            yield from _parts_of(code, depth + 1)
+    else:
+        yield type(value).__qualname__  # its value may have no stable form
+
+
+def _docstring_of(code: CodeType) -> Any:
+    """The docstring: the first constant of a function that has one. Lambdas and comprehensions have none."""
+    if code.co_name.startswith("<") or not code.co_consts:
+        return _NO_DOCSTRING
+    if sys.version_info >= (3, 13) and not code.co_flags & _HAS_DOCSTRING:
+        return _NO_DOCSTRING
+    return code.co_consts[0] if isinstance(code.co_consts[0], str) else _NO_DOCSTRING
+
+
+#: A flag of code objects, from Python 3.13 on.
+_HAS_DOCSTRING = 0x4000000
+_NO_DOCSTRING = object()
+
+
+def _inner_names(code: CodeType) -> frozenset[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(each.co_qualname for each in inner)
 
 
 def blamed(error: BaseException, functions: Sequence[UserFunction]) -> str:

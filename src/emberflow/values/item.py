@@ -193,6 +193,10 @@ def front_index(ordinal: int, fronts: int, partition: int) -> int:
     return ordinal + fronts * partition
 
 
+#: Below the front index of everything. Nothing of a time is below ``(time, FRONT_MIN)``.
+FRONT_MIN = -(1 << 32)
+
+
 def scheduling_front(operation: str) -> int:
     """The front index reserved for the items that an operation schedules: negative, and stable.
 

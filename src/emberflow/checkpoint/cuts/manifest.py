@@ -30,8 +30,8 @@ from xxhash import xxh64_hexdigest
 
 from emberflow.checkpoint.cuts.rows import SCHEDULED
 from emberflow.checkpoint.errors import CheckpointError, DamagedCutError, UnfitCutError
-from emberflow.graph.nodes import Front, Graph, Group, Map, Node, Sink
-from emberflow.values.functions import name_of
+from emberflow.graph.description import Step, differences, steps_of
+from emberflow.graph.nodes import Graph
 from emberflow.values.hashing import KEY_ENCODING_VERSION
 
 FORMAT_VERSION = 1
@@ -62,18 +62,6 @@ class PartInfo:
     high: int
     block_bytes: int = 0
     blocks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The description of a step: everything that determines whether its state can be used."""
-
-    kind: str
-    name: str
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,39 +283,6 @@ def compaction_due(manifest: Manifest, *, live_rows: int | None = None) -> bool:
     )
 
 
-def steps_of(graph: Graph) -> tuple[Step, ...]:
-    """All steps of a flow, described by the fields that its fingerprint covers."""
-    return tuple(_step(graph, node) for node in graph.nodes[: graph.late_node])
-
-
-def _step(graph: Graph, node: Node) -> Step:
-    details: dict[str, Any] = {}
-    if node.inputs:
-        details["reads"] = [
-            f"{_label(graph.nodes[source.node])}"
-            + (f" output {source.port}" if graph.nodes[source.node].ports > 1 else "")
-            for source in node.inputs
-        ]
-        details["keys"] = [
-            name_of(source.key.given.given) if source.key else None for source in node.inputs
-        ]
-    if isinstance(node, Front):
-        details["index"] = node.index
-    elif isinstance(node, Map):
-        details["mode"] = node.mode
-        details["timed"] = node.timed
-        details["functions"] = [name_of(function.given) for function in node.given]
-    elif isinstance(node, Group):
-        details["window"] = node.window
-    elif isinstance(node, Sink):
-        details["partitions"] = node.partitions
-    return Step(node.kind, node.name, details)
-
-
-def _label(node: Node) -> str:
-    return f"{node.kind} {node.name!r}"
-
-
 def check_fits(manifest: Manifest, graph: Graph, *, ordering: str = "time") -> None:
     """Raises `UnfitCutError`, which says what differs, unless the cut is of this flow."""
     if manifest.ordering != ordering:
@@ -338,38 +293,12 @@ def check_fits(manifest: Manifest, graph: Graph, *, ordering: str = "time") -> N
         )
     if manifest.fingerprint == graph.fingerprint:
         return
-    differences = list(_differences(manifest, graph))
+    found = differences(manifest.flow, manifest.steps, graph) or [
+        "the fingerprints differ, and no step does: the cut is of another version of Emberflow"
+    ]
     raise UnfitCutError(
         f"flow {graph.flow!r} does not fit cut {manifest.number} (incarnation "
         f"{manifest.incarnation}), which holds the state of another flow or another version:\n"
-        + "\n".join(f"  - {difference}" for difference in differences)
+        + "\n".join(f"  - {difference}" for difference in found)
         + "\nStart the flow that the cut is of, or give this one a location of its own."
     )
-
-
-def _differences(manifest: Manifest, graph: Graph) -> Iterator[str]:
-    if manifest.flow != graph.flow:
-        yield f"the flow was called {manifest.flow!r} and is called {graph.flow!r}"
-    before = {(step.kind, step.name): step for step in manifest.steps}
-    now = {(step.kind, step.name): step for step in steps_of(graph)}
-    wheres = {(node.kind, node.name): node.where for node in graph.nodes}
-    found = False
-    for identity, step in now.items():
-        if identity not in before:
-            found = True
-            yield f"{step} ({wheres[identity]}) was added"
-    for identity, step in before.items():
-        if identity not in now:
-            found = True
-            yield f"{step} was removed"
-    for identity, step in now.items():
-        old = before.get(identity, step)
-        for name in sorted({*old.details, *step.details}):
-            one, other = old.details.get(name), step.details.get(name)
-            if one != other:
-                found = True
-                yield f"{step} ({wheres[identity]}): {name} was {one!r} and is {other!r}"
-    if not found and [*before] != [*now]:
-        yield "the same steps are written in another order"
-    elif not found and manifest.flow == graph.flow:
-        yield "the fingerprints differ, and no step does: the cut is of another version of Emberflow"

@@ -157,6 +157,7 @@ def drift(
             first=first,
             combine_function=combine,
             shown=shown,
+            operator=flow._operator,
         )
     )
     return flow._stream(broadcast.id, 1)

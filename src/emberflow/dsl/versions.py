@@ -1,0 +1,112 @@
+"""Versions of a flow: which one serves which interval of time.
+
+An interval of global time that one version serves is what the papers call a tick. Elements below a
+version's time go through the versions before it, elements from its time on go through it. Between two
+versions state is carried over: `graph.versions` says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from emberflow.dsl.flow import Flow
+from emberflow.errors import FlowError
+from emberflow.graph.description import steps_of
+from emberflow.graph.nodes import Graph
+from emberflow.graph.versions import Carry, CarryPlan, carry_plan
+from emberflow.values.item import TIME_MIN
+from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
+
+
+class Version(NamedTuple):
+    """A version of a flow, and the time from which on it serves."""
+
+    at: int
+    flow: Flow
+    #: What it takes over from the version before; empty for the first one.
+    plan: CarryPlan
+
+    @property
+    def graph(self) -> Graph:
+        return self.flow.graph()
+
+
+class Versions:
+    """A flow, and the versions that take over from it: ``Versions(v1, (time, v2), ...)``.
+
+    The state of a step is carried to the step of the same name. So the second version of this flow goes
+    on with the counts of the first one:
+
+    >>> import emberflow as ef
+    >>> before, after = ef.Flow("words"), ef.Flow("words")
+    >>> before.front("words").key_by(str).count(name="counts").sink("out")
+    >>> after.front("words").key_by(str.lower).count(name="counts").sink("out")
+    >>> ef.run(ef.Versions(before, (2, after)), words=["a", "A", "A", "b"])
+    {'out': [('a', 1), ('A', 1), ('a', 2), ('b', 1)]}
+
+    What else should happen to state is said by ``(time, flow, carry)``: a step of another name
+    (``{"new": "old"}``), values of another shape (`Migrate`), state that is given up (`Drop`). State that
+    would be lost without a word is an error.
+
+    >>> after = ef.Flow("words")
+    >>> words = after.front("words").key_by(str)
+    >>> words.fold(initial=(), combine=lambda seen, w: (*seen, w), name="seen").sink("out")
+    >>> versions = ef.Versions(
+    ...     before, (2, after, {"seen": ef.Migrate("counts", lambda w, n: (w,) * n)})
+    ... )
+    >>> ef.run(versions, words=["a", "b", "a"])
+    {'out': [('a', 1), ('b', 1), ('a', 'a')]}
+    """
+
+    def __init__(
+        self, first: Flow, /, *later: tuple[Time, Flow] | tuple[Time, Flow, Carry | None]
+    ) -> None:
+        if not isinstance(first, Flow):
+            raise FlowError(f"Versions() takes a flow first, got {first!r}.")
+        nothing = CarryPlan({}, {}, frozenset(), ())
+        self._versions = [Version(TIME_MIN, first, nothing)]
+        for given in later:
+            self._add(given)
+
+    def _add(self, given: Any) -> None:
+        if (
+            not isinstance(given, tuple)
+            or len(given) not in (2, 3)
+            or not isinstance(given[1], Flow)
+        ):
+            raise FlowError(
+                f"Versions() takes (time, flow) or (time, flow, carry) for each version behind the "
+                f"first, got {given!r}."
+            )
+        time, flow, carry = (*given, None)[:3]
+        last = self._versions[-1]
+        if flow.graph().unit != last.graph.unit:
+            raise FlowError(
+                f"versions of a flow count times in one unit: {last.flow!r} counts in "
+                f"{last.graph.unit!r} and {flow!r} in {flow.graph().unit!r}."
+            )
+        try:
+            at = counted_time(time, flow.graph().unit or DEFAULT_UNIT)
+        except TimeError as error:
+            raise FlowError(f"a version begins at a time, got {time!r}. {error}") from None
+        if at <= last.at:
+            raise FlowError(
+                f"versions begin one after another: the version of time {at} follows the one of time "
+                f"{last.at}."
+            )
+        plan = carry_plan(steps_of(last.graph), flow.graph(), carry)
+        self._versions.append(Version(at, flow, plan))
+
+    def __iter__(self) -> Iterator[Version]:
+        return iter(self._versions)
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def __getitem__(self, number: int) -> Version:
+        return self._versions[number]
+
+    def __repr__(self) -> str:
+        later = "".join(f", ({version.at}, {version.flow!r})" for version in self._versions[1:])
+        return f"Versions({self._versions[0].flow!r}{later})"

@@ -1,0 +1,64 @@
+"""A cut of one version of a flow, as a cut of the next one.
+
+Rows belong to steps by name, so a translation gives them other names (`graph.versions` says which),
+calls the user's migrations, and leaves out what is dropped. Keys stay, and so do hashes and places: each
+worker can translate its own rows, and they stay where they are. A scheduled item stays at its place,
+whatever the name of its map: its time is what the user chose, and its order among items of that time is
+that of the version that scheduled it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.errors import EmberflowError, shortened
+from emberflow.graph.versions import Carried, CarryPlan
+
+
+class MigrationError(EmberflowError):
+    """A user's migration raised an error; that is the ``__cause__``."""
+
+
+def translated(rows: Iterable[Row | Scheduled], plan: CarryPlan) -> Iterator[Row | Scheduled]:
+    """The rows of a full cut of the old version, for the new one.
+
+    >>> from emberflow.graph.versions import CarryPlan
+    >>> plan = CarryPlan(
+    ...     {"old": Carried("new", lambda key, n: -n, None)}, {}, frozenset({"gone"}), ()
+    ... )
+    >>> rows = [Row("old", 1, "a", (1, 0), 5), Row("gone", 1, "a", (1, 0), 6)]
+    >>> [(row.operation, row.key, row.payload) for row in translated(rows, plan)]
+    [('new', 'a', -5)]
+    """
+    #: By grouping that keeps fewer items, and key: what is there so far.
+    shortened_groups: dict[tuple[str, Any], list[Row]] = {}
+    for row in rows:
+        if isinstance(row, Scheduled):
+            timer = plan.timer(row.operation)
+            if timer is not None:
+                yield row._replace(operation=timer)
+        elif row.operation not in plan.dropped:
+            carried = plan.carried[row.operation]
+            if carried.kept is None:
+                yield row._replace(operation=carried.new, payload=_migrated(row, carried))
+            else:
+                shortened_groups.setdefault((row.operation, row.key), []).append(row)
+    for (operation, _), items in shortened_groups.items():
+        carried = plan.carried[operation]
+        items.sort(key=lambda row: row.place)
+        for row in items[max(0, len(items) - (carried.kept or 0)) :]:
+            yield row._replace(operation=carried.new, payload=_migrated(row, carried))
+
+
+def _migrated(row: Row, carried: Carried) -> Any:
+    if carried.migrate is None:
+        return row.payload
+    try:
+        return carried.migrate(row.key, row.payload)
+    except Exception as error:
+        raise MigrationError(
+            f"the migration of step {carried.new!r} raised {type(error).__name__}: {error}. It was called "
+            f"with the key {shortened(row.key)} and the value {shortened(row.payload)}."
+        ) from error

@@ -1,0 +1,66 @@
+"""The elements that each version of a flow serves: those of its interval of time.
+
+Fronts may come and go with versions. An element of a front that the version of its time does not have
+would be lost without a word, so it is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from emberflow.dsl.versions import Version, Versions
+from emberflow.errors import InputError
+from emberflow.fronts.protocol import is_front
+from emberflow.graph.nodes import Graph
+from emberflow.runners.elements import Entry, graph_for, timed_elements
+from emberflow.values.item import TIME_MAX
+
+
+class Served(NamedTuple):
+    version: Version
+    graph: Graph
+    entries: list[Entry]
+
+
+def served(versions: Versions, elements: Mapping[str, Iterable[Any]]) -> Iterator[Served]:
+    """For each version its graph and its elements, in order."""
+    known = {name: _readable_again(given) for name, given in elements.items()}
+    fronts = dict.fromkeys(name for version in versions for name in version.graph.fronts)
+    for name in known:
+        if name not in fronts:
+            raise InputError(
+                f"no version of flow {versions[0].flow.name!r} has a front {name!r}; their fronts are "
+                f"{', '.join(map(repr, fronts))}."
+            )
+    ends = [*[version.at for version in versions][1:], TIME_MAX + 1]
+    result, total, taken = [], dict.fromkeys(known, 0), dict.fromkeys(known, 0)
+    for version, end in zip(versions, ends, strict=True):
+        own = {name: given for name, given in known.items() if name in version.graph.fronts}
+        graph = graph_for(version.graph, own)
+        entries = []
+        counts = dict.fromkeys(own, 0)
+        for entry in timed_elements(graph, own):
+            counts[entry[1].name] += 1
+            if version.at <= entry[0].time < end:
+                taken[entry[1].name] += 1
+                entries.append(entry)
+        total.update(counts)
+        result.append(Served(version, graph, entries))
+    for name, count in total.items():
+        if taken[name] < count:
+            without = [
+                f"from {version.at} up to {end}"
+                for version, end in zip(versions, ends, strict=True)
+                if name not in version.graph.fronts
+            ]
+            raise InputError(
+                f"front {name!r} has {count - taken[name]} elements of times at which the version of "
+                f"flow {versions[0].flow.name!r} has no such front ({', '.join(without)}). Leave them "
+                f"out, or keep the front in that version."
+            )
+    return iter(result)
+
+
+def _readable_again(given: Any) -> Any:
+    return given if is_front(given) or not isinstance(given, Iterator) else list(given)
