@@ -1,7 +1,7 @@
 """The extension modules leak nothing and touch no memory but their own, on every Python that is here.
 
-Two more thorough runs take minutes and are for `make native` and `make soak`, which set EMBERFLOW_SOAK=1:
-the tests that hold each compiled loop to its twin run with AddressSanitizer, and on every other Python.
+What takes minutes is for `make native` and `make soak`, which set EMBERFLOW_SOAK=1: other Pythons, and the
+tests that hold each compiled loop to its twin, with AddressSanitizer and on every other Python.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ def test_no_memory_but_their_own_is_touched(tmp_path: Path) -> None:
     exercised(python.path, tmp_path, "--runs", "0", *memory(python.path), env=sanitized())
 
 
+@thorough
 @needs_compiler
 @pytest.mark.parametrize("minor", [n for n in MINORS if n != sys.version_info[1]])
 def test_on_another_python(minor: int, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.effort import tried
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 
 SEEDS = tried("simulated flows with crashes")
-CHUNK = 50
+CHUNK = 25
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -31,11 +31,11 @@ def test_the_sinks_have_what_the_reference_has(first: int) -> None:
         assert 1 < result.incarnations <= 1 + case.faults.crashes
         happened += what_happened(simulation)
     # Check that all these faults really happened.
-    assert happened["restored"] > 10
-    assert happened["restored rows"] > 50
-    assert happened["increments"] > 20
-    assert happened["refused bundles"] > 20
-    assert happened["lost messages"] > 15
+    assert happened["restored"] > 5
+    assert happened["restored rows"] > 25
+    assert happened["increments"] > 8
+    assert happened["refused bundles"] > 8
+    assert happened["lost messages"] > 5
 
 
 def what_happened(simulation: CrashSimulation) -> Counter[str]:

@@ -22,11 +22,11 @@ from tests.simulation.cases import judged
 from tests.simulation.failing import diverting
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", range(2))
 def test_random_flows_that_fail_all_over_equal_the_reference(chunk: int) -> None:
     """Both the error records and the rest of the output."""
     diverted: Counter[str] = Counter()
-    seeds = range(chunk, tried("simulated flows with diverted elements"), 4)
+    seeds = range(chunk, tried("simulated flows with diverted elements"), 2)
     for case in map(diverting, seeds):
         outputs = judged(case).outputs
         for record in outputs["errors"]:
@@ -34,7 +34,7 @@ def test_random_flows_that_fail_all_over_equal_the_reference(chunk: int) -> None
             diverted[record.problem.split(":")[0].split("raised")[0]] += 1
         diverted["released"] += sum(map(len, outputs.values())) - len(outputs["errors"])
     assert diverted["released"] > 10 * len(seeds)
-    assert sum(diverted.values()) - diverted["released"] > 5 * len(seeds)
+    assert sum(diverted.values()) - diverted["released"] > 3 * len(seeds)
 
 
 def test_what_fails_is_skipped_and_the_accumulator_stays() -> None:

@@ -16,17 +16,17 @@ SEEDS = tried("simulated snapshots by markers")
 CASES_MOST = 400
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 100))
+@pytest.mark.parametrize("first", range(0, SEEDS, 50))
 def test_each_element_counts_once(first: int) -> None:
     crashes = logged = snapshots = 0
-    for seed in range(first, first + 100):
+    for seed in range(first, first + 50):
         disk = judged(Case.of(seed))
         crashes += disk.crashes
         logged += disk.logged
         snapshots += len(disk.committed)
-    assert crashes > 50
-    assert logged > 20
-    assert snapshots > 200
+    assert crashes > 20
+    assert logged > 8
+    assert snapshots > 80
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

@@ -36,20 +36,20 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_an_answer_is_the_state_of_the_reference_at_its_time(first: int) -> None:
-    for seed in affordable(range(first, first + CHUNK)):
+    for seed in affordable(range(first, min(first + CHUNK, SEEDS))):
         judged_with_queries(seed)
 
 
 @pytest.mark.parametrize("first", range(0, CRASH_SEEDS, CHUNK))
 def test_crashes_change_no_answer(first: int) -> None:
-    for seed in range(500_000 + first, 500_000 + first + CHUNK):
+    for seed in range(500_000 + first, 500_000 + min(first + CHUNK, CRASH_SEEDS)):
         judged_with_queries(seed, crashes=3)
 
 
 def test_the_queries_are_worth_it() -> None:
     """The queries use all options, and their moments are spread from beginning to end."""
     moments, refused, total = set(), 0, 0
-    for seed in affordable(range(40)):
+    for seed in affordable(range(tried("queries that are worth it"))):
         for each in judged_with_queries(seed, crashes=seed % 3).answered:
             total += 1
             if each is not None and each.refused is not None:
@@ -57,7 +57,7 @@ def test_the_queries_are_worth_it() -> None:
             elif each is not None and each.moment not in (BEFORE_ALL, AFTER_ALL):
                 moments.add((seed, each.moment))
     assert len(moments) > total / 6
-    assert refused > 5
+    assert refused > total / 80
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
@@ -99,7 +99,7 @@ def test_reduces_are_read_like_states(crashes: int) -> None:
         "mean": "reduce",
         "fold": "reduce",
     }
-    for seed in range(30):
+    for seed in range(tried("simulated queries of reductions")):
         random = Random(seed)
         elements: dict[str, list[Any]] = {
             name: [

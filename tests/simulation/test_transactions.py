@@ -28,14 +28,14 @@ from tests.simulation.transactional import (
 )
 
 SEEDS = tried("simulated transactions")
-CRASH_SEEDS = 25
+CRASH_SEEDS = tried("simulated transactions with crashes")
 CHUNK = 25
 CASES_OF_A_BREAK = 60
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_the_result_is_that_of_one_transaction_at_a_time(first: int) -> None:
-    for seed in affordable(range(first, first + CHUNK)):
+    for seed in affordable(range(first, min(first + CHUNK, SEEDS))):
         judged_with_states(TransactionCase.out_of_order(seed))
 
 
@@ -62,7 +62,7 @@ def test_however_little_they_may_speculate(
 def test_the_cases_are_worth_it() -> None:
     """Many transactions fail, many are replayed, some are decided alone and some together."""
     rejected = transactions = replays = alone = together = 0
-    for seed in affordable(range(30)):
+    for seed in affordable(range(tried("transactions that are worth it"))):
         case = TransactionCase.of(seed)
         result = judged_with_states(case)
         rejected += sum(len(out) for name, out in result.outputs.items() if "rejected" in name)
@@ -73,8 +73,7 @@ def test_the_cases_are_worth_it() -> None:
         alone += kinds.count("open") - kinds.count("close")
     assert rejected > transactions / 10
     assert replays > transactions
-    assert alone > 5
-    assert together > 20
+    assert 0 < alone < together
 
 
 # --- Deciding alone --------------------------------------------------------------------------------
@@ -191,5 +190,5 @@ def wrong_with_crashes(seed: int) -> str | None:
 @pytest.mark.parametrize("first", range(0, CRASH_SEEDS, CHUNK))
 def test_a_crash_leaves_all_of_a_transaction_or_nothing(first: int) -> None:
     """Workers and drivers die, cuts restore the states: decisions and values stay the same."""
-    for seed in range(300_000 + first, 300_000 + first + CHUNK):
+    for seed in range(300_000 + first, 300_000 + min(first + CHUNK, CRASH_SEEDS)):
         judged_with_crashes_and_cuts(transactions_with_crashes(seed))

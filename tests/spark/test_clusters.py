@@ -85,6 +85,7 @@ def test_two_executors_of_a_standalone_master_one_of_which_is_killed(tmp_path: P
     importlib.util.find_spec("zstandard") is None,
     reason="the client of Spark Connect needs zstandard, which this environment does not have",
 )
+@pytest.mark.skipif(not SOAK, reason="takes a minute: make soak")
 def test_spark_connect(tmp_path: Path) -> None:
     found = ran("connect", tmp_path)
     assert found["kind"].startswith("pyspark.sql.connect")

@@ -15,6 +15,7 @@ from emberflow.runners.verify.functions.findings import STATE, Finding
 from emberflow.runners.verify.functions.sites import sites_of
 from emberflow.runners.verify.report import case_of, error_of
 from emberflow.runners.verify.shrinking import shrunk
+from tests.effort import SOAK
 from tests.verify import impure
 
 FINDING = Finding(0, STATE, ("because",), "f(1)", (("first", "1"), ("again", "2")))
@@ -100,6 +101,7 @@ numbers.key_by(lambda number: None).reduce(first=lambda number: number, combine=
 """
 
 
+@pytest.mark.skipif(not SOAK, reason="takes half a minute: make soak")
 def test_the_pasted_case_fails_again_in_a_process_of_its_own(tmp_path: Path) -> None:
     """Also for the hardest kind, which shows only when elements overtake each other."""
     file = tmp_path / "speculating.py"
