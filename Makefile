@@ -52,7 +52,7 @@ soak: setup ## all tests with all their seeds, then many more seeds and kills: m
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
 	EMBERFLOW_SOAK=1 $(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
-	for drawn in "" --transactions --queries --histories; do \
+	for drawn in "" --transactions --queries --histories --versions; do \
 	  for crashes in "" --crashes; do \
 	    $(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $$drawn $$crashes || exit 1; \
 	  done; \

@@ -55,6 +55,7 @@ EFFORTS = {
     "transactions in batch": Effort(20, 200),
     "flows handed over from batch": Effort(20, 100),
     "transactions handed over from batch": Effort(10, 60),
+    "simulated versions": Effort(50, 2_000),
     "versions that change nothing": Effort(50, 1_000),
 }
 

@@ -2,7 +2,8 @@
 
 ``--crashes`` adds crashes of all kinds. Flows are drawn from all operations; with
 ``--transactions`` from transactions, with ``--queries`` from transactions with reads of their
-states, with ``--histories`` from list-append transactions whose isolation is judged. ``--batch``
+states, with ``--histories`` from list-append transactions whose isolation is judged, with
+``--versions`` from versions that follow one another, always with crashes. ``--batch``
 runs all kinds through the passes of a batch, without Spark and without crashes. ``--traces`` prints
 the digest of each run instead, to be compared between processes.
 
@@ -29,6 +30,7 @@ from tests.simulation.transactional import (
     judged_with_states,
     transactions_with_crashes,
 )
+from tests.simulation.versioned import VersionCase, judged_with_versions
 
 CHUNK = 25
 
@@ -43,6 +45,8 @@ def judge(seed: int, drawn: str, crashes: bool) -> None:
         judged_in_batch(seed)
     elif drawn == "histories":
         judge_histories(seed, crashes=crashes)
+    elif drawn == "versions":
+        judged_with_versions(VersionCase.of(seed))
     elif drawn == "queries":
         judged_with_queries(seed, crashes=3 if crashes else 0)
     elif drawn == "transactions" and crashes:
@@ -80,6 +84,7 @@ def main() -> int:
         ("transactions", "flows of transactions"),
         ("queries", "the same, with reads of their states"),
         ("histories", "the isolation of transactions"),
+        ("versions", "versions of a flow, one after another"),
         ("batch", "in batch, with transactions and without"),
     ):
         drawn.add_argument(f"--{kind}", action="store_const", dest="drawn", const=kind, help=what)

@@ -52,6 +52,17 @@ def translated(rows: Iterable[Row | Scheduled], plan: CarryPlan) -> Iterator[Row
             yield row._replace(operation=carried.new, payload=_migrated(row, carried))
 
 
+def translated_cut(
+    rows: Iterable[Row], scheduled: Iterable[Scheduled], plan: CarryPlan
+) -> dict[str, Any]:
+    """The same, with rows and scheduled items apart: ``rows`` and ``scheduled``."""
+    found = list(translated([*rows, *scheduled], plan))
+    return {
+        "rows": [row for row in found if isinstance(row, Row)],
+        "scheduled": [row for row in found if isinstance(row, Scheduled)],
+    }
+
+
 def _migrated(row: Row, carried: Carried) -> Any:
     if carried.migrate is None:
         return row.payload

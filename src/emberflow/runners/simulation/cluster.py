@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from emberflow.dsl.flow import Flow
+from emberflow.dsl.versions import Versions
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Ack, Effects, Frame, Moment, Progress
 from emberflow.engine.progress.acker import Acker
@@ -24,6 +25,7 @@ from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.diversion import check_parameters, checked_on_error
 from emberflow.runners.elements import MalformedElement, graph_for, timed_elements
 from emberflow.runners.questions import Question
+from emberflow.runners.served import Served, served
 from emberflow.runners.simulation.checkers import (
     CheckError,
     MinimalTimeChecker,
@@ -42,7 +44,7 @@ from emberflow.values.item import FlatItem
 
 
 def simulate(
-    flow: Flow,
+    flow: Flow | Versions,
     /,
     *,
     seed: int = 0,
@@ -86,9 +88,19 @@ def simulate(
     >>> result = ef.simulate(flow, lines=lines, queries=[{"counts": ["the", "dog"]}])
     >>> result.answers[0]["counts"] in ({}, {"the": 1, "dog": 1}, {"the": 2, "dog": 1})
     True
+
+    `Versions` of a flow follow one another, with crashes before, at and after their times.
     """
-    graph = graph_for(flow.graph(), elements)
-    check_parameters(graph, "simulate", "seed", "workers", "crashes", "on_error", "queries")
+    parts: list[Served] = []
+    if isinstance(flow, Versions):
+        if queries:
+            raise InputError("simulate() takes queries of one flow, not of versions.")
+        parts = list(served(flow, elements))
+        graph = parts[0].graph
+    else:
+        graph = graph_for(flow.graph(), elements)
+    for own in [part.graph for part in parts] or [graph]:
+        check_parameters(own, "simulate", "seed", "workers", "crashes", "on_error", "queries")
     on_error = checked_on_error(graph, on_error, "simulate(on_error=)")
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise InputError(f"simulate(workers=) takes an int of at least 1, got {workers!r}.")
@@ -98,6 +110,9 @@ def simulate(
     states = readable_states(Layout(graph))
     reads = [SimulatedRead(Question(graph.flow, states, query), default=True) for query in queries]
     simulation: Simulation | CrashSimulation
+    if parts:
+        faults = Faults.drawn(seed, crashes=crashes)
+        return CrashSimulation(graph, options, faults, on_error=on_error, served=parts).run()
     if crashes:
         faults = Faults.drawn(seed, crashes=crashes)
         simulation = CrashSimulation(graph, options, faults, on_error=on_error, reads=reads)

@@ -74,7 +74,7 @@ class WorkerProcess(Process):
             for partition in range(sink.partitions)
             if barrier_host(sink, partition, life.workers) == index
         }
-        if index == 0 and life.simulation.layout.diverts:
+        if index == 0 and life.layout.diverts:
             self._outlets[ERRORS_SINK, 0] = Outlet(self, ERRORS_SINK, 0)
         self._unanswered = len(self._outlets)
         self._waiting: deque[Frame] = deque()
@@ -392,7 +392,7 @@ class FrontOfProcess:
         self._gate = Gate(front=index, credit=life.options.credit)
         self._source = life.sources[index]
         self._log = life.storage.logs[index]
-        self._begun_at = 0 if life.cut is None else life.cut.manifest.positions[index]
+        self._begun_at = life.positions.get(index, 0)
         self._position = self._begun_at
         #: The global times of all elements since the cut.
         self._given: list[Moment] = []
@@ -480,7 +480,7 @@ class FrontOfProcess:
             elements.append((moment, payload))
         self._position += count
         if self._position == len(self._source):
-            gate.finished()
+            self._process.life.ends(gate)
         if self._arrival:
             self._process.enter(self._node, elements, {})
             self._report(new_times)

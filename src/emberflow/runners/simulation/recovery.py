@@ -7,20 +7,29 @@ what the reference says, no matter who died when.
 
 Checkers verify each life while it lasts; at the end the contents of the sinks are compared. The
 number of crashes is limited and the network becomes calm; from then on the run has to drain.
+
+**Versions.** A life runs one version of the flow. If another version follows it at T, the fronts of the
+life promise T behind their last element below it. When the minimal time is T, the driver takes a cut at
+T; once that is committed, the next life is of the next version, and restores the cut translated. A cut
+says of which version it is. So whoever crashes when: the newest cut alone tells which version goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
+from emberflow.engine.cuts.translation import translated_cut
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Moment, Progress
 from emberflow.engine.progress.acker import Acker
+from emberflow.engine.progress.gate import Gate
 from emberflow.engine.worker.worker import Worker
-from emberflow.errors import OnError
+from emberflow.errors import EmberflowError, OnError
 from emberflow.graph.nodes import Front, Graph
+from emberflow.graph.versions import CarryPlan
+from emberflow.runners.served import Served
 from emberflow.runners.simulation.checkers import (
     CheckError,
     MinimalTimeChecker,
@@ -40,10 +49,21 @@ from emberflow.runners.simulation.processes import (
 from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
+from emberflow.values.item import FRONT_MIN
+
+
+class SimulatedVersion(NamedTuple):
+    """A version of the flow, and its elements by front index of a partition."""
+
+    layout: Layout
+    plan: CarryPlan | None
+    sources: dict[int, list[tuple[Moment, Any]]]
+    #: The moment at which the next version takes over.
+    end: Moment | None = None
 
 
 class CrashSimulation:
-    """One run of a graph under given options and faults."""
+    """One run of a graph, or of several versions of it, under given options and faults."""
 
     def __init__(
         self,
@@ -56,18 +76,28 @@ class CrashSimulation:
         on_error: OnError = "fail",
         reads: Sequence[SimulatedRead] = (),
         history: int = 0,
+        served: Sequence[Served] = (),
     ) -> None:
+        """``served`` are all versions with their elements; ``graph`` is that of the first one."""
         self.graph = graph
         self.options = options
         self.faults = faults
         self.network = Network(options)
         self.asker = Asker(self.network, reads, history)
         self.layout = Layout(graph, on_error=on_error)
-        self.storage = Storage(graph, on_error)
+        self.storage = Storage([each.graph for each in served] or [graph], on_error)
         self.worker = worker
         self.acker = acker
-        #: By front index of a partition: its elements.
-        self.sources: dict[int, list[tuple[Moment, Any]]] = {}
+        ends = [(each.version.at, FRONT_MIN) for each in served[1:]]
+        self.versions = [
+            SimulatedVersion(
+                Layout(each.graph, on_error=on_error),
+                each.version.plan,
+                sources_of(each.graph, each.entries),
+                end,
+            )
+            for each, end in zip(served, [*ends, None], strict=bool(served))
+        ]
         self.lives: list[Life] = []
         self.driver: Driver | None = None
         self.failure: Exception | None = None
@@ -76,9 +106,16 @@ class CrashSimulation:
         #: Messages that were on connections when they broke.
         self.messages_lost = 0
 
-    def run(self, elements: Iterable[tuple[Moment, Front, Any]]) -> SimulationResult:
-        self.sources = sources_of(self.graph, elements)
-        self.storage.open_logs(self.sources)
+    @property
+    def sources(self) -> dict[int, list[tuple[Moment, Any]]]:
+        """By front index of a partition: the elements of the first version."""
+        return self.versions[0].sources
+
+    def run(self, elements: Iterable[tuple[Moment, Front, Any]] = ()) -> SimulationResult:
+        if not self.versions:
+            sources = sources_of(self.graph, elements)
+            self.versions = [SimulatedVersion(self.layout, None, sources)]
+        self.storage.open_logs({front for version in self.versions for front in version.sources})
         self._plan_a_crash()
         self.start_driver()
         self.asker.begin()
@@ -193,19 +230,30 @@ class Life:
     """One incarnation, as its processes see it."""
 
     def __init__(
-        self, simulation: CrashSimulation, number: int, workers: int, cut: Restorable | None
+        self,
+        simulation: CrashSimulation,
+        number: int,
+        workers: int,
+        cut: Restorable | None,
+        version: int,
     ) -> None:
         self.simulation = simulation
         self.network = simulation.network
         self.options = simulation.options
         self.faults = simulation.faults
         self.storage = simulation.storage
-        self.graph = simulation.graph
-        self.sources = simulation.sources
+        self.version = version
+        self.layout = simulation.versions[version].layout
+        self.graph = self.layout.graph
+        self.sources = simulation.versions[version].sources
+        self.end = simulation.versions[version].end
         self.number = number
         self.workers = workers
         self.shares = self.options.shares(workers, number)
         self.cut = cut
+        #: By partition of a front: where to go on. A version begins with its own elements.
+        is_own = cut is not None and cut.manifest.version == version
+        self.positions = cut.manifest.positions if cut is not None and is_own else {}
         self.acker = simulation.acker(workers=workers, fronts=list(self.sources))
         self.minimal_time_checker = MinimalTimeChecker(self.graph, [])
         self.release_checker = ReleaseChecker()
@@ -218,7 +266,7 @@ class Life:
     def new_worker(self, index: int, delivered: dict[tuple[str, int], Moment]) -> Worker:
         simulation = self.simulation
         worker = simulation.worker(
-            simulation.layout,
+            self.layout,
             index,
             self.workers,
             incarnation=self.number,
@@ -228,6 +276,13 @@ class Life:
         )
         self.minimal_time_checker.watch(worker)
         return worker
+
+    def ends(self, gate: Gate) -> None:
+        """A front has emitted its last element of this version."""
+        if self.end is None:
+            gate.finished()
+        else:
+            gate.promises(self.end)
 
     def engines(self) -> list[Worker]:
         return [process.worker for process in self.processes if process.worker is not None]
@@ -289,9 +344,20 @@ class Driver(Process):
         storage = self.storage
         storage.incarnation += 1
         cut = storage.cuts.newest()
+        version = 0 if cut is None else cut.manifest.version
         self._committed = None if cut is None else cut.manifest
         self._cut = None
-        life = Life(self.simulation, storage.incarnation, self._workers(), cut)
+        if cut is not None and cut.manifest.moment == self.simulation.versions[version].end:
+            version += 1
+            plan = self.simulation.versions[version].plan
+            assert plan is not None
+            try:
+                cut = cut._replace(**translated_cut(cut.rows, cut.scheduled, plan))
+            except EmberflowError as error:  # of a migration, or a timer that nobody takes over
+                self.simulation.end(error)
+                return
+            self._committed = None  # the next cut holds everything
+        life = Life(self.simulation, storage.incarnation, self._workers(), cut, version)
         self.life = life
         self.simulation.lives.append(life)
         self._unrestored = set(range(life.workers))
@@ -369,7 +435,9 @@ class Driver(Process):
         network = self.network
         if self._cut is not None and network.chance(self.faults.cuts_lost):
             self._cut = None  # abandon it half way and begin another
-        if self._cut is not None or network.now < self._cut_at or moment <= since:
+        if self._cut is not None or moment <= since:
+            return
+        if network.now < self._cut_at and moment != self.life.end:
             return
         self._cut_at = network.now + self.faults.cut_ticks
         self._cuts_begun += 1
@@ -397,12 +465,21 @@ class Driver(Process):
             return
         self._cut = None
         parent = None if self._committed is None else self._committed.number
-        manifest = Manifest(cut.number, parent, cut.moment, tuple(cut.parts), cut.positions)
+        version = self.life.version
+        manifest = Manifest(
+            cut.number, parent, cut.moment, tuple(cut.parts), cut.positions, version
+        )
         self._committed = manifest
         self.storage.cuts.commit(manifest)
         self.network.note("committed", manifest)
+        if cut.moment == self.life.end:
+            self.life.leave_alone()
+            self.start_workers()
+            return
         for process in self.life.processes:
             self._tell(process, lambda process: process.cut_committed(cut.moment))
+        if self.life.acker.progress.of_all() == self.life.end:
+            self._cut_if_due(self.life.end)
 
 
 class _CutUnderWay:

@@ -32,6 +32,8 @@ class Manifest(NamedTuple):
     parts: tuple[tuple[str, int], ...]
     #: By partition of a front: how many of its elements are below the moment.
     positions: dict[int, int]
+    #: The number of the version of the flow whose state it holds.
+    version: int = 0
 
 
 class Restorable(NamedTuple):
@@ -143,12 +145,15 @@ class SinkPartition:
 class Storage:
     """Everything that survives. ``incarnation`` counts up, also across crashes of the driver."""
 
-    def __init__(self, graph: Graph, on_error: OnError = "fail") -> None:
+    def __init__(self, graphs: Iterable[Graph], on_error: OnError = "fail") -> None:
+        """``graphs`` are those of all versions: a sink goes on with what the version before it stored."""
         self.incarnation = 0
         self.cuts = CutStorage()
         #: By front index of a partition.
         self.logs: dict[int, FrontLog] = {}
-        self.sinks = {key: SinkPartition() for key in sink_partitions(graph, on_error)}
+        self.sinks = {
+            key: SinkPartition() for graph in graphs for key in sink_partitions(graph, on_error)
+        }
 
     def open_logs(self, fronts: Iterable[int]) -> None:
         self.logs = {front: FrontLog() for front in fronts}

@@ -1,0 +1,220 @@
+"""Versions of a flow over crashes: the sinks hold what the reference says, and breaks are caught."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from typing import Any, TypeAlias
+
+import pytest
+
+import emberflow as ef
+from emberflow.runners.simulation import recovery as recovery_module
+from emberflow.runners.simulation.recovery import CrashSimulation, Driver, Life
+from emberflow.runners.simulation.storage import Manifest
+from tests.effort import tried
+from tests.simulation.cases import WrongError
+from tests.simulation.hunt import caught
+from tests.simulation.versioned import VersionCase, judged_with_versions
+
+CHUNK = 25
+
+
+@pytest.mark.parametrize("first", range(0, tried("simulated versions"), CHUNK))
+def test_the_sinks_have_what_the_reference_has(first: int) -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(first, first + CHUNK):
+        _, simulation = judged_with_versions(VersionCase.of(seed))
+        lives = simulation.lives
+        assert lives[-1].version == len(simulation.versions) - 1
+        assert [life.version for life in lives] == sorted(life.version for life in lives)
+        happened["before T"] += sum(life.version == 0 for life in lives) > 1
+        happened["behind T"] += (
+            sum(life.version > 0 for life in lives) > len(simulation.versions) - 1
+        )
+        happened["carried"] += sum(
+            bool(life.cut.rows)
+            for life in lives
+            if life.cut and life.cut.manifest.version < life.version
+        )
+        happened["timers"] += sum(
+            bool(life.cut.scheduled)
+            for life in lives
+            if life.cut and life.cut.manifest.version < life.version
+        )
+    assert min(happened[what] for what in ("before T", "behind T", "carried", "timers")) > 4, (
+        happened
+    )
+
+
+def test_versions_are_simulated_by_users_too() -> None:
+    def counted(key: Callable[[str], str]) -> ef.Flow:
+        flow = ef.Flow("words")
+        flow.front("words").key_by(key).count(name="counts").sink("out")
+        return flow
+
+    versions = ef.Versions(counted(str), (5, counted(str.lower)))
+    words = [*"aAbBaAbBaA"]
+    expected = ef.run(versions, words=words)
+    for seed in range(5):
+        assert ef.simulate(versions, words=words, seed=seed).outputs == expected
+        assert ef.simulate(versions, words=words, seed=seed, crashes=2).outputs == expected
+    with pytest.raises(ef.InputError, match="queries of one flow"):
+        ef.simulate(versions, words=words, queries=[{"counts": ["a"]}])
+
+
+def test_a_migration_that_raises_ends_the_run_with_its_error() -> None:
+    old, new = ef.Flow("words"), ef.Flow("words")
+    for flow in (old, new):
+        flow.front("words").key_by(str).count(name="counts").sink("out")
+    wrong = ef.Migrate("counts", lambda key, value: key / value)
+    versions = ef.Versions(old, (2, new, {"counts": wrong}))
+    with pytest.raises(ef.EmberflowError, match=r"migration of step .* key 'a'"):
+        ef.simulate(versions, words=["a", "a", "a"])
+
+
+# --- Breaks ----------------------------------------------------------------------------------------
+
+Break: TypeAlias = Callable[[pytest.MonkeyPatch], type[CrashSimulation] | None]
+BREAKS: list[Break] = []
+
+
+def breaks(given: Break) -> Break:
+    BREAKS.append(given)
+    return given
+
+
+def with_translation(
+    monkeypatch: pytest.MonkeyPatch, changed: Callable[[dict[str, list[Any]]], None]
+) -> None:
+    true = recovery_module.translated_cut
+
+    def translated_cut(*given: Any) -> dict[str, Any]:
+        found = true(*given)
+        changed(found)
+        return found
+
+    monkeypatch.setattr(recovery_module, "translated_cut", translated_cut)
+
+
+@breaks
+def a_timer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_translation(monkeypatch, lambda cut: cut["scheduled"].clear())
+
+
+@breaks
+def a_timer_is_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_translation(monkeypatch, lambda cut: cut["scheduled"].extend(cut["scheduled"]))
+
+
+@breaks
+def state_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_translation(monkeypatch, lambda cut: cut["rows"].clear())
+
+
+@breaks
+def items_of_groups_are_carried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(cut: dict[str, list[Any]]) -> None:
+        cut["rows"] = [row for row in cut["rows"] for _ in range(2)]
+
+    with_translation(monkeypatch, twice)
+
+
+@breaks
+def a_migration_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = recovery_module.translated_cut
+
+    def translated_cut(rows: Any, scheduled: Any, plan: Any) -> dict[str, Any]:
+        found = true(rows, scheduled, plan)
+        by_name = {carried.new: carried for carried in plan.carried.values()}
+        found["rows"] = [
+            row._replace(payload=by_name[row.operation].migrate(row.key, row.payload))
+            if by_name[row.operation].migrate is not None and isinstance(row.payload, int)
+            else row
+            for row in found["rows"]
+        ]
+        return found
+
+    monkeypatch.setattr(recovery_module, "translated_cut", translated_cut)
+
+
+class InBoth(CrashSimulation):
+    """The first element of a version goes through the one before it as well."""
+
+    def run(self, elements: Any = ()) -> Any:
+        for old, new in zip(self.versions, self.versions[1:], strict=False):
+            for front, entries in new.sources.items():
+                if front in old.sources:
+                    old.sources[front].extend(entries[:1])
+        return super().run(elements)
+
+
+class InNeither(CrashSimulation):
+    """The first element of a version is lost."""
+
+    def run(self, elements: Any = ()) -> Any:
+        for new in self.versions[1:]:
+            for entries in new.sources.values():
+                del entries[:1]
+        return super().run(elements)
+
+
+@breaks
+def an_element_is_in_both_versions(monkeypatch: pytest.MonkeyPatch) -> type[CrashSimulation]:
+    return InBoth
+
+
+@breaks
+def an_element_is_in_neither_version(monkeypatch: pytest.MonkeyPatch) -> type[CrashSimulation]:
+    return InNeither
+
+
+@breaks
+def cuts_do_not_say_their_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = Manifest.__new__
+
+    def nameless(cls: Any, *given: Any) -> Any:
+        return true(cls, *given[:5])
+
+    monkeypatch.setattr(recovery_module, "Manifest", lambda *given: nameless(Manifest, *given))
+
+
+@breaks
+def a_version_goes_on_from_an_increment_of_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = Driver.start_workers
+
+    def start_workers(driver: Driver) -> None:
+        true(driver)
+        if driver.life.cut is not None:
+            driver._committed = driver.life.cut.manifest
+
+    monkeypatch.setattr(Driver, "start_workers", start_workers)
+
+
+@breaks
+def a_version_goes_on_at_positions_of_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = Life.__init__
+
+    def made(life: Life, *given: Any) -> None:
+        true(life, *given)
+        for front in [front for process in life.processes for front in process.fronts]:
+            if life.cut is not None:
+                front._begun_at = front._position = life.cut.manifest.positions.get(front.index, 0)
+
+    monkeypatch.setattr(Life, "__init__", made)
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
+def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = broken(monkeypatch) or CrashSimulation
+
+    def wrong(case: VersionCase) -> str | None:
+        try:
+            judged_with_versions(case, kind=kind)
+        except WrongError as error:
+            return str(error)
+        return None
+
+    told = caught(broken.__name__.replace("_", " "), map(VersionCase.of, count()), wrong, 150)
+    assert "nobody noticed" not in told, told

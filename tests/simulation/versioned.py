@@ -1,0 +1,197 @@
+"""One seed is one case with versions: a random flow, what random versions make of it, and when.
+
+A version has random steps of every kind with state. The next one keeps some of them with other
+functions, renames some, migrates some, drops some and adds others. Fronts come and go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import emberflow as ef
+from emberflow.dsl.versions import Versions
+from emberflow.engine.worker.worker import Worker
+from emberflow.runners.reference import run_versions
+from emberflow.runners.served import served
+from emberflow.runners.simulation import CrashSimulation, Faults, Options, SimulationResult
+from emberflow.runners.simulation.checkers import check_outputs
+from tests.simulation.cases import WrongError, always_trimming
+
+KINDS = ("count", "fold", "group", "close", "session", "updates", "later", "bank", "join", "loop")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A branch of a flow. ``generation`` counts how often its functions were changed."""
+
+    name: str
+    kind: str
+    generation: int = 0
+
+
+def flow_of(parts: list[Part], has_second: bool) -> ef.Flow:
+    flow = ef.Flow("versioned")
+    first = flow.front("one")
+    numbers = ef.merge(first, flow.front("two")) if has_second else first
+    numbers.sink("all")
+    for part in parts:
+        add(flow, numbers, part)
+    return flow
+
+
+def add(flow: ef.Flow, numbers: ef.Stream[int], part: Part) -> None:
+    name, more = part.name, part.generation
+    keyed = numbers.key_by(lambda n: n % 3)
+    out: ef.Stream[Any]
+    if part.kind == "count":
+        out = numbers.key_by(lambda n: (n + more) % 3).count(name=name)
+    elif part.kind == "fold":
+        out = keyed.fold(initial=0, combine=lambda a, n: (3 * a + n + more) % 1009, name=name)
+    elif part.kind == "group":
+        out = keyed.group(window=2 + more % 3, name=name)
+    elif part.kind == "close":
+        closed = keyed.window(ef.Tumbling(7), emit="close")
+        out = closed.fold(initial=more, combine=lambda a, n: a + n, name=name)
+    elif part.kind == "session":
+        out = keyed.window(ef.Session(4), emit="close").sum(of=lambda n: n + more, name=name)
+    elif part.kind == "updates":
+        out = keyed.window(ef.Sliding(9, slide=4)).max(of=lambda n: (n + more) % 7, name=name)
+    elif part.kind == "later":
+        timed = numbers.with_time(name=f"time of {name}")
+        out = timed.flat_map(
+            lambda t: [ef.At(t.time + 1 + t.payload % 9, t.payload + more)], name=name
+        )
+    elif part.kind == "join":
+        odd, even = (numbers.filter(lambda n, r=rest: n % 2 == r) for rest in (1, 0))
+        sides = [side.key_by(lambda n: n % 3) for side in (odd, even)]
+        out = sides[0].join(sides[1], lambda one, two: (one, two, more), within=(-5, 5), name=name)
+    elif part.kind == "loop":
+        again = flow.loop(name=f"again {name}")
+        rounds = ef.merge(numbers.map(lambda n: (n, 2)), again).key_by(lambda r: r[0] % 3)
+        last = rounds.group(window=2, name=name)
+        again.close(
+            last.filter(lambda rs: rs[-1][1] > 0).map(
+                lambda rs: (rs[-1][0] + rs[0][0], rs[-1][1] - 1)
+            )
+        )
+        out = last.map(lambda rs: rs[-1][0] + more)
+    else:
+        purses = flow.state(name, default=20)
+        with numbers.transaction(name=f"change of {name}") as tx:
+            moved = tx.flat_map(lambda n: [(n % 3, -n % 11 - more), ((n + 1) % 3, n % 7)])
+            moved.key_by(lambda m: m[0]).update(
+                purses, lambda value, m: value + m[1], check=lambda value: value >= 0
+            )
+        out = ef.merge(tx.committed, tx.rejected.map(lambda r: -r.element))
+    out.sink(f"out of {name}")
+
+
+@dataclass(frozen=True)
+class VersionCase:
+    """Versions, their elements, and what goes wrong meanwhile."""
+
+    name: str
+    versions: Versions
+    elements: dict[str, list[Any]]
+    options: Options
+    faults: Faults
+    trims_always: bool
+    again: str
+
+    @classmethod
+    def of(cls, seed: int) -> VersionCase:
+        random = Random(f"versions {seed}")
+        parts = [
+            Part(f"{kind} {number}", kind)
+            for number, kind in enumerate(random.choices(KINDS, k=random.randint(1, 3)))
+        ]
+        begins = sorted(random.sample(range(3, 60), k=random.choice((1, 1, 2, 3))))
+        has_second = [random.random() < 0.7 for _ in (None, *begins)]
+        first = flow_of(parts, has_second[0])
+        told = [f"{[part.name for part in parts]}"]
+        later = []
+        for at, second in zip(begins, has_second[1:], strict=True):
+            parts, carry = changed(random, parts)
+            told.append(f"{at}: {[part.name for part in parts]} {carry}")
+            later.append((at, flow_of(parts, second), carry))
+        times = sorted(random.choices(range(60), k=random.randint(5, 40)))
+        ends = [*begins, 60]
+        elements = {"one": [ef.At(time, 7 * time % 23) for time in times]}
+        if any(has_second):
+            elements["two"] = [
+                ef.At(time, 5 * time % 19)
+                for time in sorted(random.choices(range(60), k=20))
+                if has_second[sum(time >= at for at in ends[:-1])]
+            ]
+        return cls(
+            name=" -> ".join(told),
+            versions=Versions(first, *later),
+            elements=elements,
+            options=Options.drawn(seed),
+            faults=Faults.drawn(seed, crashes=random.randint(0, 4)),
+            trims_always=random.random() < 0.5,
+            again=f"python -m tests.simulation.soak --versions --from {seed} --seeds 1",
+        )
+
+    def expected(self) -> dict[str, list[Any]]:
+        return run_versions(self.versions, self.elements)
+
+    def simulation(
+        self, *, worker: type[Worker] = Worker, kind: type[CrashSimulation] = CrashSimulation
+    ) -> CrashSimulation:
+        parts = list(served(self.versions, self.elements))
+        worker = always_trimming(worker) if self.trims_always else worker
+        return kind(parts[0].graph, self.options, self.faults, worker=worker, served=parts)
+
+    def with_faults(self, **changed: Any) -> VersionCase:
+        return replace(self, faults=replace(self.faults, **changed))
+
+    def __str__(self) -> str:
+        return f"  {self.name}\n  {self.options}\n  {self.faults}\n  again: {self.again}"
+
+
+def changed(random: Random, parts: list[Part]) -> tuple[list[Part], dict[str, Any]]:
+    """The parts of the next version, and what it takes over."""
+    carry: dict[str, Any] = {}
+    found: list[Part] = []
+    for part in parts:
+        name = part.name
+        newer = replace(part, generation=part.generation + random.randint(0, 2))
+        what = random.choice(("keep", "keep", "rename", "drop", "restart", "migrate"))
+        if what == "drop":
+            carry[name] = ef.Drop(name)
+            continue
+        if what == "rename":
+            newer = replace(newer, name=f"{name}'")
+            carry[newer.name] = name
+        elif what == "restart":
+            carry[name] = ef.Drop(name)
+        elif what == "migrate" and part.kind == "count":
+            newer = replace(newer, kind="fold")
+            carry[name] = ef.Migrate(name, lambda key, count: 5 * count + key)
+        elif what == "migrate" and part.kind in ("fold", "bank"):
+            carry[name] = ef.Migrate(name, lambda key, value: value + key)
+        found.append(newer)
+    if random.random() < 0.5:
+        kind = random.choice(KINDS)
+        found.append(Part(f"{kind} {random.randint(100, 10**6)}", kind))
+    random.shuffle(found)
+    return found, carry
+
+
+def judged_with_versions(
+    case: VersionCase, **machines: Any
+) -> tuple[SimulationResult, CrashSimulation]:
+    """Run a case; raise `WrongError` unless every sink holds exactly what the reference says."""
+    simulation = case.simulation(**machines)
+    try:
+        result = simulation.run()
+        expected = case.expected()
+        check_outputs(result.outputs, expected)
+        if repr(result.outputs) != repr(expected):
+            raise AssertionError("equal outputs that do not look alike")
+    except Exception as error:
+        raise WrongError(f"{type(error).__name__}: {error}\n{case}") from error
+    return result, simulation
