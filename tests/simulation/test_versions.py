@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 import pytest
 
 import emberflow as ef
+from emberflow.graph.versions import CarryPlan
 from emberflow.runners.simulation import recovery as recovery_module
 from emberflow.runners.simulation.recovery import CrashSimulation, Driver, Life
-from emberflow.runners.simulation.storage import Manifest
+from emberflow.runners.simulation.storage import Manifest, Restorable
 from tests.effort import tried
 from tests.simulation.cases import WrongError
 from tests.simulation.hunt import caught
@@ -86,37 +87,31 @@ def breaks(given: Break) -> Break:
 
 
 def with_translation(
-    monkeypatch: pytest.MonkeyPatch, changed: Callable[[dict[str, list[Any]]], None]
+    monkeypatch: pytest.MonkeyPatch, changed: Callable[[Restorable], Restorable]
 ) -> None:
     true = recovery_module.translated_cut
-
-    def translated_cut(*given: Any) -> dict[str, Any]:
-        found = true(*given)
-        changed(found)
-        return found
-
-    monkeypatch.setattr(recovery_module, "translated_cut", translated_cut)
+    monkeypatch.setattr(recovery_module, "translated_cut", lambda *given: changed(true(*given)))
 
 
 @breaks
 def a_timer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_translation(monkeypatch, lambda cut: cut["scheduled"].clear())
+    with_translation(monkeypatch, lambda cut: cut._replace(scheduled=[]))
 
 
 @breaks
 def a_timer_is_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_translation(monkeypatch, lambda cut: cut["scheduled"].extend(cut["scheduled"]))
+    with_translation(monkeypatch, lambda cut: cut._replace(scheduled=2 * cut.scheduled))
 
 
 @breaks
 def state_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_translation(monkeypatch, lambda cut: cut["rows"].clear())
+    with_translation(monkeypatch, lambda cut: cut._replace(rows=[]))
 
 
 @breaks
 def items_of_groups_are_carried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(cut: dict[str, list[Any]]) -> None:
-        cut["rows"] = [row for row in cut["rows"] for _ in range(2)]
+    def twice(cut: Restorable) -> Restorable:
+        return cut._replace(rows=[row for row in cut.rows for _ in range(2)])
 
     with_translation(monkeypatch, twice)
 
@@ -125,16 +120,15 @@ def items_of_groups_are_carried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_migration_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     true = recovery_module.translated_cut
 
-    def translated_cut(rows: Any, scheduled: Any, plan: Any) -> dict[str, Any]:
-        found = true(rows, scheduled, plan)
-        by_name = {carried.new: carried for carried in plan.carried.values()}
-        found["rows"] = [
-            row._replace(payload=by_name[row.operation].migrate(row.key, row.payload))
-            if by_name[row.operation].migrate is not None and isinstance(row.payload, int)
-            else row
-            for row in found["rows"]
+    def translated_cut(cut: Restorable, plan: CarryPlan) -> Restorable:
+        found = true(cut, plan)
+        migrations = {carried.new: carried.migrate for carried in plan.carried.values()}
+        rows = [
+            row if migrate is None else row._replace(payload=migrate(row.key, row.payload))
+            for row in found.rows
+            for migrate in [migrations[row.operation]]
         ]
-        return found
+        return found._replace(rows=rows)
 
     monkeypatch.setattr(recovery_module, "translated_cut", translated_cut)
 

@@ -46,7 +46,7 @@ from emberflow.dsl.flow import Flow
 from emberflow.dsl.operators.reduce import NoneYet
 from emberflow.dsl.versions import Versions
 from emberflow.engine.cuts.cut import Row, Scheduled, scheduled_row
-from emberflow.engine.cuts.translation import translated
+from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.errors import (
     ERRORS_SINK,
     Diverted,
@@ -136,7 +136,10 @@ def run_versions(
         rows: list[Row | Scheduled] = []
         if reference is not None:
             reference.advance(GlobalTime(version.at, FRONT_MIN))
-            rows = list(translated(reference.cut(), version.plan))
+            rows = [
+                *translated_rows(reference.cut(), version.plan),
+                *translated_timers(reference.scheduled(), version.plan),
+            ]
         reference = Reference(graph, on_error=checked, outputs=outputs)
         reference.restore(rows)
         for global_time, front, payload in entries:
@@ -227,8 +230,8 @@ class Reference:
 
     # Cuts: between two elements, with everything scheduled for earlier times done (`advance`).
 
-    def cut(self) -> Iterator[Row | Scheduled]:
-        """All that is kept between elements, as the rows of a cut."""
+    def cut(self) -> Iterator[Row]:
+        """The state between two elements, as the rows of a cut."""
         for node in self.graph.nodes:
             if isinstance(node, Group):
                 is_reduction = node.id in self.graph.operators
@@ -244,6 +247,9 @@ class Reference:
             elif isinstance(node, State):
                 for key, value in self.states[node.name].items():
                     yield Row(node.name, key_hash(key), key, (TIME_MIN, 0), value)
+
+    def scheduled(self) -> Iterator[Scheduled]:
+        """What is scheduled for later times, as it is in a cut."""
         for (at, child_ids), _, _, payload, operation, origin in sorted(self._scheduled):
             yield scheduled_row(operation, origin, (*at, *child_ids), payload)
 

@@ -13,6 +13,12 @@ checkpoint only.
 **Does a cut fit a flow?** The graph's fingerprint decides. That alone would be a poor message, so
 the manifest also describes each step, and `check_fits` compares the descriptions and says what was
 added, removed or changed.
+
+**Versions.** A cut says of which version of the flow it is, and which versions there were, each with the
+moment from which on it serves. A new version takes over from a cut. Before it lets anything out, the
+driver commits that cut once more, with the new version as its *successor* and with what becomes of the
+state. From then on the old version cannot go on from the cut, and the new one does with the same plan,
+however often it has to.
 """
 
 from __future__ import annotations
@@ -23,15 +29,17 @@ import math
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import cloudpickle
 from xxhash import xxh64_hexdigest
 
 from emberflow.checkpoint.cuts.rows import SCHEDULED
 from emberflow.checkpoint.errors import CheckpointError, DamagedCutError, UnfitCutError
 from emberflow.graph.description import Step, differences, steps_of
 from emberflow.graph.nodes import Graph
+from emberflow.graph.versions import Carry, CarryError, CarryPlan, carry_plan
 from emberflow.values.hashing import KEY_ENCODING_VERSION
 
 FORMAT_VERSION = 1
@@ -64,6 +72,37 @@ class PartInfo:
     blocks: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class VersionNote:
+    """A version of a flow, and the moment from which on it serves; None for the first one.
+
+    ``told`` is what became of the state of the version before, for people.
+    """
+
+    number: int
+    fingerprint: int
+    begins: tuple[int, int] | None = None
+    told: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "fingerprint": f"{self.fingerprint:016x}",
+            "begins": None if self.begins is None else list(self.begins),
+            "told": list(self.told),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> VersionNote:
+        begins = body["begins"]
+        return cls(
+            body["number"],
+            int(body["fingerprint"], 16),
+            None if begins is None else (begins[0], begins[1]),
+            tuple(body["told"]),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """A cut. ``parts`` are all files that it needs, oldest first.
@@ -86,6 +125,38 @@ class Manifest:
     sinks: Mapping[str, Any] = field(default_factory=dict)
     #: ``time`` for a cut at a global time, ``arrival`` for a snapshot by markers.
     ordering: str = "time"
+    #: All versions up to that of this cut; none if it is of the first one. If it has a ``successor``,
+    #: that is the last of them, and the cut is of the one before.
+    versions: tuple[VersionNote, ...] = ()
+    #: The plan by which the successor takes over: see `graph.versions`. None without one.
+    successor: Any = None
+
+    @property
+    def version(self) -> int:
+        """The number of the version whose state this is."""
+        last = self.versions[-1].number if self.versions else 1
+        return last if self.successor is None else last - 1
+
+    def succeeded(
+        self, graph: Graph, plan: CarryPlan, *, number: int, incarnation: int
+    ) -> Manifest:
+        """The same cut once more, with a version that takes over from it."""
+        before = self.versions or (VersionNote(1, self.fingerprint),)
+        note = VersionNote(before[-1].number + 1, graph.fingerprint, self.time, tuple(plan.lines()))
+        return replace(
+            self,
+            number=number,
+            incarnation=incarnation,
+            versions=(*before, note),
+            successor=encoded(plan),
+        )
+
+    @property
+    def plan(self) -> CarryPlan:
+        """How the successor takes over. Who asks runs code of whoever wrote the checkpoint."""
+        plan = decoded(self.successor)
+        assert isinstance(plan, CarryPlan)
+        return plan
 
     @classmethod
     def of(
@@ -101,6 +172,7 @@ class Manifest:
         promised: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
         late: Mapping[str, Mapping[int, int]] | None = None,
         sinks: Mapping[str, Any] | None = None,
+        versions: tuple[VersionNote, ...] = (),
     ) -> Manifest:
         """The manifest of a cut with these new parts, and the parts of its base."""
         return cls(
@@ -115,6 +187,7 @@ class Manifest:
             promised=promised or {},
             late=late or {},
             sinks=sinks or {},
+            versions=versions,
         )
 
     def to_json(self) -> bytes:
@@ -150,6 +223,8 @@ class Manifest:
                 for front, partitions in self.late.items()
             },
             "sinks": {name: encoded(value) for name, value in self.sinks.items()},
+            "versions": [note.to_json() for note in self.versions],
+            "successor": self.successor,
         }
         return json_with_checksum(body)
 
@@ -185,6 +260,8 @@ class Manifest:
             },
             sinks=_Encoded(body["sinks"]),
             ordering=body.get("ordering", "time"),
+            versions=tuple(map(VersionNote.from_json, body.get("versions", ()))),
+            successor=body.get("successor"),
         )
 
 
@@ -251,7 +328,7 @@ def encoded(value: Any) -> Any:
         return {"tuple": [encoded(one) for one in value]}
     if kind is dict:
         return {"dict": [[encoded(name), encoded(one)] for name, one in value.items()]}
-    return {"pickle": base64.b64encode(pickle.dumps(value, 5)).decode()}
+    return {"pickle": base64.b64encode(cloudpickle.dumps(value, 5)).decode()}
 
 
 def decoded(value: Any) -> Any:
@@ -285,18 +362,57 @@ def compaction_due(manifest: Manifest, *, live_rows: int | None = None) -> bool:
 
 def check_fits(manifest: Manifest, graph: Graph, *, ordering: str = "time") -> None:
     """Raises `UnfitCutError`, which says what differs, unless the cut is of this flow."""
+    _check_ordering(manifest, graph, ordering)
+    if manifest.fingerprint == graph.fingerprint and manifest.successor is None:
+        return
+    raise _unfit(manifest, graph)
+
+
+def fitted(
+    manifest: Manifest, graph: Graph, *, carry: Carry | None = None, ordering: str = "time"
+) -> CarryPlan | None:
+    """How a flow goes on from a cut: by a plan if the cut is of an earlier version, else as it is.
+
+    Raises `UnfitCutError` if it cannot.
+    """
+    _check_ordering(manifest, graph, ordering)
+    if manifest.successor is not None:
+        note = manifest.versions[-1]
+        if note.fingerprint == graph.fingerprint:
+            return manifest.plan
+        raise UnfitCutError(
+            f"flow {graph.flow!r} does not fit cut {manifest.number}: version {note.number} of the flow "
+            f"took over at {note.begins}, and output may be its own since. Start that version."
+        )
+    if manifest.fingerprint == graph.fingerprint:
+        return None
+    if ordering != "time":
+        raise _unfit(manifest, graph)
+    if any(note.fingerprint == graph.fingerprint for note in manifest.versions):
+        raise UnfitCutError(
+            f"flow {graph.flow!r} is an earlier version of the flow that cut {manifest.number} is of: "
+            f"version {manifest.version} took over at {manifest.versions[-1].begins}. Start that version."
+        )
+    try:
+        return carry_plan(manifest.steps, graph, carry)
+    except CarryError as error:
+        raise UnfitCutError(f"{_unfit(manifest, graph)}\n{error}") from None
+
+
+def _check_ordering(manifest: Manifest, graph: Graph, ordering: str) -> None:
     if manifest.ordering != ordering:
         raise UnfitCutError(
             f"cut {manifest.number} was taken with ordering={manifest.ordering!r}, and flow "
             f"{graph.flow!r} is started with ordering={ordering!r}. Their states and their output "
             f"differ: give this one a location, and sinks, of its own."
         )
-    if manifest.fingerprint == graph.fingerprint:
-        return
+
+
+def _unfit(manifest: Manifest, graph: Graph) -> UnfitCutError:
     found = differences(manifest.flow, manifest.steps, graph) or [
         "the fingerprints differ, and no step does: the cut is of another version of Emberflow"
     ]
-    raise UnfitCutError(
+    return UnfitCutError(
         f"flow {graph.flow!r} does not fit cut {manifest.number} (incarnation "
         f"{manifest.incarnation}), which holds the state of another flow or another version:\n"
         + "\n".join(f"  - {difference}" for difference in found)

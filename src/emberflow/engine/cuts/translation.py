@@ -21,46 +21,39 @@ class MigrationError(EmberflowError):
     """A user's migration raised an error; that is the ``__cause__``."""
 
 
-def translated(rows: Iterable[Row | Scheduled], plan: CarryPlan) -> Iterator[Row | Scheduled]:
+def translated_rows(rows: Iterable[Row], plan: CarryPlan) -> Iterator[Row]:
     """The rows of a full cut of the old version, for the new one.
 
-    >>> from emberflow.graph.versions import CarryPlan
     >>> plan = CarryPlan(
     ...     {"old": Carried("new", lambda key, n: -n, None)}, {}, frozenset({"gone"}), ()
     ... )
     >>> rows = [Row("old", 1, "a", (1, 0), 5), Row("gone", 1, "a", (1, 0), 6)]
-    >>> [(row.operation, row.key, row.payload) for row in translated(rows, plan)]
+    >>> [(row.operation, row.key, row.payload) for row in translated_rows(rows, plan)]
     [('new', 'a', -5)]
     """
-    #: By grouping that keeps fewer items, and key: what is there so far.
-    shortened_groups: dict[tuple[str, Any], list[Row]] = {}
+    #: By grouping and key: its items. The new grouping may keep fewer of them.
+    groups: dict[tuple[str, Any], list[Row]] = {}
     for row in rows:
-        if isinstance(row, Scheduled):
-            timer = plan.timer(row.operation)
-            if timer is not None:
-                yield row._replace(operation=timer)
-        elif row.operation not in plan.dropped:
-            carried = plan.carried[row.operation]
-            if carried.kept is None:
-                yield row._replace(operation=carried.new, payload=_migrated(row, carried))
-            else:
-                shortened_groups.setdefault((row.operation, row.key), []).append(row)
-    for (operation, _), items in shortened_groups.items():
+        if row.operation in plan.dropped:
+            continue
+        carried = plan.carried[row.operation]
+        if carried.kept is None:
+            yield row._replace(operation=carried.new, payload=_migrated(row, carried))
+        else:
+            groups.setdefault((row.operation, row.key), []).append(row)
+    for (operation, _), items in groups.items():
         carried = plan.carried[operation]
         items.sort(key=lambda row: row.place)
         for row in items[max(0, len(items) - (carried.kept or 0)) :]:
             yield row._replace(operation=carried.new, payload=_migrated(row, carried))
 
 
-def translated_cut(
-    rows: Iterable[Row], scheduled: Iterable[Scheduled], plan: CarryPlan
-) -> dict[str, Any]:
-    """The same, with rows and scheduled items apart: ``rows`` and ``scheduled``."""
-    found = list(translated([*rows, *scheduled], plan))
-    return {
-        "rows": [row for row in found if isinstance(row, Row)],
-        "scheduled": [row for row in found if isinstance(row, Scheduled)],
-    }
+def translated_timers(scheduled: Iterable[Scheduled], plan: CarryPlan) -> Iterator[Scheduled]:
+    """The scheduled items of a cut of the old version, for the new one."""
+    for item in scheduled:
+        timer = plan.timer(item.operation)
+        if timer is not None:
+            yield item._replace(operation=timer)
 
 
 def _migrated(row: Row, carried: Carried) -> Any:

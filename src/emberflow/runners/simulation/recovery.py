@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from emberflow.engine.cuts.translation import translated_cut
+from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Moment, Progress
 from emberflow.engine.progress.acker import Acker
@@ -60,6 +60,14 @@ class SimulatedVersion(NamedTuple):
     sources: dict[int, list[tuple[Moment, Any]]]
     #: The moment at which the next version takes over.
     end: Moment | None = None
+
+
+def translated_cut(cut: Restorable, plan: CarryPlan) -> Restorable:
+    """A cut of one version for the next one."""
+    return cut._replace(
+        rows=list(translated_rows(cut.rows, plan)),
+        scheduled=list(translated_timers(cut.scheduled, plan)),
+    )
 
 
 class CrashSimulation:
@@ -352,7 +360,7 @@ class Driver(Process):
             plan = self.simulation.versions[version].plan
             assert plan is not None
             try:
-                cut = cut._replace(**translated_cut(cut.rows, cut.scheduled, plan))
+                cut = translated_cut(cut, plan)
             except EmberflowError as error:  # of a migration, or a timer that nobody takes over
                 self.simulation.end(error)
                 return

@@ -12,6 +12,7 @@ from emberflow.errors import OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph.nodes import Graph
 from emberflow.graph.transactions import Close, hears_elements_alone
+from emberflow.graph.versions import CarryPlan
 from emberflow.runners.live.wire.sockets import RunKeys
 from emberflow.values.item import front_index
 from emberflow.values.shares import Shares, shares_beside_fronts
@@ -42,6 +43,8 @@ class Plan(NamedTuple):
     #: Where cuts and logs are stored, and the cut to begin from.
     checkpoint: str | None = None
     restored: Manifest | None = None
+    #: If that cut is of an earlier version of the flow: what becomes of its state.
+    carried: CarryPlan | None = None
     ordering: Ordering = "time"
     snapshots: Snapshots = "markers"
     #: Who decides how far workers compute ahead.

@@ -19,7 +19,8 @@ from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.rows import SCHEDULED
 from emberflow.checkpoint.cuts.store import CheckpointStore
-from emberflow.engine.cuts.cut import Scheduled
+from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Effects, Moment
@@ -117,12 +118,16 @@ class CutsByTime:
     def restored(
         self, store: CheckpointStore, cut: Manifest, lists: SavedLists
     ) -> Iterator[Effects]:
-        own = range_in(self._plan.shares, self._index)
-        rows = store.rows(cut, own.low, own.high, lists=lists)
+        own, carried = range_in(self._plan.shares, self._index), self._plan.carried
+        rows: Iterator[Row] = store.rows(cut, own.low, own.high, lists=lists)
+        kept = store.rows(cut, own.low, own.high, kind=SCHEDULED)
+        scheduled: Iterator[Scheduled] = map(Scheduled._make, kept)
+        if carried is not None:  # the cut is of an earlier version of the flow
+            rows = translated_rows(rows, carried)
+            scheduled = translated_timers(scheduled, carried)
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
             yield self.engine.restore(cut.time, chunk, [])
-        scheduled = store.rows(cut, own.low, own.high, kind=SCHEDULED)
-        while items := [Scheduled._make(row) for row in islice(scheduled, ROWS_AT_ONCE)]:
+        while items := list(islice(scheduled, ROWS_AT_ONCE)):
             yield self.engine.restore(cut.time, [], items)
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
@@ -135,7 +140,9 @@ class CutsByTime:
         until = stored if plan.guarantee == "at-most-once" else None
         # Every cut of a live query names all its fronts. A cut that does not is that of a backfill,
         # which had all elements below it, and was not told where in the source they end.
-        passes_over = cut is not None and feed.name not in cut.positions
+        # A front that a new version adds begins at the cut; what it has below that is late.
+        is_new = plan.carried is not None
+        passes_over = cut is not None and not is_new and feed.name not in cut.positions
         promised = cut.promised.get(feed.name, {}).get(feed.partition) if cut else None
         late = cut.late.get(feed.name, {}).get(feed.partition, 0) if cut else 0
         return Beginning(position, moment, until, joins_at, passes_over, promised, late)
