@@ -369,11 +369,17 @@ def check_fits(manifest: Manifest, graph: Graph, *, ordering: str = "time") -> N
 
 
 def fitted(
-    manifest: Manifest, graph: Graph, *, carry: Carry | None = None, ordering: str = "time"
+    manifest: Manifest,
+    graph: Graph,
+    *,
+    carry: Carry | None = None,
+    ordering: str = "time",
+    is_new: bool = False,
 ) -> CarryPlan | None:
     """How a flow goes on from a cut: by a plan if the cut is of an earlier version, else as it is.
 
-    Raises `UnfitCutError` if it cannot.
+    With ``is_new`` the flow is known to be another version, also if only its functions are others.
+    Raises `UnfitCutError` if it cannot go on.
     """
     _check_ordering(manifest, graph, ordering)
     if manifest.successor is not None:
@@ -384,11 +390,11 @@ def fitted(
             f"flow {graph.flow!r} does not fit cut {manifest.number}: version {note.number} of the flow "
             f"took over at {note.begins}, and output may be its own since. Start that version."
         )
-    if manifest.fingerprint == graph.fingerprint:
+    if manifest.fingerprint == graph.fingerprint and not is_new:
         return None
     if ordering != "time":
         raise _unfit(manifest, graph)
-    if any(note.fingerprint == graph.fingerprint for note in manifest.versions):
+    if not is_new and any(note.fingerprint == graph.fingerprint for note in manifest.versions):
         raise UnfitCutError(
             f"flow {graph.flow!r} is an earlier version of the flow that cut {manifest.number} is of: "
             f"version {manifest.version} took over at {manifest.versions[-1].begins}. Start that version."

@@ -14,7 +14,7 @@ from typing import Any
 
 from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.errors import EmberflowError, shortened
-from emberflow.graph.versions import Carried, CarryPlan
+from emberflow.graph.versions import Carried, CarryPlan, written
 
 
 class MigrationError(EmberflowError):
@@ -63,6 +63,6 @@ def _migrated(row: Row, carried: Carried) -> Any:
         return carried.migrate(row.key, row.payload)
     except Exception as error:
         raise MigrationError(
-            f"the migration of step {carried.new!r} raised {type(error).__name__}: {error}. It was called "
+            f"the migration of step {written(carried.new)!r} raised {type(error).__name__}: {error}. It was called "
             f"with the key {shortened(row.key)} and the value {shortened(row.payload)}."
         ) from error

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast, get_args
 
 from emberflow.dsl.flow import Flow
 from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
-from emberflow.errors import LATE_SINK, InputError
+from emberflow.errors import ERRORS_SINK, LATE_SINK, InputError
 from emberflow.fronts.protocol import Front, FrontContract, front_contract
 from emberflow.graph.nodes import Graph, with_late_sink, with_unit
+from emberflow.graph.versions import Carry, checked_carry
 from emberflow.runners.diversion import checked_on_error, known_sinks, refusing
 from emberflow.runners.live.driver.cluster import (
     CoordinatorAddress,
@@ -51,6 +52,8 @@ class LiveBuilder:
         self._name: str | None = None
         self._listeners: list[object] = []
         self._judges = DEFAULT_JUDGES
+        self._carry: Carry | None = None
+        self._next = self
 
     def read(self, **fronts: Front) -> LiveBuilder:
         """The source of each front of the flow."""
@@ -127,8 +130,54 @@ class LiveBuilder:
             self._graph, {name: sink_contract(sink).refuses for name, sink in sinks.items()}
         )
 
+    def carry(self, carry: Carry) -> LiveBuilder:
+        """Where the steps of a new version have their state from, if the checkpoint is of an earlier one.
+
+        ``{"new name": "old name"}``, or `emberflow.Migrate` or `emberflow.Drop` for a name. Steps that
+        keep their names need not be said: see docs/upgrades.md.
+        """
+        self._carry = checked_carry(carry)
+        return self
+
     def start(self) -> LiveQuery:
         """Start the workers and return the handle of the query."""
+        settings = self._settings()
+        http = None
+        if self._options["httpPort"] is not None:
+            http = HttpServer(self._options["httpHost"], self._options["httpPort"])
+        return LiveQuery(
+            self._spark, settings, self._name, self._listeners, http=http, builder=self
+        )
+
+    def upgraded(
+        self, flow: Flow, carry: Carry | None, fronts: Mapping[str, Any], sinks: Mapping[str, Any]
+    ) -> Settings:
+        """The settings of another version of the flow, and what further versions begin from.
+
+        Fronts and sinks that it has in common with this one are read and written as before.
+        """
+        graph = flow.graph()
+        other = LiveBuilder(flow, self._spark)
+        other._options, other._judges = self._options, self._judges
+        known = {ERRORS_SINK, LATE_SINK, *graph.sinks}
+        other.read(**{name: one for name, one in self._fronts.items() if name in graph.fronts})
+        other.write(**{name: one for name, one in self._sinks.items() if name in known})
+        other.read(**fronts).write(**sinks)
+        if carry is not None:
+            other.carry(carry)
+        settings = other._settings()
+        self._next = other
+        return settings
+
+    def taken_over(self) -> None:
+        """The version that `upgraded` has prepared runs: further ones begin from it."""
+        self._graph, self._fronts, self._sinks = (
+            self._next._graph,
+            self._next._fronts,
+            self._next._sinks,
+        )
+
+    def _settings(self) -> Settings:
         _check_names(self._graph, "front", self._graph.fronts, self._fronts, "read")
         if LATE_SINK in self._sinks and LATE_SINK not in self._graph.sinks:
             self._graph = with_late_sink(self._graph)
@@ -164,7 +213,7 @@ class LiveBuilder:
         workers = self._options["workers"]
         check_cluster(self._spark, workers)
         place = coordinator_address(self._spark, self._options["coordinatorHost"])
-        settings = Settings(
+        return Settings(
             graph=self._checking_graph(placed_sinks),
             fronts=fronts,
             sinks=placed_sinks,
@@ -191,11 +240,8 @@ class LiveBuilder:
                 "historyKept", self._options["historyKept"], self._graph.unit or DEFAULT_UNIT
             ),
             judges=self._judges,
+            carry=self._carry,
         )
-        http = None
-        if self._options["httpPort"] is not None:
-            http = HttpServer(self._options["httpHost"], self._options["httpPort"])
-        return LiveQuery(self._spark, settings, self._name, self._listeners, http=http)
 
 
 #: How many elements each of several fronts may be ahead: another one may hold the minimal time back.

@@ -12,10 +12,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from emberflow.dsl.flow import Flow
 from emberflow.errors import EmberflowError
 from emberflow.graph.nodes import Graph
+from emberflow.graph.versions import Carry
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.driver.listeners import Listeners
 from emberflow.runners.live.driver.progress import Gauge, LiveProgress, timestamp
@@ -39,12 +41,23 @@ _PROGRESS_SECONDS = 0.5
 _PROGRESS_KEPT = 100
 _STOP_SECONDS = 60.0
 _END_SECONDS = 10.0
+_UPGRADE_SECONDS = 120.0
 #: By then the supervisor has cancelled a job that does not end, or given it up.
 _CANCEL_SECONDS = 45.0
 #: An idle query posts its idle event again after this time, as PySpark's do.
 _IDLE_SECONDS = 10.0
 _LISTENERS_SECONDS = 2.0
 _MOVING = ("elements", "released", "unstored")
+
+
+class Versioned(Protocol):
+    """Makes the settings of other versions of a query's flow."""
+
+    def upgraded(
+        self, flow: Flow, carry: Carry | None, fronts: Mapping[str, Any], sinks: Mapping[str, Any]
+    ) -> Settings: ...
+
+    def taken_over(self) -> None: ...
 
 
 class LiveQuery:
@@ -58,13 +71,16 @@ class LiveQuery:
         listeners: Sequence[object] = (),
         *,
         http: HttpServer | None = None,
+        builder: Versioned | None = None,
     ) -> None:
-        """``http`` is the server for reads of state. The query closes it."""
+        """``http`` is the server for reads of state. The query closes it. ``builder`` makes the settings
+        of other versions."""
         self.id = str(uuid.uuid4())
         self.runId = str(uuid.uuid4())
         self.name = name
         self._tag = f"emberflow-{self.runId}"
         self._graph = settings.graph
+        self._builder = builder
         self._http = http
         with contextlib.ExitStack() as opened:
             if http is not None:
@@ -196,6 +212,33 @@ class LiveQuery:
         failure = self.exception()
         if failure is not None:
             raise failure
+
+    def upgrade(
+        self,
+        flow: Flow,
+        *,
+        carry: Carry | None = None,
+        read: Mapping[str, Any] | None = None,
+        write: Mapping[str, Any] | None = None,
+        timeout: float = _UPGRADE_SECONDS,
+    ) -> None:
+        """Go over to another version of the flow, at a moment just ahead.
+
+        Elements below that moment go through the old version, those from it on through the new one, and
+        each is processed once. State is carried to the steps of the same names; ``carry`` says what else
+        happens to it, as in `emberflow.Versions`. ``read`` and ``write`` are fronts and sinks that the
+        old version does not have, or that are to be replaced.
+
+        Returns when the new version runs. If it cannot take over (state would be lost, a migration
+        raises, a module is missing on a worker), this raises the error, and the old version goes on.
+        """
+        if self._builder is None:
+            raise EmberflowError("this query takes no other version.")
+        settings = self._builder.upgraded(flow, carry, read or {}, write or {})
+        self._lives.upgrade(settings, timeout)
+        self._builder.taken_over()
+        self._graph = settings.graph
+        self._reads.changed()
 
     def stop(self, timeout: float = _STOP_SECONDS) -> None:
         """Read no more elements, store all output that is final, and end; after the time limit, end

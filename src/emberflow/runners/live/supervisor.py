@@ -21,6 +21,13 @@ claims anything, and only sinks tell that somebody else has opened them (`SinkMo
 of the same query may do that once, so the supervisor begins another life once; when the sinks of that
 life are taken over too, the query ends.
 
+**A new version of the flow** takes over between two lives. The supervisor lets the fronts halt, as for a
+stop: what is below the last moment of the old version is stored, and its last cut is at that moment. The
+next life is of the new version, and restores that cut translated (`graph.versions`). When all workers
+have restored, the driver notes the new version with the cut, and only then it begins to run. Until then
+nothing has changed: if a worker cannot restore, because a migration raises or a module is missing, the
+next life is of the old version again, and whoever asked for the new one gets the error.
+
 Some errors would happen again, so they end the query at once: those of a user's function, of a front,
 or of a sink (whose operations were retried before). So does an element that kills the process that
 handles it: several lives in a row end at the same minimal time.
@@ -34,7 +41,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from emberflow.checkpoint.cuts.manifest import check_fits
+from emberflow.checkpoint.cuts.manifest import fitted
 from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.files import is_unwritable
@@ -42,11 +49,14 @@ from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
 from emberflow.errors import EmberflowError, InputError, OnError
 from emberflow.fronts.protocol import Front, FrontGrewError, front_contract
+from emberflow.graph.description import steps_of
 from emberflow.graph.nodes import Graph
+from emberflow.graph.versions import Carry, CarryPlan, carry_plan
 from emberflow.runners.live.arrival.driver import DriverSnapshots
 from emberflow.runners.live.driver.cluster import ClusterError, check_cluster
 from emberflow.runners.live.driver.coordinator import Coordinator, WorkersMissingError
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts, tell_passed
+from emberflow.runners.live.driver.takeover import check_fronts, check_not_ahead
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Plan, Snapshots
 from emberflow.runners.live.wire.sockets import RunKeys, WireError
@@ -119,6 +129,22 @@ class Settings(NamedTuple):
     history: int = 0
     #: Who decides how far workers compute ahead.
     judges: Judges = DEFAULT_JUDGES
+    #: What else than its steps' own names says where a new version has its state from.
+    carry: Carry | None = None
+
+
+class _Upgrade:
+    """A version that is to take over, and what has become of it."""
+
+    def __init__(self, settings: Settings, before: Settings) -> None:
+        self.settings = settings
+        self.before = before
+        self.over = threading.Event()
+        self.failure: BaseException | None = None
+
+    def end(self, failure: BaseException | None = None) -> None:
+        self.failure = failure
+        self.over.set()
 
 
 class Supervision:
@@ -134,9 +160,12 @@ class Supervision:
         self._tag = tag
         self._keys = RunKeys.made()
         self._over = threading.Event()
+        self._changing = threading.Lock()
         self._stop_requested = threading.Event()
         self._number = 0
         self._lost_at: list[Moment] = []
+        #: The version that the query goes over to, until it runs or has failed.
+        self._upgrade: _Upgrade | None = None
         self._plan, self.coordinator = self._begun()
         self._thread = threading.Thread(target=self._run, name="emberflow lives", daemon=True)
 
@@ -147,6 +176,37 @@ class Supervision:
         """Read no more elements, store all output that is final, then end."""
         self._stop_requested.set()
         self.coordinator.stop()
+
+    def upgrade(self, settings: Settings, seconds: float) -> None:
+        """Go over to another version of the flow. Returns when it runs, and raises if it does not.
+
+        Then the old version goes on.
+        """
+        before = self.settings
+        if before.checkpoint is None or before.ordering != "time":
+            raise InputError(
+                "a version takes over from a cut by time: start the query with "
+                ".option('checkpointLocation', ...), and leave ordering at 'time'."
+            )
+        carry_plan(
+            steps_of(before.graph), settings.graph, settings.carry
+        )  # raises before anything ends
+        upgrade = _Upgrade(settings, before)
+        with self._changing:
+            if self._upgrade is not None:
+                raise EmberflowError("another version is taking over just now: wait for it.")
+            if self._over.is_set() or self._stop_requested.is_set():
+                raise EmberflowError(
+                    "the query is over, or about to be: it takes no other version."
+                )
+            self._upgrade = upgrade
+            self.coordinator.stop()
+        if not upgrade.over.wait(seconds):
+            raise EmberflowError(
+                f"the new version has not taken over within {seconds:.0f} s. It still may."
+            )
+        if upgrade.failure is not None:
+            raise upgrade.failure
 
     def fail(self, error: BaseException) -> None:
         """End now, with this error, and begin no other life."""
@@ -170,6 +230,8 @@ class Supervision:
                 failure = self._live()
                 if failure is not None:
                     failure = self._taken_over(failure)
+                if self._changes_version(failure):
+                    continue
                 if (
                     failure is None
                     or self._stop_requested.is_set()
@@ -183,7 +245,7 @@ class Supervision:
                 check_cluster(self._spark, self.settings.workers)
                 self._plan, self.coordinator = self._begun_when_writable()
                 self.losses.append(failure)
-                if self._stop_requested.is_set():
+                if self._stop_requested.is_set() or self._upgrade is not None:
                     self.coordinator.stop()
             if self.failure is None:
                 self.failure = failure
@@ -191,6 +253,41 @@ class Supervision:
             self.failure = error
         finally:
             self._over.set()
+            ended = EmberflowError("the query has ended before the new version ran.")
+            ended.__cause__ = self.failure
+            self._ends_upgrade(ended)
+
+    def _changes_version(self, failure: BaseException | None) -> bool:
+        """Begin a life of another version, if one is to take over and this life allows it."""
+        upgrade = self._upgrade
+        if upgrade is None or isinstance(failure, FencedError) or self._stop_requested.is_set():
+            return False
+        if self.settings is upgrade.settings and failure is None:
+            return False  # it has run to its end
+        if self.settings is upgrade.settings:
+            # It has not begun to run: nobody relies on it.
+            _log.warning("the new version could not take over, the old one goes on: %s", failure)
+            self.settings = upgrade.before
+            self._ends_upgrade(failure)
+        elif failure is None and self.coordinator.halted_before_the_end:
+            self.settings = upgrade.settings
+        else:
+            return False  # it was lost on the way, and is asked again, or all fronts have ended
+        try:
+            self._plan, self.coordinator = self._begun_when_writable()
+        except Exception as error:
+            if self.settings is not upgrade.settings:
+                raise
+            self.settings = upgrade.before
+            self._ends_upgrade(error)
+            self._plan, self.coordinator = self._begun_when_writable()
+        return True
+
+    def _ends_upgrade(self, failure: BaseException | None) -> None:
+        with self._changing:
+            upgrade, self._upgrade = self._upgrade, None
+        if upgrade is not None:
+            upgrade.end(failure)
 
     def _begun_when_writable(self) -> tuple[Plan, Coordinator]:
         while True:
@@ -205,7 +302,7 @@ class Supervision:
     def _begun(self) -> tuple[Plan, Coordinator]:
         """The next life, ready to start."""
         settings = self.settings
-        life = self._claimed()
+        life, carried = self._claimed()
         self._number = life.incarnation
         for name, front in settings.fronts.items():
             if self.losses and isinstance(self.losses[-1], FrontGrewError):
@@ -253,6 +350,7 @@ class Supervision:
             strategy=strategy,
             since=BEFORE_ALL if life.restored is None else life.restored.time,
             history=settings.history,
+            carried=carried,
         )
         plan = Plan(
             graph=settings.graph,
@@ -272,6 +370,7 @@ class Supervision:
             guarantee=settings.guarantee,
             checkpoint=settings.checkpoint,
             restored=life.restored,
+            carried=carried,
             ordering=settings.ordering,
             snapshots=settings.snapshots,
             judges=settings.judges,
@@ -288,19 +387,34 @@ class Supervision:
             stops=settings.snapshots == "stop",
         )
 
-    def _claimed(self) -> Life:
+    def _claimed(self) -> tuple[Life, CarryPlan | None]:
+        """The next incarnation; and if its cut is of an earlier version, what becomes of the state."""
         settings = self.settings
         if settings.checkpoint is None:
-            return Life(self._number + 1, None)
+            return Life(self._number + 1, None), None
         store = CheckpointStore(settings.checkpoint)
+        carried: CarryPlan | None = None
 
         def fitting(store: CheckpointStore) -> Any:
+            nonlocal carried
             cut = store.latest()
             if cut is not None:
-                check_fits(cut, settings.graph, ordering=settings.ordering)
+                carried = fitted(
+                    cut,
+                    settings.graph,
+                    carry=settings.carry,
+                    ordering=settings.ordering,
+                    is_new=self._upgrade is not None and settings is self._upgrade.settings,
+                )
+                if carried is not None and cut.successor is None:
+                    check_fronts(cut, settings.graph)
+                    if not self._number:  # a life of this driver has stored all, or nothing ended
+                        check_not_ahead(cut, settings.graph, settings.sinks, settings.on_error)
+                    told = "\n".join(f"  {line}" for line in carried.lines())
+                    _log.warning("a new version takes over from cut %d:\n%s", cut.number, told)
             return cut
 
-        return store.begin(fitting, after=self._number or None)
+        return store.begin(fitting, after=self._number or None), carried
 
     def _taken_over(self, failure: BaseException | None = None) -> BaseException | None:
         """The error that names the driver that has claimed the checkpoint since; else ``failure``."""
@@ -323,6 +437,10 @@ class Supervision:
         )
         coordinator.start()
         job.start()
+        if self._upgrade is not None and self.settings is self._upgrade.settings:
+            coordinator.wait_until_it_runs()
+            if coordinator.runs:
+                self._ends_upgrade(None)
         while not coordinator.wait(_LOOK_SECONDS):
             successor = self._taken_over()
             if successor is not None:

@@ -37,6 +37,7 @@ from emberflow.engine.progress.acker import Acker
 from emberflow.errors import EmberflowError, OnError
 from emberflow.fronts.protocol import Front
 from emberflow.graph.nodes import Graph
+from emberflow.graph.versions import CarryPlan
 from emberflow.runners.diversion import sink_partitions
 from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddress
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts
@@ -93,9 +94,14 @@ class Coordinator:
         strategy: DriverCuts | None = None,
         since: Moment = BEFORE_ALL,
         history: int = 0,
+        carried: CarryPlan | None = None,
     ) -> None:
-        """``since`` is the moment of the cut to begin from; ``history`` is what queries look back."""
+        """``since`` is the moment of the cut to begin from; ``history`` is what queries look back.
+
+        ``carried``: that cut is of an earlier version of the flow, and this is how it is taken over.
+        """
         self._graph = graph
+        self._carried = carried
         self.committer = committer
         self._strategy = CutsByTime() if strategy is None else strategy
         self._workers = workers
@@ -144,6 +150,9 @@ class Coordinator:
         self._done: set[int] = set()
         self._ready: dict[int, Moment | None] = {}
         self._last_cut_ordered = False
+        self._begun_or_over = threading.Event()
+        self._has_begun = False
+        self._halted = False
         self.phase = "meeting"
         #: Whether all workers have come.
         self.met = False
@@ -176,6 +185,20 @@ class Coordinator:
 
     def wait(self, seconds: float | None) -> bool:
         return self._over.wait(seconds)
+
+    def wait_until_it_runs(self) -> None:
+        """Wait until the workers may begin, or it is over."""
+        self._begun_or_over.wait()
+
+    @property
+    def runs(self) -> bool:
+        """Whether the workers were told to begin."""
+        return self._has_begun
+
+    @property
+    def halted_before_the_end(self) -> bool:
+        """Whether it is over because it was asked to stop, and not because all fronts have ended."""
+        return self._halted
 
     @property
     def progress(self) -> Progress:
@@ -216,6 +239,7 @@ class Coordinator:
             self._wire.close()
             self.phase = "over"
             self._over.set()
+            self._begun_or_over.set()
 
     def _take(self) -> None:
         ready = self._poller.poll(_POLL_MS)
@@ -313,11 +337,16 @@ class Coordinator:
         self._heard_at[worker] = time.monotonic()
         self._ready[worker] = last
         if len(self._ready) == self._workers:
+            if self._carried is not None:
+                assert self.committer is not None
+                self.committer.take_over(self._carried)
             lasts = [*self._ready.values(), *self._delivered().values()]
             self._send_all(
                 protocol.START, max((at for at in lasts if at is not None), default=None)
             )
             self.phase = "running"
+            self._has_begun = True
+            self._begun_or_over.set()
 
     def _delivered(self) -> dict[tuple[str, int], Moment]:
         """What the sinks here have from earlier: the barriers will not release it again."""
@@ -349,6 +378,7 @@ class Coordinator:
         if self.phase == "running" and self._stop_asked.is_set():
             self._send_all(protocol.HALT, None)
             self.phase = "halting"
+            self._halted = True
         if (
             self.phase in ("running", "halting")
             and self._nothing_more()

@@ -36,6 +36,7 @@ from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.waiting import Resume
 from emberflow.graph.nodes import Graph
+from emberflow.graph.versions import CarryPlan
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder
 
@@ -206,8 +207,8 @@ class CutCommitter:
     def _begun(self, moment: Moment) -> CutOrder:
         """Begin the next cut, at this moment: of what changed, unless the chain is too long."""
         base = self._base
-        if base is not None and compaction_due(base):
-            base = None
+        if base is not None and (compaction_due(base) or base.successor is not None):
+            base = None  # a version's first cut holds everything
         self._number += 1
         self._begun_at = time.monotonic()
         self._captured = {}
@@ -218,6 +219,22 @@ class CutCommitter:
             None if base is None else base.number,
         )
         return self._order
+
+    def take_over(self, plan: CarryPlan) -> None:
+        """Commit the cut that this life began from once more, for the version that takes over from it.
+
+        All workers have restored it, and nothing has been let out yet.
+        """
+        assert self._base is not None
+        if self._base.successor is not None:
+            return  # an earlier life of this version has done so
+        self._number += 1
+        noted = self._base.succeeded(
+            self._graph, plan, number=self._number, incarnation=self._life.incarnation
+        )
+        self._store.commit(noted)
+        self._base = noted
+        self._life = self._life._replace(restored=noted)
 
     def captured(self, captured: Captured) -> None:
         """A worker has stored its part."""
@@ -298,6 +315,7 @@ class CutCommitter:
             positions=positions,
             promised=promised,
             late=late,
+            versions=self._life.restored.versions if self._life.restored else (),
         )
 
     # The thread.

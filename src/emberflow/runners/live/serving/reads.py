@@ -58,13 +58,17 @@ class Reads:
 
     def __init__(self, lives: Supervision) -> None:
         self._lives = lives
-        settings = lives.settings
+        self._lock = threading.Lock()
+        self._floor: Moment = BEFORE_ALL
+        self.changed()
+
+    def changed(self) -> None:
+        """The query has gone over to another version of its flow."""
+        settings = self._lives.settings
         self._flow = settings.graph.flow
         self._unit = settings.graph.unit or DEFAULT_UNIT
         self._shares = settings.shares
         self._by_arrival = settings.ordering == "arrival"
-        self._lock = threading.Lock()
-        self._floor: Moment = BEFORE_ALL
         self.states: Mapping[str, StateInfo] = readable_states(Layout(settings.graph))
 
     def state(self, name: object) -> StateInfo:
