@@ -22,7 +22,8 @@ of the same query may do that once, so the supervisor begins another life once; 
 life are taken over too, the query ends.
 
 **A new version of the flow** takes over between two lives. The supervisor lets the fronts halt, as for a
-stop: what is below the last moment of the old version is stored, and its last cut is at that moment. The
+stop: what is below the last moment of the old version is stored, and its last cut is at that moment. (After
+a loss they halt only once all is computed again that sinks have already: it is of the old version.) The
 next life is of the new version, and restores that cut translated (`graph.versions`). When all workers
 have restored, the driver notes the new version with the cut, and only then it begins to run. Until then
 nothing has changed: if a worker cannot restore, because a migration raises or a module is missing, the
@@ -200,7 +201,7 @@ class Supervision:
                     "the query is over, or about to be: it takes no other version."
                 )
             self._upgrade = upgrade
-            self.coordinator.stop()
+            self.coordinator.stop_for_takeover()
         if not upgrade.over.wait(seconds):
             raise EmberflowError(
                 f"the new version has not taken over within {seconds:.0f} s. It still may."
@@ -245,8 +246,10 @@ class Supervision:
                 check_cluster(self._spark, self.settings.workers)
                 self._plan, self.coordinator = self._begun_when_writable()
                 self.losses.append(failure)
-                if self._stop_requested.is_set() or self._upgrade is not None:
+                if self._stop_requested.is_set():
                     self.coordinator.stop()
+                elif self._upgrade is not None:
+                    self.coordinator.stop_for_takeover()
             if self.failure is None:
                 self.failure = failure
         except Exception as error:

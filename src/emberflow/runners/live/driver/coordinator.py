@@ -145,6 +145,9 @@ class Coordinator:
         self._progress_sent: Progress | None = None
         self._progress_sent_at = 0.0
         self._stop_asked = threading.Event()
+        self._takeover_asked = threading.Event()
+        #: The greatest global time that any sink had when this life began.
+        self._stored_before: Moment = BEFORE_ALL
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._done: set[int] = set()
@@ -176,6 +179,13 @@ class Coordinator:
     def stop(self) -> None:
         """Take no more elements, release what is final, then end."""
         self._stop_asked.set()
+
+    def stop_for_takeover(self) -> None:
+        """The same, for another version: once all is computed again that the sinks have from earlier lives.
+
+        What they have is of this version, so the moment at which it ends is behind it.
+        """
+        self._takeover_asked.set()
 
     def fail(self, error: BaseException) -> None:
         """Something outside has failed: end now. Only the first failure counts."""
@@ -341,9 +351,10 @@ class Coordinator:
                 assert self.committer is not None
                 self.committer.take_over(self._carried)
             lasts = [*self._ready.values(), *self._delivered().values()]
-            self._send_all(
-                protocol.START, max((at for at in lasts if at is not None), default=None)
-            )
+            last = max((at for at in lasts if at is not None), default=None)
+            if last is not None:
+                self._stored_before = (last[0], last[1])
+            self._send_all(protocol.START, last)
             self.phase = "running"
             self._has_begun = True
             self._begun_or_over.set()
@@ -375,7 +386,7 @@ class Coordinator:
         self._ask(self.questions.taken())
         self._send_settled()
         self._cut()
-        if self.phase == "running" and self._stop_asked.is_set():
+        if self.phase == "running" and self._may_halt():
             self._send_all(protocol.HALT, None)
             self.phase = "halting"
             self._halted = True
@@ -389,6 +400,12 @@ class Coordinator:
             self.phase = "ending"
         if self.phase == "ending" and len(self._done) == self._workers:
             self.phase = "over"
+
+    def _may_halt(self) -> bool:
+        if self._stop_asked.is_set():
+            return True
+        is_behind = self._acker.progress.of_all() > self._stored_before
+        return self._takeover_asked.is_set() and is_behind
 
     def _cut(self, *, now: bool = False) -> None:
         if self.committer is None:

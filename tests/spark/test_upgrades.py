@@ -1,0 +1,216 @@
+"""A live query goes over to another version of its flow; the output is that of the reference's versions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import emberflow as ef
+from emberflow import fronts, sinks
+from emberflow.checkpoint.cuts.manifest import VersionNote
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.errors import UnfitCutError
+from emberflow.graph.versions import CarryError
+from emberflow.runners.live.query import LiveQuery
+from tests.effort import FAULTS_ROUND, SECONDS, SOAK
+from tests.faults.toll import toll
+
+NUMBERS = range(4_000)
+
+
+def sums(generation: int, *, name: str = "sums", more: bool = False) -> ef.Flow:
+    """State of several kinds; ``generation`` shows in all of its output."""
+    flow = ef.Flow("sums")
+    numbers = flow.front("numbers")
+    keyed = numbers.key_by(lambda n: n % 5)
+    totals = keyed.fold(initial=0, combine=lambda total, n: total + n + generation, name=name)
+    totals.map(lambda total: (generation, total)).sink("sums")
+    closed = keyed.window(ef.Tumbling(50), emit="close").count(name="windows")
+    closed.map(lambda r: (generation, r.key, r.window.start, r.value)).sink("windows")
+    if more:
+        numbers.filter(lambda n: n % 7 == 0).map(lambda n: (generation, n)).sink("sevens")
+    return flow
+
+
+def held_back(may_end: Path) -> Callable[[], Iterator[int]]:
+    """The numbers; the last one only once there is a file, so that no upgrade comes after the end."""
+
+    def numbers() -> Iterator[int]:
+        yield from NUMBERS[:-1]
+        while not may_end.exists():
+            time.sleep(0.02)
+        yield NUMBERS[-1]
+
+    return numbers
+
+
+def started(
+    spark: SparkSession, flow: ef.Flow, folder: Path, kept: dict[str, Any], **carry: Any
+) -> LiveQuery:
+    own = {name: kept.setdefault(name, sinks.Memory()) for name in flow.graph().sinks}
+    return (
+        flow.live(spark)
+        .read(numbers=fronts.Iterable(held_back(folder / "end"), rate=1_500))
+        .write(**own)
+        .carry(carry)
+        .option("workers", 2)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("checkpointInterval", 200)
+        .start()
+    )
+
+
+def when(query: LiveQuery, count: int) -> None:
+    """Wait until the query has taken in so many elements."""
+    deadline = time.monotonic() + SECONDS
+    while (progress := query.lastProgress) is None or progress["elements"] < count:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def ended(query: LiveQuery, folder: Path) -> None:
+    (folder / "end").touch()
+    assert query.awaitTermination(SECONDS), query.status
+
+
+def notes(folder: Path) -> list[VersionNote]:
+    cut = CheckpointStore(folder / "checkpoint").latest()
+    assert cut is not None
+    return list(cut.versions)
+
+
+def begin_of(note: VersionNote) -> int:
+    """The first time that a version serves. There is one front, and each time once."""
+    assert note.begins is not None
+    time_, front = note.begins
+    return time_ + (front > 0)
+
+
+def expected(folder: Path, first: ef.Flow, *later: Any) -> dict[str, list[Any]]:
+    """What the reference gives for these versions, from the times on that the query has noted."""
+    begins = [begin_of(note) for note in notes(folder)[1:]]
+    assert len(begins) == len(later)
+    versions = ef.Versions(
+        first, *((at, *version) for at, version in zip(begins, later, strict=True))
+    )
+    return ef.run(versions, numbers=list(NUMBERS))
+
+
+def payloads(kept: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: memory.payloads(0) for name, memory in kept.items()}
+
+
+def test_versions_take_over_while_the_query_runs(spark: SparkSession, tmp_path: Path) -> None:
+    """State is carried and migrated, a step renamed, a sink added; a worker is killed in between."""
+    migrate = ef.Migrate("totals", lambda key, total: -total)
+    versions = [
+        (sums(1, name="totals"), {"totals": "sums"}),
+        (sums(2, name="totals", more=True), {"totals": migrate}),
+        (sums(3, name="totals", more=True), None),
+    ]
+    kept: dict[str, Any] = {}
+    query = started(spark, sums(0), tmp_path, kept)
+    dice = Random(FAULTS_ROUND)
+    try:
+        for number, (flow, carry) in enumerate(versions):
+            when(query, 300 * (number + 1))
+            if SOAK or number == 1:
+                progress = query.lastProgress
+                assert progress is not None
+                os.kill(dice.choice(progress["pids"]), signal.SIGKILL)
+                toll("worker")
+                time.sleep(dice.uniform(0, 1.5))
+            kept.update({name: sinks.Memory() for name in flow.graph().sinks if name not in kept})
+            query.upgrade(flow, carry=carry, write=kept, timeout=SECONDS)
+            assert query.graph.fingerprint == flow.graph().fingerprint
+        assert query.read({"totals": [1]})["totals"][1] is not None
+        ended(query, tmp_path)
+    finally:
+        query.stop()
+    assert payloads(kept) == expected(tmp_path, sums(0), *versions)
+    assert [note.told for note in notes(tmp_path)[1:3]] == [
+        ("renamed: sums -> totals", "carried: windows", *told_changes(sums(0), versions[0][0])),
+        ("migrated: totals", "carried: windows", *told_changes(versions[0][0], versions[1][0])),
+    ]
+
+
+def told_changes(old: ef.Flow, new: ef.Flow) -> list[str]:
+    from emberflow.graph.description import changed_functions, steps_of
+
+    return [f"changed: {step}" for step in changed_functions(steps_of(old.graph()), new.graph())]
+
+
+def test_a_version_that_cannot_take_over_leaves_the_old_one_running(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    kept: dict[str, Any] = {}
+    query = started(spark, sums(0), tmp_path, kept)
+    try:
+        when(query, 200)
+        with pytest.raises(CarryError, match="the state of 'sums'"):
+            query.upgrade(sums(1, name="totals"))
+        wrong = ef.Migrate("sums", lambda key, total: total / 0)
+        with pytest.raises(
+            ef.EmberflowError, match="migration of step 'sums' raised ZeroDivisionError"
+        ):
+            query.upgrade(sums(1), carry={"sums": wrong}, timeout=SECONDS)
+        with pytest.raises(ef.InputError, match="sink 'sevens' is not given"):
+            query.upgrade(sums(1, more=True))
+        when(query, 600)
+        ended(query, tmp_path)
+    finally:
+        query.stop()
+    assert payloads(kept) == ef.run(sums(0), numbers=list(NUMBERS))
+    assert notes(tmp_path) == []
+
+
+def test_a_restart_with_another_version_takes_over_from_the_last_cut(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept: dict[str, Any] = {}
+    query = started(spark, sums(0), tmp_path, kept)
+    when(query, 300)
+    query.stop()
+    with pytest.raises(UnfitCutError, match=r"the state of 'sums' .* would be lost"):
+        started(spark, sums(1, name="totals"), tmp_path, kept)
+    query = started(spark, sums(1, name="totals"), tmp_path, kept, totals="sums")
+    assert "renamed: sums -> totals" in caplog.text
+    try:
+        when(query, 300)
+        query.stop()
+        with pytest.raises(UnfitCutError, match="earlier version"):
+            started(spark, sums(0), tmp_path, kept)
+        query = started(spark, sums(1, name="totals"), tmp_path, kept)
+        ended(query, tmp_path)
+    finally:
+        query.stop()
+    new = (sums(1, name="totals"), {"totals": "sums"})
+    assert payloads(kept) == expected(tmp_path, sums(0), new)
+
+
+def test_a_restart_is_refused_where_sinks_are_ahead_of_the_last_cut(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The query was lost: what its sinks hold behind the cut is of the old version."""
+
+    def failing(generation: int) -> ef.Flow:
+        flow = ef.Flow("failing")
+        numbers = flow.front("numbers").map(lambda n: n // (n - 1_200) if not generation else n)
+        numbers.key_by(lambda n: n % 5).count(name=f"count {generation}").sink("out")
+        return flow
+
+    kept: dict[str, Any] = {}
+    query = started(spark, failing(0), tmp_path, kept)
+    with pytest.raises(ef.FunctionError, match="division"):
+        query.awaitTermination(SECONDS)
+    with pytest.raises(UnfitCutError, match="sink 'out' already holds output of the old version"):
+        started(spark, failing(1), tmp_path, kept, **{"count 1": "count 0"})
