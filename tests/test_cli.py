@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 import pytest
@@ -242,3 +242,45 @@ class TestLoading:
         write("shop.py", "def flow(): ...")
         with pytest.raises(LoadingError, match=r"flow \(shop\.py:1\), .* is None, not a Flow"):
             load_flow("shop")
+
+
+def diffed(*arguments: str) -> Any:
+    return CliRunner().invoke(cli.app, ["diff", *arguments])
+
+
+class TestDiff:
+    """`emberflow diff`: what a new version changes, and what becomes of its state."""
+
+    FILE = """
+import emberflow as ef
+
+old, new = ef.Flow("words"), ef.Flow("words")
+old.front("words").key_by(str).count(name="counts").sink("out")
+lower = new.front("words").map(str.lower, name="lower")
+lower.key_by(str).count(name="by word").sink("out")
+"""
+
+    def test_state_that_would_be_lost_is_told_and_exits_with_1(self, tmp_path: Path) -> None:
+        file = tmp_path / "versions.py"
+        file.write_text(self.FILE)
+        result = diffed(f"{file}:old", f"{file}:new")
+        assert result.exit_code == 1
+        assert "- count counts" in result.stdout
+        assert "+ map lower" in result.stdout
+        assert "the state of 'counts' (count) would be lost" in result.stdout
+
+    def test_what_is_said_is_carried(self, tmp_path: Path) -> None:
+        file = tmp_path / "versions.py"
+        file.write_text(self.FILE)
+        result = diffed(f"{file}:old", f"{file}:new", "--carry", "by word=counts")
+        assert (result.exit_code, "renamed: counts -> by word" in result.stdout) == (0, True)
+        result = diffed(f"{file}:old", f"{file}:new", "--drop", "counts")
+        assert result.exit_code == 0
+        assert {"  dropped: counts", "  begun: by word"} <= set(result.stdout.splitlines())
+
+    def test_a_drawing_marks_what_is_new(self, tmp_path: Path) -> None:
+        file = tmp_path / "versions.py"
+        file.write_text(self.FILE)
+        drawn = diffed(f"{file}:old", f"{file}:new", "--mermaid").stdout
+        assert "class map_lower," in drawn
+        assert "flowchart LR" in drawn

@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 import pytest
 
-from emberflow.commands import doctor, probes
-from emberflow.commands.children import ended
-from emberflow.commands.probes import Finding
+from emberflow.commands.diagnosis import doctor, probes
+from emberflow.commands.diagnosis.children import ended
+from emberflow.commands.diagnosis.probes import Finding
 from emberflow.extras import EXTRAS
 from tests.base_install import BaseInstall
 

@@ -86,6 +86,8 @@ ROOMS = [
     "testing",
     "api",
     "__init__",
+    "commands.session",
+    "commands.diagnosis",
     "commands",
     "cli",
     "__main__",

@@ -18,9 +18,12 @@ import typer
 from rich.console import Console
 
 from emberflow import __version__
-from emberflow.commands import doctor as diagnosis
 from emberflow.commands.audit import audit as audit_run
+from emberflow.commands.diagnosis import doctor as diagnosis
+from emberflow.commands.diff import diff as diff_of
+from emberflow.commands.diff import drawing_of
 from emberflow.commands.elements import load_elements
+from emberflow.commands.run import given_carry
 from emberflow.commands.run import run as run_live
 from emberflow.dsl.loading import load_flow
 from emberflow.errors import EmberflowError
@@ -45,6 +48,22 @@ Target = Annotated[
         metavar="FLOW",
         help="A flow, or a function that returns one: module:attribute or "
         "path/to/file.py:attribute. Without an attribute, 'flow' is taken.",
+    ),
+]
+
+
+Carries = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--carry",
+        metavar="NEW=OLD",
+        help="The step NEW has its state from the step OLD of the version before. Once for each.",
+    ),
+]
+Drops = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop", metavar="STEP", help="Give up the state of this step of the version before."
     ),
 ]
 
@@ -99,6 +118,34 @@ def graph(
     if svg is not None:
         drawing.svg(drawn, svg)
         print(f"wrote {svg}", file=sys.stderr)
+
+
+@app.command()
+def diff(
+    old: Annotated[
+        str,
+        typer.Argument(metavar="OLD", help="A flow, as below, or the location of a checkpoint."),
+    ],
+    target: Target,
+    *,
+    carry: Carries = None,
+    drop: Drops = None,
+    mermaid: Annotated[
+        bool,
+        typer.Option("--mermaid", help="Draw the new version, with what is new or changed marked."),
+    ] = False,
+) -> None:
+    """Show what a new version of a flow changes, and what becomes of its state.
+
+    Exits with 1 if state would be lost.
+    """
+    if mermaid:
+        print(drawing_of(old, target))
+        return
+    text, can_take_over = diff_of(old, target, given_carry(carry, drop))
+    print(text)
+    if not can_take_over:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -215,6 +262,15 @@ def run(
             "--conf", metavar="KEY=VALUE", help="A setting of Spark, as in spark.driver.memory=4g."
         ),
     ] = None,
+    carry: Carries = None,
+    drop: Drops = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only tell what this version of the flow changes for the checkpoint's state.",
+        ),
+    ] = False,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -229,6 +285,11 @@ def run(
     The first Ctrl-C drains the query: what it has read is processed and written.
     The second one ends it at once. Needs the extra 'spark'.
     """
+    if dry_run:
+        if checkpoint is None:
+            raise typer.BadParameter("--dry-run looks at a checkpoint: give --checkpoint LOCATION")
+        diff(checkpoint, target, carry=carry, drop=drop)
+        return
     run_live(
         target,
         fronts=front or [],
@@ -240,6 +301,7 @@ def run(
         options=[*(option or []), *([f"checkpointLocation={checkpoint}"] if checkpoint else [])],
         conf=conf or [],
         log=log,
+        carry=given_carry(carry, drop),
     )
 
 

@@ -20,6 +20,7 @@ from emberflow.dsl.loading import load_flow
 from emberflow.errors import InputError, beginning
 from emberflow.extras import need
 from emberflow.fronts.protocol import front_contract
+from emberflow.graph.versions import Carry, Drop, Migrate
 from emberflow.runners.diversion import checked_on_error
 from emberflow.sinks import Callback
 from emberflow.sinks.protocol import sink_contract
@@ -47,6 +48,7 @@ def run(
     options: Sequence[str] = (),
     conf: Sequence[str] = (),
     log: Path | None = None,
+    carry: Carry | None = None,
 ) -> None:
     """Run a flow between adapters that are given as text. Raises what the query does."""
     need("pyspark", "pyarrow", "zmq", extra="spark", what="emberflow run")
@@ -72,6 +74,8 @@ def run(
     console.print(f"Starting Spark for {title} ...", style="dim", highlight=False)
     with spark_session(master=master, name=name, conf=settings, log=log) as spark:
         builder = _builder(flow, spark, chosen).read(**reads).write(**writes).queryName(name)
+        if carry:
+            builder.carry(carry)
         # Spark's own answer to Ctrl-C is to cancel all jobs. Ours replaces it.
         with Interrupts() as interrupts, Display(title, console=console, drawn=drawn) as display:
             query = builder.start()
@@ -79,6 +83,16 @@ def run(
         display.say("Drained and ended." if interrupts.asked else "The fronts have ended.")
         if progress is not None:
             display.summary(progress)
+
+
+def given_carry(carry: Sequence[str] | None, drop: Sequence[str] | None) -> Carry:
+    """What ``--carry NEW=OLD`` and ``--drop STEP`` say.
+
+    >>> given_carry(["totals=sums"], ["old"])
+    {'totals': 'sums', 'old': Drop(step='old')}
+    """
+    found: dict[str, str | Migrate | Drop] = dict(_pairs("--carry", carry or (), "totals=sums"))
+    return {**found, **{name: Drop(name) for name in drop or ()}}
 
 
 def _builder(flow: Flow, spark: SparkSession | None, options: Mapping[str, str]) -> LiveBuilder:

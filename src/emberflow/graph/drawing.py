@@ -20,10 +20,10 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from emberflow.errors import EmberflowError
 from emberflow.extras import need
@@ -70,8 +70,19 @@ def text(graph: Graph) -> str:
     return "\n".join([f"flow {_printable(graph.flow)}", *steps])
 
 
-def mermaid(graph: Graph) -> str:
-    """The flow as a Mermaid flowchart, for pages that draw it: GitHub, GitLab, MkDocs ..."""
+#: What a step is, compared with an earlier version of the flow.
+Mark: TypeAlias = Literal["added", "changed"]
+_MERMAID_MARKS: dict[Mark, str] = {
+    "added": "stroke:#2b8a3e,stroke-width:4px",
+    "changed": "stroke:#e67700,stroke-width:4px,stroke-dasharray:6 3",
+}
+
+
+def mermaid(graph: Graph, marks: Mapping[int, Mark] | None = None) -> str:
+    """The flow as a Mermaid flowchart, for pages that draw it: GitHub, GitLab, MkDocs ...
+
+    ``marks`` are steps to be marked, by their ids.
+    """
     outline, ids, functions = _outline(graph), _ids(graph), _functions(graph)
 
     def step(node: Node) -> list[str]:
@@ -96,6 +107,10 @@ def mermaid(graph: Graph) -> str:
             if kind in _CORE_KINDS or any(node.kind == kind for node in graph.nodes)
         ),
     ]
+    for mark, style in _MERMAID_MARKS.items():
+        marked = [ids[node] for node, own in (marks or {}).items() if own == mark]
+        if marked:
+            lines += [f"  classDef {mark} {style}", f"  class {','.join(marked)} {mark}"]
     # JSON's strings are YAML's too.
     title = json.dumps(_printable(graph.flow), ensure_ascii=False)
     return "\n".join(["---", f"title: {title}", "---", "flowchart LR", *lines])

@@ -1,6 +1,6 @@
 """A trial of live: starts Spark here, runs a small flow live, and prints what came of it as JSON.
 
-`emberflow doctor --start` runs this as a process of its own, ``python -m emberflow.commands.trial``,
+`emberflow doctor --start` runs this as a process of its own, ``python -m emberflow.commands.diagnosis.trial``,
 so that it can end it when it takes too long.
 """
 

@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from emberflow import __version__
-from emberflow.commands import probes
-from emberflow.commands.probes import FEATURES, LIVE, Finding
+from emberflow.commands.diagnosis import probes
+from emberflow.commands.diagnosis.probes import FEATURES, LIVE, Finding
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red"}
 

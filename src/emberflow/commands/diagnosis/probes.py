@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from emberflow import __version__, native
-from emberflow.commands.children import ended, ended_python
+from emberflow.commands.diagnosis.children import ended, ended_python
 from emberflow.commands.session import (
     JAVA_ADVICE,
     JAVA_MIN,
@@ -265,7 +265,7 @@ def spark() -> Finding:
 
 def trial() -> Finding:
     """Start Spark here and run a small flow live."""
-    child = ended_python(["-m", "emberflow.commands.trial"], _TRIAL_SECONDS_MAX)
+    child = ended_python(["-m", "emberflow.commands.diagnosis.trial"], _TRIAL_SECONDS_MAX)
     told: dict[str, Any] = next(iter(_json_lines(child.output)), {})
     name = "Trial"
     if "slots" in told:

@@ -1,0 +1,1 @@
+"""``emberflow doctor``: what will work here, and what to do about the rest."""

@@ -1,0 +1,96 @@
+"""What a new version of a flow changes, for people: as text and as a drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from emberflow.graph.description import Step, changed_functions, steps_of
+from emberflow.graph.drawing import Mark, mermaid
+from emberflow.graph.nodes import Graph
+from emberflow.graph.versions import Carry, CarryError, carry_plan, written
+
+
+def compared(before: Sequence[Step], graph: Graph, carry: Carry | None = None) -> tuple[str, bool]:
+    """The changes from some steps to those of a graph, as text, and whether it can take over.
+
+    >>> import emberflow as ef
+    >>> old, new = ef.Flow("words"), ef.Flow("words")
+    >>> old.front("words").key_by(str).count(name="counts").sink("out")
+    >>> lengths = new.front("words").map(len, name="length")
+    >>> lengths.key_by(str).sum(name="letters").sink("out")
+    >>> text, can_take_over = compared(steps_of(old.graph()), new.graph())
+    >>> print(text)
+    flow words: steps
+      - count counts
+      + map length
+      + sum letters
+    state
+      the new version cannot take over the state:
+      - the state of 'counts' (count) would be lost: no step of the new version has its name
+    >>> can_take_over
+    False
+    """
+    lines = [f"flow {graph.flow}: steps", *(f"  {line}" for line in _steps(before, graph)), "state"]
+    try:
+        plan = carry_plan(before, graph, carry)
+    except CarryError as error:
+        # Without the flow's name and the advice, which is about code.
+        told = str(error).partition(": ")[2].splitlines()[:-1]
+        return "\n".join([*lines, *(f"  {line.strip()}" for line in told)]), False
+    kept = [line for line in plan.lines() if not line.startswith("changed")]
+    return "\n".join([*lines, *(f"  {line}" for line in kept or ["none"])]), True
+
+
+def _steps(before: Sequence[Step], graph: Graph) -> Iterator[str]:
+    """The steps as the user wrote them: operators, not what they are made of."""
+    old, new = _written(before), _written(steps_of(graph))
+    changed = {
+        written(step.partition("'")[2].partition("'")[0])
+        for step in changed_functions(before, graph)
+    }
+    found = False
+    for identity in dict.fromkeys((*old, *new)):
+        name = identity[1]
+        if identity in old and identity in new:
+            if old[identity] != new[identity]:
+                yield f"~ {old[identity]} {name} -> {new[identity]}"
+            elif name in changed:
+                yield f"~ {new[identity]} {name}: its functions do something else"
+            else:
+                continue
+        else:
+            is_old = identity in old
+            yield f"- {old[identity]} {name}" if is_old else f"+ {new[identity]} {name}"
+        found = True
+    if not found:
+        yield "no changes"
+
+
+def _written(steps: Sequence[Step]) -> dict[tuple[str, str], str]:
+    """By name: what the user wrote there, ``map``, ``count``, ``front`` ... Fronts and sinks may have the
+    names of steps between."""
+    found: dict[tuple[str, str], str] = {}
+    for step in steps:
+        if "fan-out" in step.name:
+            continue  # nobody wrote it
+        name = written(step.name)
+        identity = (step.kind if step.kind in ("front", "sink") else "", name)
+        operator = str(step.details.get("operator") or step.kind).partition("/")[0]
+        if name == step.name or "operator" in step.details:
+            found[identity] = operator
+        else:
+            found.setdefault(identity, operator)
+    return found
+
+
+def drawn(before: Sequence[Step], graph: Graph) -> str:
+    """The new version as a Mermaid flowchart, with what is new or changed marked."""
+    known = {(step.kind, step.name) for step in before}
+    changed = set(changed_functions(before, graph))
+    marks: dict[int, Mark] = {}
+    for node, step in zip(graph.nodes, steps_of(graph), strict=False):
+        if (step.kind, step.name) not in known:
+            marks[node.id] = "added"
+        elif any(told.startswith(f"{step} (") for told in changed):
+            marks[node.id] = "changed"
+    return mermaid(graph, marks)
