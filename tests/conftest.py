@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 #: The tests of these modules share the session for batch; all other tests on Spark share the other.
 BATCH = {
+    "test_comparison",
     "test_backfill",
     "test_batch",
     "test_checkpoint_parts",

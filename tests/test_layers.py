@@ -68,6 +68,7 @@ ROOMS = [
     "runners.batch.backfill",
     "runners.batch.front_logs",
     "runners.batch",
+    "runners.comparison",
     "runners.live.listener",
     "runners.live.wire",
     "runners.live.worker",

@@ -39,6 +39,7 @@ from emberflow.rows.inputs import rows
 from emberflow.runners.batch.failures import failure_of
 from emberflow.runners.batch.front_logs import front_log
 from emberflow.runners.batch.runner import payloads
+from emberflow.runners.comparison import Comparison, compare
 from emberflow.runners.live.listener import LiveQueryListener
 from emberflow.runners.questions import Answer, Scan
 from emberflow.runners.reference import run
@@ -52,6 +53,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Answer",
     "At",
+    "Comparison",
     "CountWindow",
     "Diverted",
     "Drop",
@@ -97,6 +99,7 @@ __all__ = [
     "WindowResult",
     "WindowUpdate",
     "WindowedStream",
+    "compare",
     "failure_of",
     "front_log",
     "fronts",

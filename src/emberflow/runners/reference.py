@@ -125,9 +125,13 @@ def run(
 
 
 def run_versions(
-    versions: Versions, elements: Mapping[str, Iterable[Any]], on_error: OnError = "fail"
+    versions: Versions,
+    elements: Mapping[str, Iterable[Any]],
+    on_error: OnError = "fail",
+    kind: type[Reference] | None = None,
 ) -> dict[str, list[Any]]:
     """The versions one after another, each on the elements of its interval of time."""
+    kind = Reference if kind is None else kind
     outputs: dict[str, list[Any]] = {}
     reference: Reference | None = None
     for version, graph, entries in served(versions, elements):
@@ -140,7 +144,7 @@ def run_versions(
                 *translated_rows(reference.cut(), version.plan),
                 *translated_timers(reference.scheduled(), version.plan),
             ]
-        reference = Reference(graph, on_error=checked, outputs=outputs)
+        reference = kind(graph, on_error=checked, outputs=outputs)
         reference.restore(rows)
         for global_time, front, payload in entries:
             reference.enter(global_time, front, payload)
