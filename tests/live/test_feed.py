@@ -15,7 +15,7 @@ from emberflow.fronts import Batch, Element
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
 from emberflow.values.event_time import EventTime
-from emberflow.values.item import TIE, FlatItem
+from emberflow.values.item import FRONT_MIN, TIE, FlatItem
 
 CREDIT = 7
 
@@ -165,6 +165,44 @@ def test_a_life_that_begins_from_any_cut_gives_the_rest(
     items_again, late_again, _ = begun(beginning)
     assert items_again == [item for item in items if item[0] >= cut]
     assert late_again == [item for item in late if item[0] >= cut]
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=40),
+    st.integers(0, 12),
+    st.integers(0, 32),
+    st.integers(1, 7),
+    st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_feed_halts_at_a_time_exactly_and_goes_on_when_it_may(
+    times: list[int], disorder: int, bound: int, most: int, in_batches: bool
+) -> None:
+    def begun() -> Feed:
+        rows = [Element(n, f"row {n}", at) for n, at in enumerate(times)]
+        batch = Batch(range(len(times)), [row.payload for row in rows], times)
+        front = Given(batch) if in_batches else Given(*rows)
+        front.event_time = EventTime(disorder)
+        feed = Feed("rows", 0, front, 0, 3, 1_000, late_node=9)
+        feed.start(Beginning())
+        feed.reader.thread.join(10)
+        return feed
+
+    def taken(feed: Feed) -> list[FlatItem]:
+        found: list[FlatItem] = []
+        while not feed.over:
+            found += feed.take(most)
+        return found + feed.take_late()
+
+    everything = sorted(taken(begun()))
+    feed = begun()
+    feed.halt_at(bound)
+    below = taken(feed)
+    assert sorted(below) == [item for item in everything if item[0][0] < bound]
+    assert feed.gate.promise >= (bound, FRONT_MIN) or len(below) == len(everything)
+    feed.halt_at(None)
+    assert sorted(below + taken(feed)) == everything
+    assert feed.gate.promise == AFTER_ALL
 
 
 def test_equal_times_are_told_apart_by_their_order() -> None:

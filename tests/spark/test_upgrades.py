@@ -149,6 +149,49 @@ def told_changes(old: ef.Flow, new: ef.Flow) -> list[str]:
     return [f"changed: {step}" for step in changed_functions(steps_of(old.graph()), new.graph())]
 
 
+def test_versions_take_over_at_a_given_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where a front waits for what is out of order, and one that comes with the new version."""
+
+    def merged(generation: int) -> ef.Flow:
+        flow = ef.Flow("merged")
+        fronts_ = [flow.front(name) for name in ("one", "two", "three")[: 2 + generation]]
+        numbers = ef.merge(*fronts_)
+        numbers.key_by(lambda n: n % 3).count(name="counts").map(lambda kv: (generation, *kv)).sink(
+            "out"
+        )
+        later = numbers.with_time().flat_map(
+            lambda t: [ef.At(t.time + 40, (generation, t.payload))], name="later"
+        )
+        later.sink("later")
+        return flow
+
+    shuffled = [at + Random(at).randint(-20, 0) for at in range(20, 2_000)]
+    given = {
+        "one": fronts.Iterable([ef.At(at, at) for at in range(2_000)], rate=400),
+        "two": fronts.Iterable([ef.At(at, at) for at in shuffled], rate=400, disorder=30),
+        "three": fronts.Iterable([ef.At(at, at) for at in range(700, 1_500)]),
+    }
+    kept = {"out": sinks.Memory(), "later": sinks.Memory()}
+    query = (
+        merged(0)
+        .live(spark)
+        .read(one=given["one"], two=given["two"])
+        .write(**kept)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        when(query, 100)
+        with pytest.raises(ef.InputError, match=r"upgrade\(at=10\): elements up to the time"):
+            query.upgrade(merged(1), at=10, read={"three": given["three"]})
+        query.upgrade(merged(1), at=700, read={"three": given["three"]}, timeout=SECONDS)
+        assert query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
+    expected = ef.run(ef.Versions(merged(0), (700, merged(1))), **given)
+    assert payloads(kept) == {name: expected[name] for name in kept}
+
+
 def test_a_version_that_cannot_take_over_leaves_the_old_one_running(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -192,6 +192,11 @@ class Stamper:
         return len(self._by_time)
 
     @property
+    def least_waiting(self) -> int:
+        """A time that no record that waits is below."""
+        return self._by_time.least() if self._by_time else TIME_MAX
+
+    @property
     def promise(self) -> Moment:
         """No element that leaves from now on is below this."""
         return self._moment(self.promised)
@@ -325,12 +330,12 @@ class Stamper:
         left, self._attached = self._attached, []
         return left
 
-    def take(self, most: int = sys.maxsize) -> Stamped | None:
-        """The elements that may leave now, about so many; None if there are none.
+    def take(self, most: int = sys.maxsize, below: int = TIME_MAX + 1) -> Stamped | None:
+        """The elements that may leave now, about so many, and below a time; None if there are none.
 
         Elements of equal times leave together.
         """
-        bound = TIME_MAX + 1 if self._has_ended else self.promised
+        bound = min(below, TIME_MAX + 1 if self._has_ended else self.promised)
         leaving = self._by_time.take(bound, most)
         if not leaving:
             return None

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from emberflow.dsl.flow import Flow
-from emberflow.errors import EmberflowError
+from emberflow.errors import EmberflowError, InputError
 from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import Carry
 from emberflow.runners.live.driver.coordinator import Coordinator
@@ -33,6 +33,7 @@ from emberflow.runners.live.serving.reads import LiveState, Reads
 from emberflow.runners.live.serving.services import OfferedServices
 from emberflow.runners.live.supervisor import Settings, Supervision
 from emberflow.runners.questions import Answer, Wanted
+from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,14 +218,15 @@ class LiveQuery:
         self,
         flow: Flow,
         *,
+        at: Time | None = None,
         carry: Carry | None = None,
         read: Mapping[str, Any] | None = None,
         write: Mapping[str, Any] | None = None,
         timeout: float = _UPGRADE_SECONDS,
     ) -> None:
-        """Go over to another version of the flow, at a moment just ahead.
+        """Go over to another version of the flow: at a time, or without one at a moment just ahead.
 
-        Elements below that moment go through the old version, those from it on through the new one, and
+        Elements below it go through the old version, those from it on through the new one, and
         each is processed once. State is carried to the steps of the same names; ``carry`` says what else
         happens to it, as in `emberflow.Versions`. ``read`` and ``write`` are fronts and sinks that the
         old version does not have, or that are to be replaced.
@@ -235,7 +237,11 @@ class LiveQuery:
         if self._builder is None:
             raise EmberflowError("this query takes no other version.")
         settings = self._builder.upgraded(flow, carry, read or {}, write or {})
-        self._lives.upgrade(settings, timeout)
+        try:
+            time = None if at is None else counted_time(at, settings.graph.unit or DEFAULT_UNIT)
+        except TimeError as error:
+            raise InputError(f"upgrade(at=) takes a time. {error}") from None
+        self._lives.upgrade(settings, time, timeout)
         self._builder.taken_over()
         self._graph = settings.graph
         self._reads.changed()

@@ -137,9 +137,10 @@ class Settings(NamedTuple):
 class _Upgrade:
     """A version that is to take over, and what has become of it."""
 
-    def __init__(self, settings: Settings, before: Settings) -> None:
+    def __init__(self, settings: Settings, before: Settings, at: int | None) -> None:
         self.settings = settings
         self.before = before
+        self.at = at
         self.over = threading.Event()
         self.failure: BaseException | None = None
 
@@ -178,10 +179,10 @@ class Supervision:
         self._stop_requested.set()
         self.coordinator.stop()
 
-    def upgrade(self, settings: Settings, seconds: float) -> None:
-        """Go over to another version of the flow. Returns when it runs, and raises if it does not.
+    def upgrade(self, settings: Settings, at: int | None, seconds: float) -> None:
+        """Go over to another version of the flow, at a time or as soon as possible.
 
-        Then the old version goes on.
+        Returns when it runs, and raises if it does not. Then the old version goes on.
         """
         before = self.settings
         if before.checkpoint is None or before.ordering != "time":
@@ -192,7 +193,7 @@ class Supervision:
         carry_plan(
             steps_of(before.graph), settings.graph, settings.carry
         )  # raises before anything ends
-        upgrade = _Upgrade(settings, before)
+        upgrade = _Upgrade(settings, before, at)
         with self._changing:
             if self._upgrade is not None:
                 raise EmberflowError("another version is taking over just now: wait for it.")
@@ -201,7 +202,7 @@ class Supervision:
                     "the query is over, or about to be: it takes no other version."
                 )
             self._upgrade = upgrade
-            self.coordinator.stop_for_takeover()
+            self.coordinator.stop_for_takeover(at, self._refused)
         if not upgrade.over.wait(seconds):
             raise EmberflowError(
                 f"the new version has not taken over within {seconds:.0f} s. It still may."
@@ -249,7 +250,7 @@ class Supervision:
                 if self._stop_requested.is_set():
                     self.coordinator.stop()
                 elif self._upgrade is not None:
-                    self.coordinator.stop_for_takeover()
+                    self.coordinator.stop_for_takeover(self._upgrade.at, self._refused)
             if self.failure is None:
                 self.failure = failure
         except Exception as error:
@@ -285,6 +286,16 @@ class Supervision:
             self._ends_upgrade(error)
             self._plan, self.coordinator = self._begun_when_writable()
         return True
+
+    def _refused(self, reached: int) -> None:
+        """The time at which a version was to take over has passed."""
+        at = None if self._upgrade is None else self._upgrade.at
+        self._ends_upgrade(
+            InputError(
+                f"upgrade(at={at!r}): elements up to the time {reached} have entered the old version. "
+                f"Give a later time, or none, and the query chooses one."
+            )
+        )
 
     def _ends_upgrade(self, failure: BaseException | None) -> None:
         with self._changing:

@@ -27,12 +27,12 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import zmq
 
-from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.errors import EmberflowError, OnError
 from emberflow.fronts.protocol import Front
@@ -146,6 +146,10 @@ class Coordinator:
         self._progress_sent_at = 0.0
         self._stop_asked = threading.Event()
         self._takeover_asked = threading.Event()
+        self._takeover: tuple[int | None, Callable[[int], None]] | None = None
+        #: By worker: the greatest time that had entered when its fronts were told to halt at a time.
+        self._bounded: dict[int, int] = {}
+        self._bound_sent = False
         #: The greatest global time that any sink had when this life began.
         self._stored_before: Moment = BEFORE_ALL
         self._over = threading.Event()
@@ -180,11 +184,14 @@ class Coordinator:
         """Take no more elements, release what is final, then end."""
         self._stop_asked.set()
 
-    def stop_for_takeover(self) -> None:
-        """The same, for another version: once all is computed again that the sinks have from earlier lives.
+    def stop_for_takeover(self, at: int | None, refuse: Callable[[int], None]) -> None:
+        """The same, for another version, at a time or as soon as possible.
 
-        What they have is of this version, so the moment at which it ends is behind it.
+        What sinks have from earlier lives is of this version, so the moment at which it ends is behind
+        that: all of it is computed again before the fronts halt. If elements of the time have entered
+        already, the fronts go on, and ``refuse`` is told the greatest time that has.
         """
+        self._takeover = (at, refuse)
         self._takeover_asked.set()
 
     def fail(self, error: BaseException) -> None:
@@ -208,7 +215,7 @@ class Coordinator:
     @property
     def halted_before_the_end(self) -> bool:
         """Whether it is over because it was asked to stop, and not because all fronts have ended."""
-        return self._halted
+        return self._halted and self._acker.progress.of_all() != AFTER_ALL
 
     @property
     def progress(self) -> Progress:
@@ -291,6 +298,8 @@ class Coordinator:
             self.committer.captured(body)
         elif kind == protocol.PAUSED:
             self._strategy.paused(worker)
+        elif kind == protocol.BOUNDED:
+            self._note_bounded(worker, body)
         elif kind == protocol.NEWS:
             self._keep(body)
         elif kind == protocol.BUNDLE:
@@ -404,8 +413,31 @@ class Coordinator:
     def _may_halt(self) -> bool:
         if self._stop_asked.is_set():
             return True
-        is_behind = self._acker.progress.of_all() > self._stored_before
-        return self._takeover_asked.is_set() and is_behind
+        if not self._takeover_asked.is_set() or self._takeover is None:
+            return False
+        at, _ = self._takeover
+        if at is None:
+            return self._acker.progress.of_all() > self._stored_before
+        if not self._bound_sent:
+            self._bound_sent = True
+            self._bounded = {}
+            self._send_all(protocol.HALT, at)
+        return False
+
+    def _note_bounded(self, worker: int, reached: int) -> None:
+        self._bounded[worker] = reached
+        if len(self._bounded) < self._workers or self._takeover is None:
+            return
+        at, refuse = self._takeover
+        assert at is not None
+        furthest = max(*self._bounded.values(), self._stored_before[0])
+        if furthest < at:
+            self._halted = True
+            return
+        self._takeover, self._bound_sent = None, False
+        self._takeover_asked.clear()
+        self._send_all(protocol.GO_ON, None)
+        refuse(furthest)
 
     def _cut(self, *, now: bool = False) -> None:
         if self.committer is None:

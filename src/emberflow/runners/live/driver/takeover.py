@@ -17,7 +17,7 @@ from emberflow.errors import OnError
 from emberflow.graph.nodes import Graph
 from emberflow.runners.diversion import sink_partitions
 from emberflow.sinks.writer import opened
-from emberflow.values.item import front_index
+from emberflow.values.item import FRONT_MIN, front_index
 
 
 def check_not_ahead(
@@ -45,6 +45,8 @@ def check_not_ahead(
 
 def check_fronts(cut: Manifest, graph: Graph) -> None:
     """Raises `UnfitCutError` if elements of the time of the cut would change places."""
+    if cut.time[1] == FRONT_MIN:
+        return  # no element of that time is below it
     before = {step.name: step.details["index"] for step in cut.steps if step.kind == "front"}
     for name, index in before.items():
         front = graph.fronts.get(name)

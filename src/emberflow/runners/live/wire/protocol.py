@@ -15,6 +15,7 @@ CAPTURED = b"C"  # a Captured: a part of a cut is stored
 NEWS = b"N"  # WorkerNews, a few times a second
 DONE = b"D"  # WorkerNews: all is stored
 FAILED = b"X"  # an exception
+BOUNDED = b"I"  # the greatest time that has entered: its fronts halt at the time of HALT
 PAUSED = b"W"  # None, behind the acks of all elements it read
 BEAT = b"V"  # None: its process is alive, even if its loop is busy
 ANSWERS = b"O"  # [ReadPage or FrontsReply]: answers to ASK; see `wire.questions`
@@ -27,7 +28,8 @@ COMMITTED = b"M"  # the Moment of a cut that is committed
 # SETTLED: a Moment, below which all output of all workers is stored; to workers that feed fronts
 STORED = b"S"  # (sink, partition), bundles: the driver has stored so many more
 ASK = b"Y"  # [WorkerRead, FrontsRequest, NextPage or CancelRead], behind the progress to their moments
-HALT = b"L"  # read no more elements
+HALT = b"L"  # read no more elements; or none from a time on, and answer BOUNDED
+GO_ON = b"J"  # read on, behind a HALT with a time that has passed
 END = b"E"  # the last minimal time: store the rest, then send DONE
 QUIT = b"Q"  # stop at once
 PAUSE = b"U"  # read no elements until the next COMMITTED, and send PAUSED (stop the world)

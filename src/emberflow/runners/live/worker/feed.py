@@ -19,6 +19,9 @@ the promise is late. The source does not know the promise, so the feed notes wit
 promise was in force, and a replay decides alike. A partition that no earlier life has seen *joins*: it
 promises all that earlier lives have let out, and the feed notes that as well.
 
+A feed may be told to let in nothing from a time on (`halt_at`). It then halts at that time exactly: the
+first record that has it, or a later time, stays in the queue.
+
 From here on elements are columns and then items. There is no object for each element.
 """
 
@@ -51,7 +54,7 @@ from emberflow.runners.live.wire.bell import no_bell
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.malformed import HELD_MAX, Aside
 from emberflow.runners.live.worker.reader import Beginning, Behind, Reader, Replayed
-from emberflow.values.item import TIE, TIME_MAX, TIME_MIN, FlatItem, Place, is_time
+from emberflow.values.item import FRONT_MIN, TIE, TIME_MAX, TIME_MIN, FlatItem, Place, is_time
 from emberflow.values.times import Unit
 
 #: Bytes that enter at once. A single element may have more.
@@ -127,6 +130,9 @@ class Feed:
         self._behind_all: list[Any] = []
         self._ended = False
         self._halted = False
+        #: Nothing of this time or a later one may enter; and whether such an element has come.
+        self._bound = TIME_MAX + 1
+        self._is_held = False
         #: The error that the query ends with, when all before it is final.
         self._refused: EmberflowError | None = None
         self.settled = 0
@@ -176,6 +182,15 @@ class Feed:
         self.reader.stop()
         self._halted = True
 
+    def halt_at(self, time: int | None) -> int:
+        """Let in nothing of this time or a later one; None lifts that again.
+
+        Returns the greatest time that has entered: too late, if it is not below.
+        """
+        self._bound = TIME_MAX + 1 if time is None else time
+        self._is_held = False
+        return self.gate.reached[0]
+
     def join(self, seconds: float) -> None:
         self.reader.join(seconds)
         if self._journal is not None:
@@ -184,7 +199,7 @@ class Feed:
     @property
     def over(self) -> bool:
         """Whether it gives nothing more: its source has ended, or the loop has halted it."""
-        return self._halted or (self._ended and not self._stamper.waiting)
+        return self._halted or self._is_held or (self._ended and not self._stamper.waiting)
 
     @property
     def chose(self) -> bool:
@@ -219,7 +234,7 @@ class Feed:
     def take(self, most: int) -> list[FlatItem]:
         """Elements that may enter now, as items."""
         gate, reader, stamper = self.gate, self.reader, self._stamper
-        most = 0 if self._ended or self._halted else min(most, gate.credits)
+        most = 0 if self._ended or self._halted or self._is_held else min(most, gate.credits)
         bytes_left = min(gate.bytes_left, TAKEN_BYTES_MAX)
         now = _now_ms()
         caught_up = reader.caught_up  # ask first: then all that it is about is in the queue
@@ -243,6 +258,12 @@ class Feed:
             batch, promised = given if is_replayed else (given, None)  # type: ignore[misc, assignment]
             if self._promises and not is_replayed:
                 stamper.raise_to(self._floor)
+            if self._bound <= TIME_MAX and not self._rule.waits:
+                below = self._below_bound(batch, now)
+                if below < len(batch.payloads):
+                    self._is_held = True
+                    reader.put_back(cast("Batch | Replayed", given), below)
+                    batch, promised = batch.part(0, below), promised and promised[:below]
             most -= max(1, len(batch.payloads))
             if not batch.payloads:
                 continue
@@ -255,6 +276,8 @@ class Feed:
                 self._wait(batch, promised)
             else:
                 items += self._in_order(batch, promised)
+            if self._is_held:
+                break
         reader.tell_space()
         if self._rule.waits:
             items += self._let_in(was_over)
@@ -266,7 +289,37 @@ class Feed:
             gate.idle_until(now)
             if self._journal is not None:
                 self._journal.reserve(now)
+        if self._bound <= TIME_MAX:
+            self._halt_if_reached()
         return items
+
+    def _below_bound(self, batch: Batch, now: int) -> int:
+        """How many of the first records of a batch get times below the bound.
+
+        In a partition in order, what follows a record of the bound gets no lower time.
+        """
+        if batch.times is None:
+            first = max(now, self.gate.promise[0], self._floor)
+            return min(max(0, self._bound - first), len(batch.payloads))
+        if self._stamper.promised >= self._bound:
+            return 0
+        are_beyond = (is_time(at) and at >= self._bound for at in batch.times)
+        return next(
+            (number for number, beyond in enumerate(are_beyond) if beyond), len(batch.times)
+        )
+
+    def _halt_if_reached(self) -> None:
+        """Halt if nothing below the bound can come any more, and promise that."""
+        stamper, bound = self._stamper, self._bound
+        if not self._is_held:
+            told = self.gate.promise[0] if self._arrival else stamper.promised
+            if self._ended and stamper.waiting:
+                told = TIME_MAX  # all that is left waits
+            self._is_held = told >= bound and stamper.least_waiting >= bound
+        if self._is_held:
+            self.gate.promises((bound, FRONT_MIN))
+            if self._journal is not None and self.chose:
+                self._journal.reserve(bound, ahead=0)
 
     def take_late(self) -> list[FlatItem]:
         """The late elements that have entered since the last call, as items."""
@@ -473,7 +526,7 @@ class Feed:
         items: list[FlatItem] = []
         while (credits := gate.credits) > 0 and not self._halted:
             count = stamper.waiting
-            stamped = stamper.take(credits)
+            stamped = stamper.take(credits, self._bound)
             if stamped is None:
                 break
             size = self._waiting_bytes * len(stamped.times) // count

@@ -49,7 +49,7 @@ from emberflow.runners.live.worker.memory import MemoryWatch
 from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import StoredBundle, sink_contract
 from emberflow.sinks.writer import WriterThread
-from emberflow.values.item import front_index
+from emberflow.values.item import TIME_MIN, front_index
 
 #: Makes the strategy of a worker, given what the sinks have from earlier.
 Strategy: TypeAlias = Callable[[Plan, int, Delivered], WorkerCuts]
@@ -399,10 +399,16 @@ class WorkerLoop:
             self._link.send(protocol.PAUSED, None)
         elif kind == protocol.START:
             self._begin_fronts(body)
-        elif kind == protocol.HALT:
+        elif kind == protocol.HALT and body is None:
             for feed in self._feeds:
                 feed.halt()
             self._news_at = 0.0
+        elif kind == protocol.HALT:
+            reached = [feed.halt_at(body) for feed in self._feeds]
+            self._link.send(protocol.BOUNDED, max(reached, default=TIME_MIN))
+        elif kind == protocol.GO_ON:
+            for feed in self._feeds:
+                feed.halt_at(None)
         elif kind == protocol.END:
             self._ending = True
             self._last_minimal = body

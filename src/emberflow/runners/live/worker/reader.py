@@ -218,6 +218,16 @@ class Reader:
         positions, payloads, times = zip(*elements, strict=True)
         return Batch(positions, payloads, None if untimed else times)
 
+    def put_back(self, given: Batch | Replayed, taken: int) -> None:
+        """All but the first elements of what was taken last will be taken again."""
+        batch = given.batch if isinstance(given, Replayed) else given
+        count = len(batch.payloads)
+        size = self.last_bytes * (count - taken) // count
+        self.queue.appendleft((given.part(taken, count), size))
+        self.last_bytes -= size
+        self._taken_bytes -= size
+        self._taken_count -= count - taken
+
     def tell_space(self) -> None:
         """Wake the thread if it waits for space in the queue, and there is plenty."""
         if (
