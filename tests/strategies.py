@@ -291,12 +291,30 @@ def _window(draft: _Draft, windows: Any, broadening: float) -> None:
 
 
 def _join(draft: _Draft) -> None:
+    """All kinds of joins: of everything, within an interval, in windows, and with the latest."""
     (left, breadth), (right, breadth_of_other) = draft.take(), draft.take()
-    key = draft.key()
-    within = draft.random.choice([None, 3, (0, 4), (-4, -1), (1, 5), (-2, 0)])
-    joined = left.key_by(key).join(right.key_by(key), mixed(3), within=within)
-    broadening = 1.0 if within is None else 2.0
-    draft.add(joined, broadening * (breadth + breadth_of_other))
+    random, key = draft.random, draft.key()
+    one, other = left.key_by(key), right.key_by(key)
+    bound: dict[str, Any] = random.choice(
+        [
+            {},
+            {"within": random.choice([3, (0, 4), (-4, -1), (1, 5), (-2, 0)])},
+            {"window": random.choice([ef.Tumbling(4), ef.Sliding(6, 3), ef.Session(2)])},
+        ]
+    )
+    how: Any = random.choice(
+        ["inner", "semi", *(["left", "right", "outer", "anti"] if bound else [])]
+    )
+    if not bound and draft.flip():
+        draft.add(one.join_latest(other, mixed(3)), breadth + breadth_of_other)
+    elif how in ("semi", "anti"):
+        draft.add(one.join(other, how=how, **bound), breadth)
+    else:
+        combine = mixed_where_there(random.randint(2, 4))
+        # All pairs are many, so what is joined without a bound is thinned first.
+        if not bound:
+            one, other = left.filter(thinning(0)).key_by(key), right.filter(thinning(1)).key_by(key)
+        draft.add(one.join(other, combine, how=how, **bound), 2.0 * (breadth + breadth_of_other))
 
 
 def _enrich(draft: _Draft) -> None:
@@ -412,6 +430,15 @@ def thinning(rest: int) -> Callable[[int], bool]:
 def mixed(factor: int) -> Callable[[int, int], int]:
     """A function of two ints that depends on their order."""
     return lambda one, other: (factor * one + other + 1) % 19 - 9
+
+
+def mixed_where_there(factor: int) -> Callable[[int | None, int | None], int]:
+    """The same, also for one that is not there."""
+
+    def of(one: int | None, other: int | None) -> int:
+        return (factor * (7 if one is None else one) + (5 if other is None else other) + 1) % 19 - 9
+
+    return of
 
 
 def modulo_key(modulus: int) -> Callable[[int], int]:

@@ -375,6 +375,35 @@ def a_join_by_a_word(flow: ef.Flow) -> None:
     flow.front("in").key_by(itself).join(flow.front("other").key_by(itself), "left")  # told
 
 
+@says("join(how=)", "one of inner, left, right, outer, semi, anti", "got 'full'")
+def a_join_of_no_kind(flow: ef.Flow) -> None:
+    left, right = flow.front("in").key_by(itself), flow.front("other").key_by(itself)
+    left.join(right, how="full")  # type: ignore[call-overload]  # told
+
+
+@says("join(how='left')", "within=", "window=", "this.changes().join(other.changes(), how='left')")
+def a_left_join_without_an_end(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).join(flow.front("other").key_by(itself), how="left")  # told
+
+
+@says("join(how='anti')", "nothing to combine")
+def an_anti_join_with_a_function(flow: ef.Flow) -> None:
+    left, right = flow.front("in").key_by(itself), flow.front("other").key_by(itself)
+    left.join(right, max, how="anti", within=1)  # type: ignore[call-overload]  # told
+
+
+@says("join() takes within= or window=, got both")
+def a_join_with_two_bounds(flow: ef.Flow) -> None:
+    left, right = flow.front("in").key_by(itself), flow.front("other").key_by(itself)
+    left.join(right, within=1, window=ef.Tumbling(2))  # told
+
+
+@says("join(window=) takes windows of time", "got CountWindow")
+def a_join_in_windows_of_number(flow: ef.Flow) -> None:
+    left, right = flow.front("in").key_by(itself), flow.front("other").key_by(itself)
+    left.join(right, window=ef.CountWindow(2))  # told
+
+
 @says("join()", "function", "got 0")
 def a_join_by_zero(flow: ef.Flow) -> None:
     flow.front("in").key_by(itself).join(flow.front("other").key_by(itself), 0)  # told

@@ -17,12 +17,18 @@ from emberflow.dsl.operators.aggregates import (
     summing,
 )
 from emberflow.dsl.operators.distinct import distinct
-from emberflow.dsl.operators.join import enrich, join
+from emberflow.dsl.operators.joins import KEEPS_KEY as _KEPT_BY_JOINS
+from emberflow.dsl.operators.joins import enrich, join, join_latest
 from emberflow.dsl.operators.reduce import fold, reduce
+from emberflow.dsl.operators.window_updates import KEEPS_KEY as _KEPT_BY_WINDOWS
 from emberflow.dsl.operators.window_updates import window_updates
 from emberflow.dsl.operators.windows import window
 
+#: Maps that send items back into the bucket they come from: such a cycle stays within one key.
+KEEPS_KEY = _KEPT_BY_WINDOWS | _KEPT_BY_JOINS
+
 __all__ = [
+    "KEEPS_KEY",
     "Aggregation",
     "aggregate",
     "averaging",
@@ -32,6 +38,7 @@ __all__ = [
     "fold",
     "greatest",
     "join",
+    "join_latest",
     "leading",
     "least",
     "reduce",
