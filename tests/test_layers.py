@@ -46,6 +46,7 @@ ROOMS = [
     "dsl.operators.aggregates",
     "dsl.operators.windows",
     "dsl.operators.joins",
+    "dsl.operators.changes",
     "dsl.operators",
     "dsl",
     "rows",

@@ -204,6 +204,8 @@ STATEFUL = {
     "session",
     "count_window",
     "join",
+    "changes",
+    "changes_join",
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from emberflow.dsl import operators
+from emberflow.dsl.operators.changes import Changes
 from emberflow.dsl.operators.transactions import Transaction
 from emberflow.errors import FlowError
 from emberflow.graph.nodes import Broadcast, Group, Input, Key, Map, MapMode, Merge, Sink
@@ -680,7 +681,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
 
     def enrich(
         self,
-        table: KeyedStream[K, U],
+        table: KeyedStream[K, U] | Changes[K, U],
         combine: Callable[[T, U], V],
         *,
         default: Any = None,
@@ -688,7 +689,8 @@ class KeyedStream(Stream[T], Generic[K, T]):
     ) -> Stream[V]:
         """``combine(payload, the latest payload of table with this key)``, or with the default.
 
-        A change of the table gives no output of its own.
+        The table may also be `Changes`: then it is the value that the key has now. A change of the table
+        gives no output of its own.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("enrich")
@@ -698,9 +700,30 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, orders=["ada", "bob", "ada"], cities=[("ada", "Rome"), ("ada", "Oslo")])
         {'out': [('ada', '?'), ('bob', '?'), ('ada', 'Oslo')]}
         """
-        _check_keyed(self.flow, table, "enrich")
+        of_changes = isinstance(table, Changes)
+        rows = table.as_stream().key_by(operators.key_of) if isinstance(table, Changes) else table
+        _check_keyed(self.flow, rows, "enrich")
         _check_callable(combine, "enrich")
-        return operators.enrich(self, table, combine, default=default, name=name)
+        return operators.enrich(
+            self, rows, combine, of_changes=of_changes, default=default, name=name
+        )
+
+    def changes(
+        self, *, deletes: Callable[[T], object] | None = None, name: str | None = None
+    ) -> Changes[K, T]:
+        """A table: each payload replaces the one before of its key.
+
+        A payload for which ``deletes`` holds, or that is None, deletes the value of its key. The last
+        payload of each key is kept. `Changes.latest` is the way back.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("stock")
+        >>> stock = flow.front("stock").key_by(lambda s: s[0]).changes(deletes=lambda s: s[1] == 0)
+        >>> stock.as_stream().map(lambda change: change.kind).sink("kinds")
+        >>> ef.run(flow, stock=[("tea", 2), ("tea", 1), ("jam", 0), ("tea", 0)])
+        {'kinds': ['insert', 'update', 'delete']}
+        """
+        return Changes(operators.changes(self, deletes, name))
 
 
 def merge(first: Stream[T], *others: Stream[T], name: str | None = None) -> Stream[T]:

@@ -24,6 +24,7 @@ V = TypeVar("V")
 #: ``(height, key, value, left, right)``. Versions of other types share nodes, so they are `Any` here.
 _Node: TypeAlias = "tuple[int, Any, Any, _Tree, _Tree]"
 _Tree: TypeAlias = "_Node | None"
+_LEFT, _RIGHT = 3, 4
 
 
 @final
@@ -74,6 +75,25 @@ class PersistentMap(Generic[K, V]):
         """The version with those keys only that are greater than this one."""
         return _version(_above(self._tree, key))
 
+    def first(self) -> K | None:
+        """The least key; None if there is none."""
+        return self._outermost(_LEFT)
+
+    def last(self) -> K | None:
+        """The greatest key; None if there is none.
+
+        >>> PersistentMap([(5, "e"), (9, "i")]).last()
+        9
+        """
+        return self._outermost(_RIGHT)
+
+    def _outermost(self, side: int) -> K | None:
+        found: K | None = None
+        tree: Any = self._tree
+        while tree is not None:
+            found, tree = tree[1], tree[side]
+        return found
+
     def items(self, above: K | None = None) -> Iterator[tuple[K, V]]:
         """The keys and their values in order; from the first key on that is greater than ``above``.
 
@@ -93,6 +113,10 @@ class PersistentMap(Generic[K, V]):
                 return
             _, key, value, _, tree = later.pop()
             yield key, value
+
+    def values(self) -> Iterator[V]:
+        """The values in the order of their keys."""
+        return (value for _, value in self.items())
 
     def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self.items())

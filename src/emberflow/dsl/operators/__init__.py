@@ -16,6 +16,8 @@ from emberflow.dsl.operators.aggregates import (
     least,
     summing,
 )
+from emberflow.dsl.operators.changes import changes
+from emberflow.dsl.operators.changes.change import key_of
 from emberflow.dsl.operators.distinct import distinct
 from emberflow.dsl.operators.joins import KEEPS_KEY as _KEPT_BY_JOINS
 from emberflow.dsl.operators.joins import enrich, join, join_latest
@@ -32,6 +34,7 @@ __all__ = [
     "Aggregation",
     "aggregate",
     "averaging",
+    "changes",
     "counting",
     "distinct",
     "enrich",
@@ -39,6 +42,7 @@ __all__ = [
     "greatest",
     "join",
     "join_latest",
+    "key_of",
     "leading",
     "least",
     "reduce",

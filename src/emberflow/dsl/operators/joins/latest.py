@@ -32,12 +32,13 @@ def enrich(
     table: KeyedStream[Any, Any],
     combine: Callable[[Any, Any], Any],
     *,
+    of_changes: bool,
     default: Any,
     name: str | None,
 ) -> Stream[Any]:
-    """See `KeyedStream.enrich`."""
+    """See `KeyedStream.enrich`. With ``of_changes`` the payloads of the table are changes."""
     with stream.flow._scope("enrich", name):
-        step = Enriched(combine, default)
+        step = (EnrichedByChanges if of_changes else Enriched)(combine, default)
         return two_sided(stream, table, step, UserFunction("combine", combine))
 
 
@@ -73,3 +74,13 @@ class Enriched(Step):
         if side is RIGHT:
             return (payload,), ()
         return held, (self.combine(payload, held[0] if held else self.default),)
+
+
+class EnrichedByChanges(Enriched):
+    """The same with a table that is told by its changes."""
+
+    def __call__(self, accumulator: tuple[Any, Any], mapped: Mapped) -> Any:
+        side, _, change = mapped
+        if side is RIGHT:
+            return () if change.after is None else (change.after,), ()
+        return super().__call__(accumulator, mapped)
