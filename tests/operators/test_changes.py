@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
@@ -304,6 +305,26 @@ def test_totals_of_all_kinds_of_numbers(numbers: list[Any], total: Any) -> None:
 def test_infinities_that_cancel_are_no_number() -> None:
     assert math.isnan(Total().plus(math.inf).plus(-math.inf).value())
     assert math.isnan(Total().plus(math.nan).mean())
+
+
+def test_a_cut_of_one_aggregate_does_not_fit_another() -> None:
+    found = set()
+    for aggregate, _ in AGGREGATES.values():
+        flow = ef.Flow("aggregated")
+        groups = flow.front("in").key_by(key_of).changes().group_by(group_of)
+        aggregate(_Named(groups)).sink("out")
+        found.add(flow.graph().fingerprint)
+    assert len(found) == len(AGGREGATES)
+
+
+class _Named:
+    """Gives all aggregates one name."""
+
+    def __init__(self, groups: ef.GroupedChanges[Any, Any, Any]) -> None:
+        self._groups = groups
+
+    def __getattr__(self, method: str) -> Any:
+        return partial(getattr(self._groups, method), name="aggregate")
 
 
 # Joins ----------------------------------------------------------------------------------------------

@@ -330,3 +330,22 @@ def test_a_combine_that_raises_loses_its_pair_and_nothing_else() -> None:
     )
     assert outputs["out"] == [2.0]
     assert len(outputs["errors"]) == 3
+
+
+def test_a_cut_of_one_join_does_not_fit_another() -> None:
+    """What they hold differs, and the names of the user's steps do not."""
+
+    def fingerprint(how: Any, **bound: Any) -> int:
+        flow = ef.Flow("joined")
+        left, right = (flow.front(name).key_by(key_of) for name in ("left", "right"))
+        left.join(right, how=how, name="join", **bound).sink("out")
+        return flow.graph().fingerprint
+
+    bounds: list[dict[str, Any]] = [
+        {"within": 1},
+        {"window": ef.Tumbling(2)},
+        {"window": ef.Session(2)},
+    ]
+    found = [fingerprint("inner"), fingerprint("semi")]
+    found += [fingerprint(how, **bound) for how in HOWS for bound in bounds]
+    assert len(set(found)) == len(found)

@@ -784,6 +784,11 @@ def _check_unkeyed(step: str, *streams: Stream[Any]) -> None:
 
 
 def _check_keyed(flow: Flow, stream: object, step: str) -> None:
+    if isinstance(stream, Changes):
+        raise FlowError(
+            f"{step}() of a stream and changes at {caller()}: to look up the value of now for each "
+            f"payload, use .enrich(changes, combine); to join two tables, .changes().join(changes)."
+        )
     _check_same_flow(flow, stream, f"{step}()")
     if not isinstance(stream, KeyedStream):
         raise FlowError(

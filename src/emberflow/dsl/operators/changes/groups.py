@@ -36,8 +36,12 @@ def aggregated(
     group: Callable[[Any], Any],
     of: Callable[[Any], Any] | None,
     aggregate: Aggregate,
+    label: str,
 ) -> Stream[Change[Any, Any]]:
-    """The changes of the aggregate of each group."""
+    """The changes of the aggregate of each group.
+
+    ``label`` names a step, so that the cut of one aggregate does not fit another.
+    """
     step = Step(aggregate)
     reduced = reduce(
         pieces(stream, group, of, aggregate.lift).key_by(key_of),
@@ -47,7 +51,7 @@ def aggregated(
         name="reduce",
         given=aggregate.given,
     )
-    return reduced._map(_result, "many", *aggregate.given, name="change", schedules=False)
+    return reduced._map(_result, "many", *aggregate.given, name=label, schedules=False)
 
 
 class _Member:

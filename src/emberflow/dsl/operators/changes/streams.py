@@ -225,7 +225,11 @@ class Changes(Generic[K, V]):
         kind = checked_kind(how, combine)
         with self.flow._scope("join", name):
             left, right = self._stream.key_by(key_of), other._stream.key_by(key_of)
-            return Changes(tables.combined(two_sided(left, right, OfKeys(kind)), combine))
+            return Changes(
+                tables.combined(
+                    two_sided(left, right, OfKeys(kind), emits=f"{how} of keys"), combine
+                )
+            )
 
     def sink(self, name: str, *, partitions: int = 1) -> None:
         """Where the changes leave the flow, each as a `Change`; spread over partitions by key.
@@ -456,7 +460,9 @@ class GroupedChanges(Generic[G, K, V]):
                 left = groups.pieces(self._stream, self._group)
             with self.flow._scope("groups", "right-groups"):
                 right = groups.pieces(other._stream, other._group)
-            pairs = two_sided(left.key_by(key_of), right.key_by(key_of), OfGroups(kind))
+            pairs = two_sided(
+                left.key_by(key_of), right.key_by(key_of), OfGroups(kind), emits=f"{how} of groups"
+            )
             return Changes(tables.combined(pairs, combine))
 
     def _aggregate(
@@ -469,7 +475,7 @@ class GroupedChanges(Generic[G, K, V]):
         if of is not None:
             _check_callable(of, label)
         with self.flow._scope(label, name):
-            return Changes(groups.aggregated(self._stream, self._group, of, aggregate))
+            return Changes(groups.aggregated(self._stream, self._group, of, aggregate, label))
 
 
 @overload

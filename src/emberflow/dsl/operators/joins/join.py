@@ -37,7 +37,7 @@ def join(
     kind = checked_kind(how, combine)
     step = _step(left, how, kind, within, window)
     with left.flow._scope("join", name):
-        joined = two_sided(left, right, step)
+        joined = two_sided(left, right, step, emits=f"{how} {type(step).__name__.lower()}")
         return joined if combine is None else combined(joined, combine)
 
 
