@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from emberflow.dsl.operators.joins.ending import Ending, Held
 from emberflow.dsl.operators.joins.kinds import Kind
@@ -28,20 +28,16 @@ _Queue: TypeAlias = tuple[PersistentList[tuple[int, Any]], int]
 _NONE: _Queue = (PersistentList(), 0)
 
 
-class _State(NamedTuple):
-    #: What later payloads of the other side may meet.
-    left: _Queue
-    right: _Queue
-    #: What has met none so far.
-    left_waiting: _Queue
-    right_waiting: _Queue
+#: What later payloads of the other side may meet, left and right; and what has met none so far. A plain
+#: tuple: each payload makes two.
+_State: TypeAlias = tuple[_Queue, _Queue, _Queue, _Queue]
 
 
 class Interval(Ending[_State]):
     """A future right payload meets left ones of its time less ``high`` and later; a future left payload
     meets right ones of its time plus ``low`` and later."""
 
-    nothing = _State(_NONE, _NONE, _NONE, _NONE)
+    nothing = (_NONE, _NONE, _NONE, _NONE)
 
     def __init__(self, kind: Kind, low: int, high: int) -> None:
         super().__init__(kind)
@@ -60,7 +56,7 @@ class Interval(Ending[_State]):
         if right_waiting is not _NONE:
             emitted += tuple([(None, one) for one in _up_to(right_waiting, right_since - 1)])
             right_waiting = _since(right_waiting, right_since)
-        return _State(left, right, left_waiting, right_waiting), emitted
+        return (left, right, left_waiting, right_waiting), emitted
 
     def entered(self, state: _State, side: Side, now: int, payload: Any) -> Held[_State]:
         return (self._left if side is LEFT else self._right)(state, now, payload)
@@ -82,7 +78,7 @@ class Interval(Ending[_State]):
             emitted = (kind.of_left(payload),)
         if is_held and kind.pairs:
             left = _with(left, now, payload)
-        return _State(left, right, left_waiting, right_waiting), emitted
+        return (left, right, left_waiting, right_waiting), emitted
 
     def _right(self, state: _State, now: int, payload: Any) -> Held[_State]:
         left, right, left_waiting, right_waiting = state
@@ -101,10 +97,10 @@ class Interval(Ending[_State]):
         if is_held:
             # Of a semi or anti join only the time counts.
             right = _with(right, now, payload if kind.pairs else None)
-        return _State(left, right, left_waiting, right_waiting), emitted
+        return (left, right, left_waiting, right_waiting), emitted
 
     def deadlines(self, state: _State) -> tuple[int | None, ...]:
-        left, right = _first(state.left_waiting), _first(state.right_waiting)
+        left, right = map(_first, state[2:])
         return (
             None if left is None else left + self.high + 1,
             None if right is None else right - self.low + 1,
