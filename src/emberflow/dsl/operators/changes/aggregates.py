@@ -42,6 +42,8 @@ class Aggregate:
     #: Makes the value that is put in and taken out, and raises if there is none.
     lift: Callable[[Any], Any] = itself
     given: tuple[UserFunction, ...] = ()
+    #: How to tell it from others of the same name, for people.
+    form: str = ""
 
 
 class Step:
@@ -219,4 +221,5 @@ def folded(
         take=lambda held, key, value: takes_out(held, value),
         result=lambda held, count: held,
         given=(*given, UserFunction("inverse", inverse)),
+        form=" with an inverse",
     )

@@ -36,12 +36,8 @@ def aggregated(
     group: Callable[[Any], Any],
     of: Callable[[Any], Any] | None,
     aggregate: Aggregate,
-    label: str,
 ) -> Stream[Change[Any, Any]]:
-    """The changes of the aggregate of each group.
-
-    ``label`` names a step, so that the cut of one aggregate does not fit another.
-    """
+    """The changes of the aggregate of each group."""
     step = Step(aggregate)
     reduced = reduce(
         pieces(stream, group, of, aggregate.lift).key_by(key_of),
@@ -51,7 +47,7 @@ def aggregated(
         name="reduce",
         given=aggregate.given,
     )
-    return reduced._map(_result, "many", *aggregate.given, name=label, schedules=False)
+    return reduced._map(_result, "many", *aggregate.given, name="change", schedules=False)
 
 
 class _Member:

@@ -223,13 +223,9 @@ class Changes(Generic[K, V]):
         """
         _check_same_flow(self.flow, other, Changes, "join")
         kind = checked_kind(how, combine)
-        with self.flow._scope("join", name):
+        with self.flow._scope("join", name, operator=f"{how} join of tables"):
             left, right = self._stream.key_by(key_of), other._stream.key_by(key_of)
-            return Changes(
-                tables.combined(
-                    two_sided(left, right, OfKeys(kind), emits=f"{how} of keys"), combine
-                )
-            )
+            return Changes(tables.combined(two_sided(left, right, OfKeys(kind)), combine))
 
     def sink(self, name: str, *, partitions: int = 1) -> None:
         """Where the changes leave the flow, each as a `Change`; spread over partitions by key.
@@ -455,14 +451,12 @@ class GroupedChanges(Generic[G, K, V]):
         """
         _check_same_flow(self.flow, other, GroupedChanges, "join")
         kind = checked_kind(how, combine)
-        with self.flow._scope("join", name):
+        with self.flow._scope("join", name, operator=f"{how} join of groups"):
             with self.flow._scope("groups", "left-groups"):
                 left = groups.pieces(self._stream, self._group)
             with self.flow._scope("groups", "right-groups"):
                 right = groups.pieces(other._stream, other._group)
-            pairs = two_sided(
-                left.key_by(key_of), right.key_by(key_of), OfGroups(kind), emits=f"{how} of groups"
-            )
+            pairs = two_sided(left.key_by(key_of), right.key_by(key_of), OfGroups(kind))
             return Changes(tables.combined(pairs, combine))
 
     def _aggregate(
@@ -474,8 +468,9 @@ class GroupedChanges(Generic[G, K, V]):
     ) -> Changes[G, Any]:
         if of is not None:
             _check_callable(of, label)
-        with self.flow._scope(label, name):
-            return Changes(groups.aggregated(self._stream, self._group, of, aggregate, label))
+        operator = f"{label} of changes{aggregate.form}"
+        with self.flow._scope(label, name, operator=operator):
+            return Changes(groups.aggregated(self._stream, self._group, of, aggregate))
 
 
 @overload

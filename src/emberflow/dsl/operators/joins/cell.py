@@ -73,6 +73,7 @@ class Windowed(Ending[_Open]):
 
     nothing = ()
     sides = 1
+    form = " in windows"
 
     def __init__(self, kind: Kind, windows: Any) -> None:
         super().__init__(kind)
@@ -100,6 +101,8 @@ class Windowed(Ending[_Open]):
 
 class Sessions(Windowed):
     """Sessions of the payloads of both sides. At most one is open."""
+
+    form = " in sessions"
 
     def entered(self, state: _Open, side: Side, now: int, payload: Any) -> Held[_Open]:
         end = now + self.windows.gap

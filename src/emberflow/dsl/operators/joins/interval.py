@@ -38,6 +38,7 @@ class Interval(Ending[_State]):
     meets right ones of its time plus ``low`` and later."""
 
     nothing = (_NONE, _NONE, _NONE, _NONE)
+    form = " within an interval"
 
     def __init__(self, kind: Kind, low: int, high: int) -> None:
         super().__init__(kind)

@@ -36,8 +36,8 @@ def join(
     """See `KeyedStream.join`."""
     kind = checked_kind(how, combine)
     step = _step(left, how, kind, within, window)
-    with left.flow._scope("join", name):
-        joined = two_sided(left, right, step, emits=f"{how} {type(step).__name__.lower()}")
+    with left.flow._scope("join", name, operator=f"{how} join{step.form}"):
+        joined = two_sided(left, right, step)
         return joined if combine is None else combined(joined, combine)
 
 

@@ -37,7 +37,8 @@ def enrich(
     name: str | None,
 ) -> Stream[Any]:
     """See `KeyedStream.enrich`. With ``of_changes`` the payloads of the table are changes."""
-    with stream.flow._scope("enrich", name):
+    operator = "enrich with changes" if of_changes else "enrich"
+    with stream.flow._scope("enrich", name, operator=operator):
         step = (EnrichedByChanges if of_changes else Enriched)(combine, default)
         return two_sided(stream, table, step, UserFunction("combine", combine))
 

@@ -42,6 +42,8 @@ class Step:
     """From ``(held, emitted)`` and the next mapped value to the next ``(held, emitted)``."""
 
     nothing_held: Any = ((), ())
+    #: How to tell it from other joins of the same kind, for people.
+    form = ""
     #: Whether the accumulator has ticks.
     waits = False
 
@@ -57,13 +59,8 @@ def two_sided(
     right: KeyedStream[Any, Any],
     step: Step,
     *given: UserFunction,
-    emits: str = "pairs",
 ) -> Stream[Any]:
-    """What the step emits. ``given`` are the user's functions that it calls.
-
-    ``emits`` names the last map. Steps with other accumulators have other names there: the cut of one does
-    not fit the other.
-    """
+    """What the step emits. ``given`` are the user's functions that it calls."""
     flow = left.flow
     sides = [
         keyed_map(stream, Sided(stream._key.function, side), timed=True, name=name)
@@ -73,7 +70,7 @@ def two_sided(
     merged = flow._add(Merge, "sides", inputs=tuple(one._input for one in (*sides, *ticks)))
     key = UserFunction("key", left._key.given.given)
     accumulators = drift(merged, step.first, step, key=key, given=given, shown=itemgetter(2))
-    emitted = accumulators._map(_emitted, "many", *given, name=emits, schedules=False)
+    emitted = accumulators._map(_emitted, "many", *given, name="pairs", schedules=False)
     for loop in ticks:
         made = accumulators._map(_ticks, "many", name="ticks")
         flow._reductions[-1] = replace(flow._reductions[-1], ticks=made._input.node)
