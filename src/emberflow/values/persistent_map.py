@@ -24,7 +24,6 @@ V = TypeVar("V")
 #: ``(height, key, value, left, right)``. Versions of other types share nodes, so they are `Any` here.
 _Node: TypeAlias = "tuple[int, Any, Any, _Tree, _Tree]"
 _Tree: TypeAlias = "_Node | None"
-_LEFT, _RIGHT = 3, 4
 
 
 @final
@@ -77,7 +76,10 @@ class PersistentMap(Generic[K, V]):
 
     def first(self) -> K | None:
         """The least key; None if there is none."""
-        return self._outermost(_LEFT)
+        found, tree = None, self._tree
+        while tree is not None:
+            *_, found, _, tree, _ = tree
+        return found
 
     def last(self) -> K | None:
         """The greatest key; None if there is none.
@@ -85,13 +87,9 @@ class PersistentMap(Generic[K, V]):
         >>> PersistentMap([(5, "e"), (9, "i")]).last()
         9
         """
-        return self._outermost(_RIGHT)
-
-    def _outermost(self, side: int) -> K | None:
-        found: K | None = None
-        tree: Any = self._tree
+        found, tree = None, self._tree
         while tree is not None:
-            found, tree = tree[1], tree[side]
+            *_, found, _, _, tree = tree
         return found
 
     def items(self, above: K | None = None) -> Iterator[tuple[K, V]]:
