@@ -472,6 +472,28 @@ def test_without_diverting_the_first_error_ends_the_run() -> None:
         ef.run(flow, **{"in": [1, 0]})
 
 
+@pytest.mark.parametrize(
+    ("aggregate", "value", "complaint", "result"),
+    [
+        (lambda groups: groups.sum(), "three", "a sum takes what can be added", 1),
+        (lambda groups: groups.max(), math.nan, "take values that have an order, got nan", 1),
+        (lambda groups: groups.count_distinct(), ["a"], "list", 2),
+    ],
+)
+def test_what_cannot_be_aggregated_is_diverted_alone(
+    aggregate: Any, value: Any, complaint: str, result: int
+) -> None:
+    flow = ef.Flow("aggregated")
+    table = flow.front("in").key_by(lambda pair: pair[0]).changes().map(lambda pair: pair[1])
+    aggregate(table.group_by(lambda number: None)).latest().sink("out")
+    outputs = ef.run(
+        flow, on_error="divert", **{"in": [("a", 1), ("b", value), ("b", 1), ("b", 0)]}
+    )
+    assert complaint in outputs["errors"][0].problem
+    assert len(outputs["errors"]) == 1
+    assert dict(outputs["out"]) == {None: result}
+
+
 def test_a_function_of_values_schedules_nothing() -> None:
     flow = ef.Flow("scheduling")
     flow.front("in").key_by(lambda n: None).changes().map(lambda n: ef.At(9, n)).latest().sink(

@@ -106,11 +106,21 @@ def _minus(held: Total, key: Any, number: Any) -> Total:
 
 
 def least() -> Aggregate:
-    return Aggregate(PersistentMap(), _counted, _uncounted, lambda held, count: held.first())
+    return Aggregate(
+        PersistentMap(), _counted, _uncounted, lambda held, count: held.first(), lift=_ordered
+    )
 
 
 def greatest() -> Aggregate:
-    return Aggregate(PersistentMap(), _counted, _uncounted, lambda held, count: held.last())
+    return Aggregate(
+        PersistentMap(), _counted, _uncounted, lambda held, count: held.last(), lift=_ordered
+    )
+
+
+def _ordered(value: Any) -> Any:
+    if value != value:
+        raise ValueError(f"min and max take values that have an order, got {shortened(value)}")
+    return value
 
 
 def _counted(held: PersistentMap[Any, int], key: Any, value: Any) -> PersistentMap[Any, int]:
