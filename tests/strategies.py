@@ -291,12 +291,30 @@ def _window(draft: _Draft, windows: Any, broadening: float) -> None:
 
 
 def _join(draft: _Draft) -> None:
+    """All kinds of joins: of everything, within an interval, in windows, and with the latest."""
     (left, breadth), (right, breadth_of_other) = draft.take(), draft.take()
-    key = draft.key()
-    within = draft.random.choice([None, 3, (0, 4), (-4, -1), (1, 5), (-2, 0)])
-    joined = left.key_by(key).join(right.key_by(key), mixed(3), within=within)
-    broadening = 1.0 if within is None else 2.0
-    draft.add(joined, broadening * (breadth + breadth_of_other))
+    random, key = draft.random, draft.key()
+    one, other = left.key_by(key), right.key_by(key)
+    bound: dict[str, Any] = random.choice(
+        [
+            {},
+            {"within": random.choice([3, (0, 4), (-4, -1), (1, 5), (-2, 0)])},
+            {"window": random.choice([ef.Tumbling(4), ef.Sliding(6, 3), ef.Session(2)])},
+        ]
+    )
+    how: Any = random.choice(
+        ["inner", "semi", *(["left", "right", "outer", "anti"] if bound else [])]
+    )
+    if not bound and draft.flip():
+        draft.add(one.join_latest(other, mixed(3)), breadth + breadth_of_other)
+    elif how in ("semi", "anti"):
+        draft.add(one.join(other, how=how, **bound), breadth)
+    else:
+        combine = mixed_where_there(random.randint(2, 4))
+        # All pairs are many, so what is joined without a bound is thinned first.
+        if not bound:
+            one, other = left.filter(thinning(0)).key_by(key), right.filter(thinning(1)).key_by(key)
+        draft.add(one.join(other, combine, how=how, **bound), 2.0 * (breadth + breadth_of_other))
 
 
 def _enrich(draft: _Draft) -> None:
@@ -304,6 +322,61 @@ def _enrich(draft: _Draft) -> None:
     key = draft.key()
     enriched = stream.key_by(key).enrich(table.key_by(key), mixed(4), default=5)
     draft.add(enriched, breadth)
+
+
+def _changes(draft: _Draft) -> None:
+    """A table of the latest values, mapped or filtered, in groups, aggregated."""
+    stream, breadth = draft.take_keyed()
+    random = draft.random
+    table: ef.Changes[Any, int] = stream.changes(
+        deletes=thinning(random.randint(0, 2)) if draft.flip() else None
+    )
+    table = random.choice(
+        [
+            lambda: table,
+            lambda: table.map(draft.change()),
+            lambda: table.filter(unless(random.randint(2, 4))),
+        ]
+    )()
+    groups = table.group_by(draft.key())
+    of = random.choice([None, draft.change()])
+    changes: ef.Changes[Any, Any] = random.choice(
+        [
+            lambda: groups.count(),
+            lambda: groups.sum(of),
+            lambda: groups.mean(of),
+            lambda: groups.min(of),
+            lambda: groups.max(of),
+            lambda: groups.count_distinct(of),
+            lambda: groups.collect(of),
+            lambda: groups.fold(initial=3, combine=mixed(2)),
+            lambda: ef.changes_from(table.latest()),
+        ]
+    )()
+    if draft.flip():
+        draft.add(changes.latest().map(of_upsert()), 2 * breadth)
+    else:
+        draft.add(changes.as_stream().map(of_change()), 2 * breadth)
+
+
+def _changes_join(draft: _Draft) -> None:
+    """Two tables joined, by key or by groups; or a stream enriched with a table."""
+    (left, breadth), (right, breadth_of_other) = draft.take(), draft.take()
+    random, key, group = draft.random, draft.key(), draft.key()
+    other = right.key_by(key).changes(deletes=thinning(1))
+    how: Any = random.choice(["inner", "left", "right", "outer", "semi", "anti"])
+    combine: Any = () if how in ("semi", "anti") else (mixed_where_there(3),)
+    kind = random.choice(["by key", "by group", "enrich"])
+    if kind == "enrich":
+        draft.add(left.key_by(key).enrich(other, mixed(3), default=4), breadth)
+        return
+    table = left.key_by(key).changes()
+    joined: ef.Changes[Any, int] = (
+        table.join(other, *combine, how=how)
+        if kind == "by key"
+        else table.group_by(group).join(other.group_by(group), *combine, how=how)
+    )
+    draft.add(joined.as_stream().map(of_change()), 2.0 * (breadth + breadth_of_other))
 
 
 def _loop(draft: _Draft) -> None:
@@ -385,6 +458,8 @@ OPERATORS: dict[str, Callable[[_Draft], None]] = {
     "count_window": _count_window,
     "join": _join,
     "enrich": _enrich,
+    "changes": _changes,
+    "changes_join": _changes_join,
     "loop": _loop,
     "two_loops": _two_loops,
 }
@@ -414,6 +489,15 @@ def mixed(factor: int) -> Callable[[int, int], int]:
     return lambda one, other: (factor * one + other + 1) % 19 - 9
 
 
+def mixed_where_there(factor: int) -> Callable[[int | None, int | None], int]:
+    """The same, also for one that is not there."""
+
+    def of(one: int | None, other: int | None) -> int:
+        return (factor * (7 if one is None else one) + (5 if other is None else other) + 1) % 19 - 9
+
+    return of
+
+
 def modulo_key(modulus: int) -> Callable[[int], int]:
     return lambda n: n % modulus
 
@@ -438,6 +522,24 @@ def of_pair() -> Callable[[tuple[Any, Any]], int]:
         ) % 19 - 9
 
     return of
+
+
+def of_upsert() -> Callable[[tuple[Any, Any]], int]:
+    """From ``(key, number, numbers or None)`` to an int."""
+
+    def of(upsert: tuple[Any, Any]) -> int:
+        key, value = upsert
+        values = value if isinstance(value, tuple) else (7 if value is None else value,)
+        return (sum((i + 2) * int(4 * v) for i, v in enumerate(values)) + len(str(key))) % 19 - 9
+
+    return of
+
+
+def of_change() -> Callable[[ef.Change[Any, Any]], int]:
+    upsert = of_upsert()
+    return lambda change: (
+        (3 * upsert((change.key, change.before)) + upsert((change.key, change.after))) % 19 - 9
+    )
 
 
 def of_window() -> Callable[[ef.WindowResult], int]:

@@ -39,6 +39,7 @@ def example(name: str) -> Any:
         sys.path.remove(str(EXAMPLES))
 
 
+catalogue = example("catalogue")
 click_sessions = example("click_sessions")
 demo = example("demo")
 grouping = example("grouping")
@@ -417,3 +418,34 @@ def test_demo_says_what_to_do_without_java(tmp_path: Path) -> None:
     assert "✗ Spark needs Java 17 or newer" in script.stdout
     assert "JAVA_HOME" in script.stdout
     assert script.stderr == ""
+
+
+def test_catalogue_is_worth_what_its_latest_prices_are() -> None:
+    draw = random.Random(7)
+    table: dict[str, Any] = {}
+    envelopes, stock = [], []
+    for _ in range(60):
+        name = draw.choice(["tea", "milk", "jam"])
+        before = table.pop(name, None)
+        if before is None or draw.random() < 0.8:
+            table[name] = catalogue.Item(
+                name, draw.choice(["drinks", "food"]), draw.randrange(1, 9)
+            )
+        after = table.get(name)
+        op = "d" if after is None else "c" if before is None else "u"
+        envelopes.append(catalogue.envelope(op, before, after))
+        stock.append(catalogue.Stock(draw.choice(["tea", "milk", "jam"]), draw.randrange(99)))
+    outputs = ef.run(
+        catalogue.flow, catalogue=envelopes, stock=stock, shown=["tea"], orders=["jam", "tea"]
+    )
+    worth = Counter[str]()
+    for item in table.values():
+        worth[item.category] += item.price
+    now = dict(outputs["worth"])
+    assert {category: euro for category, euro in now.items() if euro is not None} == worth
+    latest = {change.key: change.after for change in outputs["in stock"]}
+    pieces = {each.item: each.pieces for each in stock}
+    assert {key: row for key, row in latest.items() if row is not None} == {
+        name: (item.price, pieces[name]) for name, item in table.items()
+    }
+    assert outputs["unseen"] == ["jam"]

@@ -375,6 +375,87 @@ def a_join_by_a_word(flow: ef.Flow) -> None:
     flow.front("in").key_by(itself).join(flow.front("other").key_by(itself), "left")  # told
 
 
+@says("changes(deletes=)", "got 'gone'")
+def changes_that_a_word_deletes(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).changes(deletes="gone")  # type: ignore[arg-type]  # told
+
+
+@says("changes_from(format=)", "'upserts' or 'debezium'", "got 'maxwell'")
+def changes_in_a_strange_format(flow: ef.Flow) -> None:
+    ef.changes_from(flow.front("in"), format="maxwell")  # type: ignore[call-overload]  # told
+
+
+@says("changes_from(format='debezium') needs key=", "got None")
+def envelopes_without_a_key(flow: ef.Flow) -> None:
+    ef.changes_from(flow.front("in"), format="debezium")  # type: ignore[call-overload]  # told
+
+
+@says("changes_from(key=)", ".key_by(function).changes()")
+def upserts_with_a_key(flow: ef.Flow) -> None:
+    ef.changes_from(flow.front("in"), key="id")  # type: ignore[call-overload]  # told
+
+
+@says("changes_from() takes a stream, got 3")
+def changes_from_a_number(flow: ef.Flow) -> None:
+    ef.changes_from(3)  # type: ignore[call-overload]  # told
+
+
+@says("group_by() of changes takes a function, got 'city'")
+def groups_by_a_word(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).changes().group_by("city")  # type: ignore[arg-type]  # told
+
+
+@says("join() of a stream and changes", ".enrich(changes, combine)", ".changes().join(changes)")
+def a_join_of_a_stream_and_changes(flow: ef.Flow) -> None:
+    table = flow.front("table").key_by(itself).changes()
+    flow.front("in").key_by(itself).join(table)  # type: ignore[call-overload]  # told
+
+
+@says("join() of Changes takes Changes, got")
+def a_join_of_changes_and_a_stream(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).changes().join(flow.front("other"))  # type: ignore[call-overload]  # told
+
+
+@says("join()", "two flows")
+def a_join_of_changes_of_two_flows(flow: ef.Flow) -> None:
+    other = ef.Flow("other").front("in").key_by(itself).changes()
+    flow.front("in").key_by(itself).changes().join(other)  # told
+
+
+@says("enrich() takes two keyed streams", ".key_by(function)")
+def enriched_with_a_stream_without_key(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).enrich(flow.front("other"), max)  # type: ignore[arg-type]  # told
+
+
+@says("join(how=)", "one of inner, left, right, outer, semi, anti", "got 'full'")
+def a_join_of_no_kind(flow: ef.Flow) -> None:
+    left, right = flow.front("in").key_by(itself), flow.front("other").key_by(itself)
+    left.join(right, how="full")  # type: ignore[call-overload]  # told
+
+
+@says("join(how='left')", "within=", "window=", "this.changes().join(other.changes(), how='left')")
+def a_left_join_without_an_end(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).join(flow.front("other").key_by(itself), how="left")  # told
+
+
+@says("join(how='anti')", "nothing to combine")
+def an_anti_join_with_a_function(flow: ef.Flow) -> None:
+    left, right = flow.front("in").key_by(itself), flow.front("other").key_by(itself)
+    left.join(right, max, how="anti", within=1)  # type: ignore[call-overload]  # told
+
+
+@says("join() takes within= or window=, got both")
+def a_join_with_two_bounds(flow: ef.Flow) -> None:
+    left, right = flow.front("in").key_by(itself), flow.front("other").key_by(itself)
+    left.join(right, within=1, window=ef.Tumbling(2))  # told
+
+
+@says("join(window=) takes windows of time", "got CountWindow")
+def a_join_in_windows_of_number(flow: ef.Flow) -> None:
+    left, right = flow.front("in").key_by(itself), flow.front("other").key_by(itself)
+    left.join(right, window=ef.CountWindow(2))  # told
+
+
 @says("join()", "function", "got 0")
 def a_join_by_zero(flow: ef.Flow) -> None:
     flow.front("in").key_by(itself).join(flow.front("other").key_by(itself), 0)  # told

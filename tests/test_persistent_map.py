@@ -54,6 +54,7 @@ def test_every_version_of_a_map_stays_what_it_was_made_with(
         assert list(made.items()) == sorted(held.items())
         assert all(made.get(key) == held.get(key) for key in range(-21, 22))
         assert bool(made) == bool(held)
+        assert (made.first(), made.last()) == (min(held, default=None), max(held, default=None))
         bound = data.draw(keys)
         assert list(made.items(above=bound)) == sorted(updated(held, ("above", bound, 0)).items())
 

@@ -347,6 +347,11 @@ def in_join(numbers: Any) -> None:
     keyed.join(keyed, inverse_of_both).sink("out")  # step
 
 
+def in_join_latest(numbers: Any) -> None:
+    keyed = numbers.key_by(constant)
+    keyed.join_latest(keyed, inverse_of_both).sink("out")  # step
+
+
 def in_enrich(numbers: Any) -> None:
     keyed = numbers.key_by(constant)
     keyed.enrich(keyed, inverse_of_both, default=1).sink("out")  # step
@@ -367,6 +372,7 @@ FAILING: list[tuple[Callable[[Any], None], Callable[..., Any]]] = [
     (in_top, inverse),
     (in_window, inverse),
     (in_join, inverse_of_both),
+    (in_join_latest, inverse_of_both),
     (in_enrich, inverse_of_both),
 ]
 
@@ -397,14 +403,15 @@ def test_a_function_that_raises_is_named_with_step_line_time_and_payload(
     assert f"{culprit.__name__} (tests/test_reference.py:{first_line})" in error.function
     assert f"raised in line {line_of(culprit, 'fails')}" in error.function
     assert error.global_time == (2, 0)
-    assert error.payload == 0
+    payload = (0, 1) if build is in_join else 0  # the pair that its function got
+    assert error.payload == payload
     assert isinstance(error.__cause__, ZeroDivisionError)
     for part in (
         "ZeroDivisionError",
         error.step,
         error.function,
         "time=2 front=0",
-        "payload:     0",
+        f"payload:     {payload}",
     ):
         assert part in str(error)
 

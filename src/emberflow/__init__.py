@@ -2,6 +2,7 @@
 
 from emberflow import fronts, kafka, sinks, testing
 from emberflow.api import Flow
+from emberflow.dsl.operators.changes import Change, Changes, GroupedChanges, changes_from
 from emberflow.dsl.operators.transactions import State, Transaction, TransactionStream
 from emberflow.dsl.operators.window_updates import WindowUpdate
 from emberflow.dsl.operators.windows import (
@@ -53,6 +54,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Answer",
     "At",
+    "Change",
+    "Changes",
     "Comparison",
     "CountWindow",
     "Diverted",
@@ -63,6 +66,7 @@ __all__ = [
     "FlowError",
     "FunctionError",
     "GlobalTime",
+    "GroupedChanges",
     "InputError",
     "InternalError",
     "Item",
@@ -99,6 +103,7 @@ __all__ = [
     "WindowResult",
     "WindowUpdate",
     "WindowedStream",
+    "changes_from",
     "compare",
     "failure_of",
     "front_log",

@@ -82,6 +82,7 @@ def _word_count(example: Any) -> Elements:
 #: An example and the elements it gets.
 EXAMPLE_ELEMENTS: dict[str, Callable[[Any], Elements]] = {
     "bank": lambda example: {"orders": list(example.ORDERS)},
+    "catalogue": lambda example: example.elements(),
     "click_sessions": _click_sessions,
     "grouping": lambda example: {"numbers": list(example.NUMBERS)},
     "inverted_index": _inverted_index,

@@ -195,7 +195,18 @@ def test_one_late_item_costs_each_later_one_once() -> None:
     assert machine.sent.tombstones == machine.machine.replays == 10
 
 
-STATEFUL = {"reduce", "fold", "aggregate", "distinct", "time_window", "session", "count_window"}
+STATEFUL = {
+    "reduce",
+    "fold",
+    "aggregate",
+    "distinct",
+    "time_window",
+    "session",
+    "count_window",
+    "join",
+    "changes",
+    "changes_join",
+}
 
 
 @pytest.mark.parametrize("chunk", range(4))

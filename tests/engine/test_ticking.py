@@ -1,8 +1,9 @@
-"""Windows that close: one machine, which computes every payload and every end of a window once."""
+"""Windows that close, and joins that tell what is alone: one machine, which computes every payload and every end of a window once."""
 
 from __future__ import annotations
 
 from random import Random
+from typing import Any, Literal
 
 import pytest
 
@@ -19,25 +20,40 @@ def windows_flow(windows: ef.Tumbling | ef.Sliding | ef.Session) -> ef.Flow:
     return flow
 
 
-@pytest.mark.parametrize("windows", WINDOWS, ids=lambda spec: type(spec).__name__)
-def test_nothing_is_computed_again_however_far_one_front_is_behind(
-    windows: ef.Tumbling | ef.Sliding | ef.Session,
-) -> None:
+def join_flow(how: Literal["left", "outer", "anti"], **bound: Any) -> ef.Flow:
+    flow = ef.Flow("joins that end")
+    one, other = (flow.front(name).key_by(lambda n: n % 3) for name in ("one", "other"))
+    one.join(other, how=how, **bound).sink("out")
+    return flow
+
+
+FLOWS = {
+    **{type(windows).__name__: windows_flow(windows) for windows in WINDOWS},
+    "left join within an interval": join_flow("left", within=(-2, 7)),
+    "outer join within an interval": join_flow("outer", within=(-3, 3)),
+    "anti join in windows": join_flow("anti", window=ef.Sliding(10, slide=4)),
+    "outer join in sessions": join_flow("outer", window=ef.Session(6)),
+}
+
+
+@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+def test_nothing_is_computed_again_however_far_one_front_is_behind(flow: ef.Flow) -> None:
     for seed in range(6):
         dice = Random(f"ticking {seed}")
         fronts = {
             name: [ef.At(time, dice.randrange(30)) for time in sorted(dice.sample(range(300), 60))]
             for name in ("one", "other")
         }
-        expected = ef.run(windows_flow(windows), **fronts)
+        expected = ef.run(flow, **fronts)
         for workers in (1, 3):
-            found = ef.simulate(windows_flow(windows), seed=seed, workers=workers, **fronts)
+            found = ef.simulate(flow, seed=seed, workers=workers, **fronts)
             assert found.outputs == expected
             assert not any(worker.replays for worker in found.statistics)
 
 
-def test_the_loop_of_the_ticks_is_part_of_the_machine() -> None:
-    layout = Layout(windows_flow(ef.Tumbling(10)).graph())
+@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+def test_the_loop_of_the_ticks_is_part_of_the_machine(flow: ef.Flow) -> None:
+    layout = Layout(flow.graph())
     assert not any(unit.is_region for unit in layout.units)
     (fused,) = layout.fused.values()
     assert isinstance(fused, TickingLoop)

@@ -212,10 +212,13 @@ class Flow:
                 return full
 
     @contextmanager
-    def _scope(self, kind: str, name: str | None) -> Iterator[str]:
-        """Steps added within belong to a composed operator: its name is their prefix."""
+    def _scope(self, kind: str, name: str | None, *, operator: str = "") -> Iterator[str]:
+        """Steps added within belong to a composed operator: its name is their prefix.
+
+        ``operator`` says more than ``kind`` where one kind has accumulators of several shapes.
+        """
         full = self._scope_name(kind, name)
-        with self._within(full, self._names["operation", full].where, kind):
+        with self._within(full, self._names["operation", full].where, operator or kind):
             yield full
 
     @property

@@ -8,9 +8,10 @@ file; this module has only their names, types and examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from emberflow.dsl import operators
+from emberflow.dsl.operators.changes import Changes
 from emberflow.dsl.operators.transactions import Transaction
 from emberflow.errors import FlowError
 from emberflow.graph.nodes import Broadcast, Group, Input, Key, Map, MapMode, Merge, Sink
@@ -34,6 +35,9 @@ U = TypeVar("U")
 V = TypeVar("V")
 K = TypeVar("K")
 A = TypeVar("A")
+
+#: How far the times of a pair may be apart: ``d`` for ``(-d, d)``, or ``(low, high)``.
+Within: TypeAlias = Duration | tuple[Duration, Duration]
 
 
 class Stream(Generic[T]):
@@ -496,40 +500,123 @@ class KeyedStream(Stream[T], Generic[K, T]):
         self,
         other: KeyedStream[K, U],
         *,
-        within: Duration | tuple[Duration, Duration] | None = None,
+        how: Literal["inner"] = "inner",
+        within: Within | None = None,
+        window: WindowSpec | None = None,
         name: str | None = None,
     ) -> Stream[tuple[T, U]]: ...
     @overload
     def join(
         self,
         other: KeyedStream[K, U],
+        *,
+        how: Literal["left"],
+        within: Within | None = None,
+        window: WindowSpec | None = None,
+        name: str | None = None,
+    ) -> Stream[tuple[T, U | None]]: ...
+    @overload
+    def join(
+        self,
+        other: KeyedStream[K, U],
+        *,
+        how: Literal["right"],
+        within: Within | None = None,
+        window: WindowSpec | None = None,
+        name: str | None = None,
+    ) -> Stream[tuple[T | None, U]]: ...
+    @overload
+    def join(
+        self,
+        other: KeyedStream[K, U],
+        *,
+        how: Literal["outer"],
+        within: Within | None = None,
+        window: WindowSpec | None = None,
+        name: str | None = None,
+    ) -> Stream[tuple[T | None, U | None]]: ...
+    @overload
+    def join(
+        self,
+        other: KeyedStream[K, Any],
+        *,
+        how: Literal["semi", "anti"],
+        within: Within | None = None,
+        window: WindowSpec | None = None,
+        name: str | None = None,
+    ) -> Stream[T]: ...
+    @overload
+    def join(
+        self,
+        other: KeyedStream[K, U],
         combine: Callable[[T, U], V],
         *,
-        within: Duration | tuple[Duration, Duration] | None = None,
+        how: Literal["inner"] = "inner",
+        within: Within | None = None,
+        window: WindowSpec | None = None,
+        name: str | None = None,
+    ) -> Stream[V]: ...
+    @overload
+    def join(
+        self,
+        other: KeyedStream[K, U],
+        combine: Callable[[T, U | None], V],
+        *,
+        how: Literal["left"],
+        within: Within | None = None,
+        window: WindowSpec | None = None,
+        name: str | None = None,
+    ) -> Stream[V]: ...
+    @overload
+    def join(
+        self,
+        other: KeyedStream[K, U],
+        combine: Callable[[T | None, U], V],
+        *,
+        how: Literal["right"],
+        within: Within | None = None,
+        window: WindowSpec | None = None,
+        name: str | None = None,
+    ) -> Stream[V]: ...
+    @overload
+    def join(
+        self,
+        other: KeyedStream[K, U],
+        combine: Callable[[T | None, U | None], V],
+        *,
+        how: Literal["outer"],
+        within: Within | None = None,
+        window: WindowSpec | None = None,
         name: str | None = None,
     ) -> Stream[V]: ...
     def join(
         self,
         other: KeyedStream[K, Any],
-        combine: Callable[[T, Any], Any] | None = None,
+        combine: Callable[[Any, Any], Any] | None = None,
         *,
-        within: Duration | tuple[Duration, Duration] | None = None,
+        how: Literal["inner", "left", "right", "outer", "semi", "anti"] = "inner",
+        within: Within | None = None,
+        window: WindowSpec | None = None,
         name: str | None = None,
     ) -> Stream[Any]:
-        """Pairs of payloads with the same key, ``combine(this, other)``, by default as a tuple.
+        """Every pair of payloads with the same key, once, when the later of the two comes.
 
-        Without ``within``: each payload of either side with the latest one of the other.
+        A pair is ``combine(this, other)``, by default a tuple. All payloads are kept for ever: a later
+        one may have the same key.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("join")
-        >>> prices = flow.front("prices").key_by(lambda p: p[0])
-        >>> amounts = flow.front("amounts").key_by(lambda a: a[0])
-        >>> prices.join(amounts, lambda p, a: (p[0], p[1] * a[1])).sink("values")
-        >>> ef.run(flow, prices=[("x", 2), ("x", 3)], amounts=[("x", 10), ("y", 1)])
-        {'values': [('x', 20), ('x', 30)]}
+        >>> orders = flow.front("orders").key_by(lambda order: order[0])
+        >>> people = flow.front("people").key_by(lambda person: person[0])
+        >>> orders.join(people, lambda o, p: (p[1], o[1])).sink("out")
+        >>> ef.run(
+        ...     flow, orders=[("ada", "tea"), ("ada", "jam")], people=[ef.At(5, ("ada", "Ada L."))]
+        ... )
+        {'out': [('Ada L.', 'tea'), ('Ada L.', 'jam')]}
 
-        ``within=(low, high)``: every pair with ``low <= other.time - this.time <= high``, once;
-        ``within=d`` is short for ``(-d, d)``. Ends are numbers or durations: ``("0 s", "5 minutes")``.
+        ``within=(low, high)``: only pairs with ``low <= other.time - this.time <= high``; ``within=d`` is
+        short for ``(-d, d)``. Ends are numbers or durations: ``("0 s", "5 minutes")``. A payload is kept
+        until the key has a payload that it is too old to meet.
 
         >>> flow = ef.Flow("interval join")
         >>> shown = flow.front("shown").key_by(lambda ad: ad)
@@ -537,15 +624,64 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> shown.join(clicked, within=(0, 5)).sink("conversions")
         >>> ef.run(flow, shown=[ef.At(1, "x"), ef.At(4, "x")], clicked=[ef.At(8, "x")])
         {'conversions': [('x', 'x')]}
+
+        ``window=``: only pairs in the same `Tumbling`, `Sliding` or `Session` window, and once for each
+        window that has both. A session is made of the payloads of both sides.
+
+        ``how="left"`` also gives ``combine(this, None)`` for a payload of this stream that has met none,
+        when its interval or window has ended; ``"right"`` and ``"outer"`` likewise. ``"semi"`` gives each
+        payload of this stream that meets one, once; ``"anti"`` each that meets none. All but ``"inner"``
+        and ``"semi"`` need ``within`` or ``window``: without, a match may always come later. What changes
+        its mind is a join of `changes`. See docs/operators.md.
+
+        >>> flow = ef.Flow("not clicked")
+        >>> shown = flow.front("shown").key_by(lambda ad: ad)
+        >>> clicked = flow.front("clicked").key_by(lambda ad: ad)
+        >>> shown.join(clicked, how="left", within=(0, 5)).sink("out")
+        >>> ef.run(flow, shown=[ef.At(1, "x"), ef.At(2, "y")], clicked=[ef.At(3, "y")])
+        {'out': [('y', 'y'), ('x', None)]}
         """
         _check_keyed(self.flow, other, "join")
         return operators.join(
-            self, other, _pair if combine is None else combine, within=within, name=name
+            self, other, combine, how=how, within=within, window=window, name=name
         )
+
+    @overload
+    def join_latest(
+        self, other: KeyedStream[K, U], *, name: str | None = None
+    ) -> Stream[tuple[T, U]]: ...
+    @overload
+    def join_latest(
+        self, other: KeyedStream[K, U], combine: Callable[[T, U], V], *, name: str | None = None
+    ) -> Stream[V]: ...
+    def join_latest(
+        self,
+        other: KeyedStream[K, Any],
+        combine: Callable[[T, Any], Any] | None = None,
+        *,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Each payload of either side with the latest one of the other, ``combine(this, other)``.
+
+        Payloads that were not the latest when one of the other side came are in no pair: to pair all of
+        them, use `join`. The last payload of each side is kept.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("join_latest")
+        >>> prices = flow.front("prices").key_by(lambda p: p[0])
+        >>> amounts = flow.front("amounts").key_by(lambda a: a[0])
+        >>> prices.join_latest(amounts, lambda p, a: (p[0], p[1] * a[1])).sink("values")
+        >>> ef.run(flow, prices=[("x", 2), ("x", 3)], amounts=[("x", 10), ("y", 1)])
+        {'values': [('x', 20), ('x', 30)]}
+        """
+        _check_keyed(self.flow, other, "join_latest")
+        combine = _pair if combine is None else combine
+        _check_callable(combine, "join_latest")
+        return operators.join_latest(self, other, combine, name=name)
 
     def enrich(
         self,
-        table: KeyedStream[K, U],
+        table: KeyedStream[K, U] | Changes[K, U],
         combine: Callable[[T, U], V],
         *,
         default: Any = None,
@@ -553,7 +689,8 @@ class KeyedStream(Stream[T], Generic[K, T]):
     ) -> Stream[V]:
         """``combine(payload, the latest payload of table with this key)``, or with the default.
 
-        A change of the table gives no output of its own.
+        The table may also be `Changes`: then it is the value that the key has now. A change of the table
+        gives no output of its own.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("enrich")
@@ -563,9 +700,30 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, orders=["ada", "bob", "ada"], cities=[("ada", "Rome"), ("ada", "Oslo")])
         {'out': [('ada', '?'), ('bob', '?'), ('ada', 'Oslo')]}
         """
-        _check_keyed(self.flow, table, "enrich")
+        of_changes = isinstance(table, Changes)
+        rows = table.as_stream().key_by(operators.key_of) if isinstance(table, Changes) else table
+        _check_keyed(self.flow, rows, "enrich")
         _check_callable(combine, "enrich")
-        return operators.enrich(self, table, combine, default=default, name=name)
+        return operators.enrich(
+            self, rows, combine, of_changes=of_changes, default=default, name=name
+        )
+
+    def changes(
+        self, *, deletes: Callable[[T], object] | None = None, name: str | None = None
+    ) -> Changes[K, T]:
+        """A table: each payload replaces the one before of its key.
+
+        A payload for which ``deletes`` holds, or that is None, deletes the value of its key. The last
+        payload of each key is kept. `Changes.latest` is the way back.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("stock")
+        >>> stock = flow.front("stock").key_by(lambda s: s[0]).changes(deletes=lambda s: s[1] == 0)
+        >>> stock.as_stream().map(lambda change: change.kind).sink("kinds")
+        >>> ef.run(flow, stock=[("tea", 2), ("tea", 1), ("jam", 0), ("tea", 0)])
+        {'kinds': ['insert', 'update', 'delete']}
+        """
+        return Changes(operators.changes(self, deletes, name))
 
 
 def merge(first: Stream[T], *others: Stream[T], name: str | None = None) -> Stream[T]:
@@ -626,6 +784,11 @@ def _check_unkeyed(step: str, *streams: Stream[Any]) -> None:
 
 
 def _check_keyed(flow: Flow, stream: object, step: str) -> None:
+    if isinstance(stream, Changes):
+        raise FlowError(
+            f"{step}() of a stream and changes at {caller()}: to look up the value of now for each "
+            f"payload, use .enrich(changes, combine); to join two tables, .changes().join(changes)."
+        )
     _check_same_flow(flow, stream, f"{step}()")
     if not isinstance(stream, KeyedStream):
         raise FlowError(

@@ -53,6 +53,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from emberflow.dsl.operators.changes import Change
 from emberflow.errors import Diverted, EmberflowError, InputError, PayloadError, shortened
 from emberflow.kafka.client import Cluster, library, told
 from emberflow.kafka.codecs import CodecLike, codec_of
@@ -91,6 +92,11 @@ class Kafka:
     `kafka.Protobuf`. ``key`` is a field of the payload, or a function of it, and ``key_codec`` is its
     codec; without it records have no key.
 
+    ``upsert=True`` is for changes (`Changes.sink`) and a topic with compaction: the record of a change has
+    its key, by ``key_codec``, and the value after it, by ``value``; without one it has no value, and so is
+    a tombstone of the topic. Without ``upsert`` a change is a record like all others, of key, before and
+    after.
+
     ``name``, by default that of the topic, tells the writers of a topic apart: it is in the
     transactional ids and in the headers. Two queries that write to one topic need two names. A flow
     that begins anew in the same topic needs a new one. ``secret`` keeps others who may write to the
@@ -112,6 +118,7 @@ class Kafka:
         value: CodecLike = "json",
         key: KeyOf | None = None,
         key_codec: CodecLike = "text",
+        upsert: bool = False,
         transactional: bool = True,
         name: str | None = None,
         secret: str | None = None,
@@ -123,11 +130,16 @@ class Kafka:
             raise InputError(
                 f"sinks.Kafka(key=) takes a field of the payload or a function of it, got {key!r}."
             )
+        if upsert and key is not None:
+            raise InputError(
+                "sinks.Kafka(upsert=True) takes the key of a record from the change: leave key= out."
+            )
         self.cluster = Cluster(servers, config, "sinks.Kafka")
         self.topic = topic
         self.value = codec_of(value, "sinks.Kafka(value=)")
         self.key = key
         self.key_codec = codec_of(key_codec, "sinks.Kafka(key_codec=)")
+        self.upsert = upsert
         self.transactional = transactional
         self.name = name or topic
         self._bytes_max = int((config or {}).get("message.max.bytes", _MESSAGE_BYTES_MAX))
@@ -150,16 +162,33 @@ class Kafka:
         """The record of a payload."""
         if isinstance(payload, Diverted):
             payload = self._fitting(payload)
-        value = self.value.encode(payload)
-        key = None if self.key is None else self._encoded_key(payload)
-        if len(value) + len(key or b"") > self._bytes_max:
+        key, value = self._upsert_of(payload) if self.upsert else self._record_of(payload)
+        size = len(key or b"") + len(value or b"")
+        if size > self._bytes_max:
             raise PayloadError(
-                f"sinks.Kafka: the record has {len(value) + len(key or b''):,} bytes, and "
+                f"sinks.Kafka: the record has {size:,} bytes, and "
                 f"message.max.bytes is {self._bytes_max:,}. Raise it, and the topic's "
                 f"max.message.bytes: config={{'message.max.bytes': ...}}. The payload: "
                 f"{shortened(payload)}"
             )
         return key, value
+
+    def _record_of(self, payload: Any) -> Encoded:
+        return None if self.key is None else self._encoded_key(payload), self.value.encode(payload)
+
+    def _upsert_of(self, change: Any) -> Encoded:
+        if not isinstance(change, Change):
+            raise PayloadError(
+                f"sinks.Kafka(upsert=True) takes changes: end the flow with .changes() ... .sink(), got "
+                f"{shortened(change)}"
+            )
+        if change.key is None:
+            raise PayloadError(
+                f"sinks.Kafka(upsert=True): a topic with compaction takes no record without a key: "
+                f"{shortened(change)}"
+            )
+        value = None if change.after is None else self.value.encode(change.after)
+        return self.key_codec.encode(change.key), value
 
     def _encoded_key(self, payload: Any) -> bytes | None:
         assert self.key is not None

@@ -12,7 +12,9 @@ Guarantees:
    within a partition. Its values have gaps after a failed transaction, and differ between runs. The
    order does not.
 
-4. *What a row cannot hold is known before* (`Postgres.refuses`), as far as the payload and the types of the
+4. *A table follows changes.* With ``upsert``, payloads that are changes insert, update and delete rows, in
+   their order within the same transaction. A table that starts empty holds what the changes say.
+5. *What a row cannot hold is known before* (`Postgres.refuses`), as far as the payload and the types of the
    columns tell (`column_types`). The types are those of ``columns=`` or, in a live query, of the table
    when the query starts.
 
@@ -32,9 +34,12 @@ import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from emberflow.dsl.operators.changes import Change
 from emberflow.errors import Diverted, EmberflowError, InputError, PayloadError, shortened
 from emberflow.extras import need
 from emberflow.rows.plain import fields_of, to_json
@@ -55,6 +60,13 @@ _SETUP_LOCK = 0x656D626572666C
 _JSON_TYPES = ("json", "jsonb")
 
 
+class Operation(NamedTuple):
+    """Puts a row into the table, or deletes the one that these values identify."""
+
+    deletes: bool
+    values: list[Any]
+
+
 class Postgres:
     """Stores payloads as rows.
 
@@ -66,7 +78,10 @@ class Postgres:
     - ``columns=["word", "total"]``: the same for a table that exists.
 
     ``upsert=["word"]`` names the columns that identify a row: a payload replaces the row with the
-    same values there. So the table holds the last payload of each.
+    same values there. So the table holds the last payload of each. If payloads are changes
+    (`Changes.sink`), the table follows them: the row of a value that is there no more is deleted. Their
+    values are payloads with fields, as above. Without ``upsert`` the sink appends, also changes: as rows
+    of key, before and after.
 
     ``dsn`` is what libpq takes (``"host=db dbname=shop"`` or a URL). It travels to the workers: keep
     passwords out of it, in a ``passfile`` or a ``service`` that the workers can read.
@@ -172,7 +187,27 @@ class Postgres:
 
     def refuses(self, payload: Any) -> str | None:
         """Why the table cannot hold the payload; None if no reason is known."""
-        return refusal(partial(self.row, 0), payload)
+        return refusal(partial(self.operations, 0), payload)
+
+    def operations(self, partition: int, payload: Any) -> list[Operation]:
+        """What a payload does to the table. Raises `PayloadError` if the table cannot hold it."""
+        if not self.upsert or not isinstance(payload, Change):
+            return [Operation(False, self.row(partition, payload))]
+        _, before, after = payload
+        kept = None if after is None else self.row(partition, after)
+        gone = None if before is None else self._key_of(self.row(partition, before))
+        operations = []
+        # An update whose row is known by other values than before leaves no row behind.
+        if gone is not None and (kept is None or self._key_of(kept) != gone):
+            operations.append(Operation(True, gone))
+        if kept is not None:
+            operations.append(Operation(False, kept))
+        return operations
+
+    def _key_of(self, row: list[Any]) -> list[Any]:
+        """Of a row, what identifies it."""
+        values = dict(zip(self.columns, row, strict=True))
+        return [values[column] for column in self.upsert]
 
     def row(self, partition: int, payload: Any) -> list[Any]:
         """The row of a payload. Raises `PayloadError` if the table cannot hold it."""
@@ -198,6 +233,12 @@ class Postgres:
                 f"{shortened(payload)}."
             )
         missing = [column for column in self.columns if column not in fields]
+        if missing and isinstance(payload, Change):
+            raise PayloadError(
+                f"sinks.Postgres(columns=) got a change, which has the fields key, before and after: "
+                f"{shortened(payload)}. For a table that follows the changes of values with these "
+                f"columns, name those that identify a row: upsert=[...]"
+            )
         if missing:
             raise PayloadError(
                 f"a payload has no field {', '.join(map(repr, missing))} for the column of that "
@@ -284,6 +325,7 @@ class PostgresWriter:
         )
         self._copy = sink.composed("COPY {table} ({columns}) FROM STDIN")
         self._upsert = _upsert_of(sink)
+        self._delete = _delete_of(sink)
 
     def last(self) -> GlobalTime | None:
         return self._last
@@ -294,14 +336,18 @@ class PostgresWriter:
                 f"sinks.Postgres: {self._key} has stored up to {self._last} and was given a bundle "
                 f"that ends at {bundle.last}."
             )
-        rows = [self._sink.row(self._key[1], payload) for payload in bundle.payloads]
+        operations = [
+            operation
+            for payload in bundle.payloads
+            for operation in self._sink.operations(self._key[1], payload)
+        ]
         with (
             self._explained("could not store a bundle", bundle.payloads),
             self._connection.transaction(),
             self._connection.cursor() as cursor,
         ):
             self._move_on(cursor, bundle.last)
-            self._insert(cursor, rows)
+            self._apply(cursor, operations)
         self._last = bundle.last
 
     def close(self) -> None:
@@ -331,13 +377,16 @@ class PostgresWriter:
                 "opened. Do two queries write under one name? Then give each its own name=."
             )
 
-    def _insert(self, cursor: psycopg.Cursor[Any], rows: list[list[Any]]) -> None:
-        if self._upsert is not None:
-            cursor.executemany(self._upsert, rows)
+    def _apply(self, cursor: psycopg.Cursor[Any], operations: list[Operation]) -> None:
+        if self._upsert is None or self._delete is None:
+            with cursor.copy(self._copy) as copy:
+                for operation in operations:
+                    copy.write_row(operation.values)
             return
-        with cursor.copy(self._copy) as copy:
-            for row in rows:
-                copy.write_row(row)
+        # In order, and those of one kind that follow each other at once.
+        for deletes, run in groupby(operations, key=attrgetter("deletes")):
+            statement = self._delete if deletes else self._upsert
+            cursor.executemany(statement, [operation.values for operation in run])
 
     @contextlib.contextmanager
     def _explained(self, what: str, payloads: Sequence[Any] = ()) -> Iterator[None]:
@@ -372,6 +421,15 @@ def _upsert_of(sink: Postgres) -> sql.Composed | None:
         if changed
         else sql.SQL("NOTHING"),
     )
+
+
+def _delete_of(sink: Postgres) -> sql.Composed | None:
+    from psycopg import sql
+
+    if not sink.upsert:
+        return None
+    same = [sql.SQL("{} = %s").format(sql.Identifier(column)) for column in sink.upsert]
+    return sink.composed("DELETE FROM {table} WHERE {same}", same=sql.SQL(" AND ").join(same))
 
 
 def _without_nul(diverted: Diverted) -> Diverted:

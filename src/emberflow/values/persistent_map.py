@@ -74,6 +74,24 @@ class PersistentMap(Generic[K, V]):
         """The version with those keys only that are greater than this one."""
         return _version(_above(self._tree, key))
 
+    def first(self) -> K | None:
+        """The least key; None if there is none."""
+        found, tree = None, self._tree
+        while tree is not None:
+            *_, found, _, tree, _ = tree
+        return found
+
+    def last(self) -> K | None:
+        """The greatest key; None if there is none.
+
+        >>> PersistentMap([(5, "e"), (9, "i")]).last()
+        9
+        """
+        found, tree = None, self._tree
+        while tree is not None:
+            *_, found, _, _, tree = tree
+        return found
+
     def items(self, above: K | None = None) -> Iterator[tuple[K, V]]:
         """The keys and their values in order; from the first key on that is greater than ``above``.
 
@@ -93,6 +111,10 @@ class PersistentMap(Generic[K, V]):
                 return
             _, key, value, _, tree = later.pop()
             yield key, value
+
+    def values(self) -> Iterator[V]:
+        """The values in the order of their keys."""
+        return (value for _, value in self.items())
 
     def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self.items())

@@ -16,22 +16,33 @@ from emberflow.dsl.operators.aggregates import (
     least,
     summing,
 )
+from emberflow.dsl.operators.changes import changes
+from emberflow.dsl.operators.changes.change import key_of
 from emberflow.dsl.operators.distinct import distinct
-from emberflow.dsl.operators.join import enrich, join
+from emberflow.dsl.operators.joins import KEEPS_KEY as _KEPT_BY_JOINS
+from emberflow.dsl.operators.joins import enrich, join, join_latest
 from emberflow.dsl.operators.reduce import fold, reduce
+from emberflow.dsl.operators.window_updates import KEEPS_KEY as _KEPT_BY_WINDOWS
 from emberflow.dsl.operators.window_updates import window_updates
 from emberflow.dsl.operators.windows import window
 
+#: Maps that send items back into the bucket they come from: such a cycle stays within one key.
+KEEPS_KEY = _KEPT_BY_WINDOWS | _KEPT_BY_JOINS
+
 __all__ = [
+    "KEEPS_KEY",
     "Aggregation",
     "aggregate",
     "averaging",
+    "changes",
     "counting",
     "distinct",
     "enrich",
     "fold",
     "greatest",
     "join",
+    "join_latest",
+    "key_of",
     "leading",
     "least",
     "reduce",

@@ -28,7 +28,7 @@ from emberflow.graph.transactions import Access, Check, Close
 from emberflow.values.functions import UserFunction, code_of
 
 _PACKAGE = str(Path(__file__).parents[3])
-_JOINS = "emberflow.dsl.operators.join"
+_JOINS = "emberflow.dsl.operators.joins."
 
 #: Results of a `flat_map` that are not iterated here: collections of payloads, or values that it
 #: refuses.
@@ -189,9 +189,11 @@ def _holders(node: Node) -> Iterator[tuple[Callable[..., Any], tuple[UserFunctio
 
 
 def _accumulates(node: Node, given: UserFunction) -> bool:
-    # A join also has a combine, but of two payloads.
-    step = getattr(getattr(node, "function", None), "combine", None)
-    return given.role == "update" or (given.role == "combine" and type(step).__module__ != _JOINS)
+    # A join also has a combine, but of two payloads: the map calls it, or the step of its reduction does.
+    function = getattr(node, "function", None)
+    callers = (function, getattr(function, "combine", None))
+    of_join = any(type(each).__module__.startswith(_JOINS) for each in callers)
+    return given.role == "update" or (given.role == "combine" and not of_join)
 
 
 def _is_ours(function: Callable[..., Any]) -> bool:

@@ -1,0 +1,105 @@
+"""Two keyed streams that share buckets and accumulators: what all joins are built on.
+
+Payloads get a side, are merged and then reduced together. The total order tells which payload came
+first, so there is no 'late' side and no buffer to tune. A *step* makes the next accumulator of a key:
+``(held, emitted)``, the payloads that later ones may meet, and the output of the last payload, which
+a map behind the cycle emits.
+
+The step of a join that tells what found no partner also has to hear when time passes. Its accumulator
+is ``(held, emitted, ticks)``, and a map schedules a *tick* for each of the times in ``ticks``, which a
+loop brings back to its key, as the windows that emit when they close do it:
+
+::
+
+    left ───> merge ──> [drift: step] ──> fan-out ──> emitted ──> out
+    right ────> ^                            │
+                └──── At(time, tick) <───────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from emberflow.dsl.operators.reduce import drift, keyed_map
+from emberflow.graph.nodes import Merge
+from emberflow.values.functions import UserFunction
+from emberflow.values.item import At
+
+if TYPE_CHECKING:
+    from emberflow.dsl.streams import KeyedStream, Stream
+
+#: Of which side a mapped value ``(side, time, payload)`` is; that of a tick is None.
+Side: TypeAlias = bool | None
+LEFT, RIGHT, TICK = False, True, None
+
+Mapped: TypeAlias = tuple[Side, int, Any]
+
+
+class Step:
+    """From ``(held, emitted)`` and the next mapped value to the next ``(held, emitted)``."""
+
+    nothing_held: Any = ((), ())
+    #: How to tell it from other joins of the same kind, for people.
+    form = ""
+    #: Whether the accumulator has ticks.
+    waits = False
+
+    def first(self, mapped: Mapped) -> Any:
+        return self((self.nothing_held, ()), mapped)
+
+    def __call__(self, accumulator: Any, mapped: Mapped) -> Any:
+        raise AssertionError("every step defines __call__")
+
+
+def two_sided(
+    left: KeyedStream[Any, Any],
+    right: KeyedStream[Any, Any],
+    step: Step,
+    *given: UserFunction,
+) -> Stream[Any]:
+    """What the step emits. ``given`` are the user's functions that it calls."""
+    flow = left.flow
+    sides = [
+        keyed_map(stream, Sided(stream._key.function, side), timed=True, name=name)
+        for stream, side, name in ((left, LEFT, "left"), (right, RIGHT, "right"))
+    ]
+    ticks = [flow.loop(name="tick")] if step.waits else []
+    merged = flow._add(Merge, "sides", inputs=tuple(one._input for one in (*sides, *ticks)))
+    key = UserFunction("key", left._key.given.given)
+    accumulators = drift(merged, step.first, step, key=key, given=given, shown=itemgetter(2))
+    emitted = accumulators._map(_emitted, "many", *given, name="pairs", schedules=False)
+    for loop in ticks:
+        made = accumulators._map(_ticks, "many", name="ticks")
+        flow._reductions[-1] = replace(flow._reductions[-1], ticks=made._input.node)
+        loop.close(made)
+    return emitted
+
+
+class Sided:
+    """Payload to mapped item of one side: ``(key, False, (side, time, payload))``."""
+
+    __slots__ = ("key", "side")
+
+    def __init__(self, key: Callable[[Any], Any], side: bool) -> None:
+        self.key = key
+        self.side = side
+
+    def __call__(self, time: int, payload: Any) -> tuple[Any, bool, Mapped]:
+        return self.key(payload), False, (self.side, time, payload)
+
+
+def _emitted(accumulator: tuple[Any, bool, Any]) -> tuple[Any, ...]:
+    emitted: tuple[Any, ...] = accumulator[2][1]
+    return emitted
+
+
+def _ticks(accumulator: tuple[Any, bool, Any]) -> list[At[Any]]:
+    key, _, (_, _, times) = accumulator
+    return [At(time, (key, False, (TICK, time, None))) for time in times] if times else []
+
+
+#: Maps that send items back into the bucket they come from: such a cycle stays within one key.
+KEEPS_KEY = frozenset({_ticks})
