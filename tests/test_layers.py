@@ -42,6 +42,9 @@ ROOMS = [
     "checkpoint.logs",
     "checkpoint.cuts",
     "checkpoint",
+    "dsl.operators.reduce",
+    "dsl.operators.aggregates",
+    "dsl.operators.windows",
     "dsl.operators",
     "dsl",
     "rows",
@@ -96,7 +99,12 @@ ROOMS = [
 LEVEL = {room: level for level, room in enumerate(ROOMS)}
 
 #: A stream has methods that call operators, and operators take streams: for annotations alone.
-ONLY_FOR_TYPES = {("dsl.operators", "dsl")}
+ONLY_FOR_TYPES = {
+    ("dsl.operators", "dsl"),
+    ("dsl.operators.reduce", "dsl"),
+    ("dsl.operators.aggregates", "dsl"),
+    ("dsl.operators.windows", "dsl"),
+}
 
 #: More files than this hide each other: a room that grows past it wants shelves.
 FILES_MAX = 12

@@ -3,7 +3,6 @@
 from emberflow import fronts, kafka, sinks, testing
 from emberflow.api import Flow
 from emberflow.dsl.operators.transactions import State, Transaction, TransactionStream
-from emberflow.dsl.operators.window_updates import WindowUpdate
 from emberflow.dsl.operators.windows import (
     CountWindow,
     Session,
@@ -13,6 +12,7 @@ from emberflow.dsl.operators.windows import (
     WindowedStream,
     WindowResult,
 )
+from emberflow.dsl.operators.windows.updates import WindowUpdate
 from emberflow.dsl.streams import KeyedStream, Loop, Stream, merge
 from emberflow.dsl.versions import Versions
 from emberflow.errors import (

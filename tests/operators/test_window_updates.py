@@ -13,7 +13,7 @@ import pytest
 
 import emberflow as ef
 from emberflow.dsl.operators.aggregates import counting
-from emberflow.dsl.operators.window_updates import _SessionStep, _TimeStep
+from emberflow.dsl.operators.windows.updates import _SessionStep, _TimeStep
 from emberflow.runners.batch.plan.stages import Units
 from tests.batch.local import batch
 

@@ -20,7 +20,6 @@ from emberflow.values.times import Duration, Time
 
 if TYPE_CHECKING:
     from emberflow.dsl.flow import Flow
-    from emberflow.dsl.operators.window_updates import UpdatedWindows
     from emberflow.dsl.operators.windows import (
         Session,
         Sliding,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         WindowedStream,
         WindowSpec,
     )
+    from emberflow.dsl.operators.windows.updates import UpdatedWindows
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -19,8 +19,7 @@ from emberflow.dsl.operators.aggregates import (
 from emberflow.dsl.operators.distinct import distinct
 from emberflow.dsl.operators.join import enrich, join
 from emberflow.dsl.operators.reduce import fold, reduce
-from emberflow.dsl.operators.window_updates import window_updates
-from emberflow.dsl.operators.windows import window
+from emberflow.dsl.operators.windows import window, window_updates
 
 __all__ = [
     "Aggregation",

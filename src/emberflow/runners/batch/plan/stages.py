@@ -19,7 +19,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
-from emberflow.dsl.operators.window_updates import KEEPS_KEY
+from emberflow.dsl.operators.windows.updates import KEEPS_KEY
 from emberflow.engine.layout import Layout, Unit
 from emberflow.graph.nodes import Front, Graph, Group, Map, Merge, Sink
 from emberflow.graph.transactions import State

@@ -19,7 +19,7 @@ their ends is that of their starts. So those that end now, those that a payload 
 forgotten are each next to each other. ``keep`` after its end a window is forgotten; without ``late`` that
 is at its end. Each item of the key drops the windows that are forgotten by its time.
 
-**Ticks.** As in `windows`, scheduled items bring time into the bucket: one for the end of a window, and
+**Ticks.** As in `plain`, scheduled items bring time into the bucket: one for the end of a window, and
 one for the next early time of a window that has changed. A tick carries the end that its window had when
 the tick was scheduled. Sessions only grow, so the first session that ends there or later is the one meant.
 A tick that finds nothing to do belongs to a session that has grown or merged since. A payload may have
@@ -41,20 +41,19 @@ from itertools import chain, takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from emberflow.dsl.operators import windows as plain
-from emberflow.dsl.operators.aggregates import Aggregation
-from emberflow.dsl.operators.windows import (
+from emberflow.dsl.operators.aggregates.catalogue import Aggregation
+from emberflow.dsl.operators.windows import plain
+from emberflow.dsl.operators.windows.specs import (
     CountWindow,
     Emit,
-    Parts,
     Session,
     Sliding,
     Tumbling,
     Window,
-    Windowed,
     WindowSpec,
     checked_windows,
 )
+from emberflow.dsl.operators.windows.windowed import Parts, Windowed
 from emberflow.errors import FlowError, shortened
 from emberflow.values.functions import UserFunction, caller
 from emberflow.values.item import TIME_MIN, At, is_time

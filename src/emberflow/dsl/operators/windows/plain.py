@@ -1,0 +1,232 @@
+"""Windows of time and of number, over the payloads of a key.
+
+Time is the time of the item, and a reduce sees items in order: nothing earlier follows a payload. So
+a window needs no watermark and no allowed lateness. The accumulator of a key holds its open windows;
+a payload first drops those that ended at or before its time, then joins those that contain its time.
+A payload that arrives late by the clock is sorted to its place, and so gets into its window like any
+other.
+
+Windows that emit when they close have a *tick*: when a window opens, a map behind the cycle
+schedules an item for its end, which a loop brings back into the same bucket, where it closes the
+window.
+
+::
+
+    timed payload ──> merge ──> [drift: open windows] ──> fan-out ──> results ──> out
+                        ^                                    │
+                        └────── At(end, tick) <── ticks ─────┘
+
+At equal times, scheduled items come before elements: a window ``[start, end)`` closes before the
+element of time ``end``.
+
+A session has one tick in flight, however many payloads extend it: a tick that finds the session
+still open schedules another for the session's new end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from emberflow.dsl.operators.aggregates.catalogue import Aggregation
+from emberflow.dsl.operators.windows.specs import (
+    CountWindow,
+    Emit,
+    Session,
+    Tumbling,
+    Window,
+    WindowResult,
+    WindowSpec,
+    checked_windows,
+)
+from emberflow.dsl.operators.windows.windowed import Parts, Windowed
+from emberflow.values.item import At
+
+if TYPE_CHECKING:
+    from emberflow.dsl.streams import KeyedStream
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class WindowedStream(Windowed[K, T, WindowResult]):
+    """Windows over a keyed stream. Its methods aggregate the payloads of each window."""
+
+    def __init__(self, stream: KeyedStream[K, T], windows: WindowSpec, emit: Emit) -> None:
+        super().__init__(stream)
+        self._windows = windows
+        self._emit: Emit = emit
+
+    def _parts(self, aggregation: Aggregation) -> Parts:
+        closing = self._emit == "close"
+        ticking = closing and not isinstance(self._windows, CountWindow)
+        return Parts(
+            _Timed(self._stream._key.function),
+            _step(self._windows, aggregation, closing),
+            _Results(aggregation),
+            _ticks if ticking else None,
+        )
+
+
+def window(stream: KeyedStream[Any, Any], windows: WindowSpec, emit: str) -> Any:
+    """See `KeyedStream.window`."""
+    return WindowedStream(stream, checked_windows(stream, windows, emit), emit)  # type: ignore[arg-type]
+
+
+# The mapped value is (time, is_tick, payload). The accumulator is (open, emitted, ends): open and
+# emitted are tuples of (window, accumulator), ends are the times to schedule ticks at.
+
+_Open: TypeAlias = tuple[tuple[Window, Any], ...]
+_Accumulator: TypeAlias = tuple[Any, _Open, tuple[int, ...]]
+
+
+class _Timed:
+    """Payload to mapped item: ``(key, False, (time, is_tick, payload))``."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Callable[[Any], Any]) -> None:
+        self.key = key
+
+    def __call__(self, time: int, payload: Any) -> tuple[Any, bool, Any]:
+        return self.key(payload), False, (time, False, payload)
+
+
+def _ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
+    key, _, (_, _, ends) = accumulator
+    if not ends:
+        return []
+    return [At(end, (key, False, (end, True, None))) for end in ends]
+
+
+#: Maps that send items back into the bucket they come from: such a cycle stays within one key.
+KEEPS_KEY = frozenset({_ticks})
+
+
+class _Results:
+    """Accumulator to the results of the last payload or tick."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, aggregation: Aggregation) -> None:
+        self.result = aggregation.result
+
+    def __call__(self, accumulator: tuple[Any, bool, _Accumulator]) -> list[WindowResult]:
+        key, _, (_, emitted, _) = accumulator
+        if not emitted:
+            return []
+        result = self.result
+        return [
+            WindowResult(key, window, held if result is None else result(held))
+            for window, held in emitted
+        ]
+
+
+def _step(windows: WindowSpec, aggregation: Aggregation, closing: bool) -> _Step:
+    if isinstance(windows, Session):
+        return _SessionStep(windows, aggregation, closing)
+    if isinstance(windows, CountWindow):
+        return _CountStep(windows, aggregation, closing)
+    kind = _TumblingStep if isinstance(windows, Tumbling) else _TimeStep
+    return kind(windows, aggregation, closing)
+
+
+class _Step:
+    """From an accumulator and a mapped value to the next accumulator."""
+
+    nothing: Any = ()
+
+    def __init__(self, windows: Any, aggregation: Aggregation, closing: bool) -> None:
+        self.windows = windows
+        self.begin = aggregation.first
+        self.combine = aggregation.combine
+        self.closing = closing
+
+    def first(self, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        return self((self.nothing, (), ()), mapped)
+
+    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        raise AssertionError("every step defines __call__")
+
+
+class _TimeStep(_Step):
+    """Tumbling and sliding windows. The open ones are held in the order of their ends."""
+
+    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        time, is_tick, payload = mapped
+        open_windows: _Open = accumulator[0]
+        ended = tuple(entry for entry in open_windows if entry[0].end <= time)
+        open_windows = open_windows[len(ended) :]
+        if is_tick:
+            return open_windows, ended, ()
+        held = dict(open_windows)
+        opened, touched = [], []
+        for window in self.windows.containing(time):
+            if window in held:
+                held[window] = self.combine(held[window], payload)
+            else:
+                held[window] = self.begin(payload)
+                opened.append(window.end)
+            touched.append((window, held[window]))
+        # Windows that this payload opens end after all that were open before: the order holds.
+        open_windows = tuple(held.items())
+        if self.closing:
+            # A payload scheduled for the end of a window may come before the tick, and closes it too.
+            return open_windows, ended, tuple(opened)
+        return open_windows, tuple(touched), ()
+
+
+class _TumblingStep(_TimeStep):
+    """Windows of which one is open: most payloads are in the one that is."""
+
+    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        open_windows: _Open = accumulator[0]
+        if open_windows and not mapped[1] and mapped[0] < open_windows[0][0][1]:
+            window, held = open_windows[0]
+            open_windows = ((window, self.combine(held, mapped[2])),)
+            return open_windows, () if self.closing else open_windows, ()
+        return super().__call__(accumulator, mapped)
+
+
+class _SessionStep(_Step):
+    """At most one session is open."""
+
+    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        time, is_tick, payload = mapped
+        open_windows: _Open = accumulator[0]
+        still_open = bool(open_windows) and time < open_windows[0][0].end
+        if is_tick:
+            if not still_open:
+                return (), open_windows, ()
+            window, _ = open_windows[0]
+            # A session that began at this time has a tick of its own.
+            return open_windows, (), (window.end,) if window.start < time else ()
+        end = time + self.windows.gap
+        if still_open:
+            window, held = open_windows[0]
+            session = (Window(window.start, end), self.combine(held, payload))
+            ends: tuple[int, ...] = ()
+        else:
+            session = (Window(time, end), self.begin(payload))
+            ends = (end,)
+        if self.closing:
+            return (session,), () if still_open else open_windows, ends
+        return (session,), (session,), ()
+
+
+class _CountStep(_Step):
+    """Windows of number. The first part of the accumulator is ``(payloads so far, open)``."""
+
+    nothing: Any = (0, ())
+
+    def __call__(self, accumulator: Any, mapped: tuple[int, bool, Any]) -> Any:
+        payload = mapped[2]
+        number, open_windows = accumulator[0]
+        size, slide = self.windows.size, self.windows.slide or self.windows.size
+        touched = [(window, self.combine(held, payload)) for window, held in open_windows]
+        if number % slide == 0:
+            touched.append((Window(number, number + size), self.begin(payload)))
+        number += 1
+        full = tuple(entry for entry in touched if entry[0].end <= number)
+        still_open = tuple(touched[len(full) :])
+        return (number, still_open), full if self.closing else tuple(touched), ()

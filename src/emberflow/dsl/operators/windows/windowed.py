@@ -1,0 +1,158 @@
+"""What all windows can do: aggregate the payloads of each window of a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from emberflow.dsl.operators.aggregates.catalogue import (
+    Aggregation,
+    averaging,
+    counting,
+    greatest,
+    least,
+    summing,
+)
+from emberflow.dsl.operators.reduce import drift, keyed_map
+from emberflow.errors import FlowError
+from emberflow.graph.nodes import Merge
+from emberflow.values.functions import UserFunction, caller
+from emberflow.values.persistent import PersistentList
+
+if TYPE_CHECKING:
+    from emberflow.dsl.streams import KeyedStream, Stream
+
+K = TypeVar("K")
+T = TypeVar("T")
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Parts(NamedTuple):
+    """The functions that windows are made of, see the drawing above."""
+
+    timed: Callable[[int, Any], Any]
+    step: Any
+    results: Callable[[Any], Any]
+    #: None where no window has to be told of its end.
+    ticks: Callable[[Any], Any] | None
+    time_name: str = "time"
+    results_name: str = "results"
+    #: Functions of the user that ``timed`` calls, besides the key.
+    given: tuple[UserFunction, ...] = ()
+
+
+class Windowed(Generic[K, T, R]):
+    """What all windows over a keyed stream can do: aggregate the payloads of each window."""
+
+    def __init__(self, stream: KeyedStream[K, T]) -> None:
+        self._stream = stream
+
+    def reduce(
+        self,
+        *,
+        first: Callable[[T], A],
+        combine: Callable[[A, T], A],
+        name: str | None = None,
+    ) -> Stream[R]:
+        """The accumulator of each window.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("sessions")
+        >>> clicks = flow.front("clicks").key_by(lambda click: click[0])
+        >>> sessions = clicks.window(ef.Session(gap=30), emit="close")
+        >>> paths = sessions.reduce(first=lambda c: c[1], combine=lambda path, c: path + c[1])
+        >>> paths.map(lambda r: (r.key, *r.window, r.value)).sink("paths")
+        >>> ef.run(flow, clicks=[ef.At(0, "ux"), ef.At(20, "uy"), ef.At(50, "uz"), ef.At(79, "ux")])
+        {'paths': [('u', 0, 50, 'xy'), ('u', 50, 109, 'zx')]}
+        """
+        given = (UserFunction("first", first), UserFunction("combine", combine))
+        return self._aggregate(Aggregation(first, combine, None, given), name)
+
+    def fold(
+        self, *, initial: A, combine: Callable[[A, T], A], name: str | None = None
+    ) -> Stream[R]:
+        """Like `reduce`, with the same initial accumulator for each window."""
+        given = (UserFunction("combine", combine),)
+        return self._aggregate(
+            Aggregation(lambda payload: combine(initial, payload), combine, None, given), name
+        )
+
+    def count(self, *, name: str | None = None) -> Stream[R]:
+        """How many payloads are in the window."""
+        return self._aggregate(counting(), name)
+
+    def sum(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
+        """The sum of the payloads, or of ``of(payload)``."""
+        return self._aggregate(summing(of), name)
+
+    def min(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
+        """The least."""
+        return self._aggregate(least(of), name)
+
+    def max(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
+        """The greatest."""
+        return self._aggregate(greatest(of), name)
+
+    def mean(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
+        """The arithmetic mean."""
+        return self._aggregate(averaging(of), name)
+
+    def collect(self, *, name: str | None = None) -> Stream[R]:
+        """All payloads of the window, as a tuple.
+
+        With ``emit="update"`` each payload emits all of them so far, so the output of a window grows
+        with the square of its length; with ``emit="close"`` it does not.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("pairs")
+        >>> pairs = (
+        ...     flow.front("letters").key_by(lambda l: None).window(ef.CountWindow(2), emit="close")
+        ... )
+        >>> pairs.collect().map(lambda result: result.value).sink("pairs")
+        >>> ef.run(flow, letters="abcde")
+        {'pairs': [('a', 'b'), ('c', 'd')]}
+        """
+        # Each payload makes a version of the accumulator; a tuple would be copied for each.
+        return self._aggregate(
+            Aggregation(
+                lambda payload: PersistentList((payload,)),
+                lambda held, payload: held.append(payload),
+                tuple,
+            ),
+            name,
+        )
+
+    def _aggregate(self, aggregation: Aggregation, name: str | None) -> Stream[R]:
+        for given in aggregation.given:
+            if not callable(given.given):
+                raise FlowError(f"{given.role}= takes a function, got {given.given!r}, {caller()}.")
+        stream, flow = self._stream, self._stream.flow
+        parts = self._parts(aggregation)
+        key = stream._key
+        with flow._scope("window", name):
+            mapped = keyed_map(stream, parts.timed, *parts.given, timed=True, name=parts.time_name)
+            if parts.ticks is not None:
+                ticks = flow.loop(name="tick")
+                mapped = flow._add(Merge, "payloads", inputs=(mapped._input, ticks._input))
+            accumulators = drift(
+                mapped,
+                parts.step.first,
+                parts.step,
+                key=key.given,
+                given=aggregation.given,
+                shown=itemgetter(2),
+            )
+            results = accumulators._map(
+                parts.results, "many", *aggregation.given, name=parts.results_name
+            )
+            if parts.ticks is not None:
+                made = accumulators._map(parts.ticks, "many", name="ticks")
+                flow._reductions[-1] = replace(flow._reductions[-1], ticks=made._input.node)
+                ticks.close(made)
+            return results
+
+    def _parts(self, aggregation: Aggregation) -> Parts:
+        raise AssertionError("all windows define _parts")
