@@ -2,6 +2,20 @@
 
 from emberflow import fronts, kafka, sinks, testing
 from emberflow.api import Flow
+from emberflow.dsl.operators.aggregates import Aggregate
+from emberflow.dsl.operators.aggregates.catalogue import (
+    collect,
+    count,
+    count_distinct,
+    distinct,
+    first,
+    last,
+    max,
+    mean,
+    min,
+    sum,
+    top,
+)
 from emberflow.dsl.operators.transactions import State, Transaction, TransactionStream
 from emberflow.dsl.operators.windows import (
     CountWindow,
@@ -51,6 +65,7 @@ from emberflow.values.persistent import PersistentList
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregate",
     "Answer",
     "At",
     "Comparison",
@@ -99,17 +114,28 @@ __all__ = [
     "WindowResult",
     "WindowUpdate",
     "WindowedStream",
+    "collect",
     "compare",
+    "count",
+    "count_distinct",
+    "distinct",
     "failure_of",
+    "first",
     "front_log",
     "fronts",
     "kafka",
+    "last",
+    "max",
+    "mean",
     "merge",
+    "min",
     "payloads",
     "rows",
     "run",
     "simulate",
     "sinks",
+    "sum",
     "testing",
+    "top",
     "verify",
 ]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from emberflow.dsl import operators
+from emberflow.dsl.operators.aggregates import catalogue
 from emberflow.dsl.operators.transactions import Transaction
 from emberflow.errors import FlowError
 from emberflow.graph.nodes import Broadcast, Group, Input, Key, Map, MapMode, Merge, Sink
@@ -20,6 +21,7 @@ from emberflow.values.times import Duration, Time
 
 if TYPE_CHECKING:
     from emberflow.dsl.flow import Flow
+    from emberflow.dsl.operators.aggregates import Aggregate
     from emberflow.dsl.operators.windows import (
         Session,
         Sliding,
@@ -34,6 +36,7 @@ U = TypeVar("U")
 V = TypeVar("V")
 K = TypeVar("K")
 A = TypeVar("A")
+R = TypeVar("R")
 
 
 class Stream(Generic[T]):
@@ -342,7 +345,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, words=["a", "b", "a"])
         {'counts': [('a', 1), ('b', 1), ('a', 2)]}
         """
-        return operators.aggregate(self, operators.counting(), "count", name)
+        return operators.aggregate(self, catalogue.count(), "count", name)
 
     def sum(
         self, of: Callable[[T], Any] | None = None, *, name: str | None = None
@@ -355,7 +358,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, sales=[("x", 2), ("y", 3), ("x", 5)])
         {'sums': [('x', 2), ('y', 3), ('x', 7)]}
         """
-        return operators.aggregate(self, operators.summing(of), "sum", name)
+        return operators.aggregate(self, catalogue.sum(of), "sum", name)
 
     def min(
         self, of: Callable[[T], Any] | None = None, *, name: str | None = None
@@ -368,7 +371,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 2, 8, 3])
         {'least': [(0, 4), (0, 2), (0, 2), (1, 3)]}
         """
-        return operators.aggregate(self, operators.least(of), "min", name)
+        return operators.aggregate(self, catalogue.min(of), "min", name)
 
     def max(
         self, of: Callable[[T], Any] | None = None, *, name: str | None = None
@@ -381,7 +384,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 2, 8, 3])
         {'greatest': [(0, 4), (0, 4), (0, 8), (1, 3)]}
         """
-        return operators.aggregate(self, operators.greatest(of), "max", name)
+        return operators.aggregate(self, catalogue.max(of), "max", name)
 
     def mean(
         self, of: Callable[[T], Any] | None = None, *, name: str | None = None
@@ -394,7 +397,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 2, 3])
         {'means': [(0, 4.0), (0, 3.0), (1, 3.0)]}
         """
-        return operators.aggregate(self, operators.averaging(of), "mean", name)
+        return operators.aggregate(self, catalogue.mean(of), "mean", name)
 
     def top(
         self, n: int, *, by: Callable[[T], Any] | None = None, name: str | None = None
@@ -410,8 +413,64 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 8, 3, 6])
         {'top': [(0, (4,)), (0, (8, 4)), (1, (3,)), (0, (8, 6))]}
         """
-        _check_count(n, "top", "n", 1)
-        return operators.aggregate(self, operators.leading(n, by), "top", name)
+        return operators.aggregate(self, catalogue.top(n, by=by), "top", name)
+
+    def first(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[tuple[K, Any]]:
+        """``(key, its first payload)``, or ``of`` that, for each payload."""
+        return operators.aggregate(self, catalogue.first(of), "first", name)
+
+    def last(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[tuple[K, Any]]:
+        """``(key, its last payload so far)``, or ``of`` that: the payload itself."""
+        return operators.aggregate(self, catalogue.last(of), "last", name)
+
+    @overload
+    def aggregate(
+        self, into: type[R], /, *, name: str | None = None, **aggregates: Aggregate[T]
+    ) -> Stream[tuple[K, R]]: ...
+    @overload
+    def aggregate(
+        self, into: None = None, /, *, name: str | None = None, **aggregates: Aggregate[T]
+    ) -> Stream[tuple[K, Any]]: ...
+    def aggregate(
+        self, into: type | None = None, /, *, name: str | None = None, **aggregates: Aggregate[T]
+    ) -> Stream[tuple[K, Any]]:
+        """Several aggregates at once: ``(key, a named tuple of their values so far)`` for each payload.
+
+        The aggregates are `ef.count`, `ef.sum`, `ef.min`, `ef.max`, `ef.mean`, `ef.first`, `ef.last`,
+        `ef.top`, `ef.collect`, `ef.distinct`, `ef.count_distinct`, and those of your own, `ef.Aggregate`.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("bids")
+        >>> bids = flow.front("bids").key_by(lambda bid: bid["item"])
+        >>> bids.aggregate(
+        ...     total=ef.sum(lambda bid: bid["price"]),
+        ...     bidders=ef.count_distinct(lambda bid: bid["by"]),
+        ...     winner=ef.max(lambda bid: bid["by"], by=lambda bid: bid["price"]),
+        ... ).sink("totals")
+        >>> offers = [("ada", 5), ("bob", 7), ("ada", 6)]
+        >>> bids = [{"item": "lamp", "by": by, "price": price} for by, price in offers]
+        >>> ef.run(flow, bids=bids)["totals"][-1]
+        ('lamp', Aggregates(total=18, bidders=2, winner='bob'))
+
+        The values have a class of your own if you give one, a named tuple or a dataclass with these
+        fields. Then type checkers know them.
+
+        >>> from typing import NamedTuple
+        >>> class Prices(NamedTuple):
+        ...     low: int
+        ...     high: int
+        >>> flow = ef.Flow("prices")
+        >>> prices = flow.front("prices").key_by(lambda price: "all")
+        >>> prices.aggregate(Prices, low=ef.min(), high=ef.max()).sink("prices")
+        >>> ef.run(flow, prices=[4, 2, 8])["prices"][-1]
+        ('all', Prices(low=2, high=8))
+        """
+        fused = operators.several(into, aggregates, name)
+        return operators.aggregate(self, fused, "aggregate", name)
 
     def distinct(self, *, name: str | None = None) -> Stream[T]:
         """Only the first payload of each key.

@@ -6,35 +6,22 @@ something keeps it in an accumulator that drifts with the stream (`dsl.operators
 that waits schedules an item.
 """
 
-from emberflow.dsl.operators.aggregates import (
-    Aggregation,
-    aggregate,
-    averaging,
-    counting,
-    greatest,
-    leading,
-    least,
-    summing,
-)
+from emberflow.dsl.operators.aggregates import Aggregate, aggregate, catalogue, several
 from emberflow.dsl.operators.distinct import distinct
 from emberflow.dsl.operators.join import enrich, join
 from emberflow.dsl.operators.reduce import fold, reduce
 from emberflow.dsl.operators.windows import window, window_updates
 
 __all__ = [
-    "Aggregation",
+    "Aggregate",
     "aggregate",
-    "averaging",
-    "counting",
+    "catalogue",
     "distinct",
     "enrich",
     "fold",
-    "greatest",
     "join",
-    "leading",
-    "least",
     "reduce",
-    "summing",
+    "several",
     "window",
     "window_updates",
 ]

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from emberflow.dsl.operators.aggregates.catalogue import Aggregation
+from emberflow.dsl.operators.aggregates.aggregate import Aggregate
 from emberflow.dsl.operators.windows.specs import (
     CountWindow,
     Emit,
@@ -57,7 +57,7 @@ class WindowedStream(Windowed[K, T, WindowResult]):
         self._windows = windows
         self._emit: Emit = emit
 
-    def _parts(self, aggregation: Aggregation) -> Parts:
+    def _parts(self, aggregation: Aggregate[T]) -> Parts:
         closing = self._emit == "close"
         ticking = closing and not isinstance(self._windows, CountWindow)
         return Parts(
@@ -108,7 +108,7 @@ class _Results:
 
     __slots__ = ("result",)
 
-    def __init__(self, aggregation: Aggregation) -> None:
+    def __init__(self, aggregation: Aggregate[Any]) -> None:
         self.result = aggregation.result
 
     def __call__(self, accumulator: tuple[Any, bool, _Accumulator]) -> list[WindowResult]:
@@ -122,7 +122,7 @@ class _Results:
         ]
 
 
-def _step(windows: WindowSpec, aggregation: Aggregation, closing: bool) -> _Step:
+def _step(windows: WindowSpec, aggregation: Aggregate[Any], closing: bool) -> _Step:
     if isinstance(windows, Session):
         return _SessionStep(windows, aggregation, closing)
     if isinstance(windows, CountWindow):
@@ -136,7 +136,7 @@ class _Step:
 
     nothing: Any = ()
 
-    def __init__(self, windows: Any, aggregation: Aggregation, closing: bool) -> None:
+    def __init__(self, windows: Any, aggregation: Aggregate[Any], closing: bool) -> None:
         self.windows = windows
         self.begin = aggregation.first
         self.combine = aggregation.combine

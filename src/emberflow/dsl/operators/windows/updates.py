@@ -41,7 +41,7 @@ from itertools import chain, takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from emberflow.dsl.operators.aggregates.catalogue import Aggregation
+from emberflow.dsl.operators.aggregates.aggregate import Aggregate
 from emberflow.dsl.operators.windows import plain
 from emberflow.dsl.operators.windows.specs import (
     CountWindow,
@@ -112,7 +112,7 @@ class UpdatedWindows(Windowed[K, T, WindowUpdate]):
         self._time = time
         self._keep = keep
 
-    def _parts(self, aggregation: Aggregation) -> Parts:
+    def _parts(self, aggregation: Aggregate[T]) -> Parts:
         kind = _SessionStep if isinstance(self._windows, Session) else _TimeStep
         closing, key, own = self._emit == "close", self._stream._key.function, self._time
         step = kind(
@@ -319,7 +319,7 @@ class _Updates:
 
     __slots__ = ("result",)
 
-    def __init__(self, aggregation: Aggregation) -> None:
+    def __init__(self, aggregation: Aggregate[Any]) -> None:
         self.result = aggregation.result
 
     def __call__(self, accumulator: tuple[Any, bool, _Accumulator]) -> list[WindowUpdate]:
@@ -368,7 +368,7 @@ class _Step:
     def __init__(
         self,
         windows: Any,
-        aggregation: Aggregation,
+        aggregation: Aggregate[Any],
         *,
         closing: bool,
         early: int | None,

@@ -7,19 +7,12 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from emberflow.dsl.operators.aggregates.catalogue import (
-    Aggregation,
-    averaging,
-    counting,
-    greatest,
-    least,
-    summing,
-)
+from emberflow.dsl.operators.aggregates import catalogue
+from emberflow.dsl.operators.aggregates.aggregate import Aggregate
+from emberflow.dsl.operators.aggregates.several import several
 from emberflow.dsl.operators.reduce import drift, keyed_map
-from emberflow.errors import FlowError
 from emberflow.graph.nodes import Merge
-from emberflow.values.functions import UserFunction, caller
-from emberflow.values.persistent import PersistentList
+from emberflow.values.functions import UserFunction
 
 if TYPE_CHECKING:
     from emberflow.dsl.streams import KeyedStream, Stream
@@ -68,37 +61,38 @@ class Windowed(Generic[K, T, R]):
         >>> ef.run(flow, clicks=[ef.At(0, "ux"), ef.At(20, "uy"), ef.At(50, "uz"), ef.At(79, "ux")])
         {'paths': [('u', 0, 50, 'xy'), ('u', 50, 109, 'zx')]}
         """
-        given = (UserFunction("first", first), UserFunction("combine", combine))
-        return self._aggregate(Aggregation(first, combine, None, given), name)
+        return self._aggregate(Aggregate(first=first, combine=combine), name)
 
     def fold(
         self, *, initial: A, combine: Callable[[A, T], A], name: str | None = None
     ) -> Stream[R]:
         """Like `reduce`, with the same initial accumulator for each window."""
-        given = (UserFunction("combine", combine),)
-        return self._aggregate(
-            Aggregation(lambda payload: combine(initial, payload), combine, None, given), name
+        folded: Aggregate[T] = Aggregate(
+            first=lambda payload: combine(initial, payload),
+            combine=combine,
+            given=(UserFunction("combine", combine),),
         )
+        return self._aggregate(folded, name)
 
     def count(self, *, name: str | None = None) -> Stream[R]:
         """How many payloads are in the window."""
-        return self._aggregate(counting(), name)
+        return self._aggregate(catalogue.count(), name)
 
     def sum(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
         """The sum of the payloads, or of ``of(payload)``."""
-        return self._aggregate(summing(of), name)
+        return self._aggregate(catalogue.sum(of), name)
 
     def min(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
         """The least."""
-        return self._aggregate(least(of), name)
+        return self._aggregate(catalogue.min(of), name)
 
     def max(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
         """The greatest."""
-        return self._aggregate(greatest(of), name)
+        return self._aggregate(catalogue.max(of), name)
 
     def mean(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
         """The arithmetic mean."""
-        return self._aggregate(averaging(of), name)
+        return self._aggregate(catalogue.mean(of), name)
 
     def collect(self, *, name: str | None = None) -> Stream[R]:
         """All payloads of the window, as a tuple.
@@ -115,20 +109,53 @@ class Windowed(Generic[K, T, R]):
         >>> ef.run(flow, letters="abcde")
         {'pairs': [('a', 'b'), ('c', 'd')]}
         """
-        # Each payload makes a version of the accumulator; a tuple would be copied for each.
-        return self._aggregate(
-            Aggregation(
-                lambda payload: PersistentList((payload,)),
-                lambda held, payload: held.append(payload),
-                tuple,
-            ),
-            name,
-        )
+        return self._aggregate(catalogue.collect(), name)
 
-    def _aggregate(self, aggregation: Aggregation, name: str | None) -> Stream[R]:
-        for given in aggregation.given:
-            if not callable(given.given):
-                raise FlowError(f"{given.role}= takes a function, got {given.given!r}, {caller()}.")
+    def first(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
+        """The first payload of the window, or ``of`` it."""
+        return self._aggregate(catalogue.first(of), name)
+
+    def last(self, of: Callable[[T], Any] | None = None, *, name: str | None = None) -> Stream[R]:
+        """The last payload of the window, or ``of`` it."""
+        return self._aggregate(catalogue.last(of), name)
+
+    def top(
+        self, n: int, *, by: Callable[[T], Any] | None = None, name: str | None = None
+    ) -> Stream[R]:
+        """The ``n`` greatest payloads of the window, as a tuple, the greatest first.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("best of three")
+        >>> scores = flow.front("scores").key_by(lambda score: None)
+        >>> scores.window(ef.CountWindow(3), emit="close").top(2).map(lambda r: r.value).sink(
+        ...     "best"
+        ... )
+        >>> ef.run(flow, scores=[4, 9, 7, 1, 2, 3])
+        {'best': [(9, 7), (3, 2)]}
+        """
+        return self._aggregate(catalogue.top(n, by=by), name)
+
+    def distinct(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[R]:
+        """The different payloads of the window, as a tuple, in the order of their first ones."""
+        return self._aggregate(catalogue.distinct(of), name)
+
+    def aggregate(
+        self, into: type | None = None, /, *, name: str | None = None, **aggregates: Aggregate[T]
+    ) -> Stream[R]:
+        """Several aggregates of each window at once, as a named tuple: see `KeyedStream.aggregate`.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("bids per ten")
+        >>> bids = flow.front("bids").key_by(lambda bid: None).window(ef.Tumbling(10), emit="close")
+        >>> bids.aggregate(number=ef.count(), high=ef.max()).map(lambda r: r.value).sink("bids")
+        >>> ef.run(flow, bids=[ef.At(1, 5), ef.At(3, 9), ef.At(12, 4)])
+        {'bids': [Aggregates(number=2, high=9), Aggregates(number=1, high=4)]}
+        """
+        return self._aggregate(several(into, aggregates, name), name)
+
+    def _aggregate(self, aggregation: Aggregate[T], name: str | None) -> Stream[R]:
         stream, flow = self._stream, self._stream.flow
         parts = self._parts(aggregation)
         key = stream._key
@@ -154,5 +181,5 @@ class Windowed(Generic[K, T, R]):
                 ticks.close(made)
             return results
 
-    def _parts(self, aggregation: Aggregation) -> Parts:
+    def _parts(self, aggregation: Aggregate[T]) -> Parts:
         raise AssertionError("all windows define _parts")

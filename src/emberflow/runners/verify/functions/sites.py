@@ -191,7 +191,8 @@ def _holders(node: Node) -> Iterator[tuple[Callable[..., Any], tuple[UserFunctio
 def _accumulates(node: Node, given: UserFunction) -> bool:
     # A join also has a combine, but of two payloads.
     step = getattr(getattr(node, "function", None), "combine", None)
-    return given.role == "update" or (given.role == "combine" and type(step).__module__ != _JOINS)
+    role = given.role.rpartition(".")[2]  # of several aggregates, each has a field
+    return role == "update" or (role == "combine" and type(step).__module__ != _JOINS)
 
 
 def _is_ours(function: Callable[..., Any]) -> bool:
