@@ -429,7 +429,12 @@ def a_count_window_that_does_not_move(flow: ef.Flow) -> None:
     ef.CountWindow(3, slide=0)  # told
 
 
-@says("window() takes Tumbling, Sliding, Session or CountWindow, got 10")
+@says("Cumulate(step=, size=)", "a whole number of steps", "got 4 and 10")
+def a_cumulating_window_that_does_not_come_out_even(flow: ef.Flow) -> None:
+    ef.Cumulate(step=4, size=10)  # told
+
+
+@says("window() takes Tumbling, Sliding, Cumulate", "windows of your own (ef.Windows), got 10")
 def a_window_of_a_number(flow: ef.Flow) -> None:
     flow.front("in").key_by(itself).window(10)  # told
 

@@ -19,12 +19,16 @@ from emberflow.dsl.operators.aggregates.catalogue import (
 from emberflow.dsl.operators.transactions import State, Transaction, TransactionStream
 from emberflow.dsl.operators.windows import (
     CountWindow,
+    Cumulate,
+    GatheredWindows,
+    OverStream,
     Session,
     Sliding,
     Tumbling,
     Window,
     WindowedStream,
     WindowResult,
+    Windows,
 )
 from emberflow.dsl.operators.windows.updates import WindowUpdate
 from emberflow.dsl.streams import KeyedStream, Loop, Stream, merge
@@ -70,6 +74,7 @@ __all__ = [
     "At",
     "Comparison",
     "CountWindow",
+    "Cumulate",
     "Diverted",
     "Drop",
     "EmberflowError",
@@ -77,6 +82,7 @@ __all__ = [
     "Flow",
     "FlowError",
     "FunctionError",
+    "GatheredWindows",
     "GlobalTime",
     "InputError",
     "InternalError",
@@ -91,6 +97,7 @@ __all__ = [
     "NondeterminismError",
     "NotKeptError",
     "OutputError",
+    "OverStream",
     "PersistentList",
     "ReadError",
     "ReadTimeoutError",
@@ -114,6 +121,7 @@ __all__ = [
     "WindowResult",
     "WindowUpdate",
     "WindowedStream",
+    "Windows",
     "collect",
     "compare",
     "count",

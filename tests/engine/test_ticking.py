@@ -9,19 +9,36 @@ import pytest
 import emberflow as ef
 from emberflow.engine.layout import Layout, TickingLoop
 
-WINDOWS = [ef.Tumbling(10), ef.Sliding(10, slide=4), ef.Session(6)]
+
+class Halves:
+    """Windows of a user's own."""
+
+    def containing(self, time: int) -> list[tuple[int, int]]:
+        start = time - time % 10
+        return [(start, start + 10), (start, start + 5)][: 2 if time % 10 < 5 else 1]
 
 
-def windows_flow(windows: ef.Tumbling | ef.Sliding | ef.Session) -> ef.Flow:
+WINDOWS = [
+    ef.Tumbling(10),
+    ef.Sliding(10, slide=4),
+    ef.Cumulate(5, 15),
+    ef.Session(6),
+    Halves(),
+]
+
+
+def windows_flow(windows: ef.Windows | ef.Session) -> ef.Flow:
     flow = ef.Flow("windows that close")
     numbers = ef.merge(flow.front("one"), flow.front("other"))
-    numbers.key_by(lambda n: n % 3).window(windows, emit="close").sum().sink("sums")
+    sums = numbers.key_by(lambda n: n % 3).window(windows, emit="close").sum()
+    sums.sink("sums")
+    sums.per_window().collect().sink("together")
     return flow
 
 
 @pytest.mark.parametrize("windows", WINDOWS, ids=lambda spec: type(spec).__name__)
 def test_nothing_is_computed_again_however_far_one_front_is_behind(
-    windows: ef.Tumbling | ef.Sliding | ef.Session,
+    windows: ef.Windows | ef.Session,
 ) -> None:
     for seed in range(6):
         dice = Random(f"ticking {seed}")
@@ -37,10 +54,11 @@ def test_nothing_is_computed_again_however_far_one_front_is_behind(
 
 
 def test_the_loop_of_the_ticks_is_part_of_the_machine() -> None:
-    layout = Layout(windows_flow(ef.Tumbling(10)).graph())
-    assert not any(unit.is_region for unit in layout.units)
-    (fused,) = layout.fused.values()
-    assert isinstance(fused, TickingLoop)
+    for windows in WINDOWS:
+        layout = Layout(windows_flow(windows).graph())
+        assert not any(unit.is_region for unit in layout.units)
+        assert len(layout.fused) == 2
+        assert all(isinstance(fused, TickingLoop) for fused in layout.fused.values())
 
 
 def test_but_not_where_a_loop_of_the_user_goes_through_the_window() -> None:

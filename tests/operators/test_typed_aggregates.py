@@ -55,6 +55,28 @@ untyped.map(lambda pair: pair[1].spread).sink("spreads")
 windowed = by_item.window(ef.Tumbling("1 minute"), emit="close")
 assert_type(windowed.aggregate(high=ef.max(lambda bid: bid.price)), ef.Stream[ef.WindowResult])
 assert_type(windowed.top(3, by=lambda bid: bid.price), ef.Stream[ef.WindowResult])
+best = windowed.count().per_window().top(3, by=lambda result: result.value)
+assert_type(best, ef.Stream[ef.WindowResult])
+
+
+class Days:
+    def containing(self, time: int) -> list[ef.Window]:
+        return [ef.Window(time - time % 24, time - time % 24 + 24)]
+
+
+by_item.window(Days()).count().sink("by day")
+by_item.window(ef.Cumulate("1 minute", "1 hour")).count().sink("growing")
+
+over = by_item.over(last="1 hour").aggregate(
+    Totals,
+    total=ef.sum(lambda bid: bid.price),
+    bidders=ef.count_distinct(lambda bid: bid.by),
+    winner=ef.last(lambda bid: bid.by),
+)
+assert_type(over, ef.Stream[tuple[Bid, Totals]])
+assert_type(by_item.over(rows=3).mean(lambda bid: bid.price), ef.Stream[tuple[Bid, Any]])
+assert_type(by_item.rank(by=lambda bid: bid.price), ef.Stream[tuple[Bid, int]])
+assert_type(by_item.distinct(ttl="1 day"), ef.Stream[Bid])
 """
 
 MISTAKE = """

@@ -292,8 +292,13 @@ def test_the_ticks_of_updates_stay_within_their_key() -> None:
         (TUMBLING, {"time": 5, "late": "update"}, r"time=\) takes a field .*, got 5"),
         (TUMBLING, {"keep": 5}, r"keep=\) is for late='update'"),
         (TUMBLING, {"keep": -1, "time": "at", "late": "update"}, r"keep=\) takes a duration of at"),
-        (ef.CountWindow(3), {"early": 5, "emit": "close"}, r"early=, .* are for windows of time"),
-        ("ten", {"early": 5, "emit": "close"}, r"window\(\) takes Tumbling, Sliding, Session or"),
+        (ef.CountWindow(3), {"early": 5, "emit": "close"}, r"early=, .* are for Tumbling, Sliding"),
+        (
+            "ten",
+            {"early": 5, "emit": "close"},
+            r"window\(\) takes Tumbling, Sliding, Cumulate, .* or",
+        ),
+        (ef.Tumbling, {}, r"window\(\) takes .* Call it: Tumbling\(...\)"),
         (TUMBLING, {"early": 5, "emit": "end"}, r"emit=\) takes 'update' or 'close', got 'end'"),
     ],
 )

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from emberflow.dsl.flow import Flow
     from emberflow.dsl.operators.aggregates import Aggregate
     from emberflow.dsl.operators.windows import (
-        Session,
-        Sliding,
-        Tumbling,
+        GatheredWindows,
+        OverStream,
+        TimeWindows,
         WindowedStream,
+        WindowResult,
         WindowSpec,
     )
     from emberflow.dsl.operators.windows.updates import UpdatedWindows
@@ -154,8 +155,9 @@ class Stream(Generic[T]):
         key = Key(function, UserFunction("key", function))
         return KeyedStream(self.flow, self._input.node, self._input.port, key)
 
-    def distinct(self, *, name: str | None = None) -> Stream[T]:
-        """Only the first of equal payloads.
+    def distinct(self, *, ttl: Duration | None = None, name: str | None = None) -> Stream[T]:
+        """Only the first of equal payloads; with ``ttl``, only those with no equal one that passed less than
+        ``ttl`` before.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("distinct")
@@ -163,7 +165,25 @@ class Stream(Generic[T]):
         >>> ef.run(flow, words=["a", "b", "a"])
         {'new': ['a', 'b']}
         """
-        return operators.distinct(self.key_by(itself), name=name)
+        return operators.distinct(self.key_by(itself), ttl=ttl, name=name)
+
+    def per_window(self: Stream[WindowResult]) -> GatheredWindows:
+        """The results of all keys of each window together; then top, collect, aggregate ...
+
+        The stream has the results of windows of time with ``emit="close"``, and its steps in between may
+        filter them. What comes out is a `WindowResult` for each window, with the key None, one unit of time
+        behind the end of the window.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("best sellers")
+        >>> sold = flow.front("sold").key_by(lambda item: item)
+        >>> counts = sold.window(ef.Tumbling(10), emit="close").count()
+        >>> best = counts.per_window().top(1, by=lambda result: result.value)
+        >>> best.map(lambda r: (r.window.start, [(b.key, b.value) for b in r.value])).sink("best")
+        >>> ef.run(flow, sold=[ef.At(t, item) for t, item in enumerate("aabbbccccaaa")])
+        {'best': [(0, [('c', 4)]), (10, [('a', 2)])]}
+        """
+        return operators.GatheredWindows(self)
 
     def transaction(self, *, name: str | None = None) -> Transaction[T]:
         """Open a transaction for each payload: ``with ... as tx:``.
@@ -472,7 +492,25 @@ class KeyedStream(Stream[T], Generic[K, T]):
         fused = operators.several(into, aggregates, name)
         return operators.aggregate(self, fused, "aggregate", name)
 
-    def distinct(self, *, name: str | None = None) -> Stream[T]:
+    def rank(
+        self, *, by: Callable[[T], Any] | None = None, name: str | None = None
+    ) -> Stream[tuple[T, int]]:
+        """``(payload, its position among the payloads of its key so far)``, from 1 on.
+
+        Without ``by`` the first payload has position 1, the second 2: SQL's row number. With ``by`` the
+        greatest has position 1, and equals share one: SQL's rank. Positions are those of the moment at which
+        the payload comes; later ones do not change them. For ``by`` the ranks of all payloads are kept.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("race")
+        >>> scores = flow.front("scores").key_by(lambda score: "all")
+        >>> scores.rank(by=lambda score: score).sink("ranks")
+        >>> ef.run(flow, scores=[50, 70, 60, 70])
+        {'ranks': [(50, 1), (70, 1), (60, 2), (70, 1)]}
+        """
+        return operators.rank(self, by, name)
+
+    def distinct(self, *, ttl: Duration | None = None, name: str | None = None) -> Stream[T]:
         """Only the first payload of each key.
 
         >>> import emberflow as ef
@@ -480,8 +518,40 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> flow.front("words").key_by(len).distinct().sink("first")
         >>> ef.run(flow, words=["a", "bb", "c"])
         {'first': ['a', 'bb']}
+
+        With ``ttl`` a key lives so long: a payload passes unless one of its key has passed less than ``ttl``
+        before. Only the keys that are alive are kept.
+
+        >>> flow = ef.Flow("once in ten")
+        >>> flow.front("words").key_by(len).distinct(ttl=10).sink("first")
+        >>> ef.run(flow, words=[ef.At(1, "a"), ef.At(8, "b"), ef.At(11, "c"), ef.At(12, "d")])
+        {'first': ['a', 'c']}
         """
-        return operators.distinct(self, name=name)
+        return operators.distinct(self, ttl=ttl, name=name)
+
+    def over(self, *, rows: int | None = None, last: Duration | None = None) -> OverStream[K, T]:
+        """At each payload, the last ``rows`` payloads of its key, or those of the ``last`` so much time,
+        ending with it; then count, sum, aggregate ... The output is ``(payload, value)``.
+
+        ``last=d`` are those with ``time - d <= their time``, as in SQL's ``RANGE BETWEEN d PRECEDING AND
+        CURRENT ROW``.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("moving")
+        >>> prices = flow.front("prices").key_by(lambda price: "all")
+        >>> prices.over(rows=3).mean().sink("means")
+        >>> prices.over(last=10).max().sink("greatest")
+        >>> outputs = ef.run(flow, prices=[ef.At(0, 9), ef.At(5, 3), ef.At(10, 6), ef.At(15, 3)])
+        >>> outputs["means"]
+        [(9, 9.0), (3, 6.0), (6, 6.0), (3, 4.0)]
+        >>> outputs["greatest"]
+        [(9, 9), (3, 9), (6, 9), (3, 6)]
+
+        A payload takes the same time, amortised, however many are in the window, if all aggregates can
+        merge accumulators: ``count``, ``sum``, ``min``, ``max``, ``mean``, ``first``, ``last``, ``top``, and
+        yours with ``merge=``. Otherwise it takes as long as there are payloads in the window.
+        """
+        return operators.over(self, rows, last)
 
     @overload
     def window(
@@ -489,12 +559,12 @@ class KeyedStream(Stream[T], Generic[K, T]):
     ) -> WindowedStream[K, T]: ...
     @overload
     def window(
-        self, windows: Tumbling | Sliding | Session, *, emit: Literal["close"], early: Duration
+        self, windows: TimeWindows, *, emit: Literal["close"], early: Duration
     ) -> UpdatedWindows[K, T]: ...
     @overload
     def window(
         self,
-        windows: Tumbling | Sliding | Session,
+        windows: TimeWindows,
         *,
         emit: Literal["update", "close"] = "update",
         early: Duration | None = None,

@@ -9,17 +9,21 @@ that waits schedules an item.
 from emberflow.dsl.operators.aggregates import Aggregate, aggregate, catalogue, several
 from emberflow.dsl.operators.distinct import distinct
 from emberflow.dsl.operators.join import enrich, join
+from emberflow.dsl.operators.ranks import rank
 from emberflow.dsl.operators.reduce import fold, reduce
-from emberflow.dsl.operators.windows import window, window_updates
+from emberflow.dsl.operators.windows import GatheredWindows, over, window, window_updates
 
 __all__ = [
     "Aggregate",
+    "GatheredWindows",
     "aggregate",
     "catalogue",
     "distinct",
     "enrich",
     "fold",
     "join",
+    "over",
+    "rank",
     "reduce",
     "several",
     "window",

@@ -20,19 +20,22 @@ At equal times, scheduled items come before elements: a window ``[start, end)`` 
 element of time ``end``.
 
 A session has one tick in flight, however many payloads extend it: a tick that finds the session
-still open schedules another for the session's new end.
+still open schedules another for the session's new end. So have the windows of a `Cumulate` that begin
+together: they share one accumulator, and a tick at the end of one schedules the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
 from emberflow.dsl.operators.windows.specs import (
     CountWindow,
+    Cumulate,
     Emit,
     Session,
+    Sliding,
     Tumbling,
     Window,
     WindowResult,
@@ -40,7 +43,10 @@ from emberflow.dsl.operators.windows.specs import (
     checked_windows,
 )
 from emberflow.dsl.operators.windows.windowed import Parts, Windowed
-from emberflow.values.item import At
+from emberflow.errors import shortened
+from emberflow.values.functions import UserFunction
+from emberflow.values.item import At, is_time
+from emberflow.values.persistent_map import PersistentMap
 
 if TYPE_CHECKING:
     from emberflow.dsl.streams import KeyedStream
@@ -60,12 +66,19 @@ class WindowedStream(Windowed[K, T, WindowResult]):
     def _parts(self, aggregation: Aggregate[T]) -> Parts:
         closing = self._emit == "close"
         ticking = closing and not isinstance(self._windows, CountWindow)
-        return Parts(
+        parts = Parts(
             _Timed(self._stream._key.function),
             _step(self._windows, aggregation, closing),
             _Results(aggregation),
-            _ticks if ticking else None,
+            ticks if ticking else None,
         )
+        # Other names where other things are held: a cut of one does not fit the other.
+        if isinstance(parts.step, _CumulateStep):
+            return parts._replace(results_name="cumulated")
+        if isinstance(parts.step, _OwnStep):
+            containing = UserFunction("containing", parts.step.containing)
+            return parts._replace(results_name="own results", in_step=(containing,))
+        return parts
 
 
 def window(stream: KeyedStream[Any, Any], windows: WindowSpec, emit: str) -> Any:
@@ -92,7 +105,7 @@ class _Timed:
         return self.key(payload), False, (time, False, payload)
 
 
-def _ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
+def ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
     key, _, (_, _, ends) = accumulator
     if not ends:
         return []
@@ -100,7 +113,7 @@ def _ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
 
 
 #: Maps that send items back into the bucket they come from: such a cycle stays within one key.
-KEEPS_KEY = frozenset({_ticks})
+KEEPS_KEY = frozenset({ticks})
 
 
 class _Results:
@@ -122,16 +135,21 @@ class _Results:
         ]
 
 
-def _step(windows: WindowSpec, aggregation: Aggregate[Any], closing: bool) -> _Step:
+def _step(windows: WindowSpec, aggregation: Aggregate[Any], closing: bool) -> Step:
     if isinstance(windows, Session):
         return _SessionStep(windows, aggregation, closing)
     if isinstance(windows, CountWindow):
         return _CountStep(windows, aggregation, closing)
-    kind = _TumblingStep if isinstance(windows, Tumbling) else _TimeStep
-    return kind(windows, aggregation, closing)
+    if isinstance(windows, Cumulate):
+        return _CumulateStep(windows, aggregation, closing)
+    if isinstance(windows, Tumbling):
+        return _TumblingStep(windows, aggregation, closing)
+    if isinstance(windows, Sliding):
+        return _TimeStep(windows, aggregation, closing)
+    return _OwnStep(windows, aggregation, closing)
 
 
-class _Step:
+class Step:
     """From an accumulator and a mapped value to the next accumulator."""
 
     nothing: Any = ()
@@ -149,7 +167,7 @@ class _Step:
         raise AssertionError("every step defines __call__")
 
 
-class _TimeStep(_Step):
+class _TimeStep(Step):
     """Tumbling and sliding windows. The open ones are held in the order of their ends."""
 
     def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
@@ -188,7 +206,99 @@ class _TumblingStep(_TimeStep):
         return super().__call__(accumulator, mapped)
 
 
-class _SessionStep(_Step):
+class _CumulateStep(Step):
+    """Windows that begin together are told the same accumulator, each at its end.
+
+    The first part of the accumulator is ``(start, next end, accumulator)`` of the open ones, or empty.
+    """
+
+    def __call__(self, accumulator: Any, mapped: tuple[int, bool, Any]) -> Any:
+        time, is_tick, payload = mapped
+        step, size = self.windows.step, self.windows.size
+        is_open, ended = bool(accumulator[0]), []
+        if is_open:
+            start, end, held = accumulator[0]
+            while end <= time and end <= start + size:
+                ended.append((Window(start, end), held))
+                end += step
+            is_open = end <= start + size
+        if is_tick:
+            # Windows that began at this time have a tick of their own.
+            ends = (end,) if is_open and start < time else ()
+            return (start, end, held) if is_open else (), tuple(ended), ends
+        ends = ()
+        if is_open:
+            held = self.combine(held, payload)
+        else:
+            start, end = self.windows.containing(time)[0]
+            held, ends = self.begin(payload), (end,)
+        if self.closing:
+            return (start, end, held), tuple(ended), ends
+        touched = [(Window(start, each), held) for each in range(end, start + size + 1, step)]
+        return (start, end, held), tuple(touched), ()
+
+
+class OpenStep(Step):
+    """Any windows. The first part of the accumulator is a map from ``(when it closes, window)`` to the
+    window's accumulator, so that those that close next are the first."""
+
+    nothing: Any = PersistentMap()
+
+    def windows_of(self, time: int, payload: Any) -> Iterable[tuple[int, Window]]:
+        """The windows that a payload is in, and when each closes."""
+        raise AssertionError("every such step defines windows_of")
+
+    def __call__(self, accumulator: Any, mapped: tuple[int, bool, Any]) -> Any:
+        time, is_tick, payload = mapped
+        open_windows: PersistentMap[tuple[int, Window], Any] = accumulator[0]
+        ended = []
+        for entry, held in open_windows.items():
+            if entry[0] > time:
+                break
+            ended.append((entry, held))
+        if ended:
+            open_windows = open_windows.above(ended[-1][0])
+        emitted = [(window, held) for (_, window), held in ended]
+        if is_tick:
+            return open_windows, tuple(emitted), ()
+        opened, touched = [], []
+        for entry in self.windows_of(time, payload):
+            if entry in open_windows:
+                held = self.combine(open_windows.get(entry), payload)
+            else:
+                held = self.begin(payload)
+                opened.append(entry[0])
+            open_windows = open_windows.set(entry, held)
+            touched.append((entry[1], held))
+        if self.closing:
+            return open_windows, tuple(emitted), tuple(opened)
+        return open_windows, tuple(touched), ()
+
+
+class _OwnStep(OpenStep):
+    """Windows that a function of the user tells."""
+
+    def __init__(self, windows: Any, aggregation: Aggregate[Any], closing: bool) -> None:
+        super().__init__(windows, aggregation, closing)
+        # One object: `verify` watches it.
+        self.containing: Callable[[int], Iterable[tuple[int, int]]] = windows.containing
+
+    def windows_of(self, time: int, payload: Any) -> Iterable[tuple[int, Window]]:
+        found = []
+        for each in self.containing(time):
+            if not isinstance(each, tuple) or len(each) != 2 or not all(map(is_time, each)):
+                raise TypeError(
+                    f"containing({time}) gave {shortened(each)}: a window is a pair of ints, its start "
+                    f"and its end"
+                )
+            window = Window(*each)
+            if not window.start <= time < window.end:
+                raise ValueError(f"containing({time}) gave {window}, which does not contain it")
+            found.append((window.end, window))
+        return sorted(set(found))
+
+
+class _SessionStep(Step):
     """At most one session is open."""
 
     def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
@@ -214,7 +324,7 @@ class _SessionStep(_Step):
         return (session,), (session,), ()
 
 
-class _CountStep(_Step):
+class _CountStep(Step):
     """Windows of number. The first part of the accumulator is ``(payloads so far, open)``."""
 
     nothing: Any = (0, ())

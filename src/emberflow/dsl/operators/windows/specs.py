@@ -1,10 +1,24 @@
-"""The kinds of windows: which windows a payload of a time belongs to."""
+"""The kinds of windows: which windows a payload of a time belongs to.
+
+`Tumbling`, `Sliding`, `Cumulate` and windows of a user's own (`Windows`) say it by a function of the time,
+``containing``. The end of a `Session` depends on the payloads that follow, and a `CountWindow` counts them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 from emberflow.errors import FlowError
 from emberflow.values.functions import caller
@@ -22,7 +36,7 @@ from emberflow.values.times import (
 if TYPE_CHECKING:
     from emberflow.dsl.streams import KeyedStream
 
-S = TypeVar("S", bound="Tumbling | Sliding | Session")
+S = TypeVar("S", bound="Tumbling | Sliding | Cumulate | Session")
 
 
 class Window(NamedTuple):
@@ -96,6 +110,43 @@ class Sliding:
 
 
 @dataclass(frozen=True)
+class Cumulate:
+    """Windows that grow by ``step`` up to ``size``, and then begin anew: ``[0, step)``, ``[0, 2 * step)`` ...
+    ``[0, size)``, ``[size, size + step)`` ... A payload is in all that contain its time.
+
+    >>> Cumulate(step=5, size=15).containing(7)
+    (Window(start=0, end=10), Window(start=0, end=15))
+    """
+
+    step: Duration
+    size: Duration
+    offset: Duration = 0
+
+    def __post_init__(self) -> None:
+        _set_span(self, "step")
+        _set_span(self, "size")
+        _set_offset(self)
+        step: Any = self.step
+        size: Any = self.size
+        # A number and a duration are compared when the flow says what it counts in.
+        if type(step) is type(size) and size % step:
+            raise FlowError(
+                f"Cumulate(step=, size=) takes a size that is a whole number of steps, got {step!r} and "
+                f"{size!r}, {caller()}."
+            )
+
+    def containing(self, time: Time) -> tuple[Window, ...]:
+        size: Any = self.size
+        step: Any = self.step
+        try:
+            start = time - (time - self.offset) % size  # type: ignore[operator]
+            first = time - (time - start) % step + step
+            return tuple(Window(start, end) for end in range(first, start + size + 1, step))
+        except TypeError:  # not only numbers
+            return _numbers(self, DEFAULT_UNIT).containing(counted_time(time, DEFAULT_UNIT))
+
+
+@dataclass(frozen=True)
 class Session:
     """A window that continues while the next payload comes less than ``gap`` after the last.
 
@@ -121,22 +172,47 @@ class CountWindow:
             _check_span("CountWindow", "slide", self.slide)
 
 
-WindowSpec: TypeAlias = Tumbling | Sliding | Session | CountWindow
+@runtime_checkable
+class Windows(Protocol):
+    """Windows of your own: anything that tells which windows contain a time.
+
+    ``containing`` is a pure function. It returns pairs ``(start, end)`` with ``start <= time < end``, in the
+    unit that the flow counts in. Two times in one window must both be told of it.
+
+    >>> import emberflow as ef
+    >>> class Shifts:
+    ...     def containing(self, time):  # a day of 24 hours has a long shift and a short one
+    ...         day = time - time % 24
+    ...         return [(day, day + 16)] if time < day + 16 else [(day + 16, day + 24)]
+    >>> flow = ef.Flow("shifts")
+    >>> parts = flow.front("parts").key_by(lambda part: None)
+    >>> parts.window(Shifts(), emit="close").count().map(lambda r: (*r.window, r.value)).sink("out")
+    >>> ef.run(flow, parts=[ef.At(hour, "part") for hour in (1, 15, 17, 30)])
+    {'out': [(0, 16, 2), (16, 24, 1), (24, 40, 1)]}
+    """
+
+    def containing(self, time: int, /) -> Iterable[tuple[int, int]]: ...
+
+
+TimeWindows: TypeAlias = Tumbling | Sliding | Cumulate | Session
+WindowSpec: TypeAlias = TimeWindows | CountWindow | Windows
 Emit: TypeAlias = Literal["update", "close"]
 
 
-def checked_windows(stream: KeyedStream[Any, Any], windows: WindowSpec, emit: str) -> WindowSpec:
+def checked_windows(stream: KeyedStream[Any, Any], windows: Any, emit: str) -> WindowSpec:
     """Check the arguments that all windows have, and count durations in the unit of the flow."""
-    if not isinstance(windows, WindowSpec):
+    if isinstance(windows, type) or not isinstance(windows, WindowSpec):
+        called = f" Call it: {windows.__qualname__}(...)." if isinstance(windows, type) else ""
         raise FlowError(
-            f"window() takes Tumbling, Sliding, Session or CountWindow, got {windows!r} at "
-            f"{caller()}."
+            f"window() takes Tumbling, Sliding, Cumulate, Session, CountWindow or windows of your own "
+            f"(ef.Windows), got {windows!r} at {caller()}.{called}"
         )
     if emit not in ("update", "close"):
         raise FlowError(f"window(emit=) takes 'update' or 'close', got {emit!r} at {caller()}.")
-    if not isinstance(windows, CountWindow) and timedelta in map(type, vars(windows).values()):
+    if isinstance(windows, TimeWindows) and timedelta in map(type, vars(windows).values()):
         windows = _numbers(windows, stream.flow._counted_in())
-    return windows
+    checked: WindowSpec = windows
+    return checked
 
 
 def _check_span(spec: str, name: str, value: object) -> None:
@@ -154,7 +230,7 @@ def _set_span(spec: WindowSpec, name: str) -> None:
     object.__setattr__(spec, name, duration)
 
 
-def _set_offset(spec: Tumbling | Sliding) -> None:
+def _set_offset(spec: Tumbling | Sliding | Cumulate) -> None:
     object.__setattr__(spec, "offset", _duration(spec, "offset"))
 
 

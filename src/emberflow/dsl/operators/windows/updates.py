@@ -44,11 +44,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
 from emberflow.dsl.operators.windows import plain
 from emberflow.dsl.operators.windows.specs import (
-    CountWindow,
     Emit,
     Session,
-    Sliding,
-    Tumbling,
+    TimeWindows,
     Window,
     WindowSpec,
     checked_windows,
@@ -99,7 +97,7 @@ class UpdatedWindows(Windowed[K, T, WindowUpdate]):
     def __init__(
         self,
         stream: KeyedStream[K, T],
-        windows: Tumbling | Sliding | Session,
+        windows: TimeWindows,
         emit: Emit,
         early: int | None,
         time: str | Callable[[T], Time] | None,
@@ -147,10 +145,10 @@ def window_updates(
 ) -> UpdatedWindows[Any, Any]:
     """See `KeyedStream.window`."""
     windows = checked_windows(stream, windows, emit)
-    if isinstance(windows, CountWindow):
+    if not isinstance(windows, TimeWindows):
         raise FlowError(
-            f"window(early=, time=, late=, keep=) are for windows of time, got {windows!r} at "
-            f"{caller()}."
+            f"window(early=, time=, late=, keep=) are for Tumbling, Sliding, Cumulate and Session, got "
+            f"{windows!r} at {caller()}."
         )
     every = _counted(stream, "early", early, least=1)
     if every is not None and emit != "close":
@@ -450,7 +448,7 @@ class _Step:
 
 
 class _TimeStep(_Step):
-    """Tumbling and sliding windows."""
+    """Tumbling, sliding and cumulating windows."""
 
     def _enter(self, turn: _Turn, own: int, payload: Any) -> None:
         keep = self.keep

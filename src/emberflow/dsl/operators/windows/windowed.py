@@ -35,10 +35,14 @@ class Parts(NamedTuple):
     results_name: str = "results"
     #: Functions of the user that ``timed`` calls, besides the key.
     given: tuple[UserFunction, ...] = ()
+    #: Functions of the user that ``step`` calls, besides those of the aggregate.
+    in_step: tuple[UserFunction, ...] = ()
 
 
 class Windowed(Generic[K, T, R]):
     """What all windows over a keyed stream can do: aggregate the payloads of each window."""
+
+    _label = "window"
 
     def __init__(self, stream: KeyedStream[K, T]) -> None:
         self._stream = stream
@@ -159,7 +163,7 @@ class Windowed(Generic[K, T, R]):
         stream, flow = self._stream, self._stream.flow
         parts = self._parts(aggregation)
         key = stream._key
-        with flow._scope("window", name):
+        with flow._scope(self._label, name):
             mapped = keyed_map(stream, parts.timed, *parts.given, timed=True, name=parts.time_name)
             if parts.ticks is not None:
                 ticks = flow.loop(name="tick")
@@ -169,7 +173,7 @@ class Windowed(Generic[K, T, R]):
                 parts.step.first,
                 parts.step,
                 key=key.given,
-                given=aggregation.given,
+                given=(*aggregation.given, *parts.in_step),
                 shown=itemgetter(2),
             )
             results = accumulators._map(
