@@ -15,7 +15,7 @@ from emberflow.dsl.operators.aggregates import catalogue
 from emberflow.dsl.operators.transactions import Transaction
 from emberflow.errors import FlowError
 from emberflow.graph.nodes import Broadcast, Group, Input, Key, Map, MapMode, Merge, Sink
-from emberflow.values.functions import UserFunction, caller, itself
+from emberflow.values.functions import UserFunction, caller, field_advice, itself
 from emberflow.values.item import At, Timed
 from emberflow.values.times import Duration, Time
 
@@ -726,7 +726,9 @@ def _pair(left: T, right: U) -> tuple[T, U]:
 
 def _check_callable(function: object, step: str) -> None:
     if not callable(function):
-        raise FlowError(f"{step}() takes a function, got {function!r} at {caller()}.")
+        raise FlowError(
+            f"{step}() takes a function, got {function!r} at {caller()}.{field_advice(function)}"
+        )
 
 
 def _check_count(value: object, step: str, what: str, least: int) -> None:

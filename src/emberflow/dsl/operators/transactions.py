@@ -16,7 +16,7 @@ from emberflow.errors import FlowError
 from emberflow.graph.nodes import Input, Key
 from emberflow.graph.transactions import Access, Check, Close, Open, Rejected, Report, Values
 from emberflow.graph.transactions import State as StateNode
-from emberflow.values.functions import UserFunction, caller, described, name_of
+from emberflow.values.functions import UserFunction, caller, described, field_advice, name_of
 from emberflow.values.item import Timed
 
 if TYPE_CHECKING:
@@ -259,7 +259,9 @@ class TransactionStream(Generic[T]):
         """The key for the next access. It may depend on values that were read before."""
         self._transaction._check_open("key_by()")
         if not callable(function):
-            raise FlowError(f"key_by() takes a function, got {function!r} at {caller()}.")
+            raise FlowError(
+                f"key_by() takes a function, got {function!r} at {caller()}.{field_advice(function)}"
+            )
         return KeyedTransactionStream(self._transaction, self._input, function)
 
     if not TYPE_CHECKING:

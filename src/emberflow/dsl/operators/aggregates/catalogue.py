@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
 from emberflow.errors import FlowError
-from emberflow.values.functions import UserFunction, caller, itself
+from emberflow.values.functions import UserFunction, caller, field_advice, itself
 from emberflow.values.hashing import encode_key
 from emberflow.values.persistent import PersistentList
 from emberflow.values.persistent_map import PersistentMap
@@ -304,7 +304,9 @@ def _selector(
     if of is None:
         return itself, ()
     if not callable(of):
-        raise FlowError(f"{role}= takes a function of the payload, got {of!r} at {caller()}.")
+        raise FlowError(
+            f"{role}= takes a function of the payload, got {of!r} at {caller()}.{field_advice(of)}"
+        )
     return of, (UserFunction(role, of),)
 
 

@@ -12,7 +12,7 @@ from emberflow.dsl.operators.aggregates.aggregate import Aggregate
 from emberflow.dsl.operators.aggregates.several import several
 from emberflow.dsl.operators.reduce import drift, keyed_map
 from emberflow.graph.nodes import Merge
-from emberflow.values.functions import UserFunction
+from emberflow.values.functions import UserFunction, caller
 
 if TYPE_CHECKING:
     from emberflow.dsl.streams import KeyedStream, Stream
@@ -187,3 +187,15 @@ class Windowed(Generic[K, T, R]):
 
     def _parts(self, aggregation: Aggregate[T]) -> Parts:
         raise AssertionError("all windows define _parts")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Any:
+            # A teaching error: windows are no stream yet.
+            if not attribute.startswith("_") and hasattr(type(self._stream), attribute):
+                raise AttributeError(
+                    f"{attribute}() works on the results of windows: say first what becomes of their "
+                    f"payloads, with .count(), .sum(of), .collect(), .aggregate(...) and so on, at "
+                    f"{caller()}."
+                )
+            raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
