@@ -248,14 +248,68 @@ def _aggregate(draft: _Draft) -> None:
     draft.add(pairs.map(of_pair()), breadth)
 
 
+def _several(draft: _Draft) -> None:
+    """Several aggregates at once, some of them over some payloads only."""
+    stream, breadth = draft.take_keyed()
+    draft.add(stream.aggregate(**_aggregates(draft)).map(of_pair()), breadth)
+
+
+def _aggregates(draft: _Draft) -> dict[str, Any]:
+    of = draft.random.choice([None, draft.change()])
+    where = draft.random.choice([None, unless(draft.random.randint(2, 3))])
+    known: dict[str, Callable[[], Any]] = {
+        "number": lambda: ef.count(where=where),
+        "total": lambda: ef.sum(of, where=where),
+        "low": lambda: ef.min(of, where=where),
+        "best": lambda: ef.max(of, by=draft.change(), where=where),
+        "mean": lambda: ef.mean(of, where=where),
+        "first": lambda: ef.first(of, where=where),
+        "last": lambda: ef.last(of),
+        "all": lambda: ef.collect(of, where=where),
+        "values": lambda: ef.distinct(of),
+        "kinds": lambda: ef.count_distinct(of, where=where),
+        "top": lambda: ef.top(2, by=of, where=where),
+        "own": lambda: ef.Aggregate(first=draft.change(), combine=mixed(3)),
+    }
+    chosen = draft.random.sample(sorted(known), draft.random.randint(1, 4))
+    return {name: known[name]() for name in chosen}
+
+
 def _distinct(draft: _Draft) -> None:
     stream, breadth = draft.take()
-    draft.add((stream.key_by(draft.key()) if draft.flip() else stream).distinct(), breadth)
+    ttl = draft.random.choice([None, 1, 4, 9])
+    draft.add((stream.key_by(draft.key()) if draft.flip() else stream).distinct(ttl=ttl), breadth)
+
+
+def _rank(draft: _Draft) -> None:
+    stream, breadth = draft.take_keyed()
+    by = draft.random.choice([None, draft.change()])
+    draft.add(stream.rank(by=by).map(of_pair()), breadth)
+
+
+def _over(draft: _Draft) -> None:
+    stream, breadth = draft.take_keyed()
+    random = draft.random
+    over = (
+        stream.over(rows=random.randint(1, 4))
+        if draft.flip()
+        else stream.over(last=random.randint(0, 7))
+    )
+    if draft.flip():
+        draft.add(over.aggregate(**_aggregates(draft)).map(of_pair()), breadth)
+    else:
+        draft.add(over.sum().map(of_pair()), breadth)
 
 
 def _time_window(draft: _Draft) -> None:
     random = draft.random
-    if draft.flip():
+    kind = random.choice(["tumbling", "sliding", "cumulate", "own"])
+    if kind == "own":
+        _window(draft, own_windows(random.randint(2, 6)), 2.0)
+    elif kind == "cumulate":
+        step, steps = random.choice([(1, 3), (3, 1), (2, 3)])
+        _window(draft, ef.Cumulate(step, step * steps, offset=random.choice([0, 1])), steps / 1.5)
+    elif kind == "tumbling":
         _window(draft, ef.Tumbling(random.choice([1, 3, 5]), offset=random.choice([0, -1, 2])), 1.0)
     else:
         size, slide = random.choice([(5, 5), (6, 2), (2, 3), (10, 5)])
@@ -264,6 +318,25 @@ def _time_window(draft: _Draft) -> None:
 
 def _session(draft: _Draft) -> None:
     _window(draft, ef.Session(draft.random.randint(1, 5)), 1.0)
+
+
+def _per_window(draft: _Draft) -> None:
+    """The results of all keys of a window."""
+    stream, breadth = draft.take_keyed()
+    spec: Any = draft.random.choice(
+        [ef.Tumbling(4), ef.Sliding(4, 2), ef.Session(3), ef.Cumulate(2, 4), own_windows(3)]
+    )
+    together = stream.window(spec, emit="close").sum().per_window()
+    results: ef.Stream[ef.WindowResult] = draft.random.choice(
+        [
+            lambda: together.count(),
+            lambda: together.aggregate(
+                total=ef.sum(last_of()), best=ef.max(last_of(), by=last_of())
+            ),
+            lambda: together.top(2, by=last_of()).map(values_of()),
+        ]
+    )()
+    draft.add(results.map(of_window()), breadth)
 
 
 def _count_window(draft: _Draft) -> None:
@@ -285,6 +358,8 @@ def _window(draft: _Draft, windows: Any, broadening: float) -> None:
             lambda: windowed.collect(),
             lambda: windowed.reduce(first=draft.change(), combine=mixed(3)),
             lambda: windowed.fold(initial=1, combine=mixed(2)),
+            lambda: windowed.top(2, by=of),
+            lambda: windowed.aggregate(**_aggregates(draft)),
         ]
     )()
     draft.add(results.map(of_window()), broadening * breadth)
@@ -452,10 +527,14 @@ OPERATORS: dict[str, Callable[[_Draft], None]] = {
     "drift_by_hand": _drift_by_hand,
     "fold": _fold,
     "aggregate": _aggregate,
+    "several": _several,
     "distinct": _distinct,
+    "rank": _rank,
+    "over": _over,
     "time_window": _time_window,
     "session": _session,
     "count_window": _count_window,
+    "per_window": _per_window,
     "join": _join,
     "enrich": _enrich,
     "changes": _changes,
@@ -511,17 +590,21 @@ def of_tuple() -> Callable[[tuple[int, ...]], int]:
     return lambda ns: sum((i + 1) * n for i, n in enumerate(ns)) % 19 - 9
 
 
+def of_value() -> Callable[[Any], int]:
+    """From a number, None or (named) tuples of them to an int; a mean is a float."""
+
+    def code(value: Any) -> int:
+        if isinstance(value, tuple):
+            return sum((i + 1) * code(v) for i, v in enumerate(value))
+        return 7 if value is None else int(4 * value)
+
+    return code
+
+
 def of_pair() -> Callable[[tuple[Any, Any]], int]:
-    """From ``(key, number or numbers)`` to an int; a mean is a float."""
-
-    def of(pair: tuple[Any, Any]) -> int:
-        value = pair[1]
-        values = value if isinstance(value, tuple) else (value,)
-        return (
-            sum((i + 1) * int(4 * v) for i, v in enumerate(values)) + len(str(pair[0]))
-        ) % 19 - 9
-
-    return of
+    """From ``(key, value)`` to an int."""
+    code = of_value()
+    return lambda pair: (code(pair[1]) + len(str(pair[0]))) % 19 - 9
 
 
 def of_upsert() -> Callable[[tuple[Any, Any]], int]:
@@ -543,13 +626,29 @@ def of_change() -> Callable[[ef.Change[Any, Any]], int]:
 
 
 def of_window() -> Callable[[ef.WindowResult], int]:
+    code = of_value()
+
     def of(result: ef.WindowResult) -> int:
-        value = result.value
-        values = value if isinstance(value, tuple) else (value,)
-        code = sum((i + 1) * int(4 * v) for i, v in enumerate(values))
-        return (code + 2 * result.window.start + 3 * result.window.end) % 19 - 9
+        return (code(result.value) + 2 * result.window.start + 3 * result.window.end) % 19 - 9
 
     return of
+
+
+def values_of() -> Callable[[ef.WindowResult], ef.WindowResult]:
+    """Of the results of several keys, their values."""
+    return lambda result: result._replace(value=tuple(each.value for each in result.value))
+
+
+def own_windows(size: int) -> ef.Windows:
+    """Windows of a user's own: some times are in none, some in two that end together."""
+
+    class Own:
+        def containing(self, time: int) -> list[tuple[int, int]]:
+            start = time - time % (2 * size)
+            windows = [(start, start + size), (start + 1, start + size)]
+            return [window for window in windows if window[0] <= time < window[1]]
+
+    return Own()
 
 
 def of_timed() -> Callable[[ef.Timed[int]], int]:

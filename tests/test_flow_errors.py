@@ -345,9 +345,24 @@ def a_filter_of_nothing(flow: ef.Flow) -> None:
     flow.front("in").filter(None)  # told
 
 
-@says("key_by() takes a function, got 'word'")
+@says("key_by() takes a function, got 'word'", "write lambda payload: payload['word']")
 def a_key_by_name(flow: ef.Flow) -> None:
     flow.front("in").key_by("word")  # told
+
+
+@says("of= takes a function", "got 'price'", "write lambda payload: payload['price']")
+def a_sum_by_name(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).sum("price")  # told
+
+
+@says("sink() works on the results of windows", ".count()", error=AttributeError)
+def windows_that_nothing_is_asked_of(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).window(ef.Tumbling(3)).sink("out")  # told
+
+
+@says("map() works on the results of windows", error=AttributeError)
+def rows_that_nothing_is_asked_of(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).over(rows=3).map(itself)  # told
 
 
 @says("reduce() takes a function, got 0")
@@ -510,7 +525,12 @@ def a_count_window_that_does_not_move(flow: ef.Flow) -> None:
     ef.CountWindow(3, slide=0)  # told
 
 
-@says("window() takes Tumbling, Sliding, Session or CountWindow, got 10")
+@says("Cumulate(step=, size=)", "a whole number of steps", "got 4 and 10")
+def a_cumulating_window_that_does_not_come_out_even(flow: ef.Flow) -> None:
+    ef.Cumulate(step=4, size=10)  # told
+
+
+@says("window() takes Tumbling, Sliding, Cumulate", "windows of your own (ef.Windows), got 10")
 def a_window_of_a_number(flow: ef.Flow) -> None:
     flow.front("in").key_by(itself).window(10)  # told
 

@@ -28,13 +28,18 @@ def updated(held: dict[int, int], update: tuple[str, int, int]) -> dict[int, int
 
 def height(tree: Any) -> int:
     """The height of a tree, whose nodes are checked on the way."""
+    return shape(tree)[0]
+
+
+def shape(tree: Any) -> tuple[int, int]:
     if tree is None:
-        return 0
-    told, _, _, left, right = tree
-    low, high = height(left), height(right)
+        return 0, 0
+    told, _, _, left, right, size = tree
+    (low, lower), (high, higher) = shape(left), shape(right)
     assert abs(low - high) <= 1
     assert told == max(low, high) + 1
-    return told
+    assert size == lower + higher + 1
+    return told, size
 
 
 @given(updates, st.data())
@@ -53,10 +58,14 @@ def test_every_version_of_a_map_stays_what_it_was_made_with(
         height(made._tree)
         assert list(made.items()) == sorted(held.items())
         assert all(made.get(key) == held.get(key) for key in range(-21, 22))
+        assert all((key in made) == (key in held) for key in range(-21, 22))
         assert bool(made) == bool(held)
         assert (made.first(), made.last()) == (min(held, default=None), max(held, default=None))
+        assert len(made) == len(held)
         bound = data.draw(keys)
-        assert list(made.items(above=bound)) == sorted(updated(held, ("above", bound, 0)).items())
+        above = sorted(updated(held, ("above", bound, 0)).items())
+        assert list(made.items(above=bound)) == above
+        assert made.count_above(bound) == len(above)
 
 
 @given(st.dictionaries(keys, st.integers(0, 3)), updates)

@@ -11,6 +11,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -729,3 +730,15 @@ def test_outputs_do_not_depend_on_the_process_or_its_hash_seed() -> None:
     }
     assert len(printed) == 1
     assert len(printed.pop()) > 1_000
+
+
+@pytest.mark.parametrize("run", [ef.run, ef.simulate])
+def test_a_front_without_times_is_told_where_it_gets_them(run: Any, tmp_path: Path) -> None:
+    """Without `time=` a live query would take the clock: no advice here leads to that."""
+    (tmp_path / "a.jsonl").write_text('{"at": 1}\n')
+    flow = ef.Flow("files")
+    flow.front("rows").sink("out")
+    with pytest.raises(
+        ef.InputError, match=r"which only a live query has.*with time=; or pass a list"
+    ):
+        run(flow, rows=ef.fronts.Files(tmp_path))

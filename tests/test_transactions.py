@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -499,6 +500,65 @@ def test_a_keyed_stream_opens_none() -> None:
     flow = ef.Flow("keyed")
     with pytest.raises(ef.FlowError, match="takes a stream without a key"):
         flow.front("in").key_by(source).transaction()
+
+
+class _Limit:
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, balance: int, change: tuple[str, int]) -> bool:
+        return balance <= self.most * abs(change[1])
+
+
+@pytest.mark.parametrize(
+    ("check", "committed"),
+    [
+        (lambda balance: balance <= 5, [4, 1]),
+        (lambda balance, change: balance <= change[1] + 4, [4, 2]),
+        (lambda balance, change=("", 0): balance <= change[1] + 5, [4, 1]),  # as if it took one
+        (lambda *arguments: len(arguments) == 1, [4, 2, 1, 3]),
+        (_Limit(3), [4, 2, 3]),
+        (functools.partial(lambda most, balance, change: balance <= most, 5), [4, 1]),
+        (bool, [4, 2, 1, 3]),
+    ],
+)
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_check_of_two_arguments_gets_the_payload(
+    check: Any, committed: list[int], others: int
+) -> None:
+    """Alone in its transaction, or with another access."""
+    flow = ef.Flow("changes")
+    accounts = flow.state("accounts", default=0)
+    counts = flow.state("counts", default=0) if others else None
+    with flow.front("changes").transaction() as tx:
+        tx.key_by(lambda c: c[0]).update(accounts, lambda b, c: b + c[1], check=check)
+        if counts is not None:
+            tx.key_by(lambda c: c[0]).update(counts, lambda n, c: n + 1)
+    tx.committed.map(lambda c: c[1]).sink("committed")
+    changes = [("ada", change) for change in (4, 2, 1, 3)]
+    assert ef.run(flow, changes=changes) == {"committed": committed}
+    for seed in range(3):
+        found = ef.simulate(flow, seed=seed, workers=2, changes=changes)
+        assert found.outputs == {"committed": committed}
+
+
+@pytest.mark.parametrize(
+    ("check", "complaint"),
+    [
+        (lambda: True, "which takes ()"),
+        (lambda balance, change, more: True, "which takes (balance, change, more)"),
+        (lambda balance, *, least: True, "which takes (balance, *, least)"),
+    ],
+)
+def test_a_check_of_another_number_of_arguments_is_refused(check: Any, complaint: str) -> None:
+    flow, accounts, _ = bank()
+    with flow.front("more").transaction() as tx:
+        with pytest.raises(ef.FlowError) as raised:
+            tx.key_by(source).update(accounts, minus, check=check)
+        tx.key_by(source).read(accounts)
+    assert "a function of the new value, or of the new value and the payload" in str(raised.value)
+    assert complaint in str(raised.value)
+    assert "test_transactions.py" in str(raised.value)
 
 
 def test_not_a_state_and_not_a_check() -> None:

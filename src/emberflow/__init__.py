@@ -2,18 +2,36 @@
 
 from emberflow import fronts, kafka, sinks, testing
 from emberflow.api import Flow
+from emberflow.dsl.operators.aggregates import Aggregate
+from emberflow.dsl.operators.aggregates.catalogue import (
+    collect,
+    count,
+    count_distinct,
+    distinct,
+    first,
+    last,
+    max,
+    mean,
+    min,
+    sum,
+    top,
+)
 from emberflow.dsl.operators.changes import Change, Changes, GroupedChanges, changes_from
 from emberflow.dsl.operators.transactions import State, Transaction, TransactionStream
-from emberflow.dsl.operators.window_updates import WindowUpdate
 from emberflow.dsl.operators.windows import (
     CountWindow,
+    Cumulate,
+    GatheredWindows,
+    OverStream,
     Session,
     Sliding,
     Tumbling,
     Window,
     WindowedStream,
     WindowResult,
+    Windows,
 )
+from emberflow.dsl.operators.windows.updates import WindowUpdate
 from emberflow.dsl.streams import KeyedStream, Loop, Stream, merge
 from emberflow.dsl.versions import Versions
 from emberflow.errors import (
@@ -52,12 +70,14 @@ from emberflow.values.persistent import PersistentList
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregate",
     "Answer",
     "At",
     "Change",
     "Changes",
     "Comparison",
     "CountWindow",
+    "Cumulate",
     "Diverted",
     "Drop",
     "EmberflowError",
@@ -65,6 +85,7 @@ __all__ = [
     "Flow",
     "FlowError",
     "FunctionError",
+    "GatheredWindows",
     "GlobalTime",
     "GroupedChanges",
     "InputError",
@@ -80,6 +101,7 @@ __all__ = [
     "NondeterminismError",
     "NotKeptError",
     "OutputError",
+    "OverStream",
     "PersistentList",
     "ReadError",
     "ReadTimeoutError",
@@ -103,18 +125,30 @@ __all__ = [
     "WindowResult",
     "WindowUpdate",
     "WindowedStream",
+    "Windows",
     "changes_from",
+    "collect",
     "compare",
+    "count",
+    "count_distinct",
+    "distinct",
     "failure_of",
+    "first",
     "front_log",
     "fronts",
     "kafka",
+    "last",
+    "max",
+    "mean",
     "merge",
+    "min",
     "payloads",
     "rows",
     "run",
     "simulate",
     "sinks",
+    "sum",
     "testing",
+    "top",
     "verify",
 ]

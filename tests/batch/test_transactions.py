@@ -56,7 +56,7 @@ def one_key(random: Random) -> tuple[ef.Flow, Elements]:
             keyed = inner.key_by(modulo(keys))
             touched = states if number == 0 else random.choices(states, k=random.randint(1, 3))
             for state in touched:
-                check = random.choice((None, at_least(-5), at_least(0)))
+                check = random.choice((None, at_least(-5), at_least(0), at_least_its_own()))
                 if random.random() < 0.2:
                     done = keyed.read(state, check=check)
                 else:
@@ -90,6 +90,10 @@ def modulo(keys: int) -> Callable[[int], int]:
 
 def at_least(least: int) -> Callable[[int], bool]:
     return lambda value: value >= least
+
+
+def at_least_its_own() -> Callable[[int, int], bool]:
+    return lambda value, n: value >= n % 5 - 5
 
 
 def changed(a: int) -> Callable[[int, int], int]:

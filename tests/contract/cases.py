@@ -112,7 +112,47 @@ def random_case(seeds: range) -> Case:
     return Case(f"random flows {seeds.start} to {seeds.stop - 1}", flow, disordered, "divert")
 
 
+def aggregates_case() -> Case:
+    """Aggregates, windows and ranks, which the random flows of a run may lack. Functions are local, so
+    that they are pickled by value; the classes of the results are not the user's."""
+
+    class Halves:
+        def containing(self, time: int) -> list[tuple[int, int]]:
+            start = time - time % 10
+            return [(start, start + 10), (start, start + 5)][: 2 if time % 10 < 5 else 1]
+
+    flow = ef.Flow("aggregates and windows")
+    bids = ef.merge(flow.front("one"), flow.front("other"))
+    by_item = bids.key_by(lambda n: n % 3)
+    several: dict[str, ef.Aggregate[int]] = {
+        "number": ef.count(where=lambda n: n > 5),
+        "total": ef.sum(),
+        "kinds": ef.count_distinct(lambda n: n % 4),
+        "best": ef.max(lambda n: -n, by=lambda n: n % 7),
+    }
+    by_item.aggregate(**several).key_by(lambda pair: pair[1]).sink("several", partitions=2)
+    windows: list[ef.Stream[Any]] = []
+    for spec in (ef.Tumbling(6, offset=2), ef.Cumulate(2, 6), Halves()):
+        closed = by_item.window(spec, emit="close").aggregate(**several)
+        windows += [closed, closed.per_window().top(2, by=lambda r: r.value.total)]
+    ef.merge(*windows).sink("windows")
+    rows: list[ef.Stream[Any]] = [
+        by_item.over(rows=3).aggregate(**several),
+        by_item.over(last=7).mean(),
+        by_item.rank(by=lambda n: n % 5),
+        bids.distinct(ttl=6),
+    ]
+    ef.merge(*rows).sink("rows")
+    random = Random("aggregates")
+    times = {name: sorted(random.sample(range(70), 30)) for name in ("one", "other")}
+    elements = {
+        name: [ef.At(at, random.randrange(20)) for at in given] for name, given in times.items()
+    }
+    return Case("aggregates and windows", flow, elements)
+
+
 CASES = [
     *map(example_case, EXAMPLE_ELEMENTS),
+    aggregates_case(),
     *map(random_case, TOGETHER),
 ]

@@ -39,6 +39,13 @@ def not_negative(value: Any) -> Any:
     return [value] if value >= 0 else []
 
 
+def not_less(value: Any, payload: Any) -> Any:
+    """A check that gets the payload, and not the element beside it."""
+    if value == 13:
+        raise ValueError("a check that fails")
+    return value >= payload
+
+
 def outcome(before: Any, payload: Any, moment: Any) -> tuple[Any, Any]:
     raise AssertionError("the loops do not ask for it")
 
@@ -47,9 +54,10 @@ def outcome(before: Any, payload: Any, moment: Any) -> tuple[Any, Any]:
 def uses(draw: st.DrawFn, ports: int) -> Use:
     alone = draw(st.booleans())
     port = st.integers(-1, ports - 1)
+    check = draw(st.sampled_from([not_negative, not_less, None]))
     return Use(
         function=draw(st.sampled_from([updated, None])),
-        check=draw(st.sampled_from([not_negative, None])),
+        check=check,
         alone=alone,
         silent=not alone and draw(st.booleans()),
         tells_yes=draw(st.booleans()),
@@ -62,6 +70,7 @@ def uses(draw: st.DrawFn, ports: int) -> Use:
         rejected=-1,
         name=None,
         outcome=outcome,
+        sees_payload=check is not_less,
     )
 
 

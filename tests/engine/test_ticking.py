@@ -10,13 +10,30 @@ import pytest
 import emberflow as ef
 from emberflow.engine.layout import Layout, TickingLoop
 
-WINDOWS = [ef.Tumbling(10), ef.Sliding(10, slide=4), ef.Session(6)]
+
+class Halves:
+    """Windows of a user's own."""
+
+    def containing(self, time: int) -> list[tuple[int, int]]:
+        start = time - time % 10
+        return [(start, start + 10), (start, start + 5)][: 2 if time % 10 < 5 else 1]
 
 
-def windows_flow(windows: ef.Tumbling | ef.Sliding | ef.Session) -> ef.Flow:
+WINDOWS = [
+    ef.Tumbling(10),
+    ef.Sliding(10, slide=4),
+    ef.Cumulate(5, 15),
+    ef.Session(6),
+    Halves(),
+]
+
+
+def windows_flow(windows: ef.Windows | ef.Session) -> ef.Flow:
     flow = ef.Flow("windows that close")
     numbers = ef.merge(flow.front("one"), flow.front("other"))
-    numbers.key_by(lambda n: n % 3).window(windows, emit="close").sum().sink("sums")
+    sums = numbers.key_by(lambda n: n % 3).window(windows, emit="close").sum()
+    sums.sink("sums")
+    sums.per_window().collect().sink("together")
     return flow
 
 
@@ -55,8 +72,8 @@ def test_nothing_is_computed_again_however_far_one_front_is_behind(flow: ef.Flow
 def test_the_loop_of_the_ticks_is_part_of_the_machine(flow: ef.Flow) -> None:
     layout = Layout(flow.graph())
     assert not any(unit.is_region for unit in layout.units)
-    (fused,) = layout.fused.values()
-    assert isinstance(fused, TickingLoop)
+    assert layout.fused
+    assert all(isinstance(fused, TickingLoop) for fused in layout.fused.values())
 
 
 def test_but_not_where_a_loop_of_the_user_goes_through_the_window() -> None:

@@ -58,10 +58,14 @@ class Update(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """A window operator: a size and slide, or a gap, and what it tells."""
+    """A window operator: a size and slide, or a gap, and what it tells.
+
+    Windows of a size and a slide also come in steps if there is one: those that are shorter.
+    """
 
     size: int = 0
     slide: int = 0
+    step: int = 0
     offset: int = 0
     gap: int = 0
     emit: str = "update"
@@ -80,7 +84,14 @@ class Windows(NamedTuple):
         if self.gap:
             return [(own, own + self.gap)]
         starts = range(own - self.size + 1, own + 1)
-        return [(s, s + self.size) for s in starts if (s - self.offset) % self.slide == 0]
+        step = self.step or self.size
+        return [
+            (start, end)
+            for start in starts
+            if (start - self.offset) % self.slide == 0
+            for end in range(start + step, start + self.size + 1, step)
+            if own < end
+        ]
 
     def _sessions(self, own_times: list[int]) -> Iterator[Span]:
         while own_times:

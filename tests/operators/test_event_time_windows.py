@@ -69,15 +69,24 @@ def spans_of_time(draw: st.DrawFn) -> Windows:
     return Windows(size=size, slide=slide, offset=offset)
 
 
+@st.composite
+def cumulating(draw: st.DrawFn) -> Windows:
+    step, offset = draw(st.integers(1, 4)), draw(st.integers(-5, 5))
+    size = step * draw(st.integers(1, 4))
+    return Windows(size=size, slide=size, step=step, offset=offset)
+
+
 sessions = st.integers(1, 5).map(lambda gap: Windows(gap=gap))
 of_every_kind = pytest.mark.parametrize(
-    "kind", [spans_of_time(), sessions], ids=["time", "session"]
+    "kind", [spans_of_time(), cumulating(), sessions], ids=["time", "cumulate", "session"]
 )
 
 
 def spec_of(windows: Windows) -> Any:
     if windows.gap:
         return ef.Session(windows.gap)
+    if windows.step:
+        return ef.Cumulate(windows.step, windows.size, windows.offset)
     if windows.size == windows.slide:
         return ef.Tumbling(windows.size, windows.offset)
     return ef.Sliding(windows.size, windows.slide, windows.offset)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.dsl.operators.aggregates import counting
-from emberflow.dsl.operators.window_updates import _SessionStep, _TimeStep
+from emberflow.dsl.operators.aggregates.catalogue import count
+from emberflow.dsl.operators.windows.updates import _SessionStep, _TimeStep
 from emberflow.runners.batch.plan.stages import Units
 from tests.batch.local import batch
 
@@ -219,7 +219,7 @@ def test_many_windows_are_known_and_a_payload_copies_few_of_them(windows: Any) -
         return set() if tree is None else {id(tree)} | nodes(tree[3]) | nodes(tree[4])
 
     kind = _SessionStep if isinstance(windows, ef.Session) else _TimeStep
-    step = kind(windows, counting(), closing=True, early=None, keep=None, merges=True)
+    step = kind(windows, count(), closing=True, early=None, keep=None, merges=True)
     accumulator = step.first((0, False, "payload", 0))
     for time in range(3, 6_000, 3):
         accumulator = step(accumulator, (time, False, "payload", time))
@@ -292,8 +292,13 @@ def test_the_ticks_of_updates_stay_within_their_key() -> None:
         (TUMBLING, {"time": 5, "late": "update"}, r"time=\) takes a field .*, got 5"),
         (TUMBLING, {"keep": 5}, r"keep=\) is for late='update'"),
         (TUMBLING, {"keep": -1, "time": "at", "late": "update"}, r"keep=\) takes a duration of at"),
-        (ef.CountWindow(3), {"early": 5, "emit": "close"}, r"early=, .* are for windows of time"),
-        ("ten", {"early": 5, "emit": "close"}, r"window\(\) takes Tumbling, Sliding, Session or"),
+        (ef.CountWindow(3), {"early": 5, "emit": "close"}, r"early=, .* are for Tumbling, Sliding"),
+        (
+            "ten",
+            {"early": 5, "emit": "close"},
+            r"window\(\) takes Tumbling, Sliding, Cumulate, .* or",
+        ),
+        (ef.Tumbling, {}, r"window\(\) takes .* Call it: Tumbling\(...\)"),
         (TUMBLING, {"early": 5, "emit": "end"}, r"emit=\) takes 'update' or 'close', got 'end'"),
     ],
 )

@@ -70,15 +70,23 @@ def keys_of(events: list[Event]) -> list[Any]:
 time_windows = st.one_of(
     st.builds(ef.Tumbling, st.integers(1, 7), offset=st.integers(-9, 9)),
     st.builds(ef.Sliding, st.integers(1, 7), st.integers(1, 9), offset=st.integers(-9, 9)),
+    st.builds(
+        lambda step, steps, offset: ef.Cumulate(step, step * steps, offset),
+        st.integers(1, 4),
+        st.integers(1, 4),
+        st.integers(-9, 9),
+    ),
 )
 
 
 def containing(spec: Any, time: int) -> Iterator[tuple[int, int]]:
-    """All windows that contain a time, found by trying every start."""
+    """All windows that contain a time, found by trying every start and every end."""
     slide = getattr(spec, "slide", spec.size)
     for start in range(time - spec.size + 1, time + 1):
         if (start - spec.offset) % slide == 0:
-            yield start, start + spec.size
+            for end in range(start + getattr(spec, "step", spec.size), start + spec.size + 1):
+                if (end - start) % getattr(spec, "step", spec.size) == 0 and time < end:
+                    yield start, end
 
 
 @searching
@@ -108,6 +116,81 @@ def test_a_window_of_time_tells_its_value_when_it_closes(
         )
     ]
     assert told(events, spec, "close", aggregate) == closed(windows, aggregate)
+
+
+# --- Windows of a user's own ----------------------------------------------------------------------
+
+
+class Listed:
+    """Windows from a list. They overlap, and some end together."""
+
+    def __init__(self, windows: list[tuple[int, int]]) -> None:
+        self.windows = windows
+
+    def containing(self, time: int) -> list[tuple[int, int]]:
+        return [window for window in self.windows if window[0] <= time < window[1]]
+
+
+listed = st.lists(
+    st.tuples(st.integers(-12, 12), st.integers(1, 9)).map(lambda w: (w[0], w[0] + w[1])),
+    max_size=8,
+).map(Listed)
+
+
+@searching
+@given(events(), listed, aggregates)
+def test_windows_of_ones_own_tell_every_update_and_their_values_when_they_close(
+    events: list[Event], spec: Listed, aggregate: str
+) -> None:
+    updates = []
+    for place, event in enumerate(events):
+        mine = {w for w in spec.windows if w[0] <= event.time < w[1]}
+        for start, end in sorted(mine, key=lambda window: (window[1], window[0])):
+            so_far = same_key(events[: place + 1], event.key)
+            members = [e for e in so_far if start <= e.time < end]
+            updates.append(result(event.time, (start, end), members, aggregate))
+    assert told(events, spec, "update", aggregate) == updates
+
+    closes = []
+    for end in sorted({window[1] for window in spec.windows}):
+        opened = []  # of each key: its first payload in a window that ends here
+        for key in keys_of(events):
+            here = {
+                window: members
+                for window in spec.windows
+                if window[1] == end
+                and (members := [e for e in same_key(events, key) if window[0] <= e.time < end])
+            }
+            if here:
+                opened.append((min(members[0][:2] for members in here.values()), here))
+        for _, here in sorted(opened, key=lambda entry: entry[0]):
+            closes += [result(end, window, here[window], aggregate) for window in sorted(here)]
+    assert told(events, spec, "close", aggregate) == closes
+
+
+@pytest.mark.parametrize(
+    ("gives", "complaint"),
+    [
+        ([(7, 9)], "containing(3) gave Window(start=7, end=9), which does not contain it"),
+        ([(0, 3)], "which does not contain it"),
+        ([(0, 5.0)], "a window is a pair of ints, its start and its end"),
+        ([5], "containing(3) gave 5: a window is a pair of ints"),
+        (None, "'NoneType' object is not iterable"),
+    ],
+)
+def test_windows_of_ones_own_that_are_none_are_errors_that_name_them(
+    gives: Any, complaint: str
+) -> None:
+    class Wrong:
+        def containing(self, time: int) -> Any:
+            return gives
+
+    flow = ef.Flow("wrong")
+    flow.front("words").key_by(lambda word: None).window(Wrong()).count().sink("out")
+    with pytest.raises(ef.FunctionError) as raised:
+        ef.run(flow, words=[ef.At(3, "a")])
+    assert complaint in str(raised.value)
+    assert "containing=" in raised.value.function
 
 
 # --- Sessions -------------------------------------------------------------------------------------
@@ -189,6 +272,11 @@ names = pytest.mark.parametrize("name", ["d", "e"])
             [(0, 10, (1,)), (5, 15, (1, 2)), (10, 20, (2,)), (15, 25, (4,)), (20, 30, (4,))],
         ),
         (ef.Session(5), [(5, 10, (1,)), (10, 15, (2,)), (20, 25, (4,))]),
+        (
+            ef.Cumulate(5, 10),
+            [(0, 10, (1,)), (10, 15, (2,)), (10, 20, (2,)), (20, 25, (4,)), (20, 30, (4,))],
+        ),
+        (Listed([(0, 10), (5, 15), (10, 15)]), [(0, 10, (1,)), (5, 15, (1, 2)), (10, 15, (2,))]),
     ],
 )
 def test_a_payload_scheduled_for_the_end_of_a_window_does_not_lose_it(

@@ -259,7 +259,7 @@ class _Draft:
             return lambda value, n: plain(n) % a if plain(n) % 2 else value
         return lambda value, n: (value * 3 + plain(n)) % 50 - a
 
-    def check(self) -> Callable[[int], bool]:
+    def check(self) -> Callable[..., bool]:
         kind, a = self.random.randint(0, 2), self.random.randint(2, 5)
         if kind == 0:
 
@@ -269,6 +269,8 @@ class _Draft:
             return not_negative
         if kind == 1:
             return lambda value: value % a != 0
+        if a == 3:
+            return lambda value, n: value >= plain(n) % 5 - 5
         return lambda value: -30 < value < 30
 
     def constraint(self) -> Callable[[ef.Values], bool]:

@@ -11,30 +11,34 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from emberflow.dsl import operators
+from emberflow.dsl.operators.aggregates import catalogue
 from emberflow.dsl.operators.changes import Changes
 from emberflow.dsl.operators.transactions import Transaction
 from emberflow.errors import FlowError
 from emberflow.graph.nodes import Broadcast, Group, Input, Key, Map, MapMode, Merge, Sink
-from emberflow.values.functions import UserFunction, caller, itself
+from emberflow.values.functions import UserFunction, caller, field_advice, itself
 from emberflow.values.item import At, Timed
 from emberflow.values.times import Duration, Time
 
 if TYPE_CHECKING:
     from emberflow.dsl.flow import Flow
-    from emberflow.dsl.operators.window_updates import UpdatedWindows
+    from emberflow.dsl.operators.aggregates import Aggregate
     from emberflow.dsl.operators.windows import (
-        Session,
-        Sliding,
-        Tumbling,
+        GatheredWindows,
+        OverStream,
+        TimeWindows,
         WindowedStream,
+        WindowResult,
         WindowSpec,
     )
+    from emberflow.dsl.operators.windows.updates import UpdatedWindows
 
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
 K = TypeVar("K")
 A = TypeVar("A")
+R = TypeVar("R")
 
 #: How far the times of a pair may be apart: ``d`` for ``(-d, d)``, or ``(low, high)``.
 Within: TypeAlias = Duration | tuple[Duration, Duration]
@@ -155,8 +159,9 @@ class Stream(Generic[T]):
         key = Key(function, UserFunction("key", function))
         return KeyedStream(self.flow, self._input.node, self._input.port, key)
 
-    def distinct(self, *, name: str | None = None) -> Stream[T]:
-        """Only the first of equal payloads.
+    def distinct(self, *, ttl: Duration | None = None, name: str | None = None) -> Stream[T]:
+        """Only the first of equal payloads; with ``ttl``, only those with no equal one that passed less than
+        ``ttl`` before.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("distinct")
@@ -164,7 +169,25 @@ class Stream(Generic[T]):
         >>> ef.run(flow, words=["a", "b", "a"])
         {'new': ['a', 'b']}
         """
-        return operators.distinct(self.key_by(itself), name=name)
+        return operators.distinct(self.key_by(itself), ttl=ttl, name=name)
+
+    def per_window(self: Stream[WindowResult]) -> GatheredWindows:
+        """The results of all keys of each window together; then top, collect, aggregate ...
+
+        The stream has the results of windows of time with ``emit="close"``, and its steps in between may
+        filter them. What comes out is a `WindowResult` for each window, with the key None, one unit of time
+        behind the end of the window.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("best sellers")
+        >>> sold = flow.front("sold").key_by(lambda item: item)
+        >>> counts = sold.window(ef.Tumbling(10), emit="close").count()
+        >>> best = counts.per_window().top(1, by=lambda result: result.value)
+        >>> best.map(lambda r: (r.window.start, [(b.key, b.value) for b in r.value])).sink("best")
+        >>> ef.run(flow, sold=[ef.At(t, item) for t, item in enumerate("aabbbccccaaa")])
+        {'best': [(0, [('c', 4)]), (10, [('a', 2)])]}
+        """
+        return operators.GatheredWindows(self)
 
     def transaction(self, *, name: str | None = None) -> Transaction[T]:
         """Open a transaction for each payload: ``with ... as tx:``.
@@ -346,7 +369,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, words=["a", "b", "a"])
         {'counts': [('a', 1), ('b', 1), ('a', 2)]}
         """
-        return operators.aggregate(self, operators.counting(), "count", name)
+        return operators.aggregate(self, catalogue.count(), "count", name)
 
     def sum(
         self, of: Callable[[T], Any] | None = None, *, name: str | None = None
@@ -359,7 +382,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, sales=[("x", 2), ("y", 3), ("x", 5)])
         {'sums': [('x', 2), ('y', 3), ('x', 7)]}
         """
-        return operators.aggregate(self, operators.summing(of), "sum", name)
+        return operators.aggregate(self, catalogue.sum(of), "sum", name)
 
     def min(
         self, of: Callable[[T], Any] | None = None, *, name: str | None = None
@@ -372,7 +395,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 2, 8, 3])
         {'least': [(0, 4), (0, 2), (0, 2), (1, 3)]}
         """
-        return operators.aggregate(self, operators.least(of), "min", name)
+        return operators.aggregate(self, catalogue.min(of), "min", name)
 
     def max(
         self, of: Callable[[T], Any] | None = None, *, name: str | None = None
@@ -385,7 +408,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 2, 8, 3])
         {'greatest': [(0, 4), (0, 4), (0, 8), (1, 3)]}
         """
-        return operators.aggregate(self, operators.greatest(of), "max", name)
+        return operators.aggregate(self, catalogue.max(of), "max", name)
 
     def mean(
         self, of: Callable[[T], Any] | None = None, *, name: str | None = None
@@ -398,7 +421,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 2, 3])
         {'means': [(0, 4.0), (0, 3.0), (1, 3.0)]}
         """
-        return operators.aggregate(self, operators.averaging(of), "mean", name)
+        return operators.aggregate(self, catalogue.mean(of), "mean", name)
 
     def top(
         self, n: int, *, by: Callable[[T], Any] | None = None, name: str | None = None
@@ -414,10 +437,84 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 8, 3, 6])
         {'top': [(0, (4,)), (0, (8, 4)), (1, (3,)), (0, (8, 6))]}
         """
-        _check_count(n, "top", "n", 1)
-        return operators.aggregate(self, operators.leading(n, by), "top", name)
+        return operators.aggregate(self, catalogue.top(n, by=by), "top", name)
 
-    def distinct(self, *, name: str | None = None) -> Stream[T]:
+    def first(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[tuple[K, Any]]:
+        """``(key, its first payload)``, or ``of`` that, for each payload."""
+        return operators.aggregate(self, catalogue.first(of), "first", name)
+
+    def last(
+        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+    ) -> Stream[tuple[K, Any]]:
+        """``(key, its last payload so far)``, or ``of`` that: the payload itself."""
+        return operators.aggregate(self, catalogue.last(of), "last", name)
+
+    @overload
+    def aggregate(
+        self, into: type[R], /, *, name: str | None = None, **aggregates: Aggregate[T]
+    ) -> Stream[tuple[K, R]]: ...
+    @overload
+    def aggregate(
+        self, into: None = None, /, *, name: str | None = None, **aggregates: Aggregate[T]
+    ) -> Stream[tuple[K, Any]]: ...
+    def aggregate(
+        self, into: type | None = None, /, *, name: str | None = None, **aggregates: Aggregate[T]
+    ) -> Stream[tuple[K, Any]]:
+        """Several aggregates at once: ``(key, a named tuple of their values so far)`` for each payload.
+
+        The aggregates are `ef.count`, `ef.sum`, `ef.min`, `ef.max`, `ef.mean`, `ef.first`, `ef.last`,
+        `ef.top`, `ef.collect`, `ef.distinct`, `ef.count_distinct`, and those of your own, `ef.Aggregate`.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("bids")
+        >>> bids = flow.front("bids").key_by(lambda bid: bid["item"])
+        >>> bids.aggregate(
+        ...     total=ef.sum(lambda bid: bid["price"]),
+        ...     bidders=ef.count_distinct(lambda bid: bid["by"]),
+        ...     winner=ef.max(lambda bid: bid["by"], by=lambda bid: bid["price"]),
+        ... ).sink("totals")
+        >>> offers = [("ada", 5), ("bob", 7), ("ada", 6)]
+        >>> bids = [{"item": "lamp", "by": by, "price": price} for by, price in offers]
+        >>> ef.run(flow, bids=bids)["totals"][-1]
+        ('lamp', Aggregates(total=18, bidders=2, winner='bob'))
+
+        The values have a class of your own if you give one, a named tuple or a dataclass with these
+        fields. Then type checkers know them.
+
+        >>> from typing import NamedTuple
+        >>> class Prices(NamedTuple):
+        ...     low: int
+        ...     high: int
+        >>> flow = ef.Flow("prices")
+        >>> prices = flow.front("prices").key_by(lambda price: "all")
+        >>> prices.aggregate(Prices, low=ef.min(), high=ef.max()).sink("prices")
+        >>> ef.run(flow, prices=[4, 2, 8])["prices"][-1]
+        ('all', Prices(low=2, high=8))
+        """
+        fused = operators.several(into, aggregates, name)
+        return operators.aggregate(self, fused, "aggregate", name)
+
+    def rank(
+        self, *, by: Callable[[T], Any] | None = None, name: str | None = None
+    ) -> Stream[tuple[T, int]]:
+        """``(payload, its position among the payloads of its key so far)``, from 1 on.
+
+        Without ``by`` the first payload has position 1, the second 2: SQL's row number. With ``by`` the
+        greatest has position 1, and equals share one: SQL's rank. Positions are those of the moment at which
+        the payload comes; later ones do not change them. For ``by`` the ranks of all payloads are kept.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("race")
+        >>> scores = flow.front("scores").key_by(lambda score: "all")
+        >>> scores.rank(by=lambda score: score).sink("ranks")
+        >>> ef.run(flow, scores=[50, 70, 60, 70])
+        {'ranks': [(50, 1), (70, 1), (60, 2), (70, 1)]}
+        """
+        return operators.rank(self, by, name)
+
+    def distinct(self, *, ttl: Duration | None = None, name: str | None = None) -> Stream[T]:
         """Only the first payload of each key.
 
         >>> import emberflow as ef
@@ -425,8 +522,40 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> flow.front("words").key_by(len).distinct().sink("first")
         >>> ef.run(flow, words=["a", "bb", "c"])
         {'first': ['a', 'bb']}
+
+        With ``ttl`` a key lives so long: a payload passes unless one of its key has passed less than ``ttl``
+        before. Only the keys that are alive are kept.
+
+        >>> flow = ef.Flow("once in ten")
+        >>> flow.front("words").key_by(len).distinct(ttl=10).sink("first")
+        >>> ef.run(flow, words=[ef.At(1, "a"), ef.At(8, "b"), ef.At(11, "c"), ef.At(12, "d")])
+        {'first': ['a', 'c']}
         """
-        return operators.distinct(self, name=name)
+        return operators.distinct(self, ttl=ttl, name=name)
+
+    def over(self, *, rows: int | None = None, last: Duration | None = None) -> OverStream[K, T]:
+        """At each payload, the last ``rows`` payloads of its key, or those of the ``last`` so much time,
+        ending with it; then count, sum, aggregate ... The output is ``(payload, value)``.
+
+        ``last=d`` are those with ``time - d <= their time``, as in SQL's ``RANGE BETWEEN d PRECEDING AND
+        CURRENT ROW``.
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("moving")
+        >>> prices = flow.front("prices").key_by(lambda price: "all")
+        >>> prices.over(rows=3).mean().sink("means")
+        >>> prices.over(last=10).max().sink("greatest")
+        >>> outputs = ef.run(flow, prices=[ef.At(0, 9), ef.At(5, 3), ef.At(10, 6), ef.At(15, 3)])
+        >>> outputs["means"]
+        [(9, 9.0), (3, 6.0), (6, 6.0), (3, 4.0)]
+        >>> outputs["greatest"]
+        [(9, 9), (3, 9), (6, 9), (3, 6)]
+
+        A payload takes the same time, amortised, however many are in the window, if all aggregates can
+        merge accumulators: ``count``, ``sum``, ``min``, ``max``, ``mean``, ``first``, ``last``, ``top``, and
+        yours with ``merge=``. Otherwise it takes as long as there are payloads in the window.
+        """
+        return operators.over(self, rows, last)
 
     @overload
     def window(
@@ -434,12 +563,12 @@ class KeyedStream(Stream[T], Generic[K, T]):
     ) -> WindowedStream[K, T]: ...
     @overload
     def window(
-        self, windows: Tumbling | Sliding | Session, *, emit: Literal["close"], early: Duration
+        self, windows: TimeWindows, *, emit: Literal["close"], early: Duration
     ) -> UpdatedWindows[K, T]: ...
     @overload
     def window(
         self,
-        windows: Tumbling | Sliding | Session,
+        windows: TimeWindows,
         *,
         emit: Literal["update", "close"] = "update",
         early: Duration | None = None,
@@ -755,7 +884,9 @@ def _pair(left: T, right: U) -> tuple[T, U]:
 
 def _check_callable(function: object, step: str) -> None:
     if not callable(function):
-        raise FlowError(f"{step}() takes a function, got {function!r} at {caller()}.")
+        raise FlowError(
+            f"{step}() takes a function, got {function!r} at {caller()}.{field_advice(function)}"
+        )
 
 
 def _check_count(value: object, step: str, what: str, least: int) -> None:

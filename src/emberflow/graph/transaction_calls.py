@@ -23,19 +23,22 @@ Verdict: TypeAlias = Callable[[Values, Any, tuple[int, int]], str | None]
 def outcome_of(access: Access) -> Outcome:
     """The function of an access: from the value before to the value after, and the failed check."""
     function, check = access.function, access.check
+    sees_payload = check is not None and check.sees_payload
 
     def outcome(before: Any, payload: Any, global_time: tuple[int, int]) -> tuple[Any, str | None]:
         try:
             value = before if function is None else function(before, payload)
             if value.__class__ is At:
                 raise _scheduled(access, value, payload, global_time)
-            failed = check is not None and not check.function(value)
+            if check is None:
+                return value, None
+            holds = check.function(value, payload) if sees_payload else check.function(value)
+            return value, None if holds else check.name
         except OutputError:
             raise
         except Exception as error:
             held = f" (where state {access.state!r} held {shortened(before)})"
             raise function_error(access, error, payload, global_time, where=held) from error
-        return value, check.name if check is not None and failed else None
 
     return outcome
 

@@ -86,10 +86,14 @@ class Rejected(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A constraint, and the name that `Rejected.check` reports."""
+    """A constraint, and the name that `Rejected.check` reports.
+
+    A check of an access gets the new value, and if it ``sees_payload`` the payload too.
+    """
 
     name: str
-    function: Callable[[Any], object]
+    function: Callable[..., object]
+    sees_payload: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -240,7 +240,7 @@ prepare(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 
 typedef struct {
     PyObject *function, *check, *number;
-    int alone, silent, tells_yes, tells_value;
+    int alone, silent, tells_yes, tells_value, sees_payload;
     Py_ssize_t vote, result, committed, output;
 } Use;
 
@@ -251,7 +251,7 @@ use_of(PyObject *given, Use *use, Py_ssize_t ports)
     Py_ssize_t *port[] = {&use->vote, &use->result, &use->committed, &use->output};
     int i;
 
-    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) < 11) {
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) < 15) {
         PyErr_Format(PyExc_TypeError,
                      "access_in_order: argument 5 (`uses`) must hold named tuples `Use`, got %R", given);
         return -1;
@@ -263,6 +263,7 @@ use_of(PyObject *given, Use *use, Py_ssize_t ports)
     use->tells_yes = PyTuple_GET_ITEM(given, 4) == Py_True;
     use->tells_value = PyTuple_GET_ITEM(given, 5) == Py_True;
     use->number = PyTuple_GET_ITEM(given, 6);
+    use->sees_payload = PyTuple_GET_ITEM(given, 14) == Py_True;
     for (i = 0; i < 4; i++) {
         *port[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(given, 7 + i));
         if (*port[i] == -1 && PyErr_Occurred())
@@ -336,18 +337,21 @@ tell(const Known *known, const Use *use, PyObject *item, Py_ssize_t length, PyOb
 static PyObject *
 value_left(const Known *known, const Use *use, PyObject *before, PyObject *payload)
 {
-    PyObject *value;
+    PyObject *value, *own = use->alone ? PyTuple_GET_ITEM(payload, 1) : payload;
 
     if (use->function == Py_None) {
         value = Py_NewRef(before);
     }
     else {
-        PyObject *stack[3] = {NULL, before, use->alone ? PyTuple_GET_ITEM(payload, 1) : payload};
+        PyObject *stack[3] = {NULL, before, own};
         value = PyObject_Vectorcall(use->function, stack + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET,
                                     NULL);
     }
     if (value != NULL && use->check != Py_None) {
-        PyObject *held = PyObject_CallOneArg(use->check, value);
+        PyObject *stack[3] = {NULL, value, own};
+        size_t given = use->sees_payload ? 2 : 1;
+        PyObject *held = PyObject_Vectorcall(use->check, stack + 1,
+                                             given | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
         int holds = held == NULL ? -1 : PyObject_IsTrue(held);
         Py_XDECREF(held);
         if (holds <= 0)

@@ -538,8 +538,8 @@ class Checked:
             )
         return InputError(
             f"front {name!r}: the DataFrame has rows in several partitions and no time column, so "
-            f"nothing says which row comes first. Pass {name}=ef.rows(df, time='column'), or "
-            f"order_by=[...] to number the rows."
+            f"nothing says which row comes first. Pass {name}=ef.rows(df, time='column'). If the rows "
+            f"have no time, order_by=[...] numbers them from 0: windows and timers then count rows."
         )
 
     def double(self, time: int) -> InputError:

@@ -142,6 +142,12 @@ def _partitions(front: Front, given: Any, fronts: int) -> list[Iterator[Entry]]:
 
 def _stamped(front: Front, contract: FrontContract, partition: int, index: int) -> Iterator[Entry]:
     """The elements of a partition, by its rule of event time."""
+    if contract.arrival is True:
+        raise InputError(
+            f"front {front.name!r} gives its elements the times of their arrival, which only a live query "
+            f"has. Say which field of the payload is its time, or which function of it, with time=; or "
+            f"pass a list: element i of a list has time i."
+        )
     records = (
         (*element, None) for element in contract.read(partition, None) if element is not None
     )

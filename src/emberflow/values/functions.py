@@ -46,6 +46,17 @@ class UserFunction:
         return f"{self.role}={described(self.given)}" if self.role else described(self.given)
 
 
+def field_advice(given: object) -> str:
+    """What to write if the name of a field was given in place of a function; empty for all else.
+
+    >>> field_advice("price")
+    " For a field write lambda payload: payload['price'], or payload.price."
+    """
+    if not isinstance(given, str) or not given.isidentifier():
+        return ""
+    return f" For a field write lambda payload: payload[{given!r}], or payload.{given}."
+
+
 def itself(payload: Any) -> Any:
     """The identity function."""
     return payload
@@ -196,7 +207,12 @@ def blamed(error: BaseException, functions: Sequence[UserFunction]) -> str:
             return f"{codes[code]}, raised in line {line}"
         if not code.co_filename.startswith(_OURS):
             return f"{code.co_qualname} ({Where(code.co_filename, line)})"
-    return " or ".join(str(function) for function in functions) or "a step of Emberflow's own"
+    theirs = [function for function in functions if not _is_code_of_ours(code_of(function.given))]
+    return " or ".join(map(str, theirs)) or "a step of Emberflow's own"
+
+
+def _is_code_of_ours(code: CodeType | None) -> bool:
+    return code is not None and code.co_filename.startswith(_OURS)
 
 
 def _relative(file: str) -> str:

@@ -4,6 +4,7 @@ What this file guarantees:
 
 - A version never changes.
 - `set`, `remove` and `above` make another version in logarithmic time, and so much new memory.
+- `count_above` counts in logarithmic time, and `len` in constant time: a node knows the size of its tree.
 - Maps with equal entries are equal, whichever way they were made.
 
 Theory of operation. A version is an AVL tree, whose nodes never change. An update copies the nodes on the
@@ -21,8 +22,8 @@ __all__ = ["PersistentMap"]
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: ``(height, key, value, left, right)``. Versions of other types share nodes, so they are `Any` here.
-_Node: TypeAlias = "tuple[int, Any, Any, _Tree, _Tree]"
+#: ``(height, key, value, left, right, size)``. Versions of other types share nodes, so they are `Any` here.
+_Node: TypeAlias = "tuple[int, Any, Any, _Tree, _Tree, int]"
 _Tree: TypeAlias = "_Node | None"
 
 
@@ -51,7 +52,7 @@ class PersistentMap(Generic[K, V]):
         """The value of a key; None if it has none."""
         tree = self._tree
         while tree is not None:
-            _, here, value, left, right = tree
+            _, here, value, left, right, _ = tree
             if here == key:
                 found: V = value
                 return found
@@ -78,7 +79,7 @@ class PersistentMap(Generic[K, V]):
         """The least key; None if there is none."""
         found, tree = None, self._tree
         while tree is not None:
-            *_, found, _, tree, _ = tree
+            found, tree = tree[1], tree[3]
         return found
 
     def last(self) -> K | None:
@@ -89,7 +90,7 @@ class PersistentMap(Generic[K, V]):
         """
         found, tree = None, self._tree
         while tree is not None:
-            *_, found, _, _, tree = tree
+            found, tree = tree[1], tree[4]
         return found
 
     def items(self, above: K | None = None) -> Iterator[tuple[K, V]]:
@@ -109,12 +110,40 @@ class PersistentMap(Generic[K, V]):
                     tree = tree[4]
             if not later:
                 return
-            _, key, value, _, tree = later.pop()
+            _, key, value, _, tree, _ = later.pop()
             yield key, value
 
     def values(self) -> Iterator[V]:
         """The values in the order of their keys."""
         return (value for _, value in self.items())
+
+    def count_above(self, key: K) -> int:
+        """How many keys are greater than this one.
+
+        >>> PersistentMap(zip(range(6), "abcdef")).count_above(3)
+        2
+        """
+        tree, count = self._tree, 0
+        while tree is not None:
+            _, here, _, left, right, _ = tree
+            if here > key:
+                count += 1 + _size(right)
+                tree = left
+            else:
+                tree = right
+        return count
+
+    def __len__(self) -> int:
+        return _size(self._tree)
+
+    def __contains__(self, key: K) -> bool:
+        tree = self._tree
+        while tree is not None:
+            _, here, _, left, right, _ = tree
+            if here == key:
+                return True
+            tree = left if key < here else right
+        return False
 
     def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self.items())
@@ -158,10 +187,20 @@ def _height(tree: _Tree) -> int:
     return 0 if tree is None else tree[0]
 
 
+def _size(tree: _Tree) -> int:
+    return 0 if tree is None else tree[5]
+
+
 def _node(key: Any, value: Any, left: _Tree, right: _Tree) -> _Node:
-    low = 0 if left is None else left[0]
-    high = 0 if right is None else right[0]
-    return (high if high > low else low) + 1, key, value, left, right
+    low = high = 0
+    size = 1
+    if left is not None:
+        low = left[0]
+        size += left[5]
+    if right is not None:
+        high = right[0]
+        size += right[5]
+    return (high if high > low else low) + 1, key, value, left, right, size
 
 
 def _balanced(key: Any, value: Any, left: _Tree, right: _Tree) -> _Node:
@@ -169,10 +208,10 @@ def _balanced(key: Any, value: Any, left: _Tree, right: _Tree) -> _Node:
     low, high = _height(left), _height(right)
     if low > high + 1:
         assert left is not None
-        _, left_key, left_value, outer, inner = left
+        _, left_key, left_value, outer, inner, _ = left
         if inner is None or _height(outer) >= inner[0]:
             return _node(left_key, left_value, outer, _node(key, value, inner, right))
-        _, top, top_value, before, behind = inner
+        _, top, top_value, before, behind, _ = inner
         return _node(
             top,
             top_value,
@@ -181,10 +220,10 @@ def _balanced(key: Any, value: Any, left: _Tree, right: _Tree) -> _Node:
         )
     if high > low + 1:
         assert right is not None
-        _, right_key, right_value, inner, outer = right
+        _, right_key, right_value, inner, outer, _ = right
         if inner is None or _height(outer) >= inner[0]:
             return _node(right_key, right_value, _node(key, value, left, inner), outer)
-        _, top, top_value, before, behind = inner
+        _, top, top_value, before, behind, _ = inner
         return _node(
             top,
             top_value,
@@ -196,10 +235,10 @@ def _balanced(key: Any, value: Any, left: _Tree, right: _Tree) -> _Node:
 
 def _with(tree: _Tree, key: Any, value: Any) -> _Node:
     if tree is None:
-        return 1, key, value, None, None
-    height, here, held, left, right = tree
+        return 1, key, value, None, None, 1
+    height, here, held, left, right, size = tree
     if key == here:
-        return height, key, value, left, right
+        return height, key, value, left, right, size
     if key < here:
         return _balanced(here, held, _with(left, key, value), right)
     return _balanced(here, held, left, _with(right, key, value))
@@ -208,19 +247,19 @@ def _with(tree: _Tree, key: Any, value: Any) -> _Node:
 def _without(tree: _Tree, key: Any) -> _Tree:
     if tree is None:
         return None
-    _, here, held, left, right = tree
+    _, here, held, left, right, _ = tree
     if key < here:
         return _balanced(here, held, _without(left, key), right)
     if key > here:
         return _balanced(here, held, left, _without(right, key))
     if right is None:
         return left
-    (_, first, its_value, _, _), rest = _first_and_rest(right)
+    (_, first, its_value, _, _, _), rest = _first_and_rest(right)
     return _balanced(first, its_value, left, rest)
 
 
 def _first_and_rest(tree: _Node) -> tuple[_Node, _Tree]:
-    _, here, held, left, right = tree
+    _, here, held, left, right, _ = tree
     if left is None:
         return tree, right
     first, rest = _first_and_rest(left)
@@ -230,7 +269,7 @@ def _first_and_rest(tree: _Node) -> tuple[_Node, _Tree]:
 def _above(tree: _Tree, key: Any) -> _Tree:
     if tree is None:
         return None
-    _, here, held, left, right = tree
+    _, here, held, left, right, _ = tree
     if here <= key:
         return _above(right, key)
     return _joined(here, held, _above(left, key), right)
@@ -240,5 +279,5 @@ def _joined(key: Any, value: Any, left: _Tree, right: _Tree) -> _Node:
     """A node whose left side may be lower than the right one by any height, and not higher."""
     if right is None or _height(left) >= right[0] - 1:
         return _node(key, value, left, right)
-    _, right_key, right_value, inner, outer = right
+    _, right_key, right_value, inner, outer, _ = right
     return _balanced(right_key, right_value, _joined(key, value, left, inner), outer)

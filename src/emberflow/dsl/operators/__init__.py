@@ -6,47 +6,37 @@ something keeps it in an accumulator that drifts with the stream (`dsl.operators
 that waits schedules an item.
 """
 
-from emberflow.dsl.operators.aggregates import (
-    Aggregation,
-    aggregate,
-    averaging,
-    counting,
-    greatest,
-    leading,
-    least,
-    summing,
-)
+from emberflow.dsl.operators.aggregates import Aggregate, aggregate, catalogue, several
 from emberflow.dsl.operators.changes import changes
 from emberflow.dsl.operators.changes.change import key_of
 from emberflow.dsl.operators.distinct import distinct
 from emberflow.dsl.operators.joins import KEEPS_KEY as _KEPT_BY_JOINS
 from emberflow.dsl.operators.joins import enrich, join, join_latest
+from emberflow.dsl.operators.ranks import rank
 from emberflow.dsl.operators.reduce import fold, reduce
-from emberflow.dsl.operators.window_updates import KEEPS_KEY as _KEPT_BY_WINDOWS
-from emberflow.dsl.operators.window_updates import window_updates
-from emberflow.dsl.operators.windows import window
+from emberflow.dsl.operators.windows import GatheredWindows, over, window, window_updates
+from emberflow.dsl.operators.windows.updates import KEEPS_KEY as _KEPT_BY_WINDOWS
 
 #: Maps that send items back into the bucket they come from: such a cycle stays within one key.
 KEEPS_KEY = _KEPT_BY_WINDOWS | _KEPT_BY_JOINS
 
 __all__ = [
     "KEEPS_KEY",
-    "Aggregation",
+    "Aggregate",
+    "GatheredWindows",
     "aggregate",
-    "averaging",
+    "catalogue",
     "changes",
-    "counting",
     "distinct",
     "enrich",
     "fold",
-    "greatest",
     "join",
     "join_latest",
     "key_of",
-    "leading",
-    "least",
+    "over",
+    "rank",
     "reduce",
-    "summing",
+    "several",
     "window",
     "window_updates",
 ]

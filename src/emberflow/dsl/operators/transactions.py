@@ -7,15 +7,16 @@ or another item in (a sink, a merge, a grouping). The error says where these bel
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from emberflow.errors import FlowError
 from emberflow.graph.nodes import Input, Key
 from emberflow.graph.transactions import Access, Check, Close, Open, Rejected, Report, Values
 from emberflow.graph.transactions import State as StateNode
-from emberflow.values.functions import UserFunction, caller, name_of
+from emberflow.values.functions import UserFunction, caller, described, field_advice, name_of
 from emberflow.values.item import Timed
 
 if TYPE_CHECKING:
@@ -258,7 +259,9 @@ class TransactionStream(Generic[T]):
         """The key for the next access. It may depend on values that were read before."""
         self._transaction._check_open("key_by()")
         if not callable(function):
-            raise FlowError(f"key_by() takes a function, got {function!r} at {caller()}.")
+            raise FlowError(
+                f"key_by() takes a function, got {function!r} at {caller()}.{field_advice(function)}"
+            )
         return KeyedTransactionStream(self._transaction, self._input, function)
 
     if not TYPE_CHECKING:
@@ -274,6 +277,7 @@ class KeyedTransactionStream(TransactionStream[T], Generic[K, T]):
         super().__init__(transaction, source)
         self._key = key
 
+    @overload
     def update(
         self,
         state: State[V],
@@ -281,21 +285,68 @@ class KeyedTransactionStream(TransactionStream[T], Generic[K, T]):
         *,
         check: Callable[[V], object] | None = None,
         name: str | None = None,
+    ) -> TransactionStream[tuple[T, V]]: ...
+    @overload
+    def update(
+        self,
+        state: State[V],
+        function: Callable[[V, T], V],
+        *,
+        check: Callable[[V, T], object],
+        name: str | None = None,
+    ) -> TransactionStream[tuple[T, V]]: ...
+    def update(
+        self,
+        state: State[V],
+        function: Callable[[V, T], V],
+        *,
+        check: Callable[..., object] | None = None,
+        name: str | None = None,
     ) -> TransactionStream[tuple[T, V]]:
         """Set the key's value to ``function(value, payload)``.
 
         If ``check(new value)`` is false, the transaction is not applied, and the next step gets
-        nothing. Otherwise it gets ``(payload, new value)``.
+        nothing. Otherwise it gets ``(payload, new value)``. A check of two arguments gets the payload too:
+
+        >>> import emberflow as ef
+        >>> flow = ef.Flow("reserves")
+        >>> accounts = flow.state("accounts", default=10)
+        >>> with flow.front("orders").transaction() as tx:
+        ...     taken = tx.key_by(lambda order: order["of"]).update(
+        ...         accounts,
+        ...         lambda balance, order: balance - order["take"],
+        ...         check=lambda balance, order: balance >= order["leave"],
+        ...     )
+        >>> tx.committed.map(lambda order: order["take"]).sink("taken")
+        >>> orders = [{"of": "ada", "take": 4, "leave": leave} for leave in (7, 6, 2, 0)]
+        >>> ef.run(flow, orders=orders)
+        {'taken': [4, 4]}
         """
         if not callable(function):
             raise FlowError(f"update() takes a function, got {function!r} at {caller()}.")
         return self._access("update", state, function, check, name)
 
+    @overload
     def read(
         self,
         state: State[V],
         *,
         check: Callable[[V], object] | None = None,
+        name: str | None = None,
+    ) -> TransactionStream[tuple[T, V]]: ...
+    @overload
+    def read(
+        self,
+        state: State[V],
+        *,
+        check: Callable[[V, T], object],
+        name: str | None = None,
+    ) -> TransactionStream[tuple[T, V]]: ...
+    def read(
+        self,
+        state: State[V],
+        *,
+        check: Callable[..., object] | None = None,
         name: str | None = None,
     ) -> TransactionStream[tuple[T, V]]:
         """``(payload, the key's value)`` for the next step. Later keys may depend on it."""
@@ -306,7 +357,7 @@ class KeyedTransactionStream(TransactionStream[T], Generic[K, T]):
         label: str,
         state: State[V],
         function: Callable[[V, T], V] | None,
-        check: Callable[[V], object] | None,
+        check: Callable[..., object] | None,
         name: str | None,
     ) -> TransactionStream[tuple[T, V]]:
         transaction = self._transaction
@@ -323,11 +374,7 @@ class KeyedTransactionStream(TransactionStream[T], Generic[K, T]):
                 f"{state.flow.name!r} into flow {flow.name!r}. A state belongs to one flow: make "
                 f"another one with flow.state(name, default=...)."
             )
-        if check is not None and not callable(check):
-            raise FlowError(
-                f"{label}() takes check= as a function of the new value, got {check!r} at "
-                f"{caller()}."
-            )
+        sees_payload = check is not None and _sees_payload(check, label)
         given = [UserFunction(label, function)] if function else []
         given += [UserFunction("check", check)] if check else []
         with transaction._scope():
@@ -344,7 +391,7 @@ class KeyedTransactionStream(TransactionStream[T], Generic[K, T]):
                 given=tuple(given),
             )
         if check is not None:
-            named = Check(_check_name(check, node.name), check)
+            named = Check(_check_name(check, node.name), check, sees_payload)
             flow._drafts[node.id] = replace(node, check=named)  # type: ignore[call-arg]
         transaction._accesses += 1
         return TransactionStream(transaction, Input(node.id))
@@ -363,6 +410,27 @@ def _no_attribute(of: object, attribute: str, written: str) -> AttributeError:
             f"tx.output(stream) gives a stream outside of it, of what was committed."
         )
     return AttributeError(f"{type(of).__name__} has no attribute {attribute!r}")
+
+
+def _sees_payload(check: object, label: str) -> bool:
+    """Whether a check takes the payload behind the new value. One that could do without does."""
+    taken = "a function of the new value, or of the new value and the payload"
+    if not callable(check):
+        raise FlowError(f"{label}() takes check= as {taken}, got {check!r} at {caller()}.")
+    try:
+        signature = inspect.signature(check)
+    except (TypeError, ValueError):  # some builtins do not tell
+        return False
+    for given in (1, 2):
+        try:
+            signature.bind(*range(given))
+        except TypeError:
+            continue
+        return given == 2
+    raise FlowError(
+        f"{label}() takes check= as {taken}, got {described(check)}, which takes {signature}, at "
+        f"{caller()}."
+    )
 
 
 def _check_name(function: Callable[..., Any], otherwise: str) -> str:

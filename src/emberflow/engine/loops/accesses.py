@@ -71,7 +71,7 @@ class Use(NamedTuple):
     reads. The compiled loops know the fields by their order."""
 
     function: Callable[[Any, Any], Any] | None
-    check: Callable[[Any], Any] | None
+    check: Callable[..., Any] | None
     #: Whether it is the only access of its transaction. Then its payload is (element, own payload).
     alone: bool
     #: Whether it sends nothing at all while it holds.
@@ -90,6 +90,14 @@ class Use(NamedTuple):
     #: The name of the check.
     name: str | None
     outcome: Callable[[Any, Any, Moment], tuple[Any, Any]]
+    #: Whether the check gets the payload behind the new value.
+    sees_payload: bool = False
+
+    def holds(self, value: Any, own: Any) -> bool:
+        """Whether the check holds, if there is one; ``own`` is the payload without the element."""
+        if self.check is None:
+            return True
+        return bool(self.check(value, own) if self.sees_payload else self.check(value))
 
     @property
     def writes(self) -> bool:
@@ -124,11 +132,10 @@ def _access_in_order(
             return position
         use = uses[access]
         before = bucket.value if bucket.counts else bucket.base
+        own = payload[1] if use.alone else payload
         try:
-            value = before
-            if use.function is not None:
-                value = use.function(before, payload[1] if use.alone else payload)
-            if (use.check is not None and not use.check(value)) or value.__class__ is At:
+            value = before if use.function is None else use.function(before, own)
+            if not use.holds(value, own) or value.__class__ is At:
                 return position
         except Exception:
             return position

@@ -119,6 +119,7 @@ def use_of(graph: Graph, node: State, number: int) -> Use:
         rejected=ports.get("rejected", -1),
         name=None if access.check is None else access.check.name,
         outcome=outcome_of(access),
+        sees_payload=access.check is not None and access.check.sees_payload,
     )
 
 
@@ -183,12 +184,10 @@ class AccessMachine(Trimmed[StateBucket]):
             if ahead[0] == place[0] and ahead[: last[3]] == place[:length]:
                 counts, goes_on = bucket.counts, True
         before = bucket.value if goes_on or bucket.counts else bucket.base
+        own = payload[1] if use.alone else payload
         try:
-            if use.function is None:
-                value = before
-            else:
-                value = use.function(before, payload[1] if use.alone else payload)
-            why = None if use.check is None or use.check(value) else use.name
+            value = before if use.function is None else use.function(before, own)
+            why = None if use.holds(value, own) else use.name
             if value.__class__ is At:
                 raise TypeError("the full error is made where it is called again")
         except Exception:

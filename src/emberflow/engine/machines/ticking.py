@@ -1,7 +1,7 @@
 """A reduction that sends itself ticks, with the loop that brings them back, run in one step.
 
 A window that emits when it closes schedules an item for its end, a *tick*. A loop brings the tick back
-into the bucket that it came from (`dsl.operators.windows`). Run as nodes, the loop is a region: item by
+into the bucket that it came from (`dsl.operators.windows.plain`). Run as nodes, the loop is a region: item by
 item, and what a tick finds is wrong again with every element that comes ahead of it.
 
 This machine runs the reduction and its loop as one. What is guaranteed: **it computes each item and each

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from emberflow.dsl.operators.aggregates import one_more
+from emberflow.dsl.operators.aggregates.catalogue import one_more
 from emberflow.engine.layout import Fused
 from emberflow.errors import InternalError
 from emberflow.graph.calls import function_error, scheduled_time

@@ -67,6 +67,7 @@ class _Use:
         self.access = access
         self.key_of, self.function = access.by.function, access.function
         self.check = None if access.check is None else access.check.function
+        self.sees_payload = access.check is not None and access.check.sees_payload
         self.why = "" if access.check is None else access.check.name
         self.outcome = outcome_of(access)
         self.sends = sends
@@ -141,7 +142,8 @@ class StateMachine:
         use: _Use | None = None
         key_of: Callable[[Any], Any] = len
         function: Callable[[Any, Any], Any] | None = None
-        check: Callable[[Any], object] | None = None
+        check: Callable[..., object] | None = None
+        sees_payload = False
         values: list[Any] = []
         failed: dict[int, Any] = {}
         append = values.append
@@ -150,6 +152,7 @@ class StateMachine:
                 if number != number_now:
                     use = uses[number]
                     key_of, function, check = use.key_of, use.function, use.check
+                    sees_payload = use.sees_payload
                     number_now = number
                 key = key_of(own)
                 if lane != lane_now or key != key_now:
@@ -159,7 +162,7 @@ class StateMachine:
                 value = current if function is None else function(current, own)
                 if value.__class__ is At:
                     raise TypeError("a state cannot hold what is scheduled")
-                if check is None or check(value):
+                if check is None or (check(value, own) if sees_payload else check(value)):
                     if function is not None:
                         current = value
                         if noting:
@@ -460,6 +463,7 @@ class Serial:
         by, stable = access.by.function, self._stable
         update, send = access.function, results[0] if results else None
         check = None if access.check is None else access.check.function
+        sees_payload = access.check is not None and access.check.sees_payload
         why = "" if access.check is None else access.check.name
 
         def access_(path: bytes, payload: Any, running: _Running) -> None:
@@ -476,7 +480,11 @@ class Serial:
             failed: str | None
             try:
                 value = before if update is None else update(before, payload)
-                failed = None if check is None or check(value) else why
+                failed = None
+                if check is not None and not (
+                    check(value, payload) if sees_payload else check(value)
+                ):
+                    failed = why
                 is_odd = value.__class__ is At
             except Exception:
                 is_odd = True

@@ -193,7 +193,8 @@ def _accumulates(node: Node, given: UserFunction) -> bool:
     function = getattr(node, "function", None)
     callers = (function, getattr(function, "combine", None))
     of_join = any(type(each).__module__.startswith(_JOINS) for each in callers)
-    return given.role == "update" or (given.role == "combine" and not of_join)
+    role = given.role.rpartition(".")[2]  # of several aggregates, each has a field
+    return role == "update" or (role == "combine" and not of_join)
 
 
 def _is_ours(function: Callable[..., Any]) -> bool:

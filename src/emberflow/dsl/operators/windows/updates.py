@@ -19,7 +19,7 @@ their ends is that of their starts. So those that end now, those that a payload 
 forgotten are each next to each other. ``keep`` after its end a window is forgotten; without ``late`` that
 is at its end. Each item of the key drops the windows that are forgotten by its time.
 
-**Ticks.** As in `windows`, scheduled items bring time into the bucket: one for the end of a window, and
+**Ticks.** As in `plain`, scheduled items bring time into the bucket: one for the end of a window, and
 one for the next early time of a window that has changed. A tick carries the end that its window had when
 the tick was scheduled. Sessions only grow, so the first session that ends there or later is the one meant.
 A tick that finds nothing to do belongs to a session that has grown or merged since. A payload may have
@@ -41,20 +41,17 @@ from itertools import chain, takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from emberflow.dsl.operators import windows as plain
-from emberflow.dsl.operators.aggregates import Aggregation
-from emberflow.dsl.operators.windows import (
-    CountWindow,
+from emberflow.dsl.operators.aggregates.aggregate import Aggregate
+from emberflow.dsl.operators.windows import plain
+from emberflow.dsl.operators.windows.specs import (
     Emit,
-    Parts,
     Session,
-    Sliding,
-    Tumbling,
+    TimeWindows,
     Window,
-    Windowed,
     WindowSpec,
     checked_windows,
 )
+from emberflow.dsl.operators.windows.windowed import Parts, Windowed
 from emberflow.errors import FlowError, shortened
 from emberflow.values.functions import UserFunction, caller
 from emberflow.values.item import TIME_MIN, At, is_time
@@ -100,7 +97,7 @@ class UpdatedWindows(Windowed[K, T, WindowUpdate]):
     def __init__(
         self,
         stream: KeyedStream[K, T],
-        windows: Tumbling | Sliding | Session,
+        windows: TimeWindows,
         emit: Emit,
         early: int | None,
         time: str | Callable[[T], Time] | None,
@@ -113,7 +110,7 @@ class UpdatedWindows(Windowed[K, T, WindowUpdate]):
         self._time = time
         self._keep = keep
 
-    def _parts(self, aggregation: Aggregation) -> Parts:
+    def _parts(self, aggregation: Aggregate[T]) -> Parts:
         kind = _SessionStep if isinstance(self._windows, Session) else _TimeStep
         closing, key, own = self._emit == "close", self._stream._key.function, self._time
         step = kind(
@@ -148,10 +145,10 @@ def window_updates(
 ) -> UpdatedWindows[Any, Any]:
     """See `KeyedStream.window`."""
     windows = checked_windows(stream, windows, emit)
-    if isinstance(windows, CountWindow):
+    if not isinstance(windows, TimeWindows):
         raise FlowError(
-            f"window(early=, time=, late=, keep=) are for windows of time, got {windows!r} at "
-            f"{caller()}."
+            f"window(early=, time=, late=, keep=) are for Tumbling, Sliding, Cumulate and Session, got "
+            f"{windows!r} at {caller()}."
         )
     every = _counted(stream, "early", early, least=1)
     if every is not None and emit != "close":
@@ -320,7 +317,7 @@ class _Updates:
 
     __slots__ = ("result",)
 
-    def __init__(self, aggregation: Aggregation) -> None:
+    def __init__(self, aggregation: Aggregate[Any]) -> None:
         self.result = aggregation.result
 
     def __call__(self, accumulator: tuple[Any, bool, _Accumulator]) -> list[WindowUpdate]:
@@ -369,7 +366,7 @@ class _Step:
     def __init__(
         self,
         windows: Any,
-        aggregation: Aggregation,
+        aggregation: Aggregate[Any],
         *,
         closing: bool,
         early: int | None,
@@ -451,7 +448,7 @@ class _Step:
 
 
 class _TimeStep(_Step):
-    """Tumbling and sliding windows."""
+    """Tumbling, sliding and cumulating windows."""
 
     def _enter(self, turn: _Turn, own: int, payload: Any) -> None:
         keep = self.keep
