@@ -80,6 +80,21 @@ def test_a_window_that_is_open_closes_in_the_new_version() -> None:
     ]
 
 
+def test_a_window_of_another_size_is_another_step() -> None:
+    def windows(size: int) -> ef.Flow:
+        flow = ef.Flow("windows")
+        closed = flow.front("n").key_by(str).window(ef.Tumbling(size), emit="close")
+        closed.count(name="counts").sink("counts")
+        return flow
+
+    with pytest.raises(
+        CarryError, match=r"is a window of Tumbling\(size=20, .* was a window of Tum"
+    ):
+        ef.Versions(windows(10), (5, windows(20)))
+    dropped = (5, windows(20), {"counts": ef.Drop("counts")})
+    ef.run(ef.Versions(windows(10), dropped), n=range(9))
+
+
 def test_what_a_map_has_scheduled_is_emitted_by_the_map_of_its_name() -> None:
     def reminders(label: str, name: str = "remind") -> ef.Flow:
         flow = ef.Flow("reminders")

@@ -41,6 +41,7 @@ from emberflow.dsl.operators.windows.specs import (
     WindowResult,
     WindowSpec,
     checked_windows,
+    described_windows,
 )
 from emberflow.dsl.operators.windows.windowed import Parts, Windowed
 from emberflow.errors import shortened
@@ -62,6 +63,10 @@ class WindowedStream(Windowed[K, T, WindowResult]):
         super().__init__(stream)
         self._windows = windows
         self._emit: Emit = emit
+
+    @property
+    def _operator(self) -> str:
+        return f"window of {described_windows(self._windows)}"
 
     def _parts(self, aggregation: Aggregate[T]) -> Parts:
         closing = self._emit == "close"

@@ -248,3 +248,13 @@ def _numbers(spec: S, unit: Unit) -> S:
         return replace(spec, **numbers)
     except TimeError as error:
         raise FlowError(f"{type(spec).__name__}: {error} ({caller()})") from None
+
+
+def described_windows(windows: object) -> str:
+    """Windows with their sizes; those of a user's own class by its name.
+
+    >>> described_windows(Tumbling(10))
+    'Tumbling(size=10, offset=0)'
+    """
+    is_ours = type(windows).__module__ == __name__
+    return repr(windows) if is_ours else type(windows).__qualname__

@@ -50,6 +50,7 @@ from emberflow.dsl.operators.windows.specs import (
     Window,
     WindowSpec,
     checked_windows,
+    described_windows,
 )
 from emberflow.dsl.operators.windows.windowed import Parts, Windowed
 from emberflow.errors import FlowError, shortened
@@ -109,6 +110,10 @@ class UpdatedWindows(Windowed[K, T, WindowUpdate]):
         self._early = early
         self._time = time
         self._keep = keep
+
+    @property
+    def _operator(self) -> str:
+        return f"window of {described_windows(self._windows)} with updates"
 
     def _parts(self, aggregation: Aggregate[T]) -> Parts:
         kind = _SessionStep if isinstance(self._windows, Session) else _TimeStep

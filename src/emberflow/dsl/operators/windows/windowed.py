@@ -163,7 +163,7 @@ class Windowed(Generic[K, T, R]):
         stream, flow = self._stream, self._stream.flow
         parts = self._parts(aggregation)
         key = stream._key
-        with flow._scope(self._label, name):
+        with flow._scope(self._label, name, operator=self._operator):
             mapped = keyed_map(stream, parts.timed, *parts.given, timed=True, name=parts.time_name)
             if parts.ticks is not None:
                 ticks = flow.loop(name="tick")
@@ -184,6 +184,11 @@ class Windowed(Generic[K, T, R]):
                 flow._reductions[-1] = replace(flow._reductions[-1], ticks=made._input.node)
                 ticks.close(made)
             return results
+
+    @property
+    def _operator(self) -> str:
+        """What the windows are, to tell whether state that one version kept fits another."""
+        return self._label
 
     def _parts(self, aggregation: Aggregate[T]) -> Parts:
         raise AssertionError("all windows define _parts")
