@@ -19,7 +19,7 @@ ON_JAVA := scripts/ensure-java scripts/brief-jvms
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder figures bench-batch bench-kafka native soak lock clean
+.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder figures bench-batch bench-kafka bench-upgrade native soak lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -92,6 +92,9 @@ bench-exactly-once: setup ## what exactly-once costs, against markers (ONLY=late
 bench-transactions: setup ## transactions, against PostgreSQL and by what they depend on (ONLY=bank, QUICK=1)
 	@scripts/ensure-postgres
 	@scripts/ensure-java $(BIN)/python bench/run.py transactions $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
+
+bench-upgrade: setup ## how long output stands still while a new version takes over (QUICK=1)
+	@scripts/ensure-java $(BIN)/python bench/run.py upgrade $(if $(QUICK),--quick)
 
 bench-kafka: setup ## only Kafka, topic to topic
 	@scripts/ensure-kafka

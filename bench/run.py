@@ -6,6 +6,7 @@ python bench/run.py exactly_once [--only latency] [--quick]
 python bench/run.py transactions [--only bank] [--quick]
 python bench/run.py disorder [--only partitions] [--quick]
 python bench/run.py speculation [--only model] [--quick]
+python bench/run.py upgrade [--quick]
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ EXACTLY_ONCE = "exactly_once"
 TRANSACTIONS = "transactions"
 DISORDER = "disorder"
 SPECULATION = "speculation"
+UPGRADE = "upgrade"
 PARTS = {
     "live": ("latency", "throughput", "overload", "stages"),
     EXACTLY_ONCE: ("latency", "kills", "runtime", "cuts"),
@@ -58,7 +60,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="only see that it runs")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS})
+    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS, UPGRADE})
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     names = arguments.names or BENCHMARKS
@@ -72,6 +74,8 @@ def main() -> None:
         print(f"\n# {name}\n", flush=True)
         if name == "live":
             import_module(name).main(arguments.only or PARTS[name])
+        elif name == UPGRADE:
+            import_module(name).main(quick=arguments.quick)
         elif name in PARTS:
             import_module(name).main(arguments.only or PARTS[name], quick=arguments.quick)
         else:
