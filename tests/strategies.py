@@ -388,7 +388,7 @@ def _join(draft: _Draft) -> None:
         combine = mixed_where_there(random.randint(2, 4))
         # All pairs are many, so what is joined without a bound is thinned first.
         if not bound:
-            one, other = left.filter(thinning(0)).key_by(key), right.filter(thinning(1)).key_by(key)
+            one, other = (side.filter(unless(2)).key_by(key) for side in (left, right))
         draft.add(one.join(other, combine, how=how, **bound), 2.0 * (breadth + breadth_of_other))
 
 

@@ -33,8 +33,8 @@ def test_random_flows_that_fail_all_over_equal_the_reference(chunk: int) -> None
             assert type(record) is ef.Diverted
             diverted[record.problem.split(":")[0].split("raised")[0]] += 1
         diverted["released"] += sum(map(len, outputs.values())) - len(outputs["errors"])
-    assert diverted["released"] > 10 * len(seeds)
-    assert sum(diverted.values()) - diverted["released"] > 3 * len(seeds)
+    assert diverted["released"] > 5 * len(seeds)
+    assert sum(diverted.values()) - diverted["released"] > len(seeds)
 
 
 def test_what_fails_is_skipped_and_the_accumulator_stays() -> None:
