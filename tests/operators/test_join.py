@@ -213,8 +213,17 @@ def test_pairs_within_an_interval_are_in_the_order_of_all_keys(
     ]
 
 
+class Fives:
+    """Windows of a user's own, as plain pairs."""
+
+    def containing(self, time: int) -> list[tuple[int, int]]:
+        return [(time - time % 5, time - time % 5 + 5)]
+
+
 windows = st.sampled_from(
     [
+        (Fives(), Windows(size=5, slide=5)),
+        (ef.Cumulate(2, 6), Windows(size=6, slide=6, step=2)),
         (ef.Tumbling(5, offset=2), Windows(size=5, slide=5, offset=2)),
         (ef.Tumbling(1), Windows(size=1, slide=1)),
         (ef.Sliding(6, slide=2), Windows(size=6, slide=2)),

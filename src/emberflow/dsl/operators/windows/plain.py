@@ -44,9 +44,8 @@ from emberflow.dsl.operators.windows.specs import (
     described_windows,
 )
 from emberflow.dsl.operators.windows.windowed import Parts, Windowed
-from emberflow.errors import shortened
 from emberflow.values.functions import UserFunction
-from emberflow.values.item import At, is_time
+from emberflow.values.item import At
 from emberflow.values.persistent_map import PersistentMap
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class WindowedStream(Windowed[K, T, WindowResult]):
         if isinstance(parts.step, _CumulateStep):
             return parts._replace(results_name="cumulated")
         if isinstance(parts.step, _OwnStep):
-            containing = UserFunction("containing", parts.step.containing)
+            containing = UserFunction("containing", parts.step.windows.told)
             return parts._replace(results_name="own results", in_step=(containing,))
         return parts
 
@@ -283,24 +282,8 @@ class OpenStep(Step):
 class _OwnStep(OpenStep):
     """Windows that a function of the user tells."""
 
-    def __init__(self, windows: Any, aggregation: Aggregate[Any], closing: bool) -> None:
-        super().__init__(windows, aggregation, closing)
-        # One object: `verify` watches it.
-        self.containing: Callable[[int], Iterable[tuple[int, int]]] = windows.containing
-
     def windows_of(self, time: int, payload: Any) -> Iterable[tuple[int, Window]]:
-        found = []
-        for each in self.containing(time):
-            if not isinstance(each, tuple) or len(each) != 2 or not all(map(is_time, each)):
-                raise TypeError(
-                    f"containing({time}) gave {shortened(each)}: a window is a pair of ints, its start "
-                    f"and its end"
-                )
-            window = Window(*each)
-            if not window.start <= time < window.end:
-                raise ValueError(f"containing({time}) gave {window}, which does not contain it")
-            found.append((window.end, window))
-        return sorted(set(found))
+        return [(window.end, window) for window in self.windows.containing(time)]
 
 
 class _SessionStep(Step):

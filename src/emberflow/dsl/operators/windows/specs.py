@@ -20,8 +20,9 @@ from typing import (
     runtime_checkable,
 )
 
-from emberflow.errors import FlowError
+from emberflow.errors import FlowError, shortened
 from emberflow.values.functions import caller
+from emberflow.values.item import is_time
 from emberflow.values.times import (
     DEFAULT_UNIT,
     Duration,
@@ -194,6 +195,35 @@ class Windows(Protocol):
     def containing(self, time: int, /) -> Iterable[tuple[int, int]]: ...
 
 
+class OwnWindows:
+    """Windows of a user's own, as windows: what they tell is checked, and sorted by its ends."""
+
+    __slots__ = ("name", "told")
+
+    def __init__(self, windows: Windows) -> None:
+        #: The name of the user's class, which tells windows apart between versions of a flow.
+        self.name = type(windows).__qualname__
+        # One object: `verify` watches it.
+        self.told = windows.containing
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def containing(self, time: int) -> tuple[Window, ...]:
+        found = set()
+        for each in self.told(time):
+            if not isinstance(each, tuple) or len(each) != 2 or not all(map(is_time, each)):
+                raise TypeError(
+                    f"containing({time}) gave {shortened(each)}: a window is a pair of ints, its start "
+                    f"and its end"
+                )
+            window = Window(*each)
+            if not window.start <= time < window.end:
+                raise ValueError(f"containing({time}) gave {window}, which does not contain it")
+            found.add(window)
+        return tuple(sorted(found, key=lambda window: (window.end, window.start)))
+
+
 TimeWindows: TypeAlias = Tumbling | Sliding | Cumulate | Session
 WindowSpec: TypeAlias = TimeWindows | CountWindow | Windows
 Emit: TypeAlias = Literal["update", "close"]
@@ -211,6 +241,8 @@ def checked_windows(stream: KeyedStream[Any, Any], windows: Any, emit: str) -> W
         raise FlowError(f"window(emit=) takes 'update' or 'close', got {emit!r} at {caller()}.")
     if isinstance(windows, TimeWindows) and timedelta in map(type, vars(windows).values()):
         windows = _numbers(windows, stream.flow._counted_in())
+    if not isinstance(windows, TimeWindows | CountWindow):
+        windows = OwnWindows(windows)
     checked: WindowSpec = windows
     return checked
 
@@ -251,10 +283,9 @@ def _numbers(spec: S, unit: Unit) -> S:
 
 
 def described_windows(windows: object) -> str:
-    """Windows with their sizes; those of a user's own class by its name.
+    """Checked windows with their sizes; those of a user's own class by its name.
 
     >>> described_windows(Tumbling(10))
     'Tumbling(size=10, offset=0)'
     """
-    is_ours = type(windows).__module__ == __name__
-    return repr(windows) if is_ours else type(windows).__qualname__
+    return repr(windows)

@@ -149,11 +149,11 @@ def window_updates(
     keep: Duration | None,
 ) -> UpdatedWindows[Any, Any]:
     """See `KeyedStream.window`."""
-    windows = checked_windows(stream, windows, emit)
+    given, windows = windows, checked_windows(stream, windows, emit)
     if not isinstance(windows, TimeWindows):
         raise FlowError(
             f"window(early=, time=, late=, keep=) are for Tumbling, Sliding, Cumulate and Session, got "
-            f"{windows!r} at {caller()}."
+            f"{given!r} at {caller()}."
         )
     every = _counted(stream, "early", early, least=1)
     if every is not None and emit != "close":
