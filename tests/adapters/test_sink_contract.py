@@ -72,8 +72,8 @@ CRASHES: list[tuple[str, list[SinkCase], Callable[[pytest.MonkeyPatch], None]]] 
         POSTGRES,
         lambda patch: patch.setattr(
             PostgresWriter,
-            "_insert",
-            lambda writer, cursor, rows, insert=PostgresWriter._insert: after_half_of_the_rows(
+            "_apply",
+            lambda writer, cursor, rows, insert=PostgresWriter._apply: after_half_of_the_rows(
                 insert, writer, cursor, rows
             ),
         ),
@@ -83,8 +83,8 @@ CRASHES: list[tuple[str, list[SinkCase], Callable[[pytest.MonkeyPatch], None]]] 
         POSTGRES,
         lambda patch: patch.setattr(
             PostgresWriter,
-            "_insert",
-            lambda writer, cursor, rows, insert=PostgresWriter._insert: on_a_lost_connection(
+            "_apply",
+            lambda writer, cursor, rows, insert=PostgresWriter._apply: on_a_lost_connection(
                 insert, writer, cursor, rows
             ),
         ),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import pytest
+
+from tests.operators.user_code import checked_by_mypy
 
 #: What a user writes. `assert_type` is an error if a type is not exactly that one.
 FLOW = """
@@ -83,37 +83,10 @@ MISTAKE = """
 by_item.aggregate(total=ef.sum(lambda bid: bid.prise))
 """
 
-#: What has no say in the types of a flow is left out: mypy then takes seconds.
-CONFIGURATION = """
-[mypy]
-strict = True
 
-[mypy-emberflow.*]
-follow_imports = silent
-
-[mypy-pyspark.*,emberflow.runners.*,emberflow.fronts.*,emberflow.sinks.*,emberflow.kafka.*,\
-emberflow.testing.*,emberflow.rows.*]
-follow_imports = skip
-"""
-
-
+@pytest.mark.xdist_group("mypy")
 def test_a_flow_checks_and_a_mistake_in_it_is_found(tmp_path: Path) -> None:
-    (tmp_path / "mypy.ini").write_text(CONFIGURATION)
-    (tmp_path / "right.py").write_text(FLOW)
-    (tmp_path / "wrong.py").write_text(FLOW + MISTAKE)
-    checked = subprocess.run(
-        [
-            *(sys.executable, "-m", "mypy", "--config-file", "mypy.ini"),
-            *("--cache-dir", str(ROOT / ".mypy_cache" / "of_users"), "right.py", "wrong.py"),
-        ],
-        cwd=tmp_path,
-        env={"PATH": "", "MYPYPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     line = (FLOW + MISTAKE).count("\n")
-    assert checked.stdout.splitlines() == [
-        f'wrong.py:{line}: error: "Bid" has no attribute "prise"; maybe "price"?  [attr-defined]',
-        "Found 1 error in 1 file (checked 2 source files)",
-    ], checked.stdout + checked.stderr
+    assert checked_by_mypy(tmp_path, right=FLOW, wrong=FLOW + MISTAKE) == [
+        f'wrong.py:{line}: error: "Bid" has no attribute "prise"; maybe "price"?  [attr-defined]'
+    ]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-#: The package itself takes mypy ten seconds, once.
-CACHE = Path(__file__).parents[2] / ".mypy_cache" / "users"
+from tests.operators.user_code import checked_by_mypy
 
 BEGINNING = """
 from dataclasses import dataclass
@@ -100,28 +97,15 @@ MISTAKES = {
 }
 
 
-def checked(folder: Path, text: str) -> str:
-    file = folder / "user.py"
-    file.write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
-    done = subprocess.run(
-        [*command, "--config-file=", f"--cache-dir={CACHE}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout + done.stderr
-
-
 @pytest.mark.xdist_group("mypy")
 def test_a_flow_of_dataclasses_and_named_tuples_is_typed(tmp_path: Path) -> None:
-    assert checked(tmp_path, RIGHT) == ""
+    assert checked_by_mypy(tmp_path, user=RIGHT) == []
 
 
 @pytest.mark.xdist_group("mypy")
 def test_mistakes_are_found_where_they_are_made(tmp_path: Path) -> None:
     lines = [line for line, _ in MISTAKES.values()]
-    told = checked(tmp_path, "\n".join([BEGINNING, *lines])).splitlines()
+    told = checked_by_mypy(tmp_path, user="\n".join([BEGINNING, *lines]))
     first = BEGINNING.count("\n") + 2
     for number, (line, complaint) in enumerate(MISTAKES.values(), first):
         here = [each for each in told if f"user.py:{number}:" in each]
