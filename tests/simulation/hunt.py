@@ -55,6 +55,7 @@ KNOWN = {
     "release one too early": 12,
     "a migration is done twice": 18,
     "take what comes behind a gap": 20,
+    "a read before what was restored": 24,
     "the back-edge log is not closed": 25,
     "believe an answer only once": 28,
     "items overtake a marker": 31,

@@ -145,7 +145,9 @@ def test_the_examples_in_batch_equal_the_reference(
 
 
 def test_an_example_without_a_test_is_noticed() -> None:
-    scripts = {path.stem for path in EXAMPLES.glob("*.py")} - {"conftest", "demo"}
+    # The contract test runs the catalogue in batch: its elements are no rows of one kind.
+    others = {"conftest", "demo", "bank_upgrade", "catalogue"}
+    scripts = {path.stem for path in EXAMPLES.glob("*.py")} - others
     assert scripts == set(examples())
 
 

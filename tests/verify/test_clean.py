@@ -47,6 +47,8 @@ def timed(records: Any) -> list[ef.At[Any]]:
 
 ELEMENTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "bank": lambda module: {"orders": module.ORDERS},
+    "bank_upgrade": lambda module: {"orders": module.ORDERS},
+    "catalogue": lambda module: module.elements(),
     "click_sessions": lambda module: {"clicks": timed(module.CLICKS)},
     "grouping": lambda module: {"numbers": module.NUMBERS},
     "inverted_index": lambda module: {
@@ -75,7 +77,7 @@ def test_every_example_is_verified() -> None:
 @pytest.mark.parametrize("name", ELEMENTS)
 def test_example(name: str) -> None:
     module = example(name)
-    verification = ef.verify(module.flow, seeds=8, **ELEMENTS[name](module))
+    verification = ef.verify(module.flow, seeds=4, **ELEMENTS[name](module))
     assert verification.calls > 0
     assert verification.unchecked == 0
     assert verification.suspicions == ()
