@@ -140,7 +140,14 @@ class KafkaBroker:
         topic = NewTopic(name, partitions, 1, config=config)
         admin = AdminClient({"bootstrap.servers": self.servers})
         admin.create_topics([topic], operation_timeout=20)[name].result(30)
-        return name
+        # The broker has made it, and on a busy machine it may still tell others that it has not.
+        deadline = time.monotonic() + _START_SECONDS_MAX
+        while True:
+            found = admin.list_topics(name, timeout=30).topics[name]
+            if found.error is None and len(found.partitions) == partitions:
+                return name
+            assert time.monotonic() < deadline, found.error
+            time.sleep(0.05)
 
     def grow(self, topic: str, partitions: int) -> None:
         from confluent_kafka.admin import AdminClient, NewPartitions
