@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import emberflow as ef
-from tests.batch.local import batch
 from tests.operators import naive
+from tests.operators.agreement import check_workers_and_batch
 from tests.operators.inputs import Event, events, keyed_outputs_of, searching, value_of
 from tests.operators.naive import Row
 from tests.operators.test_event_time_windows import Source, front_of, sources
@@ -130,14 +130,7 @@ def test_workers_and_batch_agree_with_the_reference(seed: int) -> None:
     keyed.over(last=random.randint(0, 8)).aggregate(
         low=ef.min(), mean=ef.mean(), kinds=ef.count_distinct()
     ).sink("last")
-    fronts = {
-        name: [ef.At(at, random.randrange(9)) for at in sorted(random.sample(range(60), 25))]
-        for name in ("one", "other")
-    }
-    expected = ef.run(flow, **fronts)
-    found = ef.simulate(flow, seed=seed, workers=3, crashes=seed % 2, **fronts)
-    assert found.outputs == expected
-    assert repr(batch(flow, fronts, partitions=3, seed=seed)) == repr(expected)
+    check_workers_and_batch(flow, random, seed)
 
 
 @pytest.mark.parametrize(

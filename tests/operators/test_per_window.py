@@ -13,8 +13,8 @@ import emberflow as ef
 from emberflow.dsl.operators.aggregates import catalogue
 from emberflow.dsl.operators.windows.gathering import _GatheringStep
 from emberflow.values.persistent_map import PersistentMap
-from tests.batch.local import batch
 from tests.operators import naive
+from tests.operators.agreement import check_workers_and_batch
 from tests.operators.inputs import searching
 from tests.operators.naive import Windows
 from tests.operators.test_event_time_windows import (
@@ -101,14 +101,7 @@ def test_workers_and_batch_agree_with_the_reference(seed: int) -> None:
     sums = keyed.window(spec, emit="close").sum()
     sums.per_window().top(2, by=value_of).sink("top")
     sums.per_window().collect().sink("all")
-    fronts = {
-        name: [ef.At(at, random.randrange(9)) for at in sorted(random.sample(range(60), 25))]
-        for name in ("one", "other")
-    }
-    expected = ef.run(flow, **fronts)
-    found = ef.simulate(flow, seed=seed, workers=3, crashes=seed % 2, **fronts)
-    assert found.outputs == expected
-    assert repr(batch(flow, fronts, partitions=3, seed=seed)) == repr(expected)
+    check_workers_and_batch(flow, random, seed)
 
 
 def test_there_are_no_more_buckets_however_many_windows_there_have_been() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import emberflow as ef
 from emberflow.dsl.operators.distinct import _Alive
-from tests.batch.local import batch
+from tests.operators.agreement import check_workers_and_batch
 from tests.operators.inputs import Event, events, keyed_outputs_of, outputs_of, searching, value_of
 
 
@@ -66,14 +66,7 @@ def test_workers_and_batch_agree_with_the_reference(seed: int) -> None:
     merged.key_by(lambda n: n % 2).rank(by=lambda n: n % 5).sink("ranks")
     merged.key_by(lambda n: n % 2).rank().sink("numbers")
     merged.key_by(lambda n: n % 4).distinct(ttl=random.randint(1, 9)).sink("distinct")
-    fronts = {
-        name: [ef.At(at, random.randrange(9)) for at in sorted(random.sample(range(60), 25))]
-        for name in ("one", "other")
-    }
-    expected = ef.run(flow, **fronts)
-    found = ef.simulate(flow, seed=seed, workers=3, crashes=seed % 2, **fronts)
-    assert found.outputs == expected
-    assert repr(batch(flow, fronts, partitions=3, seed=seed)) == repr(expected)
+    check_workers_and_batch(flow, random, seed)
 
 
 @pytest.mark.parametrize(

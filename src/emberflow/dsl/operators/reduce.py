@@ -39,7 +39,7 @@ from emberflow.values.functions import UserFunction, itself
 from emberflow.values.item import At
 
 if TYPE_CHECKING:
-    from emberflow.dsl.streams import KeyedStream, Stream
+    from emberflow.dsl.streams import KeyedStream, Loop, Stream
 
 _key_of = itemgetter(0)
 _value_of = itemgetter(2)
@@ -161,6 +161,15 @@ def drift(
         )
     )
     return flow._stream(broadcast.id, 1)
+
+
+def ticking(accumulators: Stream[Any], ticks: Callable[[Any], Any], loop: Loop[Any]) -> None:
+    """Let a reduction send itself ticks: items that a map schedules of its accumulators, and that a loop
+    brings back to their key. Call it right behind `drift`, and behind the maps that come first."""
+    made = accumulators._map(ticks, "many", name="ticks")
+    reductions = accumulators.flow._reductions
+    reductions[-1] = replace(reductions[-1], ticks=made._input.node)
+    loop.close(made)
 
 
 def reduce(

@@ -19,11 +19,10 @@ loop brings back to its key, as the windows that emit when they close do it:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from emberflow.dsl.operators.reduce import drift, keyed_map
+from emberflow.dsl.operators.reduce import drift, keyed_map, ticking
 from emberflow.graph.nodes import Merge
 from emberflow.values.functions import UserFunction
 from emberflow.values.item import At
@@ -72,9 +71,7 @@ def two_sided(
     accumulators = drift(merged, step.first, step, key=key, given=given, shown=itemgetter(2))
     emitted = accumulators._map(_emitted, "many", *given, name="pairs", schedules=False)
     for loop in ticks:
-        made = accumulators._map(_ticks, "many", name="ticks")
-        flow._reductions[-1] = replace(flow._reductions[-1], ticks=made._input.node)
-        loop.close(made)
+        ticking(accumulators, _ticks, loop)
     return emitted
 
 

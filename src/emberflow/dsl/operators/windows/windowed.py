@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from emberflow.dsl.operators.aggregates import catalogue
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
 from emberflow.dsl.operators.aggregates.several import several
-from emberflow.dsl.operators.reduce import drift, keyed_map
+from emberflow.dsl.operators.reduce import drift, keyed_map, ticking
 from emberflow.graph.nodes import Merge
 from emberflow.values.functions import UserFunction, caller
 
@@ -180,9 +179,7 @@ class Windowed(Generic[K, T, R]):
                 parts.results, "many", *aggregation.given, name=parts.results_name
             )
             if parts.ticks is not None:
-                made = accumulators._map(parts.ticks, "many", name="ticks")
-                flow._reductions[-1] = replace(flow._reductions[-1], ticks=made._input.node)
-                ticks.close(made)
+                ticking(accumulators, parts.ticks, ticks)
             return results
 
     @property
