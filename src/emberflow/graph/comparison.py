@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from emberflow.graph.description import Step, changed_functions, steps_of
+from emberflow.graph.description import Step, changed_steps, steps_of
 from emberflow.graph.drawing import Mark, mermaid
 from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import Carry, CarryError, carry_plan, written
@@ -44,17 +44,14 @@ def compared(before: Sequence[Step], graph: Graph, carry: Carry | None = None) -
 def _steps(before: Sequence[Step], graph: Graph) -> Iterator[str]:
     """The steps as the user wrote them: operators, not what they are made of."""
     old, new = _written(before), _written(steps_of(graph))
-    changed = {
-        written(step.partition("'")[2].partition("'")[0])
-        for step in changed_functions(before, graph)
-    }
+    changed = {_identity(step) for step in changed_steps(before, graph)}
     found = False
     for identity in dict.fromkeys((*old, *new)):
         name = identity[1]
         if identity in old and identity in new:
             if old[identity] != new[identity]:
                 yield f"~ {old[identity]} {name} -> {new[identity]}"
-            elif name in changed:
+            elif identity in changed:
                 yield f"~ {new[identity]} {name}: its functions do something else"
             else:
                 continue
@@ -73,24 +70,27 @@ def _written(steps: Sequence[Step]) -> dict[tuple[str, str], str]:
     for step in steps:
         if "fan-out" in step.name:
             continue  # nobody wrote it
-        name = written(step.name)
-        identity = (step.kind if step.kind in ("front", "sink") else "", name)
+        identity = _identity(step)
         operator = str(step.details.get("operator") or step.kind).partition("/")[0]
-        if name == step.name or "operator" in step.details:
+        if step.name == identity[1] or "operator" in step.details:
             found[identity] = operator
         else:
             found.setdefault(identity, operator)
     return found
 
 
+def _identity(step: Step) -> tuple[str, str]:
+    return step.kind if step.kind in ("front", "sink") else "", written(step.name)
+
+
 def drawn(before: Sequence[Step], graph: Graph) -> str:
     """The new version as a Mermaid flowchart, with what is new or changed marked."""
     known = {(step.kind, step.name) for step in before}
-    changed = set(changed_functions(before, graph))
+    changed = {(step.kind, step.name) for step in changed_steps(before, graph)}
     marks: dict[int, Mark] = {}
     for node, step in zip(graph.nodes, steps_of(graph), strict=False):
         if (step.kind, step.name) not in known:
             marks[node.id] = "added"
-        elif any(told.startswith(f"{step} (") for told in changed):
+        elif (step.kind, step.name) in changed:
             marks[node.id] = "changed"
     return mermaid(graph, marks)

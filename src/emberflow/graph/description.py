@@ -126,16 +126,24 @@ def _differences(flow: str, steps: Sequence[Step], graph: Graph) -> Iterator[str
         yield "the same steps are written in another order"
 
 
-def changed_functions(steps: Sequence[Step], graph: Graph) -> list[str]:
+def changed_steps(steps: Sequence[Step], graph: Graph) -> list[Step]:
     """The steps of a graph that others have too, with functions that do something else there."""
     before = _by_identity(steps)
-    wheres = {(node.kind, node.name): node.where for node in graph.nodes}
     return [
-        f"{step} ({wheres[identity]}): {', '.join(step.details['functions'])}"
+        step
         for identity, step in _by_identity(steps_of(graph)).items()
         if identity in before
         and "code" in step.details
         and step.details["code"] != before[identity].details.get("code")
+    ]
+
+
+def changed_functions(steps: Sequence[Step], graph: Graph) -> list[str]:
+    """The same for people: each step with its line and its functions."""
+    wheres = {(node.kind, node.name): node.where for node in graph.nodes}
+    return [
+        f"{step} ({wheres[step.kind, step.name]}): {', '.join(step.details['functions'])}"
+        for step in changed_steps(steps, graph)
     ]
 
 
