@@ -173,15 +173,19 @@ class Manifest:
         late: Mapping[str, Mapping[int, int]] | None = None,
         sinks: Mapping[str, Any] | None = None,
         versions: tuple[VersionNote, ...] = (),
+        steps: tuple[Step, ...] | None = None,
     ) -> Manifest:
-        """The manifest of a cut with these new parts, and the parts of its base."""
+        """The manifest of a cut with these new parts, and the parts of its base.
+
+        ``steps`` are those of the graph, for a caller that makes many cuts of it.
+        """
         return cls(
             number=number,
             incarnation=incarnation,
             time=time,
             flow=graph.flow,
             fingerprint=graph.fingerprint,
-            steps=steps_of(graph),
+            steps=steps_of(graph) if steps is None else steps,
             parts=(*(base.parts if base else ()), *(part for part in parts if part is not None)),
             positions=positions or {},
             promised=promised or {},

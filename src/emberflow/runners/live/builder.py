@@ -53,7 +53,6 @@ class LiveBuilder:
         self._listeners: list[object] = []
         self._judges = DEFAULT_JUDGES
         self._carry: Carry | None = None
-        self._next = self
 
     def read(self, **fronts: Front) -> LiveBuilder:
         """The source of each front of the flow."""
@@ -141,7 +140,7 @@ class LiveBuilder:
 
     def start(self) -> LiveQuery:
         """Start the workers and return the handle of the query."""
-        settings = self._settings()
+        settings = self.settings()
         http = None
         if self._options["httpPort"] is not None:
             http = HttpServer(self._options["httpHost"], self._options["httpPort"])
@@ -151,8 +150,8 @@ class LiveBuilder:
 
     def upgraded(
         self, flow: Flow, carry: Carry | None, fronts: Mapping[str, Any], sinks: Mapping[str, Any]
-    ) -> Settings:
-        """The settings of another version of the flow, and what further versions begin from.
+    ) -> LiveBuilder:
+        """The builder of another version of the flow.
 
         Fronts and sinks that it has in common with this one are read and written as before.
         """
@@ -165,19 +164,10 @@ class LiveBuilder:
         other.read(**fronts).write(**sinks)
         if carry is not None:
             other.carry(carry)
-        settings = other._settings()
-        self._next = other
-        return settings
+        return other
 
-    def taken_over(self) -> None:
-        """The version that `upgraded` has prepared runs: further ones begin from it."""
-        self._graph, self._fronts, self._sinks = (
-            self._next._graph,
-            self._next._fronts,
-            self._next._sinks,
-        )
-
-    def _settings(self) -> Settings:
+    def settings(self) -> Settings:
+        """What the lives of the query share, after all of it has been checked."""
         _check_names(self._graph, "front", self._graph.fronts, self._fronts, "read")
         if LATE_SINK in self._sinks and LATE_SINK not in self._graph.sinks:
             self._graph = with_late_sink(self._graph)

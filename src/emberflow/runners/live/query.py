@@ -51,14 +51,14 @@ _LISTENERS_SECONDS = 2.0
 _MOVING = ("elements", "released", "unstored")
 
 
-class Versioned(Protocol):
-    """Makes the settings of other versions of a query's flow."""
+class Builder(Protocol):
+    """What a query was made by, and what other versions of its flow are made by."""
 
     def upgraded(
         self, flow: Flow, carry: Carry | None, fronts: Mapping[str, Any], sinks: Mapping[str, Any]
-    ) -> Settings: ...
+    ) -> Builder: ...
 
-    def taken_over(self) -> None: ...
+    def settings(self) -> Settings: ...
 
 
 class LiveQuery:
@@ -72,10 +72,10 @@ class LiveQuery:
         listeners: Sequence[object] = (),
         *,
         http: HttpServer | None = None,
-        builder: Versioned | None = None,
+        builder: Builder | None = None,
     ) -> None:
-        """``http`` is the server for reads of state. The query closes it. ``builder`` makes the settings
-        of other versions."""
+        """``http`` is the server for reads of state. The query closes it. ``builder`` makes
+        other versions."""
         self.id = str(uuid.uuid4())
         self.runId = str(uuid.uuid4())
         self.name = name
@@ -236,13 +236,14 @@ class LiveQuery:
         """
         if self._builder is None:
             raise EmberflowError("this query takes no other version.")
-        settings = self._builder.upgraded(flow, carry, read or {}, write or {})
+        builder = self._builder.upgraded(flow, carry, read or {}, write or {})
+        settings = builder.settings()
         try:
             time = None if at is None else counted_time(at, settings.graph.unit or DEFAULT_UNIT)
         except TimeError as error:
             raise InputError(f"upgrade(at=) takes a time. {error}") from None
         self._lives.upgrade(settings, time, timeout)
-        self._builder.taken_over()
+        self._builder = builder
         self._graph = settings.graph
         self._reads.changed()
 

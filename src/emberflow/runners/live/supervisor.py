@@ -287,6 +287,11 @@ class Supervision:
             self._plan, self.coordinator = self._begun_when_writable()
         return True
 
+    def _runs(self) -> None:
+        """The workers of this life were told to begin."""
+        if self._upgrade is not None and self.settings is self._upgrade.settings:
+            self._ends_upgrade(None)
+
     def _refused(self, reached: int) -> None:
         """The time at which a version was to take over has passed."""
         at = None if self._upgrade is None else self._upgrade.at
@@ -365,6 +370,7 @@ class Supervision:
             since=BEFORE_ALL if life.restored is None else life.restored.time,
             history=settings.history,
             carried=carried,
+            running=self._runs,
         )
         plan = Plan(
             graph=settings.graph,
@@ -451,10 +457,6 @@ class Supervision:
         )
         coordinator.start()
         job.start()
-        if self._upgrade is not None and self.settings is self._upgrade.settings:
-            coordinator.wait_until_it_runs()
-            if coordinator.runs:
-                self._ends_upgrade(None)
         while not coordinator.wait(_LOOK_SECONDS):
             successor = self._taken_over()
             if successor is not None:

@@ -95,13 +95,16 @@ class Coordinator:
         since: Moment = BEFORE_ALL,
         history: int = 0,
         carried: CarryPlan | None = None,
+        running: Callable[[], None] = lambda: None,
     ) -> None:
         """``since`` is the moment of the cut to begin from; ``history`` is what queries look back.
 
         ``carried``: that cut is of an earlier version of the flow, and this is how it is taken over.
+        ``running`` is called when the workers were told to begin.
         """
         self._graph = graph
         self._carried = carried
+        self._running = running
         self.committer = committer
         self._strategy = CutsByTime() if strategy is None else strategy
         self._workers = workers
@@ -157,8 +160,6 @@ class Coordinator:
         self._done: set[int] = set()
         self._ready: dict[int, Moment | None] = {}
         self._last_cut_ordered = False
-        self._begun_or_over = threading.Event()
-        self._has_begun = False
         self._halted = False
         self.phase = "meeting"
         #: Whether all workers have come.
@@ -202,15 +203,6 @@ class Coordinator:
 
     def wait(self, seconds: float | None) -> bool:
         return self._over.wait(seconds)
-
-    def wait_until_it_runs(self) -> None:
-        """Wait until the workers may begin, or it is over."""
-        self._begun_or_over.wait()
-
-    @property
-    def runs(self) -> bool:
-        """Whether the workers were told to begin."""
-        return self._has_begun
 
     @property
     def halted_before_the_end(self) -> bool:
@@ -256,7 +248,6 @@ class Coordinator:
             self._wire.close()
             self.phase = "over"
             self._over.set()
-            self._begun_or_over.set()
 
     def _take(self) -> None:
         ready = self._poller.poll(_POLL_MS)
@@ -365,8 +356,7 @@ class Coordinator:
                 self._stored_before = (last[0], last[1])
             self._send_all(protocol.START, last)
             self.phase = "running"
-            self._has_begun = True
-            self._begun_or_over.set()
+            self._running()
 
     def _delivered(self) -> dict[tuple[str, int], Moment]:
         """What the sinks here have from earlier: the barriers will not release it again."""

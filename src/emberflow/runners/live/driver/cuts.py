@@ -35,6 +35,7 @@ from emberflow.checkpoint.logs.front_log import trim as trim_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.waiting import Resume
+from emberflow.graph.description import steps_of
 from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import CarryPlan
 from emberflow.runners.live.wire import protocol
@@ -160,6 +161,7 @@ class CutCommitter:
         self._location = location
         self._store = CheckpointStore(location)
         self._graph = graph
+        self._steps = steps_of(graph)
         self._life = life
         self._strategy = strategy
         self._workers = workers
@@ -316,6 +318,7 @@ class CutCommitter:
             promised=promised,
             late=late,
             versions=self._life.restored.versions if self._life.restored else (),
+            steps=self._steps,
         )
 
     # The thread.
