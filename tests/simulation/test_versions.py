@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partialmethod
 from itertools import count
 from typing import Any, TypeAlias
 
 import pytest
 
 import emberflow as ef
+from emberflow.engine.machines.group import GroupMachine
+from emberflow.engine.machines.reduce import ReduceMachine
+from emberflow.engine.messages import AFTER_ALL
+from emberflow.engine.worker import succession
 from emberflow.graph.versions import CarryPlan
 from emberflow.runners.simulation import recovery as recovery_module
 from emberflow.runners.simulation.recovery import CrashSimulation, Driver, Life
@@ -39,14 +44,14 @@ def test_the_sinks_have_what_the_reference_has(first: int) -> None:
             for life in lives
             if life.cut and life.cut.manifest.version < life.version
         )
+        happened["in memory"] += sum(life.predecessor is not None for life in lives)
         happened["timers"] += sum(
             bool(life.cut.scheduled)
             for life in lives
             if life.cut and life.cut.manifest.version < life.version
         )
-    assert min(happened[what] for what in ("before T", "behind T", "carried", "timers")) > 4, (
-        happened
-    )
+    seen = ("before T", "behind T", "carried", "in memory", "timers")
+    assert min(happened[what] for what in seen) > 4, happened
 
 
 def test_versions_are_simulated_by_users_too() -> None:
@@ -197,6 +202,44 @@ def a_version_goes_on_at_positions_of_the_old_one(monkeypatch: pytest.MonkeyPatc
                 front._begun_at = front._position = life.cut.manifest.positions.get(front.index, 0)
 
     monkeypatch.setattr(Life, "__init__", made)
+
+
+def with_inheritance(
+    monkeypatch: pytest.MonkeyPatch, changed: Callable[[Any, Any, Any, Any], bool]
+) -> None:
+    """``changed`` is called with the true method, the machine, the one that it inherits from, and T."""
+    for machine in (ReduceMachine, GroupMachine):
+        monkeypatch.setattr(machine, "inherit", partialmethod(_calling, changed, machine.inherit))
+
+
+def _calling(machine: Any, changed: Any, true: Any, other: Any, moment: Any) -> bool:
+    return bool(changed(true, machine, other, moment))
+
+
+@breaks
+def heirs_take_what_is_not_below_t(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_inheritance(
+        monkeypatch, lambda true, machine, other, moment: true(machine, other, AFTER_ALL)
+    )
+
+
+@breaks
+def heirs_take_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_inheritance(monkeypatch, lambda true, machine, other, moment: True)
+
+
+@breaks
+def heirs_take_state_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(true: Any, machine: Any, other: Any, moment: Any) -> bool:
+        true(machine, other, moment)
+        return False
+
+    with_inheritance(monkeypatch, twice)
+
+
+@breaks
+def heirs_forget_what_is_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(succession, "_scheduled", lambda worker, moment: iter(()))
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))

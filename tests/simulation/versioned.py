@@ -19,7 +19,10 @@ from emberflow.runners.simulation import CrashSimulation, Faults, Options, Simul
 from emberflow.runners.simulation.checkers import check_outputs
 from tests.simulation.cases import WrongError, always_trimming
 
-KINDS = ("count", "fold", "group", "close", "session", "updates", "later", "bank", "join", "loop")
+KINDS = (
+    *("count", "fold", "group", "close", "session", "updates", "later", "bank", "join", "loop"),
+    *("reminded", "kept"),
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,12 @@ class Part:
     name: str
     kind: str
     generation: int = 0
+
+    @property
+    def keepers(self) -> list[str]:
+        """The names of its steps with state."""
+        is_behind_timer = self.kind in ("reminded", "kept")
+        return [self.name, f"state of {self.name}"] if is_behind_timer else [self.name]
 
 
 def flow_of(parts: list[Part], has_second: bool) -> ef.Flow:
@@ -58,11 +67,15 @@ def add(flow: ef.Flow, numbers: ef.Stream[int], part: Part) -> None:
         out = keyed.window(ef.Session(4), emit="close").sum(of=lambda n: n + more, name=name)
     elif part.kind == "updates":
         out = keyed.window(ef.Sliding(9, slide=4)).max(of=lambda n: (n + more) % 7, name=name)
-    elif part.kind == "later":
+    elif part.kind in ("later", "reminded", "kept"):
         timed = numbers.with_time(name=f"time of {name}")
         out = timed.flat_map(
             lambda t: [ef.At(t.time + 1 + t.payload % 9, t.payload + more)], name=name
         )
+        if part.kind == "reminded":
+            out = out.key_by(lambda n: n % 3).count(name=f"state of {name}")
+        elif part.kind == "kept":
+            out = out.key_by(lambda n: n % 3).group(window=3, name=f"state of {name}")
     elif part.kind == "join":
         odd, even = (numbers.filter(lambda n, r=rest: n % 2 == r) for rest in (1, 0))
         sides = [side.key_by(lambda n: n % 3) for side in (odd, even)]
@@ -160,14 +173,13 @@ def changed(random: Random, parts: list[Part]) -> tuple[list[Part], dict[str, An
         name = part.name
         newer = replace(part, generation=part.generation + random.randint(0, 2))
         what = random.choice(("keep", "keep", "rename", "drop", "restart", "migrate"))
-        if what == "drop":
-            carry[name] = ef.Drop(name)
-            continue
-        if what == "rename":
+        if what in ("drop", "restart"):
+            carry.update({keeper: ef.Drop(keeper) for keeper in part.keepers})
+            if what == "drop":
+                continue
+        elif what == "rename":
             newer = replace(newer, name=f"{name}'")
-            carry[newer.name] = name
-        elif what == "restart":
-            carry[name] = ef.Drop(name)
+            carry.update(zip(newer.keepers, part.keepers, strict=True))
         elif what == "migrate" and part.kind == "count":
             newer = replace(newer, kind="fold")
             carry[name] = ef.Migrate(name, lambda key, count: 5 * count + key)

@@ -273,6 +273,21 @@ class GroupMachine(Trimmed[GroupBucket]):
             bucket.payloads.append(row.payload)
             bucket.note_at = len(bucket.places) + 1
 
+    def inherit(self, other: object, moment: Moment) -> bool:
+        if not isinstance(other, GroupMachine) or other.window != self.window:
+            return False
+        kept, buckets = self.kept, self.buckets
+        for bucket in other.buckets.values():
+            places = bucket.places
+            end = bisect_left(places, moment)
+            begin = max(0, end - kept)
+            if end:
+                heir = buckets[bucket.key] = GroupBucket(bucket.key, end - begin + 1)
+                heir.places = places[begin:end]
+                heir.marks = [0] * (end - begin)
+                heir.payloads = bucket.payloads[begin:end]
+        return True
+
 
 #: What came before, then places, marks and payloads.
 _Run: TypeAlias = tuple[list[Any], list[Place], list[int], list[Any]]

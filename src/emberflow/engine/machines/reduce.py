@@ -478,6 +478,20 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         for row in rows:
             self.buckets[row.key] = [(row.place, 0, _Restored(row.key), row.payload)]
 
+    def inherit(self, other: object, moment: Moment) -> bool:
+        if not isinstance(other, ReduceMachine):
+            return False
+        buckets, key_of = self.buckets, other._key_of
+        for versions in other.buckets.values():
+            place, _, mapped, accumulator = versions[-1]
+            if place >= moment or accumulator.__class__ is Absent:
+                self.restore(moment, other.rows_of(versions, moment, BEFORE_ALL))
+                continue
+            if mapped.__class__ is not _Restored:
+                mapped = _Restored(key_of(mapped))  # another version may have another key function
+            buckets[mapped.key] = [(place, 0, mapped, accumulator)]
+        return True
+
 
 _place_of = _first_of_three = itemgetter(0)
 _third_of_three = itemgetter(2)

@@ -233,5 +233,12 @@ class Trimmed(Generic[B]):
         """Take over what a cut at this moment holds. May be called again with more of its rows."""
         raise AssertionError("each machine knows its buckets")
 
+    def inherit(self, other: object, moment: Moment) -> bool:
+        """Take over what a machine of an earlier version, in the same process, holds below a moment.
+
+        Returns whether it could: a machine of another kind, or one that keeps something else, gives rows.
+        """
+        return False
+
     def sizes(self) -> list[int]:
         raise AssertionError("each machine knows its buckets")

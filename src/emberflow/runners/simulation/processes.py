@@ -111,7 +111,9 @@ class WorkerProcess(Process):
             {partition: outlet.last for partition, outlet in self._outlets.items()},
         )
         cut = life.cut
-        if cut is not None:
+        if life.predecessor is not None:
+            self._effects(life.succeeded(self.index, self.worker))
+        elif cut is not None:
             rows = owned(cut.rows, self.index, life.shares)
             scheduled = owned(cut.scheduled, self.index, life.shares)
             self._effects(self.worker.restore(cut.manifest.moment, rows, scheduled))

@@ -10,8 +10,9 @@ number of crashes is limited and the network becomes calm; from then on the run 
 
 **Versions.** A life runs one version of the flow. If another version follows it at T, the fronts of the
 life promise T behind their last element below it. When the minimal time is T, the driver takes a cut at
-T; once that is committed, the next life is of the next version, and restores the cut translated. A cut
-says of which version it is. So whoever crashes when: the newest cut alone tells which version goes on.
+T; once that is committed, the next life is of the next version, and restores the cut translated; or its
+workers, in the same processes, take the state over in memory (`engine.worker.succession`). A cut says of
+which version it is. So whoever crashes when: the newest cut alone tells which version goes on.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Any, NamedTuple
 
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.engine.layout import Layout
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Moment, Progress
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Effects, Moment, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
+from emberflow.engine.worker.succession import succeed
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import EmberflowError, OnError
 from emberflow.graph.nodes import Front, Graph
@@ -50,6 +52,7 @@ from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
 from emberflow.values.item import FRONT_MIN
+from emberflow.values.shares import Shares
 
 
 class SimulatedVersion(NamedTuple):
@@ -244,8 +247,11 @@ class Life:
         workers: int,
         cut: Restorable | None,
         version: int,
+        predecessor: Life | None = None,
     ) -> None:
+        """``predecessor`` is of the version before, and its workers hand their state over in memory."""
         self.simulation = simulation
+        self.predecessor = predecessor
         self.network = simulation.network
         self.options = simulation.options
         self.faults = simulation.faults
@@ -257,11 +263,15 @@ class Life:
         self.end = simulation.versions[version].end
         self.number = number
         self.workers = workers
-        self.shares = self.options.shares(workers, number)
+        self.shares: Shares = (
+            self.options.shares(workers, number) if predecessor is None else predecessor.shares
+        )
         self.cut = cut
         #: By partition of a front: where to go on. A version begins with its own elements.
         is_own = cut is not None and cut.manifest.version == version
-        self.positions = cut.manifest.positions if cut is not None and is_own else {}
+        self.positions: dict[int, int] = (
+            cut.manifest.positions if cut is not None and is_own else {}
+        )
         self.acker = simulation.acker(workers=workers, fronts=list(self.sources))
         self.minimal_time_checker = MinimalTimeChecker(self.graph, [])
         self.release_checker = ReleaseChecker()
@@ -307,6 +317,21 @@ class Life:
             else:
                 process.kill()
 
+    def end_for_heirs(self) -> None:
+        """These workers do nothing more: those of the next version take their state over."""
+        for process in self.processes:
+            process.kill()
+
+    def succeeded(self, index: int, worker: Worker) -> Effects:
+        """Let a worker of this life take over what its predecessor has in memory."""
+        assert self.predecessor is not None
+        assert self.cut is not None
+        plan = self.simulation.versions[self.version].plan
+        old = self.predecessor.processes[index].worker
+        assert plan is not None
+        assert old is not None
+        return succeed(old, worker, self.cut.manifest.moment, plan)
+
     def tell_driver(self, source: str, message: Callable[[Driver], None]) -> None:
         number = self.number
 
@@ -347,8 +372,8 @@ class Driver(Process):
         self._cuts_begun = 0
         self._cut_at = 0
 
-    def start_workers(self) -> None:
-        """Start the next incarnation from the newest cut that is whole."""
+    def start_workers(self, predecessor: Life | None = None) -> None:
+        """Start the next incarnation from the newest cut that is whole, or from workers in memory."""
         storage = self.storage
         storage.incarnation += 1
         cut = storage.cuts.newest()
@@ -365,7 +390,8 @@ class Driver(Process):
                 self.simulation.end(error)
                 return
             self._committed = None  # the next cut holds everything
-        life = Life(self.simulation, storage.incarnation, self._workers(), cut, version)
+        workers = self._workers() if predecessor is None else predecessor.workers
+        life = Life(self.simulation, storage.incarnation, workers, cut, version, predecessor)
         self.life = life
         self.simulation.lives.append(life)
         self._unrestored = set(range(life.workers))
@@ -481,8 +507,13 @@ class Driver(Process):
         self.storage.cuts.commit(manifest)
         self.network.note("committed", manifest)
         if cut.moment == self.life.end:
-            self.life.leave_alone()
-            self.start_workers()
+            life = self.life
+            if all(process.alive for process in life.processes) and self.network.chance(0.5):
+                life.end_for_heirs()
+                self.start_workers(predecessor=life)
+            else:
+                life.leave_alone()
+                self.start_workers()
             return
         for process in self.life.processes:
             self._tell(process, lambda process: process.cut_committed(cut.moment))
