@@ -81,6 +81,7 @@ ROOMS = [
     "runners.live.arrival",
     "runners.live.task",
     "runners.live.launch",
+    "runners.live.life",
     "runners.live.supervisor",
     "runners.live.serving",
     "runners.live.query",

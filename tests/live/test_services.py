@@ -12,11 +12,11 @@ import emberflow as ef
 from emberflow.errors import InputError
 from emberflow.runners.live.builder import LiveBuilder
 from emberflow.runners.live.driver.cluster import CoordinatorAddress
+from emberflow.runners.live.life import Settings
 from emberflow.runners.live.serving.addresses import UnknownQueryError, address_of
 from emberflow.runners.live.serving.bridge import BridgeClient
 from emberflow.runners.live.serving.services import OfferedServices
 from emberflow.runners.live.serving.tokens import new_token
-from emberflow.runners.live.supervisor import Settings
 from emberflow.values.shares import equal_shares
 from tests.adapters.structured import SCHEMA, Sender, graph, placed_front
 

@@ -20,10 +20,10 @@ from emberflow.runners.live.driver.cluster import (
     coordinator_address,
 )
 from emberflow.runners.live.driver.listeners import check_listener
+from emberflow.runners.live.life import Settings
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.serving.http import HttpServer
 from emberflow.runners.live.serving.tokens import checked_token
-from emberflow.runners.live.supervisor import Settings
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Snapshots, shares_of
 from emberflow.sinks.protocol import SinkContract, sink_contract
 from emberflow.values.shares import equal_shares

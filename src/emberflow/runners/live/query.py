@@ -21,6 +21,7 @@ from emberflow.graph.versions import Carry
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.driver.listeners import Listeners
 from emberflow.runners.live.driver.progress import Gauge, LiveProgress, timestamp
+from emberflow.runners.live.life import Settings
 from emberflow.runners.live.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -31,7 +32,7 @@ from emberflow.runners.live.serving.bridge import Address
 from emberflow.runners.live.serving.http import Endpoint, HttpServer
 from emberflow.runners.live.serving.reads import LiveState, Reads
 from emberflow.runners.live.serving.services import OfferedServices
-from emberflow.runners.live.supervisor import Settings, Supervision
+from emberflow.runners.live.supervisor import Supervision
 from emberflow.runners.questions import Answer, Wanted
 from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
 

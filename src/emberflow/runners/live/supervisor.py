@@ -29,6 +29,11 @@ have restored, the driver notes the new version with the cut, and only then it b
 nothing has changed: if a worker cannot restore, because a migration raises or a module is missing, the
 next life is of the old version again, and whoever asked for the new one gets the error.
 
+If the new version has the same fronts, and its sinks are new or the same, its workers are the same
+processes, and so they need no other job (`_prepare`). Its coordinator and the loops of its workers are made
+beside those that work, and meet. If that fails, nothing has happened. Then the old version halts and ends
+at its last cut, and the new one takes the state over in memory.
+
 Some errors would happen again, so they end the query at once: those of a user's function, of a front,
 or of a sink (whose operations were retried before). So does an element that kills the process that
 handles it: several lives in a row end at the same minimal time.
@@ -39,36 +44,41 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
 
 from emberflow.checkpoint.cuts.manifest import fitted
 from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.files import is_unwritable
 from emberflow.engine.messages import BEFORE_ALL, Moment
-from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
-from emberflow.errors import EmberflowError, InputError, OnError
-from emberflow.fronts.protocol import Front, FrontGrewError, front_contract
+from emberflow.errors import EmberflowError, InputError
+from emberflow.fronts.protocol import FrontGrewError, front_contract
 from emberflow.graph.description import steps_of
-from emberflow.graph.nodes import Graph
-from emberflow.graph.versions import Carry, CarryPlan, carry_plan
-from emberflow.runners.live.arrival.driver import DriverSnapshots
+from emberflow.graph.versions import CarryPlan, carry_plan
 from emberflow.runners.live.driver.cluster import ClusterError, check_cluster
-from emberflow.runners.live.driver.coordinator import Coordinator, WorkersMissingError
-from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts, tell_passed
+from emberflow.runners.live.driver.coordinator import (
+    Coordinator,
+    Inheritance,
+    WorkersMissingError,
+)
 from emberflow.runners.live.driver.takeover import check_fronts, check_not_ahead
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
-from emberflow.runners.live.wire.plan import Guarantee, Ordering, Plan, Snapshots
+from emberflow.runners.live.life import (
+    Settings,
+    committer_of,
+    coordinator_of,
+    inherited_sinks,
+    plan_of,
+)
+from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.wire.sockets import RunKeys, WireError
 from emberflow.runners.live.worker.link import CoordinatorGoneError
-from emberflow.sinks.protocol import SinkMovedError, sink_contract
-from emberflow.values.shares import Shares
+from emberflow.sinks.protocol import SinkMovedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from emberflow.runners.live.driver.cluster import CoordinatorAddress
 
 #: The query ends when so many lives in a row are lost while the minimal time does not advance.
 LIVES_WITHOUT_PROGRESS_MAX = 4
@@ -104,36 +114,6 @@ class PoisonedError(EmberflowError):
     """Several lives were lost at the same minimal time; the last loss is the ``__cause__``."""
 
 
-class Settings(NamedTuple):
-    """The settings that all lives of a query share."""
-
-    graph: Graph
-    fronts: Mapping[str, Front]
-    sinks: Mapping[str, Any]
-    workers: int
-    shares: Shares
-    credit: int
-    batch: int
-    on_error: OnError
-    place: CoordinatorAddress
-    guarantee: Guarantee
-    checkpoint: str | None
-    interval_ms: int
-    kept: int
-    keep_logs: bool
-    ordering: Ordering = "time"
-    snapshots: Snapshots = "markers"
-    #: Where other processes reach the query's bridge, and their token; by default a random one.
-    bridge_place: CoordinatorAddress | None = None
-    bridge_token: str | None = None
-    #: How far reads of state may look back, in the time of the elements.
-    history: int = 0
-    #: Who decides how far workers compute ahead.
-    judges: Judges = DEFAULT_JUDGES
-    #: What else than its steps' own names says where a new version has its state from.
-    carry: Carry | None = None
-
-
 class _Upgrade:
     """A version that is to take over, and what has become of it."""
 
@@ -143,6 +123,8 @@ class _Upgrade:
         self.at = at
         self.over = threading.Event()
         self.failure: BaseException | None = None
+        #: The coordinator that takes over in place, and the plan of its life.
+        self.successor: tuple[Plan, Coordinator] | None = None
 
     def end(self, failure: BaseException | None = None) -> None:
         self.failure = failure
@@ -168,6 +150,8 @@ class Supervision:
         self._lost_at: list[Moment] = []
         #: The version that the query goes over to, until it runs or has failed.
         self._upgrade: _Upgrade | None = None
+        #: The Spark job whose tasks are the workers.
+        self._job: threading.Thread | None = None
         self._plan, self.coordinator = self._begun()
         self._thread = threading.Thread(target=self._run, name="emberflow lives", daemon=True)
 
@@ -193,6 +177,8 @@ class Supervision:
         carry_plan(
             steps_of(before.graph), settings.graph, settings.carry
         )  # raises before anything ends
+        if inherited_sinks(before, settings) is not None:
+            settings = settings._replace(shares=before.shares)  # keys stay in their processes
         upgrade = _Upgrade(settings, before, at)
         with self._changing:
             if self._upgrade is not None:
@@ -202,7 +188,7 @@ class Supervision:
                     "the query is over, or about to be: it takes no other version."
                 )
             self._upgrade = upgrade
-            self.coordinator.stop_for_takeover(at, self._refused)
+        self._ask_for_takeover(upgrade)
         if not upgrade.over.wait(seconds):
             raise EmberflowError(
                 f"the new version has not taken over within {seconds:.0f} s. It still may."
@@ -250,7 +236,7 @@ class Supervision:
                 if self._stop_requested.is_set():
                     self.coordinator.stop()
                 elif self._upgrade is not None:
-                    self.coordinator.stop_for_takeover(self._upgrade.at, self._refused)
+                    self._ask_for_takeover(self._upgrade)
             if self.failure is None:
                 self.failure = failure
         except Exception as error:
@@ -275,6 +261,9 @@ class Supervision:
             self._ends_upgrade(failure)
         elif failure is None and self.coordinator.halted_before_the_end:
             self.settings = upgrade.settings
+            if self.coordinator.hands_over:
+                self._hand_over(upgrade)
+                return True
         else:
             return False  # it was lost on the way, and is asked again, or all fronts have ended
         try:
@@ -306,7 +295,82 @@ class Supervision:
         with self._changing:
             upgrade, self._upgrade = self._upgrade, None
         if upgrade is not None:
+            self._discard_successor(upgrade)
             upgrade.end(failure)
+
+    # Versions that take over in the same processes.
+
+    def _ask_for_takeover(self, upgrade: _Upgrade) -> None:
+        """Let the workers that work now end, for those of the new version."""
+        inherited = inherited_sinks(upgrade.before, upgrade.settings)
+        if inherited is None:
+            self.coordinator.stop_for_takeover(upgrade.at, self._refused, in_place=False)
+            return
+        try:
+            self._prepare(upgrade, inherited)
+        except Exception as error:
+            self._ends_upgrade(error)
+
+    def _prepare(self, upgrade: _Upgrade, inherited: frozenset[str]) -> None:
+        """Make the coordinator of the new version, and let the workers make its loops."""
+        old = self.coordinator
+
+        def prepared(failure: BaseException | None) -> None:
+            if failure is None:
+                old.stop_for_takeover(upgrade.at, self._refused, in_place=True)
+            else:
+                self._ends_upgrade(failure)
+
+        settings = upgrade.settings
+        carried = carry_plan(steps_of(upgrade.before.graph), settings.graph, settings.carry)
+        life = Life(self._number + 1, None)  # its cut is still to be made
+        coordinator = coordinator_of(
+            settings,
+            life,
+            carried,
+            self._keys,
+            running=self._runs,
+            inherits=inherited,
+            prepared=prepared,
+        )
+        plan = plan_of(settings, life, carried, self._keys, coordinator)
+        plan = plan._replace(inherits=inherited)
+        try:
+            shipped = cloudpickle.dumps(plan)
+        except BaseException as error:
+            coordinator.fail(error)
+            raise
+        finally:
+            coordinator.start()
+        upgrade.successor = (plan, coordinator)
+        old.prepare(shipped, self._ends_upgrade)
+
+    def _hand_over(self, upgrade: _Upgrade) -> None:
+        """The old version has ended at its last cut: the new one goes on, in the same processes.
+
+        If it cannot, its life fails, and the next life is of the old version.
+        """
+        assert upgrade.successor is not None
+        old = self.coordinator
+        self._plan, self.coordinator = upgrade.successor
+        upgrade.successor = None
+        try:
+            life, _ = self._claimed()
+            if life.restored is None or life.incarnation != self._plan.incarnation:
+                raise EmberflowError(f"life {life.incarnation} is not the one that was prepared")
+            self._number = life.incarnation
+            committer = committer_of(self.settings, life)
+            assert committer is not None
+            writers = old.left_writers(self._plan.inherits or frozenset())
+            self.coordinator.take_over(Inheritance(life.restored, committer, writers))
+        except Exception as error:
+            self.coordinator.fail(error)
+
+    def _discard_successor(self, upgrade: _Upgrade) -> None:
+        """End the coordinator of a version that does not take over."""
+        successor, upgrade.successor = upgrade.successor, None
+        if successor is not None:
+            successor[1].fail(EmberflowError("the version does not take over"))
 
     def _begun_when_writable(self) -> tuple[Plan, Coordinator]:
         while True:
@@ -323,89 +387,15 @@ class Supervision:
         settings = self.settings
         life, carried = self._claimed()
         self._number = life.incarnation
-        for name, front in settings.fronts.items():
-            if self.losses and isinstance(self.losses[-1], FrontGrewError):
-                # Not after other losses: the source may be down, and has no new partitions.
+        if self.losses and isinstance(self.losses[-1], FrontGrewError):
+            # Not after other losses: the source may be down, and has no new partitions.
+            for front in settings.fronts.values():
                 front_contract(front).look_again()
-            known = life.restored.positions.get(name) if life.restored is not None else None
-            _check_partitions(name, front, known)
-        told = {
-            name: front
-            for name, front in settings.fronts.items()
-            if front_contract(front).passed is not None
-        }
-        if life.restored is not None:
-            for name, front in told.items():
-                tell_passed(name, front, life.restored)
-        strategy = self._strategy()
-        committer = None
-        if settings.checkpoint is not None:
-            committer = CutCommitter(
-                settings.graph,
-                settings.checkpoint,
-                life,
-                strategy,
-                workers=settings.workers,
-                interval_ms=settings.interval_ms,
-                keep=settings.kept,
-                logged={
-                    name: front.partitions
-                    for name, front in settings.fronts.items()
-                    if front_contract(front).chooses and not settings.keep_logs
-                },
-                retaining=told,
-                trims=not settings.keep_logs,
-            )
-        coordinator = Coordinator(
-            settings.graph,
-            workers=settings.workers,
-            incarnation=life.incarnation,
-            keys=self._keys,
-            place=settings.place,
-            fronts=settings.fronts,
-            sinks=settings.sinks,
-            on_error=settings.on_error,
-            committer=committer,
-            strategy=strategy,
-            since=BEFORE_ALL if life.restored is None else life.restored.time,
-            history=settings.history,
-            carried=carried,
-            running=self._runs,
+        committer = committer_of(settings, life)
+        coordinator = coordinator_of(
+            settings, life, carried, self._keys, committer=committer, running=self._runs
         )
-        plan = Plan(
-            graph=settings.graph,
-            workers=settings.workers,
-            shares=settings.shares,
-            incarnation=life.incarnation,
-            keys=self._keys,
-            coordinator=coordinator.address,
-            fronts=dict(settings.fronts),
-            sinks={
-                name: None if sink_contract(sink).on_driver else sink
-                for name, sink in settings.sinks.items()
-            },
-            credit=settings.credit,
-            batch=settings.batch,
-            on_error=settings.on_error,
-            guarantee=settings.guarantee,
-            checkpoint=settings.checkpoint,
-            restored=life.restored,
-            carried=carried,
-            ordering=settings.ordering,
-            snapshots=settings.snapshots,
-            judges=settings.judges,
-        )
-        return plan, coordinator
-
-    def _strategy(self) -> DriverCuts:
-        settings = self.settings
-        if settings.ordering == "time":
-            return CutsByTime()
-        return DriverSnapshots(
-            workers=settings.workers,
-            holds_output=settings.guarantee == "exactly-once",
-            stops=settings.snapshots == "stop",
-        )
+        return plan_of(settings, life, carried, self._keys, coordinator), coordinator
 
     def _claimed(self) -> tuple[Life, CarryPlan | None]:
         """The next incarnation; and if its cut is of an earlier version, what becomes of the state."""
@@ -450,17 +440,31 @@ class Supervision:
         return failure
 
     def _live(self) -> BaseException | None:
-        """Run one life, from its start to the end of its job. Returns its failure, if it failed."""
+        """Run one life, to the end of its job, or until another version takes over in its processes.
+
+        Returns its failure, if it failed.
+        """
         coordinator, plan = self.coordinator, self._plan
-        job = threading.Thread(
-            target=self._run_job, args=(plan, coordinator), name="emberflow job", daemon=True
-        )
-        coordinator.start()
-        job.start()
+        if self._job is None:
+            coordinator.start()
+            self._job = threading.Thread(
+                target=self._run_job, args=(plan,), name="emberflow job", daemon=True
+            )
+            self._job.start()
         while not coordinator.wait(_LOOK_SECONDS):
             successor = self._taken_over()
             if successor is not None:
                 coordinator.fail(successor)
+        if coordinator.hands_over:
+            return None
+        if self._upgrade is not None:
+            self._discard_successor(self._upgrade)
+        self._end_job(plan, coordinator)
+        return coordinator.failure
+
+    def _end_job(self, plan: Plan, coordinator: Coordinator) -> None:
+        job, self._job = self._job, None
+        assert job is not None
         job.join(_END_SECONDS)
         if job.is_alive():  # a worker does not read messages: it is stuck, or suspended
             cancel_workers(self._spark, self._tag)
@@ -471,20 +475,31 @@ class Supervision:
                 f"{_CANCEL_SECONDS:.0f} s, so no other one was begun. "
                 f"It was lost by: {coordinator.failure}"
             )
-        return coordinator.failure
 
-    def _run_job(self, plan: Plan, coordinator: Coordinator) -> None:
+    def _run_job(self, plan: Plan) -> None:
+        """Run the job. Its end concerns the coordinator of the version that its workers are of then."""
         try:
             run_workers(self._spark, plan, self._tag)
         except Exception as error:
-            coordinator.wait(_ECHO_SECONDS)
+            for coordinator in self._working():
+                coordinator.wait(_ECHO_SECONDS)
             failure = job_failure(error, plan.workers)
             failure.__cause__ = error
-            coordinator.fail(failure)
+            for coordinator in self._working():
+                coordinator.fail(failure)
         else:
-            # All tasks have ended. If the coordinator goes on waiting, they ended without a word.
-            if not coordinator.wait(_END_SECONDS):
-                coordinator.fail(JobFailedError("the workers have ended before the query did"))
+            # All tasks have ended. If a coordinator goes on waiting, they ended without a word.
+            for coordinator in self._working():
+                if not coordinator.wait(_END_SECONDS):
+                    coordinator.fail(JobFailedError("the workers have ended before the query did"))
+
+    def _working(self) -> list[Coordinator]:
+        """The coordinators with workers in the job: two, while one version takes over from another."""
+        upgrade = self._upgrade
+        successor = (
+            None if upgrade is None else upgrade.successor
+        )  # before it becomes the current one
+        return [self.coordinator, *([] if successor is None else [successor[1]])]
 
     def _may_live_on(self, failure: BaseException) -> bool:
         """Whether another life may succeed, and would give the same output."""
@@ -530,22 +545,3 @@ class Supervision:
         poisoned.__cause__ = failure
         self.failure = poisoned
         return False
-
-
-def _check_partitions(name: str, front: Front, known: Mapping[int, Any] | None) -> None:
-    """Raises `InputError` if a front's partitions do not fit those of the cut to begin from."""
-    if known is None or set(known) == set(range(front.partitions)):
-        return
-    before, now = len(known), front.partitions
-    if now < before:
-        raise InputError(
-            f"front {name!r} has {now} partitions, and had {before} when the last cut was made. A "
-            f"source keeps its partitions; for another source take another checkpointLocation."
-        )
-    if not front_contract(front).chooses:
-        raise InputError(
-            f"front {name!r} has {now} partitions, and had {before} when the last cut was made. "
-            f"The output is already past the times of the elements in the new ones, and no log "
-            f"records when they joined. Let the front promise while it is idle (fronts.Kafka: "
-            f"idle_ms=), or use times of arrival, or begin anew with another checkpointLocation."
-        )

@@ -9,7 +9,7 @@ from typing import Any
 
 from emberflow.runners.live.arrival.worker import WorkerSnapshots
 from emberflow.runners.live.worker.cuts import CutsByTime
-from emberflow.runners.live.worker.loop import Strategy, WorkerLoop
+from emberflow.runners.live.worker.loop import Strategy, serve
 
 
 def run_worker(shipped: bytes, path: list[str], batches: Iterator[Any]) -> Iterator[Any]:
@@ -23,5 +23,5 @@ def run_worker(shipped: bytes, path: list[str], batches: Iterator[Any]) -> Itera
     strategy: Strategy = WorkerSnapshots if plan.ordering == "arrival" else CutsByTime
     for batch in batches:
         for index in batch.column(0).to_pylist():
-            WorkerLoop(plan, index, strategy).run()
+            serve(plan, index, strategy)
         yield batch.rename_columns(["worker"])

@@ -29,8 +29,10 @@ from emberflow.checkpoint.cuts.rows import SCHEDULED
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.engine.arrival.worker import MarkerWorker
 from emberflow.engine.cuts.cut import Scheduled
+from emberflow.engine.interface import EngineWorker
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Moment
+from emberflow.errors import InternalError
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
@@ -97,6 +99,9 @@ class WorkerSnapshots:
         # Of all workers: where output lives now is not a matter of hashes.
         saved = [Scheduled._make(row) for row in store.rows(cut, kind=SCHEDULED)]
         yield self.engine.restore_in_flight(cut.number, saved)
+
+    def inherited(self, old: EngineWorker, moment: Moment) -> Effects:
+        raise InternalError("versions take over by time, not by arrival")
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         cut = self._plan.restored

@@ -18,6 +18,10 @@ same FIFO link, so nothing else comes there. What is above can never become fina
 for ever: a patient node waits for a front that has halted further back, and a window for its end. The
 coordinator sends the last progress, then 'end': workers store what is left.
 
+**Another version takes over** at the last cut of this one, from another coordinator, in the same
+processes if it can (`handover`). That one meets its workers while this one works, and then is *prepared*:
+it waits for the state. What this one leaves to it in the driver is an `Inheritance`.
+
 What depends on the ordering of the query is in the strategy that it is given (`cuts`).
 """
 
@@ -28,10 +32,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 
+from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.errors import EmberflowError, OnError
@@ -41,6 +46,7 @@ from emberflow.graph.versions import CarryPlan
 from emberflow.runners.diversion import sink_partitions
 from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddress
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts
+from emberflow.runners.live.driver.handover import Order, Takeover
 from emberflow.runners.live.driver.link import PIGGYBACK_SECONDS, WorkerLink
 from emberflow.runners.live.driver.progress import Latencies
 from emberflow.runners.live.driver.watchdog import Watchdog
@@ -76,6 +82,16 @@ class MismatchError(EmberflowError):
     """A worker runs another flow than the driver."""
 
 
+class Inheritance(NamedTuple):
+    """What a coordinator of a new version takes over in the driver."""
+
+    #: The last cut of the version before.
+    cut: Manifest
+    committer: CutCommitter
+    #: The writers of sinks that live in the driver.
+    writers: dict[tuple[str, int], WriterThread]
+
+
 class Coordinator:
     """Starts with `start`, ends by itself or after `stop`; `wait` tells when it is over."""
 
@@ -96,13 +112,23 @@ class Coordinator:
         history: int = 0,
         carried: CarryPlan | None = None,
         running: Callable[[], None] = lambda: None,
+        inherits: frozenset[str] | None = None,
+        prepared: Callable[[BaseException | None], None] = lambda failure: None,
     ) -> None:
         """``since`` is the moment of the cut to begin from; ``history`` is what queries look back.
 
         ``carried``: that cut is of an earlier version of the flow, and this is how it is taken over.
         ``running`` is called when the workers were told to begin.
+
+        ``inherits``: the workers are to take over from those of the version before, in the same
+        processes, and these sinks are written as before. ``prepared`` is called when all of them have
+        come, or with the failure because of which they have not.
         """
         self._graph = graph
+        self._inherits = inherits
+        self._prepared = prepared
+        self._inheritance: Inheritance | None = None
+        self._history = history
         self._carried = carried
         self._running = running
         self.committer = committer
@@ -114,7 +140,7 @@ class Coordinator:
         self._writers: dict[tuple[str, int], WriterThread] = {}
         try:
             for name, partition in sink_partitions(graph, on_error):
-                if sink_contract(sinks[name]).on_driver:
+                if sink_contract(sinks[name]).on_driver and name not in (inherits or ()):
                     self._writers[name, partition] = WriterThread(sinks[name], name, partition)
         except BaseException:
             for writer in self._writers.values():
@@ -149,10 +175,13 @@ class Coordinator:
         self._progress_sent_at = 0.0
         self._stop_asked = threading.Event()
         self._takeover_asked = threading.Event()
-        self._takeover: tuple[int | None, Callable[[int], None]] | None = None
-        #: By worker: the greatest time that had entered when its fronts were told to halt at a time.
-        self._bounded: dict[int, int] = {}
-        self._bound_sent = False
+        self._takeover: Takeover | None = None
+        #: For the workers: the next version, in bytes; and who is told what became of it.
+        self._successor: tuple[bytes, Callable[[BaseException], None]] | None = None
+        self._successor_sent = False
+        self._hands_over = False
+        #: The workers that were told to go on after all, and have not answered yet.
+        self._going_on: set[int] = set()
         #: The greatest global time that any sink had when this life began.
         self._stored_before: Moment = BEFORE_ALL
         self._over = threading.Event()
@@ -185,15 +214,40 @@ class Coordinator:
         """Take no more elements, release what is final, then end."""
         self._stop_asked.set()
 
-    def stop_for_takeover(self, at: int | None, refuse: Callable[[int], None]) -> None:
-        """The same, for another version, at a time or as soon as possible.
+    def prepare(self, shipped: bytes, refuse: Callable[[BaseException], None]) -> None:
+        """Have the workers make the loops of another version. ``refuse`` is told why one cannot."""
+        self._successor = (shipped, refuse)
+
+    def stop_for_takeover(
+        self, at: int | None, refuse: Callable[[int], None], *, in_place: bool
+    ) -> None:
+        """The same as `stop`, for another version, at a time or as soon as possible (`handover`).
 
         What sinks have from earlier lives is of this version, so the moment at which it ends is behind
         that: all of it is computed again before the fronts halt. If elements of the time have entered
-        already, the fronts go on, and ``refuse`` is told the greatest time that has.
+        already, the fronts go on, and ``refuse`` is told the greatest time that has. ``in_place``: the
+        loops of the other version are prepared.
         """
-        self._takeover = (at, refuse)
+        self._takeover = Takeover(self._workers, at, refuse, in_place=in_place)
         self._takeover_asked.set()
+
+    def take_over(self, inheritance: Inheritance) -> None:
+        """The version before has ended at a cut. All have been prepared."""
+        self._inheritance = inheritance
+        self.questions.bell.ring()
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether it is over, and its workers go on in the same processes for another version."""
+        return self._hands_over and self.failure is None
+
+    def left_writers(self, names: frozenset[str]) -> dict[tuple[str, int], WriterThread]:
+        """The writers of these sinks, once it is over. The others are closed."""
+        left = {key: writer for key, writer in self._writers.items() if key[0] in names}
+        for key, writer in self._writers.items():
+            if key not in left:
+                writer.close(_JOIN_SECONDS)
+        return left
 
     def fail(self, error: BaseException) -> None:
         """Something outside has failed: end now. Only the first failure counts."""
@@ -238,16 +292,31 @@ class Coordinator:
             self.fail(error)
         finally:
             self.questions.end()
-            self._send_all(protocol.QUIT, None)
+            self._hands_over = (
+                self.failure is None
+                and self.halted_before_the_end
+                and self._takeover is not None
+                and self._takeover.in_place
+            )
+            self._send_all(protocol.QUIT, self._hands_over)
             with contextlib.suppress(LinkError):  # of workers that are gone
                 self._flush()
-            for writer in self._writers.values():
-                writer.close(_JOIN_SECONDS)
+            if self._hands_over:
+                self._end()  # the other version takes the writers, and waits
+            else:
+                for writer in self._writers.values():
+                    writer.close(_JOIN_SECONDS)
             if self.committer is not None:
                 self.committer.close(_JOIN_SECONDS)
             self._wire.close()
-            self.phase = "over"
-            self._over.set()
+            was_prepared = self._inherits is None or self._inheritance is not None
+            if not was_prepared and self.failure is not None:
+                self._prepared(self.failure)
+            self._end()
+
+    def _end(self) -> None:
+        self.phase = "over"
+        self._over.set()
 
     def _take(self) -> None:
         ready = self._poller.poll(_POLL_MS)
@@ -297,6 +366,9 @@ class Coordinator:
             bundle = unpacked_bundle(body)
             self._writers[bundle.sink, bundle.partition].store(bundle)
             self._storing[bundle.sink, bundle.partition] = worker
+        elif kind == protocol.PREPARED:
+            if body is not None and self._successor is not None:
+                self._successor[1](body)
         elif kind == protocol.HELLO:
             self._meet(worker, *body)
         elif kind == protocol.READY:
@@ -337,11 +409,27 @@ class Coordinator:
         self._addresses[worker] = address
         self._heard_at[worker] = time.monotonic()
         if len(self._addresses) == self._workers:
-            delivered = self._delivered()
+            is_ready = self._inherits is None
+            delivered = self._delivered() if is_ready else None
             addresses = [self._addresses[index] for index in range(self._workers)]
             self._send_all(protocol.PEERS, (addresses, delivered))
-            self.phase = "restoring"
+            self.phase = "restoring" if is_ready else "prepared"
             self.met = True
+            if not is_ready:
+                self._prepared(None)
+
+    def _inherit(self) -> None:
+        """Take over from the version before, if it has ended."""
+        if self._inheritance is None:
+            return
+        cut, self.committer, writers = self._inheritance
+        self._writers |= writers
+        self._poller.unregister(self.questions.bell.fileno())
+        self.questions.end()
+        self.questions = Questions(self._workers, since=cut.time, history=self._history)
+        self._poller.register(self.questions.bell.fileno(), zmq.POLLIN)
+        self._send_all(protocol.TAKE_OVER, (cut, self._delivered()))
+        self.phase = "restoring"
 
     def _note_ready(self, worker: int, last: Moment | None) -> None:
         self._heard_at[worker] = time.monotonic()
@@ -378,12 +466,16 @@ class Coordinator:
                 )
             return
         self._check_silence()
+        if self.phase == "prepared":
+            self._inherit()
+            return
         self._watch()
         self._send_progress()
         if self.phase == "restoring":
             return
         self._ask(self.questions.taken())
         self._send_settled()
+        self._send_successor()
         self._cut()
         if self.phase == "running" and self._may_halt():
             self._send_all(protocol.HALT, None)
@@ -400,42 +492,50 @@ class Coordinator:
         if self.phase == "ending" and len(self._done) == self._workers:
             self.phase = "over"
 
+    def _send_successor(self) -> None:
+        if self._successor is not None and not self._successor_sent:
+            self._successor_sent = True
+            self._send_all(protocol.SUCCESSOR, self._successor[0])
+
     def _may_halt(self) -> bool:
+        """Whether the fronts halt now, wherever they are."""
         if self._stop_asked.is_set():
             return True
-        if not self._takeover_asked.is_set() or self._takeover is None:
+        takeover = self._takeover
+        if not self._takeover_asked.is_set() or takeover is None or self._going_on:
             return False
-        at, _ = self._takeover
-        if at is None:
-            return self._acker.progress.of_all() > self._stored_before
-        if not self._bound_sent:
-            self._bound_sent = True
-            self._bounded = {}
-            self._send_all(protocol.HALT, at)
-        return False
+        if self._acker.progress.of_all() <= self._stored_before:
+            return False
+        order = takeover.order(self.committer, time.monotonic(), self._all_halted())
+        if order is Order.CUT:
+            self._cut(now=True, urgent=takeover.cuts_urgently)
+        elif order is Order.HOLD:
+            self._send_all(protocol.HOLD, None)
+        elif order is Order.HALT_AT:
+            self._send_all(protocol.HALT, takeover.time)
+        elif order is Order.GO_ON:
+            self._takeover = None
+            self._takeover_asked.clear()
+            self._send_all(protocol.GO_ON, None)
+            self._going_on = set(range(self._workers))
+            takeover.refuse(takeover.reached)
+        self._halted = takeover.is_bounded
+        return order is Order.HALT
 
     def _note_bounded(self, worker: int, reached: int) -> None:
-        self._bounded[worker] = reached
-        if len(self._bounded) < self._workers or self._takeover is None:
-            return
-        at, refuse = self._takeover
-        assert at is not None
-        furthest = max(*self._bounded.values(), self._stored_before[0])
-        if furthest < at:
-            self._halted = True
-            return
-        self._takeover, self._bound_sent = None, False
-        self._takeover_asked.clear()
-        self._send_all(protocol.GO_ON, None)
-        refuse(furthest)
+        if worker in self._going_on:  # all that it said before it went on is here
+            self._going_on.remove(worker)
+            self.news[worker] = self.news[worker]._replace(halted=False)
+        elif self._takeover is not None:
+            self._takeover.note_bounded(worker, max(reached, self._stored_before[0]))
 
-    def _cut(self, *, now: bool = False) -> None:
+    def _cut(self, *, now: bool = False, urgent: bool = False) -> None:
         if self.committer is None:
             return
         manifest = self.committer.committed(self._settled)
         if manifest is not None:
             self._send_all(protocol.COMMITTED, manifest.time)
-        order = self.committer.due(self._acker.progress.of_all(), now=now)
+        order = self.committer.due(self._acker.progress.of_all(), now=now, urgent=urgent)
         if order is not None:
             self._send_progress(at_once=True)  # on the same link, just before the order
             self._send_all(*self._strategy.announced(order))
@@ -449,15 +549,14 @@ class Coordinator:
             return True
         if not self._last_cut_ordered and self.committer.is_idle:
             self._last_cut_ordered = True
-            self._cut(now=True)
+            self._cut(now=True, urgent=self._takeover is not None)
         return self._last_cut_ordered and self.committer.is_idle
 
     def _nothing_more(self) -> bool:
-        return (
-            len(self.news) == self._workers
-            and all(news.halted for news in self.news.values())
-            and self._strategy.is_drained(self._acker)
-        )
+        return self._all_halted() and not self._going_on and self._strategy.is_drained(self._acker)
+
+    def _all_halted(self) -> bool:
+        return len(self.news) == self._workers and all(news.halted for news in self.news.values())
 
     def _check_silence(self) -> None:
         now = time.monotonic()

@@ -163,7 +163,7 @@ class CutCommitter:
         self._graph = graph
         self._steps = steps_of(graph)
         self._life = life
-        self._strategy = strategy
+        self.strategy = strategy
         self._workers = workers
         self._interval = interval_ms / 1_000
         self._keep = keep
@@ -197,20 +197,29 @@ class CutCommitter:
     def is_idle(self) -> bool:
         return self._order is None
 
-    def due(self, minimal: Moment, *, now: bool = False) -> CutOrder | None:
-        """Begin a cut, if it is time and there is something new to save."""
+    def due(self, minimal: Moment, *, now: bool = False, urgent: bool = False) -> CutOrder | None:
+        """Begin a cut, if it is time and there is something new to save.
+
+        Somebody waits for an ``urgent`` one, so it adds to the last one, however long the chain is.
+        """
         if self._order is not None or self._manifests.full():
             return None
         if not now and time.monotonic() < max(self._begun_at + self._interval, self._rests_until):
             return None
-        moment = self._strategy.next_moment(minimal, self.moment, self._number + 1, now=now)
-        return None if moment is None else self._begun(moment)
+        moment = self.strategy.next_moment(minimal, self.moment, self._number + 1, now=now)
+        return None if moment is None else self._begun(moment, urgent)
 
-    def _begun(self, moment: Moment) -> CutOrder:
-        """Begin the next cut, at this moment: of what changed, unless the chain is too long."""
+    @property
+    def holds_everything_next(self) -> bool:
+        """Whether the next cut holds everything: the chain is too long, or of an earlier version."""
         base = self._base
-        if base is not None and (compaction_due(base) or base.successor is not None):
-            base = None  # a version's first cut holds everything
+        return base is None or base.successor is not None or compaction_due(base)
+
+    def _begun(self, moment: Moment, urgent: bool) -> CutOrder:
+        """Begin the next cut, at this moment: of what changed, unless it should hold everything."""
+        base = self._base
+        if self.holds_everything_next and not (urgent and base and base.successor is None):
+            base = None
         self._number += 1
         self._begun_at = time.monotonic()
         self._captured = {}
@@ -219,6 +228,7 @@ class CutCommitter:
             moment,
             BEFORE_ALL if base is None else base.time,
             None if base is None else base.number,
+            urgent,
         )
         return self._order
 
@@ -253,16 +263,16 @@ class CutCommitter:
             problems = [one.problem for one in self._captured.values() if one.problem is not None]
             if is_stored and problems:
                 self._abandon(order, problems[0])
-            elif is_stored and self._strategy.may_commit(order, settled):
+            elif is_stored and self.strategy.may_commit(order, settled):
                 self._writing = True
-                self._manifests.put_nowait(self._strategy.manifest(self._manifest(order)))
+                self._manifests.put_nowait(self.strategy.manifest(self._manifest(order)))
             return None
         try:
             result = self._results.get_nowait()
         except queue.Empty:
             return None
         if isinstance(result, Exception):
-            if not is_unwritable(result) or not self._strategy.may_abandon:
+            if not is_unwritable(result) or not self.strategy.may_abandon:
                 raise result
             self._abandon(order, result)
             return None
@@ -273,7 +283,7 @@ class CutCommitter:
         self.count += 1
         ended_at = time.monotonic()
         self.last_ms = (ended_at - self._begun_at) * 1_000
-        self._rests_until = ended_at + self._strategy.rest_ratio * (ended_at - self._begun_at)
+        self._rests_until = ended_at + self.strategy.rest_ratio * (ended_at - self._begun_at)
         self.last_bytes = sum(part.bytes for part in own)
         self.last_rows = sum(part.rows for part in own)
         return result
@@ -355,7 +365,7 @@ class CutCommitter:
         oldest, newest = cuts[0], cuts[-1]
         for front, partitions in self._logged.items():
             for partition in range(partitions):
-                end = self._strategy.log_end(oldest, front, partition)
+                end = self.strategy.log_end(oldest, front, partition)
                 if end is not None:
                     # The entries of a front with times of its own are promises, not times.
                     known = oldest.promised.get(front, {}).get(partition, (end, 0))

@@ -8,12 +8,12 @@ from emberflow.engine.layout import Layout
 from emberflow.engine.queries.worker import readable_states
 from emberflow.errors import InputError
 from emberflow.fronts.protocol import FrontContract, front_contract
+from emberflow.runners.live.life import Settings
 from emberflow.runners.live.serving.addresses import Announcement, check_free
 from emberflow.runners.live.serving.bridge import Address, Bridge, Service
 from emberflow.runners.live.serving.reads import Reads
 from emberflow.runners.live.serving.state_service import StateReads, StateService
 from emberflow.runners.live.serving.tokens import new_token
-from emberflow.runners.live.supervisor import Settings
 from emberflow.sinks.protocol import SinkContract, sink_contract
 
 _log = logging.getLogger("emberflow")

@@ -45,6 +45,9 @@ class Plan(NamedTuple):
     restored: Manifest | None = None
     #: If that cut is of an earlier version of the flow: what becomes of its state.
     carried: CarryPlan | None = None
+    #: If its workers take over from those of an earlier version, in the same processes: the sinks whose
+    #: writers they take over too.
+    inherits: frozenset[str] | None = None
     ordering: Ordering = "time"
     snapshots: Snapshots = "markers"
     #: Who decides how far workers compute ahead.

@@ -15,12 +15,13 @@ CAPTURED = b"C"  # a Captured: a part of a cut is stored
 NEWS = b"N"  # WorkerNews, a few times a second
 DONE = b"D"  # WorkerNews: all is stored
 FAILED = b"X"  # an exception
-BOUNDED = b"I"  # the greatest time that has entered: its fronts halt at the time of HALT
+BOUNDED = b"I"  # the greatest time that has entered: its fronts hold, or halt at the time of HALT
 PAUSED = b"W"  # None, behind the acks of all elements it read
+PREPARED = b"p"  # None, or an exception: the next version can take over here, or why not
 BEAT = b"V"  # None: its process is alive, even if its loop is busy
 ANSWERS = b"O"  # [ReadPage or FrontsReply]: answers to ASK; see `wire.questions`
 # The coordinator to workers:
-PEERS = b"P"  # ([address], {(sink, partition): last global time})
+PEERS = b"P"  # ([address], {(sink, partition): last global time}; None if TAKE_OVER will follow)
 START = b"Z"  # the greatest last global time of all sinks: all are ready, fronts may begin
 PROGRESS = b"G"  # a Progress
 CUT = b"K"  # a CutOrder, behind the progress to its moment
@@ -28,10 +29,13 @@ COMMITTED = b"M"  # the Moment of a cut that is committed
 # SETTLED: a Moment, below which all output of all workers is stored; to workers that feed fronts
 STORED = b"S"  # (sink, partition), bundles: the driver has stored so many more
 ASK = b"Y"  # [WorkerRead, FrontsRequest, NextPage or CancelRead], behind the progress to their moments
+HOLD = b"h"  # read no elements until HALT or GO_ON, and answer BOUNDED
 HALT = b"L"  # read no more elements; or none from a time on, and answer BOUNDED
-GO_ON = b"J"  # read on, behind a HALT with a time that has passed
+GO_ON = b"J"  # read on, behind a HALT with a time that has passed, and answer BOUNDED
+SUCCESSOR = b"s"  # the plan of the next version, in bytes: make its loop, and answer PREPARED
+TAKE_OVER = b"t"  # (Manifest of the last version's last cut, as in PEERS): take over its state
 END = b"E"  # the last minimal time: store the rest, then send DONE
-QUIT = b"Q"  # stop at once
+QUIT = b"Q"  # stop at once; True: and let the loop of the next version take over
 PAUSE = b"U"  # read no elements until the next COMMITTED, and send PAUSED (stop the world)
 # Workers to workers:
 FRAME = b"F"  # a Frame

@@ -4,7 +4,8 @@ What is guaranteed: **a cut makes nothing else wait long.** The loop visits a li
 in a round and hands the rows to the thread through a bounded queue. When the queue is full, the capture
 waits and everything else goes on. The thread pickles, sorts, writes and syncs. While there is anything
 else to do, both take only a share of the time, and never more than some milliseconds in one go: a cut
-is in no hurry. While the loop is idle, neither of them rests. `engine.cuts.cut` says what is captured,
+is in no hurry. While the loop is idle, or a new version of the flow waits for the cut, neither of them
+rests. `engine.cuts.cut` says what is captured,
 and why that is enough.
 
 If the disk takes no writes (it is full, or read-only), the writer abandons the cut and says so. A cut
@@ -50,6 +51,8 @@ class CutOrder(NamedTuple):
     moment: Moment
     since: Moment
     base: int | None
+    #: Whether somebody waits for it: nobody rests meanwhile.
+    is_urgent: bool = False
 
 
 class Captured(NamedTuple):
@@ -73,6 +76,7 @@ class CutWriter:
         self._worker = worker
         self._incarnation = incarnation
         self._capture: Capture | None = None
+        self._is_urgent = False
         self._rests_until = 0.0
         #: When the loop last had something to do; how much CPU time the thread had used at its last rest.
         self._busy_at = 0.0
@@ -90,6 +94,7 @@ class CutWriter:
     ) -> None:
         """Begin a cut: the engine has just heard of the progress to its moment."""
         self._capture = engine.begin_cut(order.moment, order.since)
+        self._is_urgent = order.is_urgent
         self._positions = dict(positions)
         self._orders.put_nowait(order)  # the coordinator orders one cut at a time
 
@@ -98,7 +103,8 @@ class CutWriter:
         begin = time.monotonic()
         if loop_is_busy:
             self._busy_at = begin
-        if self.is_busy and (begin >= self._rests_until or not loop_is_busy):
+        may_rest = loop_is_busy and not self._is_urgent
+        if self.is_busy and (begin >= self._rests_until or not may_rest):
             assert self._capture is not None
             rows = self._capture.next(_BUCKETS_A_ROUND)
             if rows is None:
@@ -205,7 +211,7 @@ class CutWriter:
 
     def _rest(self) -> None:
         """Sleep between two pieces of work, so that a busy loop gets most of the time."""
-        if time.monotonic() - self._busy_at < _BUSY_SECONDS:
+        if time.monotonic() - self._busy_at < _BUSY_SECONDS and not self._is_urgent:
             worked = time.thread_time() - self._rested_at
             self._ended.wait(min(worked * (1 / _WORKING_SHARE - 1), _REST_SECONDS_MAX))
         self._rested_at = time.thread_time()

@@ -25,6 +25,7 @@ from emberflow.engine.interface import EngineWorker
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Effects, Moment
 from emberflow.engine.queries.worker import StateReader
+from emberflow.engine.worker.succession import succeed
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
@@ -65,6 +66,9 @@ class WorkerCuts(Protocol):
         self, store: CheckpointStore, cut: Manifest, lists: SavedLists
     ) -> Iterator[Effects]:
         """Restore this worker's part of a cut, a piece at a time."""
+
+    def inherited(self, old: EngineWorker, moment: Moment) -> Effects:
+        """Take over the state of the version before, as of a moment, from its engine in this process."""
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         """Where a feed begins. ``last`` is the greatest global time that any sink has."""
@@ -129,6 +133,11 @@ class CutsByTime:
             yield self.engine.restore(cut.time, chunk, [])
         while items := list(islice(scheduled, ROWS_AT_ONCE)):
             yield self.engine.restore(cut.time, [], items)
+
+    def inherited(self, old: EngineWorker, moment: Moment) -> Effects:
+        assert isinstance(old, Worker)
+        assert self._plan.carried is not None
+        return succeed(old, self.engine, moment, self._plan.carried)
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         plan, cut = self._plan, self._plan.restored

@@ -20,7 +20,8 @@ promise was in force, and a replay decides alike. A partition that no earlier li
 promises all that earlier lives have let out, and the feed notes that as well.
 
 A feed may be told to let in nothing from a time on (`halt_at`). It then halts at that time exactly: the
-first record that has it, or a later time, stays in the queue.
+first record that has it, or a later time, stays in the queue. Another version of the flow may take over
+there in the same process, and go on with the same feed (`go_over`).
 
 From here on elements are columns and then items. There is no object for each element.
 """
@@ -109,6 +110,7 @@ class Feed:
         #: How many late elements are final, and the global times of the others.
         self._late_final = 0
         self._late_open: deque[Place] = deque()
+        self.has_begun = False
         #: Position and time of the last element that entered; None before the first.
         self.taken: tuple[Any, int] | None = None
         self._reported: Moment = BEFORE_ALL
@@ -133,6 +135,7 @@ class Feed:
         #: Nothing of this time or a later one may enter; and whether such an element has come.
         self._bound = TIME_MAX + 1
         self._is_held = False
+        self._is_paused = False
         #: The error that the query ends with, when all before it is final.
         self._refused: EmberflowError | None = None
         self.settled = 0
@@ -141,6 +144,7 @@ class Feed:
         self._not_settled: deque[tuple[Moment, float, int]] = deque()
 
     def start(self, beginning: Beginning) -> None:
+        self.has_begun = True
         self._begun_at = beginning.moment
         self._late_final = beginning.late
         resume = Resume(beginning.position, *(beginning.promised or ()))
@@ -182,14 +186,38 @@ class Feed:
         self.reader.stop()
         self._halted = True
 
+    def hold(self) -> int:
+        """Let in nothing until `halt`, or `halt_at`. Returns the greatest time that has entered."""
+        self._is_paused = True
+        return self.gate.reached[0]
+
     def halt_at(self, time: int | None) -> int:
         """Let in nothing of this time or a later one; None lifts that again.
 
         Returns the greatest time that has entered: too late, if it is not below.
         """
         self._bound = TIME_MAX + 1 if time is None else time
-        self._is_held = False
+        self._is_held = self._is_paused = False
         return self.gate.reached[0]
+
+    def can_go_over(self, moment: Moment) -> bool:
+        """Whether the feed can go on from a moment for another version: nothing behind it has entered,
+        the source is still read, and all that earlier lives gave is in the queue."""
+        return self.gate.reached <= moment and not self._halted and self.reader.caught_up
+
+    def go_over(self, moment: Moment, node: int, late_node: int | None, step: str) -> None:
+        """Go on from a moment for another version of the flow, which has heard nothing from it yet.
+
+        All that has entered is final. The new version has the same fronts, at the same indices.
+        """
+        self.node, self.late_node = node, late_node
+        self.aside.step = step
+        self._begun_at = moment
+        self._reported = BEFORE_ALL
+        self.settled = 0
+        self._not_final.clear()
+        self._not_settled.clear()
+        self.halt_at(None)
 
     def join(self, seconds: float) -> None:
         self.reader.join(seconds)
@@ -233,6 +261,8 @@ class Feed:
 
     def take(self, most: int) -> list[FlatItem]:
         """Elements that may enter now, as items."""
+        if self._is_paused:
+            return []
         gate, reader, stamper = self.gate, self.reader, self._stamper
         most = 0 if self._ended or self._halted or self._is_held else min(most, gate.credits)
         bytes_left = min(gate.bytes_left, TAKEN_BYTES_MAX)

@@ -11,26 +11,36 @@ A worker begins by restoring its range of the cut that its life begins from, and
 Fronts begin when all workers are. The loop begins a cut at the end of a round, when it has handed to
 the stores what the progress to the cut's moment released (`engine.cuts.cut`, `cut_writer`).
 
+**A new version of the flow** can take over in the same process. The loop makes the loop of the new
+version beside itself, in a thread: that one imports the flow, connects and meets the other workers. When
+the old loop has ended at the cut, it leaves to the new one what goes on in memory (`Estate`): the state,
+the feeds that are where the cut is, and the writers of sinks. The new loop takes the state over as if it
+had restored the cut, translated.
+
 What depends on the ordering of the query is in the strategy that the loop is given (`cuts`).
 """
 
 from __future__ import annotations
 
 import os
+import pickle
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, TypeAlias
 
 import zmq
 
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.logs.front_log import FrontLogWriter
+from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
 from emberflow.engine.worker.routing import barrier_host, front_host
 from emberflow.errors import ERRORS_SINK
 from emberflow.fronts.protocol import front_contract
-from emberflow.runners.interpreter import serving
+from emberflow.runners.interpreter import Collector, serving
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.codec import packed, unpacked_frame
@@ -71,13 +81,46 @@ _SWITCH_SECONDS = 0.0005
 _PIGGYBACK_SECONDS = 0.005
 
 
+class Estate(NamedTuple):
+    """What the loop of one version leaves to that of the next one, in the same process."""
+
+    engine: EngineWorker
+    feeds: list[Feed]
+    writers: dict[tuple[str, int], WriterThread]
+    #: Ends all else that the old loop had.
+    ending: threading.Thread
+
+
+def serve(plan: Plan, index: int, strategy: Strategy) -> None:
+    """Run a worker until the query is over, through all versions that take over in its process."""
+    loop: WorkerLoop | None = WorkerLoop(plan, index, strategy)
+    with ExitStack() as stack:
+        collector: Collector | None = None
+        while loop is not None:
+            with loop.ending():
+                if collector is None:
+                    loop.meet()
+                    collector = stack.enter_context(serving(_SWITCH_SECONDS))
+                loop.run(collector)
+            loop = loop.heir
+
+
 class WorkerLoop:
     """Runs until the coordinator says that it is over, or something fails."""
 
-    def __init__(self, plan: Plan, index: int, strategy: Strategy) -> None:
+    def __init__(
+        self, plan: Plan, index: int, strategy: Strategy, *, bell: Bell | None = None
+    ) -> None:
+        """``bell`` is that of the loop of an earlier version, in the same process."""
         self.plan = plan
         self.index = index
+        #: The loop that takes over when this one has ended.
+        self.heir: WorkerLoop | None = None
         self._strategy = strategy
+        self._estate: Estate | None = None
+        self._successor: _Successor | None = None
+        self._hands_over = False
+        self._tells_halt = False
         self._wire = Wire(plan.keys, plan.incarnation)
         self._frames_in, self._address = self._wire.listening(
             zmq.PULL, own_address(plan.coordinator), peers=plan.workers
@@ -87,7 +130,7 @@ class WorkerLoop:
         self._heartbeat = Heartbeat(self._wire, plan.coordinator, index)
         self._peers: dict[int, Sender] = {}
         #: Rung by the threads that have something for the loop.
-        self._bell = Bell()
+        self._bell = Bell() if bell is None else bell
         self._poller = zmq.Poller()
         for waited_for in (self._frames_in, self._link.socket, self._bell.fileno()):
             self._poller.register(waited_for, zmq.POLLIN)
@@ -115,46 +158,69 @@ class WorkerLoop:
         self._caught_up = False
         self._last_bound_for: dict[int, int] = {}
 
-    def run(self) -> None:
+    def run(self, collector: Collector) -> None:
+        self._restore()
+        self._passed_until = time.monotonic()
+        while not self._quit:
+            if not self._round():
+                self._wait()
+            collector.look()
+        if self._hands_over:
+            assert self._successor is not None
+            self.heir = self._successor.loop()
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Tell the driver of a failure, and end all threads; or leave them to the next version."""
         try:
-            self._heartbeat.start()
-            self._meet()
-            with serving(_SWITCH_SECONDS) as collector:
-                self._restore()
-                self._passed_until = time.monotonic()
-                while not self._quit:
-                    if not self._round():
-                        self._wait()
-                    collector.look()
+            yield
         except Exception as error:
             self._link.send_failure(error)
             raise
         finally:
-            for feed in self._feeds:
-                feed.join(_JOIN_SECONDS)
-            for writer in self._writers.values():
-                writer.close(_JOIN_SECONDS)
-            if self._cut_writer is not None:
-                self._cut_writer.close(_JOIN_SECONDS)
-            self._heartbeat.close(_JOIN_SECONDS)
+            if self.heir is None:
+                self.close()
+            else:
+                # Nobody waits for this, but all wait for the heir.
+                ending = threading.Thread(
+                    target=self._close_own, name="emberflow ending", daemon=True
+                )
+                ending.start()
+                self.heir._estate = Estate(self._engine, self._feeds, self._writers, ending)
+
+    def close(self) -> None:
+        if self._successor is not None:
+            self._successor.discard()
+        for feed in self._feeds:
+            feed.join(_JOIN_SECONDS)
+        for writer in self._writers.values():
+            writer.close(_JOIN_SECONDS)
+        self._close_own()
+        if self._estate is not None:
+            self._estate.ending.join(_JOIN_SECONDS)
+        if self.plan.inherits is None or self._estate is not None:
             self._bell.close()
-            self._wire.close()
+
+    def _close_own(self) -> None:
+        """End what no other version goes on with."""
+        if self._cut_writer is not None:
+            self._cut_writer.close(_JOIN_SECONDS)
+        self._heartbeat.close(_JOIN_SECONDS)
+        self._wire.close()
 
     # Rendezvous.
 
-    def _meet(self) -> None:
+    def meet(self) -> None:
         """Listen first, then say where, then hear where the others are."""
         plan = self.plan
+        self._heartbeat.start()
         for sink, partition in self._own_partitions():
-            if plan.sinks[sink] is not None:
+            if plan.sinks[sink] is not None and sink not in (plan.inherits or ()):
                 self._writers[sink, partition] = WriterThread(
                     plan.sinks[sink], sink, partition, ring=self._bell.ring
                 )
         self._link.send(protocol.HELLO, (plan.graph.fingerprint, self._address))
-        kind, body = self._link.awaited()
-        if kind != protocol.PEERS:
-            raise WireError(f"worker {self.index} expected its peers and heard {kind!r}")
-        addresses, delivered = body
+        addresses, delivered = self._awaited(protocol.PEERS)
         for index, address in enumerate(addresses):
             if index != self.index:
                 self._peers[index] = Sender(
@@ -163,6 +229,18 @@ class WorkerLoop:
                     self.index,
                     f"worker {index}",
                 )
+        if delivered is not None:
+            self._make_engine(delivered)
+
+    def _awaited(self, expected: bytes) -> Any:
+        kind, body = self._link.awaited()
+        if kind != expected:
+            raise WireError(f"worker {self.index} expected {expected!r} and heard {kind!r}")
+        return body
+
+    def _make_engine(self, delivered: Delivered) -> None:
+        """``delivered`` is what the sinks of the driver have from earlier."""
+        plan = self.plan
         self._cuts = self._strategy(plan, self.index, {**delivered, **self._last_of_writers()})
         self._engine = self._cuts.engine
         if self._cuts.reader is not None:
@@ -171,7 +249,7 @@ class WorkerLoop:
             given = plan.sinks[sink]  # None if it is on the driver
             places = given is not None and sink_contract(given).places
             self._stores[sink, partition] = Store(sink, partition, places=places)
-        self._feeds = list(self._made_feeds())
+        self._feeds = self._made_feeds()
 
     def _last_of_writers(self) -> Delivered:
         """What the sinks here have from earlier: the barriers will not release it again."""
@@ -188,7 +266,16 @@ class WorkerLoop:
         ]
 
     def _made_feeds(self) -> list[Feed]:
+        """The feeds of this worker. Those of an earlier version go on if they are where its cut is."""
         plan = self.plan
+        inherited: dict[tuple[str, int], Feed] = {}
+        if self._estate is not None:
+            assert plan.restored is not None
+            for feed in self._estate.feeds:
+                if feed.can_go_over(plan.restored.time):
+                    inherited[feed.name, feed.partition] = feed
+                else:
+                    feed.join(_JOIN_SECONDS)
         fronts = plan.graph.fronts
         own = [
             (name, node, partition, index)
@@ -197,8 +284,15 @@ class WorkerLoop:
             for index in [front_index(node.index, len(fronts), partition)]
             if front_host(index, plan.workers) == self.index
         ]
+        for name, node, partition, _ in own:
+            if (name, partition) in inherited:
+                assert plan.restored is not None
+                inherited[name, partition].go_over(
+                    plan.restored.time, node.id, plan.graph.late_node, str(node)
+                )
         return [
-            Feed(
+            inherited.get((name, partition))
+            or Feed(
                 name,
                 node.id,
                 plan.fronts[name],
@@ -239,11 +333,17 @@ class WorkerLoop:
 
     def _restore(self) -> None:
         """Restore this worker's range of the cut to begin from, and say that it is ready."""
+        if self.plan.inherits is not None:
+            self._inherit()
         plan = self.plan
         if plan.checkpoint is not None:
             store = CheckpointStore(plan.checkpoint)
             self._cut_writer = CutWriter(store, self.index, plan.incarnation)
-            if plan.restored is not None:
+            if self._estate is not None:
+                assert plan.restored is not None
+                self._do([self._cuts.inherited(self._estate.engine, plan.restored.time)])
+                self._estate = self._estate._replace(engine=self._engine)  # frees the old one
+            elif plan.restored is not None:
                 lists = self._cut_writer.lists
                 for effects in self._cuts.restored(store, plan.restored, lists):
                     self._do([effects])
@@ -251,11 +351,25 @@ class WorkerLoop:
         self._link.send(protocol.READY, max(lasts, default=None))
         self._link.flush()
 
+    def _inherit(self) -> None:
+        """Take over what the loop of the version before has left: now all workers of it have ended."""
+        restored, delivered = self._awaited(protocol.TAKE_OVER)
+        assert self._estate is not None
+        self.plan = self.plan._replace(restored=restored)
+        own = set(self._own_partitions())
+        for key, writer in self._estate.writers.items():
+            if key in own and key not in self._writers:
+                self._writers[key] = writer
+            else:
+                writer.close(_JOIN_SECONDS)
+        self._make_engine(delivered)
+
     def _begin_fronts(self, last: Moment | None) -> None:
         """All workers are ready. ``last`` is the greatest global time that any sink has."""
         self._fronts_begun = True
         for feed in self._feeds:
-            feed.start(self._cuts.beginning(feed, last))
+            if not feed.has_begun:
+                feed.start(self._cuts.beginning(feed, last))
 
     # A round.
 
@@ -403,17 +517,25 @@ class WorkerLoop:
             for feed in self._feeds:
                 feed.halt()
             self._news_at = 0.0
+        elif kind == protocol.HOLD:
+            reached = [feed.hold() for feed in self._feeds]
+            self._link.send(protocol.BOUNDED, max(reached, default=TIME_MIN))
         elif kind == protocol.HALT:
             reached = [feed.halt_at(body) for feed in self._feeds]
+            self._tells_halt = True
             self._link.send(protocol.BOUNDED, max(reached, default=TIME_MIN))
         elif kind == protocol.GO_ON:
-            for feed in self._feeds:
-                feed.halt_at(None)
+            reached = [feed.halt_at(None) for feed in self._feeds]
+            self._tells_halt = False
+            self._link.send(protocol.BOUNDED, max(reached, default=TIME_MIN))
         elif kind == protocol.END:
             self._ending = True
             self._last_minimal = body
         elif kind == protocol.QUIT:
             self._quit = True
+            self._hands_over = bool(body)
+        elif kind == protocol.SUCCESSOR:
+            self._successor = _Successor(body, self.index, self._strategy, self._bell)
 
     def _take_elements(self) -> list[Effects]:
         if (
@@ -479,9 +601,13 @@ class WorkerLoop:
 
     def _send_news(self) -> None:
         now = time.monotonic()
+        if self._tells_halt and all(feed.over and feed.is_reported for feed in self._feeds):
+            self._tells_halt, self._news_at = False, 0.0  # others wait for it
         if now - self._news_at >= _NEWS_SECONDS:
             self._news_at = now
             self._link.send(protocol.NEWS, self._news())
+        if self._successor is not None and self._successor.is_news():
+            self._link.send(protocol.PREPARED, self._successor.problem)
 
     def _news(self) -> WorkerNews:
         latencies, self._latencies = self._latencies, []
@@ -520,6 +646,49 @@ class WorkerLoop:
             return ""
         nodes = self.plan.graph.nodes
         return str(nodes[node]) if node < len(nodes) else "the barrier of failures"
+
+
+class _Successor:
+    """The loop of the next version, made in a thread beside the loop that works."""
+
+    def __init__(self, shipped: bytes, index: int, strategy: Strategy, bell: Bell) -> None:
+        #: Why it cannot take over.
+        self.problem: Exception | None = None
+        self._loop: WorkerLoop | None = None
+        self._is_told = False
+        self._thread = threading.Thread(
+            target=self._prepare,
+            args=(shipped, index, strategy, bell),
+            name="emberflow successor",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _prepare(self, shipped: bytes, index: int, strategy: Strategy, bell: Bell) -> None:
+        try:
+            # The bytes came over a link that only this run's processes have the keys of.
+            plan = pickle.loads(shipped)
+            self._loop = WorkerLoop(plan, index, strategy, bell=bell)
+            self._loop.meet()
+        except Exception as error:
+            self.problem = error
+        bell.ring()
+
+    def is_news(self) -> bool:
+        """Whether it has become clear, since the last call, that it can take over, or cannot."""
+        if self._is_told or self._thread.is_alive():
+            return False
+        self._is_told = True
+        return True
+
+    def loop(self) -> WorkerLoop:
+        assert self._loop is not None
+        return self._loop
+
+    def discard(self) -> None:
+        self._thread.join(_JOIN_SECONDS)
+        if self._loop is not None and not self._thread.is_alive():
+            self._loop.close()
 
 
 def _is_waited_for(effects: Effects) -> bool:

@@ -41,11 +41,11 @@ class Aside:
     [((12, 0, -2), '{oops'), ((12, 0, -1), '{again')]
     """
 
-    __slots__ = ("_entered", "_index", "_step", "held")
+    __slots__ = ("_entered", "_index", "held", "step")
 
     def __init__(self, index: int, step: str) -> None:
         self._index = index
-        self._step = step
+        self.step = step
         self._entered: list[tuple[Place, Diverted | Exception]] = []
         #: The problem and the payload of each record that waits.
         self.held: list[tuple[str, Any]] = []
@@ -62,7 +62,7 @@ class Aside:
 
     def too_many(self, problem: str) -> InputError:
         return InputError(
-            f"{self._step} gave {HELD_MAX:,} malformed records in a row, and no element. Is it "
+            f"{self.step} gave {HELD_MAX:,} malformed records in a row, and no element. Is it "
             f"the right source, and the right time=? The last one: {problem}"
         )
 
@@ -92,4 +92,4 @@ class Aside:
         return entered
 
     def _record(self, moment: Place, problem: str, payload: Any) -> Diverted:
-        return Diverted(moment[0], moment[1], self._step, "-", problem, payload)
+        return Diverted(moment[0], moment[1], self.step, "-", problem, payload)

@@ -1,0 +1,119 @@
+"""The way of a running version to its last moment T: when its fronts hold, where they halt.
+
+What is guaranteed: **every front halts at T, or it is told to halt where it is.** T is the time that was
+asked for; if elements of it have entered already, the fronts go on and the version stays. If no time was
+asked for, T is just ahead.
+
+Output stands still from T until the next version runs, so what can be done before is done before:
+
+1. *Saving.* The last cut, at T, is what the next version begins from. A cut before it, and another one
+   right behind that, leave little for the last one to save.
+2. *Holding.* All fronts let in nothing more, and tell what they have let in.
+3. *Halting.* They go on to the time behind the greatest of these. So no front has let in anything at or
+   above T, and the next version takes over the readers where they are, in memory. A front that does not
+   come to that time soon holds all others up: then all halt where they are, T is the least of these
+   moments, and the next version reads what is behind T again.
+
+The last two take a message to the workers and back, each.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from emberflow.runners.live.driver.cuts import CutCommitter
+
+#: How long the fronts that are ahead wait for those that are behind.
+_HALTING_SECONDS = 0.3
+
+
+class Order(enum.Enum):
+    """What the coordinator does now, once."""
+
+    WAIT = enum.auto()
+    CUT = enum.auto()
+    HOLD = enum.auto()
+    HALT_AT = enum.auto()
+    #: Halt wherever you are.
+    HALT = enum.auto()
+    GO_ON = enum.auto()
+
+
+class Takeover:
+    """Asked for orders again and again, from when a version is to be followed by another one."""
+
+    def __init__(
+        self, workers: int, at: int | None, refuse: Callable[[int], None], *, in_place: bool
+    ) -> None:
+        """``refuse`` is for whoever gives up: it takes the greatest time that has entered."""
+        self.in_place = in_place
+        self.refuse = refuse
+        #: The time at which the fronts are to halt.
+        self.time = at
+        #: Whether all fronts will halt at that time.
+        self.is_bounded = False
+        self._is_asked_for = at is not None
+        self._workers = workers
+        self._bounded: dict[int, int] = {}
+        self._cuts_left = 2 if in_place else 0
+        self._is_holding = False
+        self._is_halting = False
+        self._gives_up_at = 0.0
+
+    @property
+    def cuts_urgently(self) -> bool:
+        """Whether the next cut before T is the last one of them: it has little to save."""
+        return self._cuts_left == 0
+
+    @property
+    def reached(self) -> int:
+        """The greatest time that has entered anywhere."""
+        return max(self._bounded.values())
+
+    def note_bounded(self, worker: int, reached: int) -> None:
+        """The fronts of a worker hold, or will halt, and have let in elements up to a time."""
+        self._bounded[worker] = reached
+
+    def order(self, committer: CutCommitter | None, now: float, all_halted: bool) -> Order:
+        if not self._is_asked_for and not self.in_place:
+            return Order.HALT
+        if not self._is_asked_for and not self._is_holding:
+            return self._saved(committer)
+        if not self._is_halting:
+            return self._halting(now)
+        return self._halted(now, all_halted)
+
+    def _saved(self, committer: CutCommitter | None) -> Order:
+        """Save what there is; then hold."""
+        if committer is not None and self._cuts_left:
+            if not committer.is_idle:
+                return Order.WAIT
+            self._cuts_left -= 1
+            if self._cuts_left == 0 or committer.holds_everything_next:
+                return Order.CUT
+            return Order.WAIT
+        if committer is not None and not committer.is_idle:
+            return Order.WAIT
+        self._is_holding = True
+        return Order.HOLD
+
+    def _halting(self, now: float) -> Order:
+        if not self._is_asked_for:
+            if len(self._bounded) < self._workers:
+                return Order.WAIT
+            self.time = self.reached + 1
+            self._gives_up_at = now + _HALTING_SECONDS
+        self._is_halting = True
+        self._bounded = {}
+        return Order.HALT_AT
+
+    def _halted(self, now: float, all_halted: bool) -> Order:
+        if not self.is_bounded and len(self._bounded) == self._workers:
+            assert self.time is not None
+            if self.reached >= self.time:
+                return Order.GO_ON
+            self.is_bounded = True
+        if not self._is_asked_for and now >= self._gives_up_at and not all_halted:
+            return Order.HALT
+        return Order.WAIT
