@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -77,6 +79,16 @@ def when(query: LiveQuery, count: int) -> None:
         time.sleep(0.02)
 
 
+def pids(query: LiveQuery) -> list[int]:
+    """The processes of the workers, when all of them have told."""
+    deadline = time.monotonic() + SECONDS
+    while (progress := query.lastProgress) is None or len(progress["pids"]) < 2:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return sorted(progress["pids"])
+
+
 def ended(query: LiveQuery, folder: Path) -> None:
     (folder / "end").touch()
     assert query.awaitTermination(SECONDS), query.status
@@ -123,15 +135,16 @@ def test_versions_take_over_while_the_query_runs(spark: SparkSession, tmp_path: 
     try:
         for number, (flow, carry) in enumerate(versions):
             when(query, 300 * (number + 1))
-            if SOAK or number == 1:
-                progress = query.lastProgress
-                assert progress is not None
-                os.kill(dice.choice(progress["pids"]), signal.SIGKILL)
+            processes = pids(query)
+            is_killed = SOAK or number == 1
+            if is_killed:
+                os.kill(dice.choice(processes), signal.SIGKILL)
                 toll("worker")
                 time.sleep(dice.uniform(0, 1.5))
             kept.update({name: sinks.Memory() for name in flow.graph().sinks if name not in kept})
             query.upgrade(flow, carry=carry, write=kept, timeout=SECONDS)
             assert query.graph.fingerprint == flow.graph().fingerprint
+            assert is_killed or pids(query) == processes
         assert query.read({"totals": [1]})["totals"][1] is not None
         ended(query, tmp_path)
     finally:
@@ -192,6 +205,51 @@ def test_versions_take_over_at_a_given_time(spark: SparkSession, tmp_path: Path)
     assert payloads(kept) == {name: expected[name] for name in kept}
 
 
+def test_partitions_that_are_apart_are_given_over_where_they_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One is behind the others, one waits for what is out of order, one has nothing for a while."""
+
+    def counted(generation: int) -> ef.Flow:
+        flow = ef.Flow("apart")
+        numbers = ef.merge(*(flow.front(name) for name in ("ahead", "behind", "idle")))
+        counts = numbers.key_by(lambda n: n % 7).count(name="counts")
+        counts.map(lambda count: (generation, *count)).sink("out")
+        return flow
+
+    shuffled = [at + Random(at).randint(-20, 0) for at in range(20, 3_000)]
+    given = {
+        "ahead": fronts.Iterable([ef.At(at, at) for at in range(3_000)], rate=900),
+        "behind": fronts.Iterable([ef.At(at, at) for at in shuffled], rate=600, disorder=30),
+        "idle": fronts.Iterable([ef.At(at, at) for at in range(0, 3_000, 300)], rate=3),
+    }
+    kept = {"out": sinks.Memory()}
+    query = (
+        counted(0)
+        .live(spark)
+        .read(**given)
+        .write(**kept)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .option("workers", 2)
+        .start()
+    )
+    try:
+        processes = pids(query)
+        for generation in (1, 2, 3):
+            when(query, 20)
+            query.upgrade(counted(generation), timeout=SECONDS)
+            assert pids(query) == processes
+        assert query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
+    out = kept["out"].payloads(0)
+    generations = [generation for generation, *_ in out]
+    assert generations == sorted(generations)
+    assert set(generations) == {0, 1, 2, 3}
+    one_version = ef.run(counted(0), **given)["out"]
+    assert [counts for _, *counts in out] == [counts for _, *counts in one_version]
+
+
 def test_a_version_that_cannot_take_over_leaves_the_old_one_running(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -208,12 +266,48 @@ def test_a_version_that_cannot_take_over_leaves_the_old_one_running(
             query.upgrade(sums(1), carry={"sums": wrong}, timeout=SECONDS)
         with pytest.raises(ef.InputError, match="sink 'sevens' is not given"):
             query.upgrade(sums(1, more=True))
+        when(query, 200)
+        processes = pids(query)
+        with pytest.raises(ModuleNotFoundError, match="not_on_workers"):
+            query.upgrade(with_a_module_of_the_driver(), timeout=SECONDS)
+        assert pids(query) == processes
         when(query, 600)
         ended(query, tmp_path)
     finally:
         query.stop()
     assert payloads(kept) == ef.run(sums(0), numbers=list(NUMBERS))
     assert notes(tmp_path) == []
+
+
+def with_a_module_of_the_driver() -> ef.Flow:
+    """A version with a function of a module that only this process has."""
+    module = types.ModuleType("not_on_workers")
+    exec("def shown(total): return (1, total)", module.__dict__)
+    sys.modules["not_on_workers"] = module
+    flow = ef.Flow("sums")
+    keyed = flow.front("numbers").key_by(lambda n: n % 5)
+    totals = keyed.fold(initial=0, combine=lambda total, n: total + n, name="sums")
+    totals.map(module.shown).sink("sums")
+    keyed.window(ef.Tumbling(50), emit="close").count(name="windows").sink("windows")
+    return flow
+
+
+def test_a_query_that_waits_for_its_next_version_can_be_stopped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    kept: dict[str, Any] = {}
+    query = started(spark, sums(0), tmp_path, kept)
+    when(query, 200)
+    with pytest.raises(ef.EmberflowError, match="has not taken over within 1 s"):
+        query.upgrade(sums(1), at=10**6, timeout=1)
+    with pytest.raises(ef.EmberflowError, match="another version is taking over just now"):
+        query.upgrade(sums(1))
+    query.stop()
+    assert query.exception() is None
+    assert (
+        payloads(kept)["sums"]
+        == ef.run(sums(0), numbers=list(NUMBERS))["sums"][: len(kept["sums"].payloads(0))]
+    )
 
 
 def test_a_restart_with_another_version_takes_over_from_the_last_cut(

@@ -276,16 +276,19 @@ class GroupMachine(Trimmed[GroupBucket]):
     def inherit(self, other: object, moment: Moment) -> bool:
         if not isinstance(other, GroupMachine) or other.window != self.window:
             return False
-        kept, buckets = self.kept, self.buckets
-        for bucket in other.buckets.values():
-            places = bucket.places
-            end = bisect_left(places, moment)
+        kept, gone = self.kept, []
+        for key, bucket in other.buckets.items():
+            end = bisect_left(bucket.places, moment)
             begin = max(0, end - kept)
-            if end:
-                heir = buckets[bucket.key] = GroupBucket(bucket.key, end - begin + 1)
-                heir.places = places[begin:end]
-                heir.marks = [0] * (end - begin)
-                heir.payloads = bucket.payloads[begin:end]
+            bucket.places = bucket.places[begin:end]
+            bucket.payloads = bucket.payloads[begin:end]
+            bucket.marks = [0] * (end - begin)
+            bucket.note_at = end - begin + 1
+            if not end:
+                gone.append(key)
+        for key in gone:
+            del other.buckets[key]
+        self.buckets = other.buckets
         return True
 
 

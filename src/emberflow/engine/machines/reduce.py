@@ -481,15 +481,22 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     def inherit(self, other: object, moment: Moment) -> bool:
         if not isinstance(other, ReduceMachine):
             return False
-        buckets, key_of = self.buckets, other._key_of
-        for versions in other.buckets.values():
+        key_of, gone = other._key_of, []
+        for key, versions in other.buckets.items():
             place, _, mapped, accumulator = versions[-1]
             if place >= moment or accumulator.__class__ is Absent:
-                self.restore(moment, other.rows_of(versions, moment, BEFORE_ALL))
-                continue
-            if mapped.__class__ is not _Restored:
-                mapped = _Restored(key_of(mapped))  # another version may have another key function
-            buckets[mapped.key] = [(place, 0, mapped, accumulator)]
+                rows = other.rows_of(versions, moment, BEFORE_ALL)
+                versions[:] = [(row.place, 0, _Restored(row.key), row.payload) for row in rows]
+                if not rows:
+                    gone.append(key)
+            elif mapped.__class__ is not _Restored:
+                # This version may have another key function.
+                versions[:] = [(place, 0, _Restored(key_of(mapped)), accumulator)]
+            else:
+                del versions[:-1]
+        for key in gone:
+            del other.buckets[key]
+        self.buckets = other.buckets
         return True
 
 

@@ -123,6 +123,7 @@ class LiveQuery:
         return {
             "message": {
                 "meeting": "Waiting for the workers to start",
+                "prepared": "Taking over from the version before",
                 "restoring": "Restoring what was stored",
                 "running": "Running",
                 "halting": "Letting out what is final",

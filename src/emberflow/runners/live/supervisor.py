@@ -250,6 +250,11 @@ class Supervision:
     def _changes_version(self, failure: BaseException | None) -> bool:
         """Begin a life of another version, if one is to take over and this life allows it."""
         upgrade = self._upgrade
+        if self.coordinator.hands_over:
+            assert upgrade is not None
+            self.settings = upgrade.settings
+            self._hand_over(upgrade)
+            return True
         if upgrade is None or isinstance(failure, FencedError) or self._stop_requested.is_set():
             return False
         if self.settings is upgrade.settings and failure is None:
@@ -261,9 +266,6 @@ class Supervision:
             self._ends_upgrade(failure)
         elif failure is None and self.coordinator.halted_before_the_end:
             self.settings = upgrade.settings
-            if self.coordinator.hands_over:
-                self._hand_over(upgrade)
-                return True
         else:
             return False  # it was lost on the way, and is asked again, or all fronts have ended
         try:
@@ -292,6 +294,7 @@ class Supervision:
         )
 
     def _ends_upgrade(self, failure: BaseException | None) -> None:
+        """The version that is to take over runs, or will not."""
         with self._changing:
             upgrade, self._upgrade = self._upgrade, None
         if upgrade is not None:
@@ -316,10 +319,18 @@ class Supervision:
         old = self.coordinator
 
         def prepared(failure: BaseException | None) -> None:
-            if failure is None:
-                old.stop_for_takeover(upgrade.at, self._refused, in_place=True)
+            """All workers have the new version, or one has not: it was lost, or cannot have it."""
+            if upgrade.successor is None or upgrade.successor[1] is not coordinator:
+                return  # it was given up
+            if failure is None or isinstance(failure, _LOST):
+                in_place = failure is None
+                old.stop_for_takeover(upgrade.at, self._refused, in_place=in_place)
             else:
                 self._ends_upgrade(failure)
+
+        def refused(problem: BaseException) -> None:
+            if upgrade.successor is not None and upgrade.successor[1] is coordinator:
+                self._ends_upgrade(problem)
 
         settings = upgrade.settings
         carried = carry_plan(steps_of(upgrade.before.graph), settings.graph, settings.carry)
@@ -335,15 +346,9 @@ class Supervision:
         )
         plan = plan_of(settings, life, carried, self._keys, coordinator)
         plan = plan._replace(inherits=inherited)
-        try:
-            shipped = cloudpickle.dumps(plan)
-        except BaseException as error:
-            coordinator.fail(error)
-            raise
-        finally:
-            coordinator.start()
         upgrade.successor = (plan, coordinator)
-        old.prepare(shipped, self._ends_upgrade)
+        coordinator.start()
+        old.prepare(cloudpickle.dumps(plan), refused)
 
     def _hand_over(self, upgrade: _Upgrade) -> None:
         """The old version has ended at its last cut: the new one goes on, in the same processes.
@@ -354,17 +359,23 @@ class Supervision:
         old = self.coordinator
         self._plan, self.coordinator = upgrade.successor
         upgrade.successor = None
+        writers = old.left_writers(self._plan.inherits or frozenset())
         try:
+            if self.failure is not None:
+                raise self.failure
+            if self._stop_requested.is_set():  # perhaps when the old one had ended already
+                self.coordinator.stop()
             life, _ = self._claimed()
             if life.restored is None or life.incarnation != self._plan.incarnation:
                 raise EmberflowError(f"life {life.incarnation} is not the one that was prepared")
             self._number = life.incarnation
             committer = committer_of(self.settings, life)
             assert committer is not None
-            writers = old.left_writers(self._plan.inherits or frozenset())
             self.coordinator.take_over(Inheritance(life.restored, committer, writers))
         except Exception as error:
             self.coordinator.fail(error)
+            for writer in writers.values():
+                writer.close(_END_SECONDS)
 
     def _discard_successor(self, upgrade: _Upgrade) -> None:
         """End the coordinator of a version that does not take over."""

@@ -294,6 +294,7 @@ class Coordinator:
             self.questions.end()
             self._hands_over = (
                 self.failure is None
+                and not self._stop_asked.is_set()
                 and self.halted_before_the_end
                 and self._takeover is not None
                 and self._takeover.in_place
@@ -304,6 +305,7 @@ class Coordinator:
             if self._hands_over:
                 self._end()  # the other version takes the writers, and waits
             else:
+                self._adopt()
                 for writer in self._writers.values():
                     writer.close(_JOIN_SECONDS)
             if self.committer is not None:
@@ -418,12 +420,18 @@ class Coordinator:
             if not is_ready:
                 self._prepared(None)
 
+    def _adopt(self) -> None:
+        """From now on this one ends what it inherits."""
+        if self._inheritance is not None:
+            self.committer = self._inheritance.committer
+            self._writers |= self._inheritance.writers
+
     def _inherit(self) -> None:
         """Take over from the version before, if it has ended."""
         if self._inheritance is None:
             return
-        cut, self.committer, writers = self._inheritance
-        self._writers |= writers
+        self._adopt()
+        cut = self._inheritance.cut
         self._poller.unregister(self.questions.bell.fileno())
         self.questions.end()
         self.questions = Questions(self._workers, since=cut.time, history=self._history)

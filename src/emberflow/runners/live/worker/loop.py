@@ -535,7 +535,9 @@ class WorkerLoop:
             self._quit = True
             self._hands_over = bool(body)
         elif kind == protocol.SUCCESSOR:
-            self._successor = _Successor(body, self.index, self._strategy, self._bell)
+            self._successor = _Successor(
+                body, self.index, self._strategy, self._bell, instead_of=self._successor
+            )
 
     def _take_elements(self) -> list[Effects]:
         if (
@@ -651,21 +653,39 @@ class WorkerLoop:
 class _Successor:
     """The loop of the next version, made in a thread beside the loop that works."""
 
-    def __init__(self, shipped: bytes, index: int, strategy: Strategy, bell: Bell) -> None:
+    def __init__(
+        self,
+        shipped: bytes,
+        index: int,
+        strategy: Strategy,
+        bell: Bell,
+        *,
+        instead_of: _Successor | None,
+    ) -> None:
+        """``instead_of`` has not taken over, and will not."""
         #: Why it cannot take over.
         self.problem: Exception | None = None
         self._loop: WorkerLoop | None = None
         self._is_told = False
         self._thread = threading.Thread(
             target=self._prepare,
-            args=(shipped, index, strategy, bell),
+            args=(shipped, index, strategy, bell, instead_of),
             name="emberflow successor",
             daemon=True,
         )
         self._thread.start()
 
-    def _prepare(self, shipped: bytes, index: int, strategy: Strategy, bell: Bell) -> None:
+    def _prepare(
+        self,
+        shipped: bytes,
+        index: int,
+        strategy: Strategy,
+        bell: Bell,
+        instead_of: _Successor | None,
+    ) -> None:
         try:
+            if instead_of is not None:
+                instead_of.discard()
             # The bytes came over a link that only this run's processes have the keys of.
             plan = pickle.loads(shipped)
             self._loop = WorkerLoop(plan, index, strategy, bell=bell)
