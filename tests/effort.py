@@ -22,6 +22,11 @@ SECONDS = 300
 SOAK = bool(int(os.environ.get("EMBERFLOW_SOAK", "0")) or CONTRACT_ROUND or FAULTS_ROUND)
 
 
+def examples(soak: int) -> int:
+    """How many examples hypothesis draws: all of them in a soak, a third of them on every run."""
+    return soak if SOAK else max(5, soak // 3)
+
+
 class Effort(NamedTuple):
     """How many seeds a test tries."""
 
@@ -30,33 +35,33 @@ class Effort(NamedTuple):
 
 
 EFFORTS = {
-    "simulated flows": Effort(50, 1_000),
-    "simulated flows with crashes": Effort(25, 600),
-    "rare events of crashes": Effort(30, 200),
+    "simulated flows": Effort(25, 1_000),
+    "simulated flows with crashes": Effort(15, 600),
+    "rare events of crashes": Effort(20, 200),
     "traces of a seed": Effort(8, 40),
     "traces of a seed with crashes": Effort(5, 30),
     "arrival times over crashes": Effort(10, 60),
     "crashes without a cut": Effort(8, 40),
-    "simulated flows with failing functions": Effort(40, 240),
-    "simulated flows with diverted elements": Effort(40, 400),
+    "simulated flows with failing functions": Effort(20, 240),
+    "simulated flows with diverted elements": Effort(20, 400),
     "diverted elements over crashes": Effort(10, 60),
-    "simulated snapshots by markers": Effort(50, 600),
+    "simulated snapshots by markers": Effort(25, 600),
     "cases of mutations, unbroken": Effort(10, 30),
     "cases of mutations of recovery, unbroken": Effort(1, 10),
-    "runs that go on from a cut": Effort(30, 150),
-    "simulated queries of state": Effort(20, 200),
-    "queries that are worth it": Effort(20, 40),
-    "simulated queries of reductions": Effort(10, 30),
-    "simulated queries of state with crashes": Effort(10, 100),
-    "simulated transactions": Effort(20, 100),
-    "simulated transactions with crashes": Effort(12, 25),
-    "transactions that are worth it": Effort(15, 30),
-    "flows in batch": Effort(40, 400),
-    "transactions in batch": Effort(20, 200),
-    "flows handed over from batch": Effort(20, 100),
-    "transactions handed over from batch": Effort(10, 60),
-    "simulated versions": Effort(50, 2_000),
-    "versions that change nothing": Effort(50, 1_000),
+    "runs that go on from a cut": Effort(15, 150),
+    "simulated queries of state": Effort(10, 200),
+    "queries that are worth it": Effort(12, 40),
+    "simulated queries of reductions": Effort(6, 30),
+    "simulated queries of state with crashes": Effort(6, 100),
+    "simulated transactions": Effort(12, 100),
+    "simulated transactions with crashes": Effort(8, 25),
+    "transactions that are worth it": Effort(12, 30),
+    "flows in batch": Effort(20, 400),
+    "transactions in batch": Effort(12, 200),
+    "flows handed over from batch": Effort(12, 100),
+    "transactions handed over from batch": Effort(6, 60),
+    "simulated versions": Effort(25, 2_000),
+    "versions that change nothing": Effort(25, 1_000),
 }
 
 #: Seeds of random transactions that take longer than all others together: `make soak` has them.
@@ -66,6 +71,12 @@ COSTLY_TRANSACTIONS = {11}
 def affordable(seeds: Iterable[int]) -> list[int]:
     """Seeds of random transactions; on every run without those that take too long."""
     return [seed for seed in seeds if SOAK or seed not in COSTLY_TRANSACTIONS]
+
+
+def blocks(what: str, most: int) -> list[range]:
+    """The seeds that this run tries of one of `EFFORTS`, in blocks of so many at most."""
+    count = tried(what)
+    return [range(first, min(first + most, count)) for first in range(0, count, most)]
 
 
 def tried(what: str) -> int:

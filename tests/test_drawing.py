@@ -21,6 +21,7 @@ import emberflow as ef
 from emberflow.graph import drawing
 from emberflow.graph.nodes import Front, Graph, Input, Map, Node, Sink
 from emberflow.values.functions import UserFunction, Where, described
+from tests.effort import examples
 
 Form: TypeAlias = Callable[[Graph], str]
 MakesFlow: TypeAlias = Callable[[], ef.Flow]
@@ -488,7 +489,7 @@ class TestWellFormed:
     def test_hand_made_flows(self, flow: MakesFlow, form: Parses) -> None:
         assert_shows(flow().graph(), form(flow().graph()))
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(graphs())
     def test_random_flows(self, graph: Graph) -> None:
         assert_shows(graph, mermaid(graph))
@@ -527,7 +528,7 @@ class TestSvg:
         assert "window " in words
 
     @needs_dot
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=examples(10), deadline=None)
     @given(graphs())
     def test_graphviz_reads_every_drawing_without_a_complaint(self, graph: Graph) -> None:
         read = subprocess.run(

@@ -21,7 +21,8 @@ def test_each_effort_is_made_by_a_test(what: str) -> None:
     users = [
         path
         for path in (ROOT / "tests").rglob("test_*.py")
-        if f'tried("{what}")' in path.read_text()
+        for text in [path.read_text()]
+        if f'tried("{what}")' in text or f'blocks("{what}", ' in text
     ]
     assert len(users) == 1, users
 

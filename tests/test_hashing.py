@@ -38,6 +38,7 @@ from emberflow.values.hashing import (
     owner,
     stable_id,
 )
+from tests.effort import examples
 
 
 class Pair(NamedTuple):
@@ -253,7 +254,7 @@ def lookalikes(key: Any) -> st.SearchStrategy[Any]:
     return st.one_of(near)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(st.data())
 def test_nested_keys_are_one_to_a_dict_exactly_when_to_the_encoding(data: st.DataObject) -> None:
     a = data.draw(keys)
@@ -508,7 +509,7 @@ def test_classes_made_in_a_loop_do_not_fill_the_memory(monkeypatch: pytest.Monke
 # --- Ranges and ids -------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(1, 3000), st.integers(HASH_MIN, HASH_MAX))
 @example(WORKERS_MAX, 0)
 def test_ranges_cover_every_hash_once_and_the_owner_holds_it(workers: int, hash: int) -> None:

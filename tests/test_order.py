@@ -19,6 +19,7 @@ from emberflow.values.item import (
     scheduled_child_ids,
     scheduling_front,
 )
+from tests.effort import examples
 
 # Few values, so that metas often agree in their first parts.
 times = st.integers(-2, 2)
@@ -47,7 +48,7 @@ def compared(one: Any, other: Any) -> int:
     return decided[0] if decided else by_trace
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(metas, metas, metas)
 def test_metas_are_totally_ordered_by_global_time_child_ids_and_trace(
     a: Any, b: Any, c: Any
@@ -69,7 +70,7 @@ def test_metas_are_totally_ordered_by_global_time_child_ids_and_trace(
     assert hash(named(a)) == hash(a)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(global_times, global_times)
 def test_global_times_compare_by_time_and_then_by_front(
     one: tuple[int, int], other: tuple[int, int]
@@ -79,7 +80,7 @@ def test_global_times_compare_by_time_and_then_by_front(
     assert (ef.GlobalTime(*one) < other) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(metas, metas, child_ids.filter(bool), st.integers(0, 2))
 def test_an_output_follows_its_input_and_precedes_the_next_item(
     item: Any, other: Any, appended: tuple[int, ...], trace: int
@@ -94,7 +95,7 @@ def test_an_output_follows_its_input_and_precedes_the_next_item(
         assert other < output
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(metas, st.lists(child_ids, min_size=2, max_size=4))
 def test_all_of_one_output_comes_before_the_next_output(
     item: Any, descendants: list[tuple[int, ...]]
@@ -112,7 +113,7 @@ def flat(meta: Any) -> Any:
     return (time, front, *ids), trace << 1 | tombstone
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(metas, metas)
 def test_flat_items_have_the_order_and_the_parts_of_the_named_ones(one: Any, other: Any) -> None:
     assert (flat(one) < flat(other)) == (one < other)
@@ -122,7 +123,7 @@ def test_flat_items_have_the_order_and_the_parts_of_the_named_ones(one: Any, oth
     assert (flat(one)[0] < other[0]) == (one[0] < other[0])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 2**64 - 1), st.lists(st.integers(1, 2**64 - 1), max_size=4))
 def test_the_tombstone_of_an_item_has_its_trace_however_far_they_went(
     trace: int, hops: list[int]
@@ -169,7 +170,7 @@ def all_that_elements_cause(random: Random) -> list[tuple[Place, Place | None]]:
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_two_items_have_one_place_however_they_were_scheduled(seed: int) -> None:
     made = all_that_elements_cause(Random(seed))
@@ -178,7 +179,7 @@ def test_no_two_items_have_one_place_however_they_were_scheduled(seed: int) -> N
         assert cause is None or cause.order < item.order
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(global_times, child_ids, st.integers(0, 2), global_times, child_ids, st.integers(0, 2))
 def test_different_origins_or_children_schedule_different_child_ids(
     time: Any, ids: Any, child: int, other_time: Any, other_ids: Any, other_child: int
@@ -212,7 +213,7 @@ def test_two_versions_of_a_timer_of_different_times_never_share_a_place() -> Non
     assert scheduled_child_ids((9, front), ids, 0) != scheduled_child_ids((10, front), ids, 0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(names, names, times, st.integers(0, 3))
 def test_scheduled_items_come_before_the_elements_of_their_time(
     operation: str, other: str, time: int, front: int

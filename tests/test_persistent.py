@@ -18,6 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from emberflow.values import persistent
 from emberflow.values.persistent import PersistentList, Tail
+from tests.effort import examples
 
 CHUNK = persistent._CHUNK
 
@@ -149,7 +150,7 @@ class TreeOfVersions(RuleBasedStateMachine):
 
 
 TreeOfVersions.TestCase.settings = settings(
-    max_examples=100,
+    max_examples=examples(100),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],  # the machine may be busy

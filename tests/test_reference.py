@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import emberflow as ef
 from emberflow.graph.nodes import Broadcast, Group, Map, Sink
 from emberflow.values.item import TIME_MAX, scheduled_child_ids
+from tests.effort import examples
 from tests.strategies import OPERATORS, Elements, random_flow, random_flows
 
 # --- The examples of the papers -------------------------------------------------------------------
@@ -41,7 +42,7 @@ def test_grouping_by_parity_with_window_3() -> None:
     ]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.integers(0, 9)), st.integers(1, 4), st.integers(1, 3))
 def test_a_tuple_is_the_last_of_its_bucket_and_identified_by_its_last_element(
     numbers: list[int], window: int, modulus: int
@@ -109,7 +110,7 @@ def test_word_count_by_a_drifting_accumulator() -> None:
     assert outputs["accumulators"] == [("a", "dog", 1), ("a", "cat", 1), ("a", "dog", 2)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=4)))
 def test_word_count_of_lines_by_hand_and_by_operator(lines: list[list[str]]) -> None:
     flow = ef.Flow("word count")
@@ -127,7 +128,7 @@ def test_word_count_of_lines_by_hand_and_by_operator(lines: list[list[str]]) -> 
 # --- Fronts and times -----------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 2)), unique=True), st.randoms())
 def test_fronts_merge_by_time_and_front_in_whatever_order_elements_are_listed(
     global_times: list[tuple[int, int]], shuffling: random.Random
@@ -232,7 +233,7 @@ def test_what_a_scheduled_item_causes_is_grouped_where_its_time_is() -> None:
     }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.dictionaries(st.integers(-5, 5), st.lists(st.integers(1, 4), max_size=3), max_size=6),
     st.dictionaries(st.integers(-5, 5), st.lists(st.integers(1, 4), max_size=3), max_size=6),
@@ -681,7 +682,7 @@ def test_the_reference_runs_random_flows_by_the_model_and_always_alike(seeds: ra
         assert ef.run(again, **elements) == outputs, f"seed {seed}, {flow.name}"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(random_flows())
 def test_random_flows_that_can_be_made_smaller(drawn: tuple[ef.Flow, Elements]) -> None:
     flow, elements = drawn

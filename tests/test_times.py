@@ -27,6 +27,7 @@ from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.questions import moment_after
 from emberflow.values.event_time import EventTime
 from emberflow.values.times import MICROSECONDS, TimeError, Unit, counted_duration, counted_time
+from tests.effort import examples
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 UNITS: list[Unit] = ["s", "ms", "us"]
@@ -227,7 +228,7 @@ def bytes_of(outputs: dict[str, list[Any]]) -> dict[str, list[bytes]]:
     return {name: [pickle.dumps(one) for one in found] for name, found in outputs.items()}
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(ways(), minutes, minutes, st.integers(0, 100))
 def test_every_way_to_say_it_gives_the_bytes_of_the_numbers(
     said: tuple[Unit, Said, Said, Said],
@@ -287,7 +288,7 @@ def entered(front: Any, unit: Unit | None) -> list[Any]:
     return found
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(ways(), st.lists(st.integers(-3, 30), max_size=12), st.booleans())
 def test_what_a_front_of_one_s_own_says_enters_as_numbers(
     said: tuple[Unit, Said, Said, Said], at: list[int], has_watermark: bool

@@ -2,5 +2,7 @@
 
 from hypothesis import settings
 
-settings.register_profile("unhurried", deadline=None)
+from tests.effort import examples
+
+settings.register_profile("unhurried", deadline=None, max_examples=examples(100))
 settings.load_profile("unhurried")

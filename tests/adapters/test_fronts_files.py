@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from emberflow import GlobalTime, fronts, sinks
 from emberflow.errors import InputError
 from emberflow.fronts import Element, Malformed
+from tests.effort import examples
 
 
 def append(path: Path, text: str) -> None:
@@ -57,7 +58,7 @@ def test_what_is_appended_just_before_the_next_file_is_not_missed(tmp_path: Path
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_however_it_is_written_it_is_read_the_same(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -19,6 +19,7 @@ from emberflow.sinks.column_types import fault
 from emberflow.values.nesting import Flat
 from tests.adapters.postgres_server import PostgresServer
 from tests.adapters.sinks_under_test import new_table, rows
+from tests.effort import examples
 
 
 def nested(levels: int) -> Any:
@@ -143,7 +144,7 @@ def connection(request: pytest.FixtureRequest) -> Any:
         yield opened
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     kind=st.sampled_from(TYPES),
     value=numbers | texts | st.booleans() | st.lists(texts, max_size=2),

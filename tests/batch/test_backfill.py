@@ -29,7 +29,7 @@ from emberflow.values.item import Place
 from tests.batch.local import BUS, cut, ends
 from tests.batch.test_transactions import random_case as random_transactions_or_one_key
 from tests.batch.test_transactions import reference_of
-from tests.effort import tried
+from tests.effort import blocks
 from tests.engine.test_cut import CuttingLink, Watched, check_state, watched
 from tests.strategies import Elements, random_flow
 
@@ -116,15 +116,15 @@ def gone_on(
     return released
 
 
-@pytest.mark.parametrize("block", range(tried("flows handed over from batch") // 20))
-def test_a_backfill_and_a_run_from_its_cut_are_one_run(block: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seeds", blocks("flows handed over from batch", 20), ids=str)
+def test_a_backfill_and_a_run_from_its_cut_are_one_run(seeds: range, tmp_path: Path) -> None:
     states = scheduled = 0
-    for seed in range(20 * block, 20 * block + 20):
+    for seed in seeds:
         random, graph, elements, until = case(seed)
         found = check_handover(random, graph, elements, until, tmp_path / str(seed))
         states, scheduled = states + found[0], scheduled + found[1]
-    assert states > 80
-    assert scheduled > 1
+    assert states > 4 * len(seeds)
+    assert scheduled > len(seeds) // 20
 
 
 def test_updates_of_windows_are_handed_over_too(tmp_path: Path) -> None:
@@ -165,10 +165,10 @@ def check_handover(
     return len(rows), sum(part.rows for part in manifest.parts if part.kind == SCHEDULED)
 
 
-@pytest.mark.parametrize("block", range(tried("transactions handed over from batch") // 20))
-def test_transactions_are_handed_over_too(block: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seeds", blocks("transactions handed over from batch", 20), ids=str)
+def test_transactions_are_handed_over_too(seeds: range, tmp_path: Path) -> None:
     told = 0
-    for seed in range(20 * block, 20 * block + 20):
+    for seed in seeds:
         random = Random(f"handing over {seed}")
         flow, elements = random_transactions_or_one_key(seed)
         graph = flow.graph()
@@ -190,7 +190,7 @@ def test_transactions_are_handed_over_too(block: int, tmp_path: Path) -> None:
         for sink, expected in reference_of(graph, elements).outputs.items():
             after = [payload for _, payload in sorted(released[sink], key=lambda entry: entry[0])]
             assert repr(written[sink].payloads() + after) == repr(expected), (seed, sink)
-    assert told > 40
+    assert told > len(seeds)
 
 
 def timed(number: int, element: Any) -> ef.At[Any]:

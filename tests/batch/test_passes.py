@@ -11,13 +11,13 @@ import emberflow as ef
 from emberflow.runners.batch.passes import passes
 from emberflow.runners.batch.plan.stages import Units, plan_of
 from tests.batch.local import batch
-from tests.effort import tried
+from tests.effort import blocks
 from tests.strategies import OPERATORS, random_flow
 
 
-@pytest.mark.parametrize("block", range(tried("flows in batch") // 40))
-def test_random_flows_equal_the_reference(block: int) -> None:
-    for seed in range(40 * block, 40 * block + 40):
+@pytest.mark.parametrize("seeds", blocks("flows in batch", 40), ids=str)
+def test_random_flows_equal_the_reference(seeds: range) -> None:
+    for seed in seeds:
         flow, elements = random_flow(Random(seed))
         found = batch(flow, elements, partitions=(1, 3, 8)[seed % 3], seed=seed)
         assert repr(found) == repr(ef.run(flow, **elements)), (seed, flow.name)

@@ -21,7 +21,7 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.values.item import Place
 from tests.batch.local import batch
-from tests.effort import tried
+from tests.effort import blocks
 from tests.simulation.cases import WrongError
 from tests.simulation.transactional import TransactionCase, random_transactions
 from tests.strategies import random_flow
@@ -151,9 +151,9 @@ def judged_in_batch(seed: int) -> None:
     judged(*(random_flow(Random(seed)) if seed % 3 == 2 else random_case(seed)), seed)
 
 
-@pytest.mark.parametrize("block", range(tried("transactions in batch") // 20))
-def test_random_transactions_equal_the_reference(block: int) -> None:
-    for seed in range(20 * block, 20 * block + 20):
+@pytest.mark.parametrize("seeds", blocks("transactions in batch", 20), ids=str)
+def test_random_transactions_equal_the_reference(seeds: range) -> None:
+    for seed in seeds:
         judged(*random_case(seed), seed)
 
 

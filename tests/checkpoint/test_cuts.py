@@ -23,6 +23,7 @@ from emberflow.checkpoint.errors import CheckpointError
 from emberflow.values.hashing import HASH_MAX, HASH_MIN, hash_ranges, key_hash
 from emberflow.values.item import TIME_MAX, TIME_MIN
 from tests.checkpoint.cases import STORES, State, Workers, graph, rows_of, state_of
+from tests.effort import examples
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ OPERATIONS = st.sampled_from(["last", "count", "ä"])
 
 
 @pytest.mark.parametrize("kind", STORES)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     buckets=st.dictionaries(st.tuples(OPERATIONS, KEYS), BUCKETS, max_size=25),
     writers=st.integers(1, 8),

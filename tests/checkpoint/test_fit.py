@@ -14,6 +14,7 @@ import emberflow as ef
 from emberflow.checkpoint import Manifest, PartInfo, UnfitCutError, check_fits
 from emberflow.graph.description import changed_functions
 from emberflow.graph.nodes import Graph
+from tests.effort import examples
 
 
 def upper(word: str) -> str:
@@ -103,7 +104,7 @@ POSITIONS = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     positions=st.dictionaries(
         st.text(max_size=4), st.dictionaries(st.integers(0, 99), POSITIONS, max_size=3), max_size=3

@@ -17,6 +17,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from emberflow.checkpoint import CheckpointError, DamagedLogError, FencedError
 from emberflow.checkpoint.logs.front_log import FrontLogWriter, last_reservation, read_log, trim
+from tests.effort import examples
 
 KINDS = ["local", "remote"]
 
@@ -57,7 +58,7 @@ POSITIONS = st.one_of(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     lives=st.lists(
         st.lists(
@@ -109,7 +110,7 @@ RUNS = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     parts=st.lists(
         st.tuples(RUNS | st.lists(POSITIONS, min_size=1, max_size=5), st.booleans(), RUNS),

@@ -17,6 +17,7 @@ from emberflow.checkpoint.cuts import rows as rows_module
 from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.lists import PROTOCOL, SavedLists
 from emberflow.engine.cuts.cut import Row, Scheduled
+from tests.effort import examples
 
 if native.rows is None:
     pytest.skip(f"rows run in {native.status()['rows']}", allow_module_level=True)
@@ -80,7 +81,7 @@ def test_plain_values_are_pickled_as_pickle_does(rows: list[Any]) -> None:
         assert len(bounds) == len(rows) + 1
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(ROWS)
 @example([("count", 0, key, (0, 0), ()) for key in (1, True, 1.0, 1, (0,), (False,))])
 def test_what_is_written_is_the_same(rows: list[Any]) -> None:

@@ -28,6 +28,7 @@ from emberflow.runners.live.serving.state_service import StateReads, StateServic
 from emberflow.runners.live.serving.tokens import new_token
 from tests.adapters.structured import SCHEMA, placed_front
 from tests.datasource.test_trust import Bomb
+from tests.effort import examples
 
 COLUMNS = {"key": "string", "value": "long", "time": "long", "front": "long"}
 
@@ -170,7 +171,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     condition=st.one_of(
         st.builds(Condition, st.sampled_from(["=", ">", "contains"]), VALUES),

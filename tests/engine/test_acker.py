@@ -15,12 +15,13 @@ from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Bound, Moment,
 from emberflow.engine.progress.acker import Acker, AckTable
 from emberflow.values.hashing import stable_id
 from emberflow.values.item import Place
+from tests.effort import examples
 
 xors = st.dictionaries(st.tuples(st.integers(0, 4), st.integers(0, 1)), st.integers(0, 15))
 
 
 @given(st.lists(xors))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_table_is_the_least_time_whose_xor_is_not_zero(added: list[Xors]) -> None:
     table, plain = AckTable(), dict[Moment, int]()
     for entry in added:
@@ -123,7 +124,7 @@ class World:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 4), st.integers(1, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_it_passes_nothing_in_flight_and_ends_at_the_end(
     random: Random, workers: int, fronts: int
 ) -> None:

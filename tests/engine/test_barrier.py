@@ -12,6 +12,7 @@ import emberflow as ef
 from emberflow.engine.machines.barrier import Barrier
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.values.item import Place
+from tests.effort import examples
 from tests.engine.helpers import Step, batches, scripts
 
 
@@ -23,7 +24,7 @@ rounds_of_arrivals = st.lists(st.tuples(scripts(most=10), st.integers(0, 2)), ma
 
 
 @given(rounds_of_arrivals, st.integers(-1, 4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_it_releases_what_is_final_in_order_and_keeps_the_rest(
     rounds: list[tuple[list[Step], int]], delivered: int
 ) -> None:

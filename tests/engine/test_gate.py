@@ -10,13 +10,14 @@ import emberflow as ef
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.engine.progress.gate import Gate
 from emberflow.values.item import TIE
+from tests.effort import examples
 
 
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 2)), max_size=40),
     st.integers(1, 4),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_credits_are_what_is_left_of_the_credit(
     script: list[tuple[bool, int, int]], credit: int
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import emberflow as ef
 from emberflow.values.item import Place
+from tests.effort import examples
 from tests.engine.helpers import PLACES, Sent, Step, batches, by_key, grouping, scripts
 
 
@@ -39,7 +40,7 @@ def test_figure_5_of_the_thesis() -> None:
 
 
 @given(scripts(), st.integers(1, 4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_after_every_batch_all_tuples_are_right(script: list[Step], window: int) -> None:
     machine, sent, live = grouping(window, parity), Sent(), {}
     for batch in batches(script, live):
@@ -54,7 +55,7 @@ def test_after_every_batch_all_tuples_are_right(script: list[Step], window: int)
 
 
 @given(scripts(), st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_batch_sends_nothing_in_vain(script: list[Step], window: int) -> None:
     """What is sent is the difference: no item twice, none that the same batch takes back."""
     machine, live, before = grouping(window, parity), {}, {}
@@ -75,7 +76,7 @@ def test_a_batch_sends_nothing_in_vain(script: list[Step], window: int) -> None:
     st.lists(st.tuples(scripts(most=8), st.integers(0, 2)), max_size=6),
     st.integers(1, 4),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_trimming_keeps_what_a_tuple_can_need_and_changes_nothing(
     rounds: list[tuple[list[Step], int]], window: int
 ) -> None:

@@ -13,6 +13,7 @@ import emberflow as ef
 from emberflow.engine.machines.map import broadcast_process, map_process
 from emberflow.graph.nodes import Broadcast, Map
 from emberflow.values.item import FlatItem, scheduled_child_ids
+from tests.effort import examples
 from tests.engine.helpers import PLACES, shown
 
 
@@ -77,7 +78,7 @@ def processed(node: Map, batch: list[FlatItem]) -> tuple[list[FlatItem], list[Fl
 
 @pytest.mark.parametrize("step", STEPS)
 @given(items)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_batch_is_its_items(step: str, batch: list[FlatItem]) -> None:
     """One after another or together, failures or not: the same, in the order they came."""
     node = map_of(step)
@@ -92,7 +93,7 @@ def test_a_batch_is_its_items(step: str, batch: list[FlatItem]) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 @given(items)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_tombstone_has_the_images_and_the_failure_of_its_item(
     step: str, batch: list[FlatItem]
 ) -> None:

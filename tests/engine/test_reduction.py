@@ -17,6 +17,7 @@ from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
 from emberflow.values.item import FlatItem, Place
+from tests.effort import examples
 from tests.engine.helpers import Sent, Step, batches, by_key, only_machine, scripts
 from tests.strategies import OPERATORS, random_flow
 
@@ -114,7 +115,7 @@ class Machine:
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["payloads", "triples"])
 @given(scripts())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_after_every_batch_all_accumulators_and_failures_are_right(
     keyed: bool, script: list[Step]
 ) -> None:
@@ -126,7 +127,7 @@ def test_after_every_batch_all_accumulators_and_failures_are_right(
 
 
 @given(scripts())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_replay_stops_where_nothing_changes_and_not_before(script: list[Step]) -> None:
     machine, live = Machine(reduce_graph(lambda n: n, count), keyed=True), {}
     for batch in batches(script, live):
@@ -139,7 +140,7 @@ def test_a_replay_stops_where_nothing_changes_and_not_before(script: list[Step])
 
 
 @given(st.lists(st.tuples(scripts(most=8), st.integers(0, 2)), max_size=6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_trimming_keeps_the_last_final_version_and_changes_nothing(
     rounds: list[tuple[list[Step], int]],
 ) -> None:

@@ -23,6 +23,7 @@ from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.values.hashing import key_hash, owner
+from tests.effort import examples
 from tests.engine.fake_link import FakeLink, on_fake_link
 from tests.strategies import Elements, random_flow
 
@@ -156,7 +157,7 @@ class Counting(FakeLink):
 
 
 @given(st.randoms(use_true_random=False), st.integers(2, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_arrives_when_the_output_is_the_reference(random: Random, workers: int) -> None:
     """Frames, acks, progress and elements in any order that the links allow."""
     flow, elements = random_flow(Random(random.randrange(400)))

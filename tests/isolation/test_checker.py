@@ -24,6 +24,7 @@ from emberflow.guarantees.isolation import (
     find_anomalies,
     find_disorder,
 )
+from tests.effort import examples
 from tests.isolation.serial import (
     Lists,
     cycle_kinds,
@@ -34,7 +35,7 @@ from tests.isolation.serial import (
 
 seeds = st.integers(0, 2**32)
 many = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
 )
 
 
@@ -373,7 +374,7 @@ def test_a_serial_history_passes(seed: int) -> None:
 
 
 @given(seeds, st.booleans(), st.integers(0, 4))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_it_says_what_trying_all_orders_says(seed: int, ends: bool, mistakes: int) -> None:
     """Some reads of a serial history are changed: is there still an order that explains it?"""
     random = Random(seed)
@@ -410,7 +411,7 @@ def places(history: list[Transaction], kind: type) -> list[tuple[int, int]]:
 
 
 @given(seeds)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_it_tells_the_kinds_that_trying_all_cycles_tells(seed: int) -> None:
     """Transactions read any version of a given order of each key, with their own appends behind."""
     random = Random(seed)
@@ -485,7 +486,7 @@ def test_the_order_of_unknown_outcomes_counts() -> None:
 
 
 @given(seeds, st.booleans(), st.integers(0, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_unknown_outcomes_are_judged_as_trying_all_of_them_would(
     seed: int, ends: bool, mistakes: int
 ) -> None:
@@ -622,7 +623,9 @@ MISTAKES: list[Callable[[Random, list[Transaction], Lists], Corrupted]] = [
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
 @given(seeds)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
+)
 def test_one_mistake_is_found(
     mistake: Callable[[Random, list[Transaction], Lists], Corrupted], seed: int
 ) -> None:

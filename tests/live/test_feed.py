@@ -16,6 +16,7 @@ from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
 from emberflow.values.event_time import EventTime
 from emberflow.values.item import FRONT_MIN, TIE, FlatItem
+from tests.effort import examples
 
 CREDIT = 7
 
@@ -135,7 +136,7 @@ def test_what_waits_enters_within_the_credits_also_when_the_source_has_ended() -
     st.integers(1, 7),
     st.data(),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_life_that_begins_from_any_cut_gives_the_rest(
     times: list[int], disorder: int, most: int, data: st.DataObject
 ) -> None:
@@ -174,7 +175,7 @@ def test_a_life_that_begins_from_any_cut_gives_the_rest(
     st.integers(1, 7),
     st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_feed_halts_at_a_time_exactly_and_goes_on_when_it_may(
     times: list[int], disorder: int, bound: int, most: int, in_batches: bool
 ) -> None:

@@ -17,6 +17,7 @@ from emberflow.runners.live.worker import malformed as malformed_module
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
 from emberflow.values.item import Place
+from tests.effort import examples
 
 SECONDS = 20
 
@@ -91,7 +92,7 @@ def taken(feed: Feed, sizes: Iterator[int]) -> tuple[list[Any], list[Any]]:
     st.lists(st.sampled_from(["good", "bad", "back"]), max_size=12),
     st.lists(st.integers(1, 4), min_size=1, max_size=5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_places_do_not_depend_on_how_the_source_is_cut(
     records: list[str], sizes: list[int]
 ) -> None:

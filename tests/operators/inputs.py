@@ -9,9 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import emberflow as ef
+from tests.effort import examples
 
 #: For all tests against an oracle. No deadline: other work may slow a run down.
-searching = settings(max_examples=60, deadline=None)
+searching = settings(max_examples=examples(60), deadline=None)
 
 # `True`, `1` and `1.0` are one key.
 KEYS = ["a", "b", 1, True, 1.0, 2.5, None, ("a", 1), b"a"]

@@ -18,7 +18,7 @@ from tests.effort import SOAK
 from tests.operators import naive
 from tests.operators.naive import Entry, Row, Update, Windows
 
-searching = settings(max_examples=1_000 if SOAK else 40, deadline=None)
+searching = settings(max_examples=1_000 if SOAK else 20, deadline=None)
 
 #: The partitions of a front, and how far its rows may be out of order.
 Source = tuple[list[list[Row]], int]

@@ -74,7 +74,7 @@ def test_every_example_is_verified() -> None:
 
 
 @pytest.mark.usefixtures("_examples_importable")
-@pytest.mark.parametrize("name", ELEMENTS)
+@pytest.mark.parametrize("name", ELEMENTS if SOAK else ["catalogue", "click_sessions", "stock"])
 def test_example(name: str) -> None:
     module = example(name)
     verification = ef.verify(module.flow, seeds=4, **ELEMENTS[name](module))
