@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: Rounds of a soak have random flows and moments of kills of their own; 0 is that of every test run.
 CONTRACT_ROUND = int(os.environ.get("EMBERFLOW_CONTRACT_ROUND", "0"))
@@ -20,6 +20,16 @@ SECONDS = 300
 
 #: Whether this is a soak.
 SOAK = bool(int(os.environ.get("EMBERFLOW_SOAK", "0")) or CONTRACT_ROUND or FAULTS_ROUND)
+
+
+def shortened(all_: list[Any], every_run: int = 1) -> list[Any]:
+    """Parameters of a test: all in a soak, the first ones on every run."""
+    return all_ if SOAK else all_[:every_run]
+
+
+def in_turn(number: int, among: int, turn: int) -> bool:
+    """Whether this run tries case ``number`` in way ``turn`` of so many: in one way, a soak in all."""
+    return SOAK or number % among == turn
 
 
 def examples(soak: int) -> int:

@@ -20,6 +20,7 @@ from emberflow.commands.diagnosis.children import ended
 from emberflow.commands.diagnosis.probes import Finding
 from emberflow.extras import EXTRAS
 from tests.base_install import BaseInstall
+from tests.effort import SOAK
 
 Program: TypeAlias = Callable[[str, str], Path]
 
@@ -317,7 +318,7 @@ class TestTheCommand:
         assert found.state == "missing"
         assert "Spark needs Java 17 or newer, and no java is on the PATH" in found.found
 
-    @pytest.mark.xdist_group("live")
+    @pytest.mark.skipif(not SOAK, reason="`make soak` has it: it starts a JVM")
     def test_a_trial_runs_a_flow_live(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
         found = probes.trial()

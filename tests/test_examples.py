@@ -24,6 +24,7 @@ import pytest
 from rich.console import Console
 
 import emberflow as ef
+from tests.effort import SOAK
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -81,6 +82,7 @@ def ran(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
         # With Spark's own tests, so that no two sessions fight for the cores.
         pytest.param(name, marks=pytest.mark.early) if name == "demo" else name
         for name in NAMES
+        if SOAK or name != "bank_upgrade"  # it starts a JVM, as the demonstration does
     ],
 )
 def test_script_prints_what_its_docstring_shows(name: str) -> None:

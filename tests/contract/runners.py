@@ -28,7 +28,7 @@ from emberflow.rows.inputs import (
 )
 from tests.contract.cases import CASES, Case
 from tests.contract.outputs import Bytes, as_bytes, by_partition
-from tests.effort import SECONDS, SOAK
+from tests.effort import SECONDS, SOAK, in_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 SEEDS_OF_NETWORKS = range(5)
 #: Partitions of each shuffle of a batch.
 PARTITIONS = (1, 3, 8)
+#: Workers of a live query.
+WORKERS = (1, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,14 @@ def _is_asked(case: Case, *, partitions: int) -> bool:
     return bool(asked_of_batch(case, partitions))
 
 
+def _is_live(case: Case, *, turn: int) -> bool:
+    """Whether a case runs live with this number of workers: with one of them, `make soak` with all.
+
+    Random flows run with all of them on every run.
+    """
+    return case.name.startswith("random") or in_turn(CASES.index(case), len(WORKERS), turn)
+
+
 def shuffled(spark: SparkSession, elements: list[Any], random: Random) -> Rows:
     """The elements as rows of a few partitions, in any order; pickled, so any payload will do."""
     rows = [
@@ -178,12 +188,14 @@ RUNNERS: dict[str, Runner] = {
         f"simulation, {workers} workers, seed {seed}": Runner(
             partial(simulated, workers=workers, seed=seed), on_spark=False
         )
-        for workers in (1, 2, 4)
+        for workers in WORKERS
         for seed in SEEDS_OF_NETWORKS
     },
     **{
-        f"live, {workers} workers": Runner(partial(live, workers=workers), on_spark=True)
-        for workers in (1, 2, 4)
+        f"live, {workers} workers": Runner(
+            partial(live, workers=workers), on_spark=True, takes=partial(_is_live, turn=turn)
+        )
+        for turn, workers in enumerate(WORKERS)
     },
     **{
         f"batch, {partitions} partitions": Runner(

@@ -28,7 +28,7 @@ from emberflow import fronts, sinks
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.supervisor import LIVES_WITHOUT_PROGRESS_MAX, PoisonedError
 from tests.adapters.postgres_server import PostgresServer, running_server
-from tests.effort import FAULTS_ROUND, SOAK
+from tests.effort import FAULTS_ROUND, SOAK, shortened
 from tests.faults.flows import check_files, documents, index_flow, plain
 from tests.faults.toll import toll
 from tests.spark.clusters import executor_of
@@ -96,7 +96,11 @@ def kill_workers(query: LiveQuery, dice: Random, kills: int) -> None:
         until(lambda: len(query.recoveries) > kill, "the loss of a worker to be noticed", 120)  # noqa: B023
 
 
-@pytest.mark.parametrize("arrival", [False, True], ids=["own times", "times of arrival"])
+@pytest.mark.parametrize(
+    "arrival",
+    shortened([True, False]),
+    ids=lambda arrival: ("own times", "times of arrival")[arrival],
+)
 def test_workers_are_killed(spark: SparkSession, tmp_path: Path, arrival: bool) -> None:
     kills = 4 if SOAK else 2
     dice = Random(f"workers {arrival} {FAULTS_ROUND}")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it; every run kills while money moves")
 def test_a_history_under_kills_is_serializable(spark: SparkSession, tmp_path: Path) -> None:
     """Complete, too: each transaction is told once, as committed with all that it did, or rejected."""
     dice = Random(f"history {FAULTS_ROUND}")

@@ -24,7 +24,7 @@ from emberflow.values.event_time import EventTime
 from emberflow.values.item import GlobalTime, front_index
 from tests.contract.outputs import Bytes, as_bytes, by_partition, differences
 from tests.contract.runners import in_order
-from tests.effort import SECONDS, SOAK
+from tests.effort import SECONDS, SOAK, shortened
 from tests.faults.flows import documents, index_flow
 from tests.faults.test_kills import check_files
 from tests.spark.test_batch import (
@@ -252,7 +252,9 @@ def parted_flow() -> ef.Flow:
     return flow
 
 
-@pytest.mark.parametrize("positions", [None, {"numbers": {0: 5, 1: 5}, "other": 17}])
+@pytest.mark.parametrize(
+    "positions", shortened([{"numbers": {0: 5, 1: 5}, "other": 17}, None]), ids=bool
+)
 def test_the_partitions_of_a_source_go_on_where_the_backfill_ended(
     spark: SparkSession, tmp_path: Path, positions: dict[str, Any] | None
 ) -> None:
@@ -436,7 +438,7 @@ def audited_flow() -> ef.Flow:
     return flow
 
 
-@pytest.mark.parametrize("kind", ["payloads in the log", "payloads in the source"])
+@pytest.mark.parametrize("kind", shortened(["payloads in the log", "payloads in the source"]))
 def test_a_batch_over_the_log_of_a_front_gives_what_live_gave(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
@@ -485,7 +487,7 @@ class Silent:
             yield Element(number, (partition, number), 100 + 2 * number - number % 8 // 3 * 4)
 
 
-@pytest.mark.parametrize("replayable", [False, True])
+@pytest.mark.parametrize("replayable", shortened([False, True]))
 def test_a_batch_over_a_log_of_promises_finds_late_what_live_found_late(
     spark: SparkSession, tmp_path: Path, replayable: bool
 ) -> None:

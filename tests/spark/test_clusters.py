@@ -62,7 +62,7 @@ def ran(scenario: str, folder: Path) -> Any:
     return json.loads(printed.splitlines()[-1])
 
 
-@pytest.mark.skipif(not SOAK, reason="`make soak` has it; every run has a standalone cluster")
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it: it starts three JVMs")
 def test_two_executors_in_processes_of_their_own(tmp_path: Path) -> None:
     found = ran("local-cluster", tmp_path)
     assert found["same"] == {"2": True, "4": True}
@@ -71,6 +71,7 @@ def test_two_executors_in_processes_of_their_own(tmp_path: Path) -> None:
     assert "and Spark has 4 after 0.5 s" in found["too many"]
 
 
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it: it starts five JVMs")
 def test_two_executors_of_a_standalone_master_one_of_which_is_killed(tmp_path: Path) -> None:
     found = ran("standalone", tmp_path)
     assert "asks for 2 workers" in found["nobody there"]

@@ -297,10 +297,8 @@ def test_the_output_topics_never_show_who_was_killed(
     the query's own affair, so each has words of its own. Should a later life choose otherwise, output
     would be lost or come twice.
     """
-    kinds = ["worker", "driver", "broker"] + (
-        ["worker", "worker", "worker", "worker", "driver", "driver", "driver", "broker", "broker"]
-        if SOAK
-        else []
+    kinds = ["driver", "broker"] + (
+        ["worker"] * 5 + ["driver"] * 3 + ["broker"] * 2 if SOAK else []
     )
     in_order = Topics(own_broker, idle="never", apart=False)
     promised = Topics(own_broker, idle="50", apart=True)
