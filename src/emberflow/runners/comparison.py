@@ -120,7 +120,7 @@ def compare(
     one, other = _timed_outputs(old, elements), _timed_outputs(new, elements)
     return Comparison(
         {
-            name: _compared(one.get(name, []), other.get(name, []), key)
+            name: compared_outputs(one.get(name, []), other.get(name, []), key)
             for name in dict.fromkeys((*one, *other))
         }
     )
@@ -154,11 +154,12 @@ def _timed_outputs(
     return reference.outputs
 
 
-def _compared(
+def compared_outputs(
     old: list[tuple[int, Any]],
     new: list[tuple[int, Any]],
     key: Callable[[Any], Any] | None,
 ) -> SinkComparison:
+    """How two lists of times and payloads differ."""
     known: dict[tuple[int, bytes], Any] = {}
 
     def counted(outputs: list[tuple[int, Any]]) -> Counter[tuple[int, bytes]]:
@@ -184,6 +185,23 @@ def _compared(
         only_new=only_new.total(),
         first=tuple(differences[:_SHOWN]),
         by_key=None if key is None else _by_key(differences, key),
+    )
+
+
+def joined(earlier: SinkComparison, later: SinkComparison) -> SinkComparison:
+    """Comparisons of one sink at earlier and at later times, as one."""
+    by_key: dict[Any, tuple[int, int]] | None = None
+    if earlier.by_key is not None or later.by_key is not None:
+        by_key = dict(earlier.by_key or {})
+        for key, (old, new) in (later.by_key or {}).items():
+            before = by_key.get(key, (0, 0))
+            by_key[key] = (before[0] + old, before[1] + new)
+    return SinkComparison(
+        same=earlier.same + later.same,
+        only_old=earlier.only_old + later.only_old,
+        only_new=earlier.only_new + later.only_new,
+        first=(*earlier.first, *later.first)[:_SHOWN],
+        by_key=by_key,
     )
 
 

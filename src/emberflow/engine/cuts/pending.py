@@ -117,6 +117,15 @@ class Pending:
                 yield scheduled_row(self.operation, origin, place, payload) if needed else None
             self._ahead.pop()
 
+    def waiting_at(self, moment: Moment) -> Iterator[Scheduled]:
+        """What a cut at this moment would hold. Nothing changes by it."""
+        known = [(origin, place, payload) for origin, place, payload in self._final]
+        for items in (self._open, *self._ahead):
+            known += [(origin, place, payload) for (place, _), (origin, payload) in items.items()]
+        for origin, place, payload in known:
+            if origin < moment <= place:
+                yield scheduled_row(self.operation, origin, place, payload)
+
     def cut_committed(self, moment: Moment) -> None:
         if moment == self._begun and not self._ahead:
             self._committed = len(self._final)

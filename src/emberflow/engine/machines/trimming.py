@@ -225,6 +225,11 @@ class Trimmed(Generic[B]):
         """The rows of a cut at this moment in one bucket; none if all of them are below ``since``."""
         raise AssertionError("each machine knows its buckets")
 
+    def rows_at(self, moment: Moment) -> Iterator[Row]:
+        """The rows of a full cut at this moment. Nothing changes by it, and no trim may have gone beyond."""
+        for bucket in self.all_buckets() if self.kept else ():
+            yield from self.rows_of(bucket, moment, BEFORE_ALL)
+
     def goes_on(self, bucket: B, moment: Moment) -> bool:
         """Whether a bucket holds anything at or above the moment of a cut that looks at it."""
         raise AssertionError("each machine knows its buckets")

@@ -41,6 +41,18 @@ def succeed(old: Worker, new: Worker, moment: Moment, plan: CarryPlan) -> Effect
     return new.restore(moment, rows, timers)
 
 
+def copied_rows(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[Row]:
+    """The rows of a cut at this moment, for another version. The worker goes on, and its cuts too."""
+    machines = worker.machines.stateful.values()
+    return translated_rows((row for one in machines for row in one.rows_at(moment)), plan)
+
+
+def copied_timers(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[Scheduled]:
+    """The scheduled items of such a cut."""
+    pending = worker.machines.pending.values()
+    return translated_timers((item for one in pending for item in one.waiting_at(moment)), plan)
+
+
 def _rows(machines: Iterable[Stateful], moment: Moment) -> Iterator[Row]:
     for machine in machines:
         for row in machine.capture(moment, BEFORE_ALL):

@@ -106,6 +106,7 @@ def coordinator_of(
     committer: CutCommitter | None = None,
     inherits: frozenset[str] | None = None,
     prepared: Callable[[BaseException | None], None] = lambda failure: None,
+    released: Callable[[int, Any], None] = lambda worker, released: None,
 ) -> Coordinator:
     """The coordinator of a life. See there for what the arguments are."""
     return Coordinator(
@@ -125,6 +126,7 @@ def coordinator_of(
         running=running,
         inherits=inherits,
         prepared=prepared,
+        released=released,
     )
 
 
@@ -171,18 +173,23 @@ def _strategy(settings: Settings) -> DriverCuts:
     )
 
 
+def have_same_fronts(before: Settings, after: Settings) -> bool:
+    """Whether two versions get the same elements with the same global times."""
+    old, new = before.graph, after.graph
+    return (old.unit, list(before.fronts)) == (new.unit, list(after.fronts)) and all(
+        before.fronts[name] is after.fronts[name]
+        and old.fronts[name].index == new.fronts[name].index
+        for name in before.fronts
+    )
+
+
 def inherited_sinks(before: Settings, after: Settings) -> frozenset[str] | None:
     """The sinks that a version writes as the one before it did, if it can take over in its processes.
 
     None if it cannot: it reads other fronts, or other partitions of the order, or it replaces a sink that
     the version before it still writes.
     """
-    old, new = before.graph, after.graph
-    if (old.unit, list(before.fronts)) != (new.unit, list(after.fronts)) or any(
-        before.fronts[name] is not after.fronts[name]
-        or old.fronts[name].index != new.fronts[name].index
-        for name in before.fronts
-    ):
+    if not have_same_fronts(before, after):
         return None
     sinks = [dict.fromkeys(before.sinks, 0), dict.fromkeys(after.sinks, 0)]
     for settings, partitions in zip((before, after), sinks, strict=True):

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from emberflow.dsl.flow import Flow
@@ -32,8 +32,10 @@ from emberflow.runners.live.serving.bridge import Address
 from emberflow.runners.live.serving.http import Endpoint, HttpServer
 from emberflow.runners.live.serving.reads import LiveState, Reads
 from emberflow.runners.live.serving.services import OfferedServices
+from emberflow.runners.live.shadow import Compared, Shadow
 from emberflow.runners.live.supervisor import Supervision
 from emberflow.runners.questions import Answer, Wanted
+from emberflow.sinks.memory import Memory
 from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
 
 if TYPE_CHECKING:
@@ -248,6 +250,44 @@ class LiveQuery:
         self._builder = builder
         self._graph = settings.graph
         self._reads.changed()
+
+    def shadow(
+        self,
+        flow: Flow,
+        *,
+        carry: Carry | None = None,
+        key: Callable[[Any], Any] | None = None,
+        timeout: float = _UPGRADE_SECONDS,
+    ) -> Shadow:
+        """Run another version beside this one, on the same elements, and compare what both give.
+
+        It begins with the state that this version has at a moment just ahead, carried as by `upgrade`, and
+        touches no sink. ``key`` says what differences are counted by. Returns when it runs; ask its
+        ``comparison``, and then ``upgrade()`` or ``forget()`` it.
+        """
+        if self._builder is None:
+            raise EmberflowError("this query takes no other version.")
+        nowhere = dict.fromkeys(flow.graph().sinks, Memory())
+        settings = self._builder.upgraded(flow, carry, {}, nowhere).settings()
+        settings = settings._replace(sinks=dict.fromkeys(settings.sinks, Memory()))
+        before = self._lives.settings
+        compared = Compared(before.workers, {**before.sinks, **settings.sinks}, key)
+        coordinator = self._lives.shadow(settings, compared)
+        shadow = Shadow(
+            compared,
+            coordinator,
+            lambda seconds: self.upgrade(flow, carry=carry, timeout=seconds),
+            self._lives.end_shadow,
+        )
+        deadline = time.monotonic() + timeout
+        while not compared.wait(0.05):
+            if coordinator.wait(0) or time.monotonic() > deadline:
+                problem = coordinator.failure or EmberflowError(
+                    f"the version beside this one has not begun within {timeout:.0f} s."
+                )
+                self._lives.end_shadow(problem)
+                raise problem
+        return shadow
 
     def stop(self, timeout: float = _STOP_SECONDS) -> None:
         """Read no more elements, store all output that is final, and end; after the time limit, end

@@ -59,6 +59,7 @@ from emberflow.graph.description import steps_of
 from emberflow.graph.versions import CarryPlan, carry_plan
 from emberflow.runners.live.driver.cluster import ClusterError, check_cluster
 from emberflow.runners.live.driver.coordinator import (
+    Beside,
     Coordinator,
     Inheritance,
     WorkersMissingError,
@@ -69,6 +70,7 @@ from emberflow.runners.live.life import (
     Settings,
     committer_of,
     coordinator_of,
+    have_same_fronts,
     inherited_sinks,
     plan_of,
 )
@@ -92,6 +94,8 @@ _PAUSE_SECONDS = 0.05
 _UNWRITABLE_SECONDS = 2.0
 #: How often the supervisor looks whether another driver has claimed the checkpoint.
 _LOOK_SECONDS = 2.0
+#: The numbers of lives that run beside others.
+_SHADOWS_FROM = 1 << 32
 #: The query ends when so many lives in a row end because others have opened their sinks.
 _MOVED_MAX = 2
 
@@ -150,6 +154,8 @@ class Supervision:
         self._lost_at: list[Moment] = []
         #: The version that the query goes over to, until it runs or has failed.
         self._upgrade: _Upgrade | None = None
+        #: The coordinator of the version that runs beside the one that works.
+        self._shadow: Coordinator | None = None
         #: The Spark job whose tasks are the workers.
         self._job: threading.Thread | None = None
         self._plan, self.coordinator = self._begun()
@@ -177,6 +183,7 @@ class Supervision:
         carry_plan(
             steps_of(before.graph), settings.graph, settings.carry
         )  # raises before anything ends
+        self.end_shadow(EmberflowError("the query goes over to another version."))
         if inherited_sinks(before, settings) is not None:
             settings = settings._replace(shares=before.shares)  # keys stay in their processes
         upgrade = _Upgrade(settings, before, at)
@@ -195,6 +202,51 @@ class Supervision:
             )
         if upgrade.failure is not None:
             raise upgrade.failure
+
+    def shadow(self, settings: Settings, compared: Any) -> Coordinator:
+        """Run another version beside the one that works, and return its coordinator.
+
+        ``compared`` hears what the version that works releases. When the life of its workers ends, this
+        one ends with it, and its coordinator fails.
+        """
+        before = self.settings
+        if before.ordering != "time":
+            raise InputError("versions run side by side by time: leave ordering at 'time'.")
+        if not have_same_fronts(before, settings):
+            raise InputError(
+                "a shadow reads what the query reads: it has the same fronts, in order."
+            )
+        carried = carry_plan(steps_of(before.graph), settings.graph, settings.carry)
+        settings = settings._replace(shares=before.shares, checkpoint=None)
+        with self._changing:
+            if self._upgrade is not None or self._shadow is not None:
+                raise EmberflowError("another version is taking over, or runs beside already.")
+            life = Life(_SHADOWS_FROM + self._number, None)
+            coordinator = coordinator_of(
+                settings,
+                life,
+                None,  # nobody goes on from it
+                self._keys,
+                running=compared.running,
+                released=compared.released,
+            )
+            plan = plan_of(settings, life, carried, self._keys, coordinator)
+            self._shadow = coordinator
+        coordinator.start()
+        try:
+            shipped = cloudpickle.dumps(plan._replace(is_mirror=True))
+        except Exception as error:
+            coordinator.fail(error)
+            raise
+        self.coordinator.shadow(Beside(shipped, compared.begun, coordinator.fail))
+        return coordinator
+
+    def end_shadow(self, reason: BaseException) -> None:
+        with self._changing:
+            shadow, self._shadow = self._shadow, None
+        if shadow is not None:
+            shadow.fail(reason)
+            shadow.wait(_END_SECONDS)
 
     def fail(self, error: BaseException) -> None:
         """End now, with this error, and begin no other life."""
@@ -466,6 +518,9 @@ class Supervision:
             successor = self._taken_over()
             if successor is not None:
                 coordinator.fail(successor)
+        if self._shadow is not None and coordinator.failure is None:
+            self._shadow.wait(_END_SECONDS)  # it comes to the end, too
+        self.end_shadow(EmberflowError("the workers of the query have ended."))
         if coordinator.hands_over:
             return None
         if self._upgrade is not None:

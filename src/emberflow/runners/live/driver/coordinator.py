@@ -22,6 +22,10 @@ coordinator sends the last progress, then 'end': workers store what is left.
 processes if it can (`handover`). That one meets its workers while this one works, and then is *prepared*:
 it waits for the state. What this one leaves to it in the driver is an `Inheritance`.
 
+**Another version runs beside this one**, on the same elements, if it is `shadowed`. It has a coordinator of
+its own too. This one lets the workers record what enters, and when all below the minimal time has been
+recorded, it tells them to begin there.
+
 What depends on the ordering of the query is in the strategy that it is given (`cuts`).
 """
 
@@ -82,6 +86,15 @@ class MismatchError(EmberflowError):
     """A worker runs another flow than the driver."""
 
 
+class Beside(NamedTuple):
+    """A version that is to run beside this one."""
+
+    shipped: bytes
+    #: Told of the moment from which on it runs, or why it cannot.
+    begun: Callable[[Moment], None]
+    refuse: Callable[[BaseException], None]
+
+
 class Inheritance(NamedTuple):
     """What a coordinator of a new version takes over in the driver."""
 
@@ -114,6 +127,7 @@ class Coordinator:
         running: Callable[[], None] = lambda: None,
         inherits: frozenset[str] | None = None,
         prepared: Callable[[BaseException | None], None] = lambda failure: None,
+        released: Callable[[int, Any], None] = lambda worker, released: None,
     ) -> None:
         """``since`` is the moment of the cut to begin from; ``history`` is what queries look back.
 
@@ -122,11 +136,16 @@ class Coordinator:
 
         ``inherits``: the workers are to take over from those of the version before, in the same
         processes, and these sinks are written as before. ``prepared`` is called when all of them have
-        come, or with the failure because of which they have not.
+        come, or with the failure because of which they have not. ``released`` is called with what a
+        version beside this one has released, on a worker.
         """
         self._graph = graph
         self._inherits = inherits
         self._prepared = prepared
+        self._released = released
+        self._beside: Beside | None = None
+        #: By worker: all that had entered when it began to record is below this.
+        self._recorded_from: dict[int, Moment] = {}
         self._inheritance: Inheritance | None = None
         self._history = history
         self._carried = carried
@@ -216,7 +235,16 @@ class Coordinator:
 
     def prepare(self, shipped: bytes, refuse: Callable[[BaseException], None]) -> None:
         """Have the workers make the loops of another version. ``refuse`` is told why one cannot."""
+        self._beside = None
         self._successor = (shipped, refuse)
+        self._successor_sent = False
+
+    def shadow(self, beside: Beside) -> None:
+        """Let another version run beside this one. Its coordinator has started."""
+        self._recorded_from = {}
+        self._beside = beside
+        self._successor = (beside.shipped, beside.refuse)
+        self._successor_sent = False
 
     def stop_for_takeover(
         self, at: int | None, refuse: Callable[[int], None], *, in_place: bool
@@ -369,8 +397,11 @@ class Coordinator:
             self._writers[bundle.sink, bundle.partition].store(bundle)
             self._storing[bundle.sink, bundle.partition] = worker
         elif kind == protocol.PREPARED:
-            if body is not None and self._successor is not None:
-                self._successor[1](body)
+            problem, self._recorded_from[worker] = body
+            if problem is not None and self._successor is not None:
+                self._successor[1](problem)
+        elif kind == protocol.RELEASED:
+            self._released(worker, body)
         elif kind == protocol.HELLO:
             self._meet(worker, *body)
         elif kind == protocol.READY:
@@ -417,8 +448,7 @@ class Coordinator:
             self._send_all(protocol.PEERS, (addresses, delivered))
             self.phase = "restoring" if is_ready else "prepared"
             self.met = True
-            if not is_ready:
-                self._prepared(None)
+            self._prepared(None)
 
     def _adopt(self) -> None:
         """From now on this one ends what it inherits."""
@@ -503,7 +533,15 @@ class Coordinator:
     def _send_successor(self) -> None:
         if self._successor is not None and not self._successor_sent:
             self._successor_sent = True
-            self._send_all(protocol.SUCCESSOR, self._successor[0])
+            self._send_all(protocol.SUCCESSOR, (self._successor[0], self._beside is not None))
+        beside = self._beside
+        if beside is not None and len(self._recorded_from) == self._workers:
+            minimal = self._acker.progress.of_all()
+            if max(self._recorded_from.values()) <= minimal < AFTER_ALL:
+                self._beside = None
+                self._send_progress(at_once=True)  # on the same link, just before the order
+                self._send_all(protocol.TWIN, minimal)
+                beside.begun(minimal)
 
     def _may_halt(self) -> bool:
         """Whether the fronts halt now, wherever they are."""

@@ -48,6 +48,8 @@ class Plan(NamedTuple):
     #: If its workers take over from those of an earlier version, in the same processes: the sinks whose
     #: writers they take over too.
     inherits: frozenset[str] | None = None
+    #: Whether its workers run beside those of an earlier version, on the same elements (`mirror`).
+    is_mirror: bool = False
     ordering: Ordering = "time"
     snapshots: Snapshots = "markers"
     #: Who decides how far workers compute ahead.

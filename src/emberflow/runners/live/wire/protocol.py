@@ -17,7 +17,10 @@ DONE = b"D"  # WorkerNews: all is stored
 FAILED = b"X"  # an exception
 BOUNDED = b"I"  # the greatest time that has entered: its fronts hold, or halt at the time of HALT
 PAUSED = b"W"  # None, behind the acks of all elements it read
-PREPARED = b"p"  # None, or an exception: the next version can take over here, or why not
+# What SUCCESSOR asks for is there, or why not, and below which moment all is that entered before it.
+PREPARED = b"p"  # (an exception or None, a Moment)
+# What the version that is mirrored, and its mirror, have released; and below which moments that is all.
+RELEASED = b"l"  # ([Released], [Released], (Moment, Moment))
 BEAT = b"V"  # None: its process is alive, even if its loop is busy
 ANSWERS = b"O"  # [ReadPage or FrontsReply]: answers to ASK; see `wire.questions`
 # The coordinator to workers:
@@ -32,7 +35,9 @@ ASK = b"Y"  # [WorkerRead, FrontsRequest, NextPage or CancelRead], behind the pr
 HOLD = b"h"  # read no elements until HALT or GO_ON, and answer BOUNDED
 HALT = b"L"  # read no more elements; or none from a time on, and answer BOUNDED
 GO_ON = b"J"  # read on, behind a HALT with a time that has passed, and answer BOUNDED
-SUCCESSOR = b"s"  # the plan of the next version, in bytes: make its loop, and answer PREPARED
+# Make the loop of another version, which takes over or runs beside this one, and answer PREPARED.
+SUCCESSOR = b"s"  # (its plan in bytes, whether it runs beside)
+TWIN = b"w"  # a Moment, behind the progress to it: let the other version run beside from there on
 TAKE_OVER = b"t"  # (Manifest of the last version's last cut, as in PEERS): take over its state
 END = b"E"  # the last minimal time: store the rest, then send DONE
 QUIT = b"Q"  # stop at once; True: and let the loop of the next version take over

@@ -659,6 +659,11 @@ class Feed:
         return {self.index: promise}
 
     @property
+    def reported(self) -> Moment:
+        """The last promise that it has reported."""
+        return self._reported
+
+    @property
     def is_reported(self) -> bool:
         """Whether it has reported all that it let in. Output of the rest is withheld until it has."""
         reached = self.gate.reached

@@ -17,11 +17,14 @@ the old loop has ended at the cut, it leaves to the new one what goes on in memo
 the feeds that are where the cut is, and the writers of sinks. The new loop takes the state over as if it
 had restored the cut, translated.
 
+Another version can also run *beside* this one (`mirror`), in a thread of its own, on the same elements.
+
 What depends on the ordering of the query is in the strategy that the loop is given (`cuts`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import threading
@@ -29,7 +32,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import zmq
 
@@ -38,9 +41,12 @@ from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
 from emberflow.engine.worker.routing import barrier_host, front_host
+from emberflow.engine.worker.succession import copied_rows, copied_timers
+from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.interpreter import Collector, serving
+from emberflow.runners.live.mirror import Copied, Entered, Mirror, MirrorFeed, Released
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.codec import packed, unpacked_frame
@@ -79,6 +85,8 @@ _KEYS_VISITED_MAX = 10_000
 _SWITCH_SECONDS = 0.0005
 #: Low-priority messages are piggybacked; sent alone at most this often.
 _PIGGYBACK_SECONDS = 0.005
+#: How long a worker waits at its end for the version beside it to come to the end, too.
+_TWIN_SECONDS = 2.0
 
 
 class Estate(NamedTuple):
@@ -119,6 +127,14 @@ class WorkerLoop:
         self._strategy = strategy
         self._estate: Estate | None = None
         self._successor: _Successor | None = None
+        #: What this loop gives to the version beside it; what this loop is given by the other one.
+        self._twin: Mirror | None = None
+        self._twin_at: Moment | None = None
+        self._own_released: list[Released] = []
+        self._released_below = (BEFORE_ALL, BEFORE_ALL)
+        #: All that had entered when the loop began to record is below this.
+        self._recorded_from = BEFORE_ALL
+        self._mirror: Mirror | None = None
         self._hands_over = False
         self._tells_halt = False
         self._wire = Wire(plan.keys, plan.incarnation)
@@ -158,13 +174,14 @@ class WorkerLoop:
         self._caught_up = False
         self._last_bound_for: dict[int, int] = {}
 
-    def run(self, collector: Collector) -> None:
+    def run(self, collector: Collector | None = None) -> None:
         self._restore()
         self._passed_until = time.monotonic()
         while not self._quit:
             if not self._round():
                 self._wait()
-            collector.look()
+            if collector is not None:
+                collector.look()
         if self._hands_over:
             assert self._successor is not None
             self.heir = self._successor.loop()
@@ -189,6 +206,8 @@ class WorkerLoop:
                 self.heir._estate = Estate(self._engine, self._feeds, self._writers, ending)
 
     def close(self) -> None:
+        if self._twin is not None:
+            self._twin.is_over.wait(_TWIN_SECONDS)  # it may be about to come to the end
         if self._successor is not None:
             self._successor.discard()
         for feed in self._feeds:
@@ -229,7 +248,7 @@ class WorkerLoop:
                     self.index,
                     f"worker {index}",
                 )
-        if delivered is not None:
+        if delivered is not None and not plan.is_mirror:
             self._make_engine(delivered)
 
     def _awaited(self, expected: bytes) -> Any:
@@ -284,6 +303,12 @@ class WorkerLoop:
             for index in [front_index(node.index, len(fronts), partition)]
             if front_host(index, plan.workers) == self.index
         ]
+        if self._mirror is not None:
+            mirrored = [
+                MirrorFeed(self._mirror, name, partition, index, node.id, plan.graph.late_node)
+                for name, node, partition, index in own
+            ]
+            return cast("list[Feed]", mirrored)  # they have what this loop calls
         for name, node, partition, _ in own:
             if (name, partition) in inherited:
                 assert plan.restored is not None
@@ -336,7 +361,12 @@ class WorkerLoop:
         if self.plan.inherits is not None:
             self._inherit()
         plan = self.plan
-        if plan.checkpoint is not None:
+        if self._mirror is not None:
+            self._make_engine({})
+            assert self._mirror.copied is not None
+            assert isinstance(self._engine, Worker)
+            self._do([self._engine.restore(*self._mirror.copied)])
+        elif plan.checkpoint is not None:
             store = CheckpointStore(plan.checkpoint)
             self._cut_writer = CutWriter(store, self.index, plan.incarnation)
             if self._estate is not None:
@@ -395,6 +425,7 @@ class WorkerLoop:
         # Nobody waits for this, nor for what follows.
         self._engine.tidy(is_waited_for=self._is_waited_for())
         self._go_on_with_cut(loop_is_busy=bool(effects))
+        self._go_on_with_twin()
         self._answer()
         self._send_news()
         self._link.flush()
@@ -428,8 +459,13 @@ class WorkerLoop:
         acks = [effect.ack for effect in effects]
         self._link.send_acks(acks, hold=reports_follow and not any(ack.reports for ack in acks))
         for effect in effects:
-            for bundle in effect.bundles:
-                self._stores[bundle.sink, bundle.partition].add(bundle)
+            if self._mirror is not None:
+                self._own_released += map(Released.of, effect.bundles)
+            else:
+                for bundle in effect.bundles:
+                    self._stores[bundle.sink, bundle.partition].add(bundle)
+            if self._twin is not None:
+                self._twin.release(effect.bundles, self._engine.minimal)
             if effect.failure is not None:
                 raise effect.failure
 
@@ -443,6 +479,28 @@ class WorkerLoop:
         captured = self._cuts.go_on(self._stores.values(), writer, loop_is_busy=loop_is_busy)
         if captured is not None:
             self._link.send(protocol.CAPTURED, captured)
+
+    def _promised(self) -> dict[tuple[str, int], Moment]:
+        return {(feed.name, feed.partition): feed.reported for feed in self._feeds}
+
+    def _go_on_with_twin(self) -> None:
+        """Begin or end the version beside this one; or pass on what the other one has released."""
+        if self._twin_at is not None:
+            at, self._twin_at = self._twin_at, None
+            if self._twin is not None and self._successor is not None:
+                self._successor.run_beside(self._twin, self._engine, at)
+        if self._twin is not None and self._twin.is_over.is_set():
+            self._twin = None
+        if self._mirror is not None:
+            if self._mirror.failure is not None:
+                raise self._mirror.failure
+            # Ask first up to where all is released: then all that it is about is there.
+            below = (self._mirror.released_below, self._engine.minimal)
+            old = [self._mirror.released.popleft() for _ in range(len(self._mirror.released))]
+            new, self._own_released = self._own_released, []
+            if old or new or below != self._released_below:
+                self._released_below = below
+                self._link.send(protocol.RELEASED, (old, new, below))
 
     def _answer(self) -> None:
         if self._answering is not None:
@@ -478,6 +536,9 @@ class WorkerLoop:
             elif kind == protocol.CUT:
                 self._order = body
                 break  # later progress would trim what the cut needs
+            elif kind == protocol.TWIN:
+                self._twin_at = body
+                break  # for the same reason
             else:
                 self._handle(kind, body)
         self._check_links()
@@ -485,6 +546,8 @@ class WorkerLoop:
             return []
         for feed in self._feeds:
             feed.minimal_time(progress.of_all())
+        if self._twin is not None:
+            self._twin.forget_below(progress.of_all())
         return [self._engine.progress(progress)]
 
     def _check_links(self) -> None:
@@ -535,8 +598,16 @@ class WorkerLoop:
             self._quit = True
             self._hands_over = bool(body)
         elif kind == protocol.SUCCESSOR:
+            shipped, is_mirror = body
+            self._twin = Mirror(self._promised()) if is_mirror else None
+            self._recorded_from = self._reached()
             self._successor = _Successor(
-                body, self.index, self._strategy, self._bell, instead_of=self._successor
+                shipped,
+                self.index,
+                self._strategy,
+                self._bell,
+                shares_bell=not is_mirror,
+                instead_of=self._successor,
             )
 
     def _take_elements(self) -> list[Effects]:
@@ -557,6 +628,9 @@ class WorkerLoop:
                 assert feed.late_node is not None
                 effects.append(self._engine.enter_items(feed.late_node, late, {}))
             report = feed.report()
+            if self._twin is not None and (items or report or malformed or late):
+                of, promise = (feed.name, feed.partition), report.get(feed.index)
+                self._twin.enter(Entered(of, list(items), late, malformed, promise))
             if items or report or malformed:
                 effects.append(self._engine.enter_items(feed.node, items, report, malformed))
         return effects
@@ -609,7 +683,7 @@ class WorkerLoop:
             self._news_at = now
             self._link.send(protocol.NEWS, self._news())
         if self._successor is not None and self._successor.is_news():
-            self._link.send(protocol.PREPARED, self._successor.problem)
+            self._link.send(protocol.PREPARED, (self._successor.problem, self._recorded_from))
 
     def _news(self) -> WorkerNews:
         latencies, self._latencies = self._latencies, []
@@ -660,16 +734,17 @@ class _Successor:
         strategy: Strategy,
         bell: Bell,
         *,
+        shares_bell: bool,
         instead_of: _Successor | None,
     ) -> None:
-        """``instead_of`` has not taken over, and will not."""
+        """``bell`` is that of the loop that works. ``instead_of`` has not taken over, and will not."""
         #: Why it cannot take over.
         self.problem: Exception | None = None
         self._loop: WorkerLoop | None = None
         self._is_told = False
         self._thread = threading.Thread(
             target=self._prepare,
-            args=(shipped, index, strategy, bell, instead_of),
+            args=(shipped, index, strategy, bell, shares_bell, instead_of),
             name="emberflow successor",
             daemon=True,
         )
@@ -681,6 +756,7 @@ class _Successor:
         index: int,
         strategy: Strategy,
         bell: Bell,
+        shares_bell: bool,
         instead_of: _Successor | None,
     ) -> None:
         try:
@@ -688,7 +764,8 @@ class _Successor:
                 instead_of.discard()
             # The bytes came over a link that only this run's processes have the keys of.
             plan = pickle.loads(shipped)
-            self._loop = WorkerLoop(plan, index, strategy, bell=bell)
+            own = bell if shares_bell else None
+            self._loop = WorkerLoop(plan, index, strategy, bell=own)
             self._loop.meet()
         except Exception as error:
             self.problem = error
@@ -705,8 +782,40 @@ class _Successor:
         assert self._loop is not None
         return self._loop
 
+    def run_beside(self, twin: Mirror, engine: EngineWorker, moment: Moment) -> None:
+        """Copy the state of an engine as of a moment, and let the loop run on it in its thread."""
+        loop = self.loop()
+        self._thread = threading.Thread(
+            target=self._run_beside, args=(loop, twin), name="emberflow mirror", daemon=True
+        )
+        try:
+            assert isinstance(engine, Worker)
+            assert loop.plan.carried is not None
+            rows = list(copied_rows(engine, moment, loop.plan.carried))
+            timers = list(copied_timers(engine, moment, loop.plan.carried))
+        except Exception as error:  # of a migration: the version that works goes on
+            loop._link.send_failure(error)
+            twin.is_over.set()
+            return
+        twin.begin(Copied(moment, rows, timers), loop._bell.ring)
+        loop._mirror = twin
+        self._thread.start()
+
+    def _run_beside(self, loop: WorkerLoop, twin: Mirror) -> None:
+        try:
+            with contextlib.suppress(Exception), loop.ending():  # the driver is told
+                loop.run()
+        finally:
+            self._loop = None
+            twin.is_over.set()
+
     def discard(self) -> None:
-        self._thread.join(_JOIN_SECONDS)
+        loop = self._loop
+        if loop is not None and loop._mirror is not None:
+            loop._quit = True
+            loop._bell.ring()
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_SECONDS)
         if self._loop is not None and not self._thread.is_alive():
             self._loop.close()
 
