@@ -25,6 +25,7 @@ from emberflow.commands.diff import drawing_of
 from emberflow.commands.elements import load_elements
 from emberflow.commands.run import given_carry
 from emberflow.commands.run import run as run_live
+from emberflow.commands.upgrade import upgrade as upgrade_query
 from emberflow.dsl.loading import load_flow
 from emberflow.errors import EmberflowError
 from emberflow.graph import drawing
@@ -146,6 +147,29 @@ def diff(
     print(text)
     if not can_take_over:
         raise typer.Exit(1)
+
+
+@app.command()
+def upgrade(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of a query that runs here.")
+    ],
+    target: Target,
+    *,
+    at: Annotated[
+        int | None, typer.Option(help="The time at which it takes over; by default, just ahead.")
+    ] = None,
+    carry: Carries = None,
+    drop: Drops = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until it runs.")] = 120.0,
+) -> None:
+    """Let a query that runs go over to another version of its flow, without stopping.
+
+    The driver imports the flow anew, from the folder that it was started in. If the new version
+    cannot take over, the old one goes on.
+    """
+    upgrade_query(name, target, at=at, carry=given_carry(carry, drop), seconds=timeout)
+    print(f"{name} runs {target}")
 
 
 @app.command()

@@ -81,7 +81,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.early
-def test_files_to_files_until_ctrl_c_with_errors_diverted(folder: Path) -> None:
+def test_files_to_files_until_ctrl_c_with_errors_diverted_and_an_upgrade(folder: Path) -> None:
+    """The upgrade changes a module that the flow imports, and that workers have imported already."""
     want = expected()
     out = folder / "out"
     with (folder / "in" / "1.jsonl").open("a") as lines:
@@ -95,6 +96,7 @@ def test_files_to_files_until_ctrl_c_with_errors_diverted(folder: Path) -> None:
             *("--sink", "counts=files:out/"),
             *("--on-error", "divert", "--sink", "errors=files:bad/"),
             *("--workers", "2", "--name", "counting", "--log", "spark.log"),
+            *("--checkpoint", "cuts"),
         ),
         cwd=folder,
         env=environment(),
@@ -103,6 +105,15 @@ def test_files_to_files_until_ctrl_c_with_errors_diverted(folder: Path) -> None:
         encoding="utf-8",
     )
     try:
+        wait_until(lambda: process.poll() is not None or _stored(out) >= len(want))
+        (folder / "beside.py").write_text(BESIDE.replace("split", "upper().split"))
+        upgraded = upgrade(folder, "counting", "wordy:flow")
+        assert upgraded.stdout == "counting runs wordy:flow\n", upgraded.stderr
+        refused = upgrade(folder, "counting", "wordy:failing")
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("error: flow 'failing': sink 'out' is not given.")
+        (folder / "in" / "2.jsonl").write_text('{"at": 2000, "text": "the dog"}\n' * 3)
+        want += [[word, n] for n in (1, 2, 3) for word in ("THE", "DOG")]
         wait_until(lambda: process.poll() is not None or _stored(out) >= len(want))
         process.send_signal(signal.SIGINT)
         printed, told = process.communicate(timeout=SECONDS)
@@ -120,13 +131,24 @@ def test_files_to_files_until_ctrl_c_with_errors_diverted(folder: Path) -> None:
     assert "Drained and ended." in told
     assert told.splitlines()[0] == "Starting Spark for counting on local[2], 2 workers ..."
     figures = " ".join(told.split("Drained and ended.")[1].split())
-    assert f"elements {len(DOCS) + 2} " in figures
-    assert f"outputs {len(want) + 2} " in figures  # with those of the sink of errors
+    assert "elements 3 " in figures  # of the version that ran last
     assert "latency p50" in figures
     assert "replay ratio" in figures
     assert "worker 1" in figures
     assert max(map(len, told.splitlines())) <= 80
     assert (folder / "spark.log").exists()
+
+
+def upgrade(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "emberflow", "upgrade", *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=SECONDS,
+        check=False,
+    )
 
 
 def _stored(out: Path) -> int:

@@ -57,6 +57,7 @@ def run(
     settings = _pairs("--conf", conf, "spark.executor.memory=4g")
     chosen = {"workers": str(workers), **_pairs("--option", options, "batch=500")}
     chosen.setdefault("onError", on_error)
+    chosen.setdefault("upgrades", "true")
     reads = given_fronts(graph, fronts)
     writes = given_sinks(graph, sinks, checked_on_error(graph, chosen["onError"], "--on-error"))
     name = name or flow.name

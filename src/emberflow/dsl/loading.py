@@ -58,6 +58,55 @@ def load_flow(target: str) -> Flow:
     return _made_by(found, source, attribute)
 
 
+def load_flow_anew(target: str, folder: Path) -> Flow:
+    """The flow that a target names, from its files as they are now.
+
+    Modules and packages of the folder are imported again. From then on their functions travel by value:
+    workers may have imported the modules before, and would find the old functions under these names.
+    """
+    import cloudpickle
+
+    folder = folder.resolve()
+    known = {name: module for name, module in list(sys.modules.items()) if _is_in(name, folder)}
+    for name in known:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    try:
+        flow = load_flow(target)
+    except BaseException:
+        sys.modules.update(known)
+        raise
+    for name, module in list(sys.modules.items()):
+        if _is_in(name, folder):
+            cloudpickle.register_pickle_by_value(module)
+    return flow
+
+
+def folder_of(target: str) -> Path:
+    """The folder that a target is imported from."""
+    source, _ = _parsed(target, _DEFAULT_ATTRIBUTE)
+    return _package_folder(Path(source).resolve())[0] if _is_file(source) else Path.cwd()
+
+
+def lies_in(target: str, folder: Path) -> bool:
+    """Whether a target names a file of a folder, or a module or package there. Nothing is imported."""
+    source, _ = _parsed(target, _DEFAULT_ATTRIBUTE)
+    if _is_file(source):
+        path = Path(source).resolve()
+        return path.is_file() and _package_folder(path)[0] == folder
+    top = source.partition(".")[0]
+    return (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()
+
+
+def _is_in(name: str, folder: Path) -> bool:
+    """Whether a module, or the package that it is in, lies in a folder."""
+    origin = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
+    if name == "__main__" or origin is None:
+        return False
+    path = Path(origin).resolve()
+    return folder == (path.parent.parent if path.stem == "__init__" else path.parent)
+
+
 def _parsed(target: str, default: str) -> tuple[str, str]:
     # A drive letter has a colon too, so a target that ends in .py has no attribute.
     source, colon, attribute = (target, "", "") if _is_file(target) else target.rpartition(":")
@@ -89,12 +138,7 @@ def _from_file(source: str) -> ModuleType:
     if not path.is_file():
         raise LoadingError(f"there is no file {source!r} in {Path.cwd()}. Check the path.")
     _make_importable(Path.cwd())
-    folder, names = path.parent, [path.stem]
-    while (folder / "__init__.py").is_file():
-        names.insert(0, folder.name)
-        folder = folder.parent
-    if path.stem == "__init__":
-        names.pop()
+    folder, names = _package_folder(path)
     name = ".".join(names)
     if not all(part.isidentifier() for part in names) or not names:
         raise LoadingError(
@@ -110,6 +154,17 @@ def _from_file(source: str) -> ModuleType:
             f"{origin or 'within itself'}. Rename the file."
         )
     return module
+
+
+def _package_folder(path: Path) -> tuple[Path, list[str]]:
+    """The folder that a file is imported from, and the parts of its name as a module."""
+    folder, names = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if path.stem == "__init__":
+        names.pop()
+    return folder, names
 
 
 def _make_importable(folder: Path) -> None:

@@ -82,6 +82,9 @@ class LiveBuilder:
         ``bridgeHost`` and ``bridgeToken`` are the address and the token by which Spark on other
         machines reaches structured fronts and sinks, and the states of a query that has a name.
 
+        ``upgrades`` lets other processes of this user make the query go over to another version of its
+        flow, with ``emberflow upgrade``; ``emberflow run`` sets it.
+
         ``onError`` is ``"fail"`` or ``"divert"``: then elements that a step or a front cannot process
         go to ``.write(errors=...)``, and the query continues.
 
@@ -231,6 +234,7 @@ class LiveBuilder:
             ),
             judges=self._judges,
             carry=self._carry,
+            takes_versions=self._options["upgrades"],
         )
 
 
@@ -338,6 +342,7 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "ordering": ("time", _one_of(Ordering)),
     "snapshots": ("markers", _one_of(Snapshots)),
     "historyKept": (0, _history),
+    "upgrades": (False, _yes_or_no),
     "httpPort": (None, _number_up_to(65_535)),
     "httpHost": ("127.0.0.1", _text),
 }

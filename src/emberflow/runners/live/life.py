@@ -57,6 +57,8 @@ class Settings(NamedTuple):
     judges: Judges = DEFAULT_JUDGES
     #: What else than its steps' own names says where a new version has its state from.
     carry: Carry | None = None
+    #: Whether other processes of its user may let it go over to another version.
+    takes_versions: bool = False
 
 
 def committer_of(settings: Settings, life: Life) -> CutCommitter | None:

@@ -95,7 +95,12 @@ class LiveQuery:
             self._lives = Supervision(spark, settings, self._tag)
             opened.pop_all()  # all have started: `_observe` closes them at the end
         self._reads = Reads(self._lives)
-        self._services.begun(self._reads)
+        self._services.begun(
+            self._reads,
+            lambda flow, at, carry, seconds: self.upgrade(
+                flow, at=at, carry=carry, timeout=seconds
+            ),
+        )
         self._gauge = Gauge(id=self.id, runId=self.runId, name=name)
         self._idle_at = -math.inf
         self._progress: deque[LiveProgress] = deque(maxlen=_PROGRESS_KEPT)

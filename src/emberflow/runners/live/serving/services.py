@@ -14,6 +14,7 @@ from emberflow.runners.live.serving.bridge import Address, Bridge, Service
 from emberflow.runners.live.serving.reads import Reads
 from emberflow.runners.live.serving.state_service import StateReads, StateService
 from emberflow.runners.live.serving.tokens import new_token
+from emberflow.runners.live.serving.version_service import Upgrade, VersionService
 from emberflow.sinks.protocol import SinkContract, sink_contract
 
 _log = logging.getLogger("emberflow")
@@ -27,10 +28,12 @@ class OfferedServices:
         bridge: Bridge | None = None,
         announcement: Announcement | None = None,
         states: StateReads | None = None,
+        versions: VersionService | None = None,
     ) -> None:
         self._bridge = bridge
         self._announcement = announcement
         self._states = states
+        self._versions = versions
 
     @classmethod
     def of(cls, settings: Settings, name: str | None, run: str) -> OfferedServices:
@@ -48,7 +51,8 @@ class OfferedServices:
         names: list[str] = []
         if name is not None and settings.ordering == "time":
             names = list(readable_states(Layout(settings.graph)))
-        if not offered:
+        versions = VersionService() if settings.takes_versions else None
+        if not offered and versions is None:
             if not names or settings.bridge_place is None:
                 return cls()
             assert name is not None
@@ -66,6 +70,8 @@ class OfferedServices:
             f"state {state}": StateService(states, state) for state in names
         }
         bridge: Bridge | None = None
+        if versions is not None:
+            services["versions"] = versions
         try:
             for own, service_of in offered.items():
                 services[own] = service_of()
@@ -75,7 +81,7 @@ class OfferedServices:
                 place=settings.bridge_place,
                 token=settings.bridge_token or new_token(),
             )
-            return cls(bridge, Announcement(name, bridge.address, run), states)
+            return cls(bridge, Announcement(name, bridge.address, run), states, versions)
         except BaseException:
             if bridge is not None:
                 bridge.close()
@@ -84,10 +90,12 @@ class OfferedServices:
                     service.close()
             raise
 
-    def begun(self, reads: Reads) -> None:
-        """From now on states can be read."""
+    def begun(self, reads: Reads, upgrade: Upgrade) -> None:
+        """From now on states can be read, and another version can take over."""
         if self._states is not None:
             self._states.reads = reads
+        if self._versions is not None:
+            self._versions.upgrade = upgrade
 
     @property
     def address(self) -> Address | None:

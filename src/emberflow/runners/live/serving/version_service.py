@@ -1,0 +1,60 @@
+"""New versions by other processes: the service of the bridge behind ``emberflow upgrade``.
+
+A request names a flow by module and folder; it brings no code. The driver imports it anew, because the
+file may have changed since the old version was imported. The folder must be one that the driver imports
+from already, and the module must lie there: a request chooses among the files that the driver's user has
+put beside the flow, and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from emberflow.dsl.flow import Flow
+from emberflow.dsl.loading import lies_in, load_flow_anew
+from emberflow.errors import EmberflowError, InputError
+from emberflow.graph.versions import Drop, Migrate
+
+#: Takes a flow, a time or None, what is carried, and seconds.
+Upgrade = Callable[[Flow, Any, dict[str, str | Migrate | Drop], float], None]
+
+_SECONDS_MAX = 3_600.0
+
+
+class VersionService:
+    """Lets a query go over to another version. ``upgrade`` is set later: the bridge begins first."""
+
+    def __init__(self) -> None:
+        self.upgrade: Upgrade | None = None
+
+    def serve(self, method: str, arguments: dict[str, Any]) -> Any:
+        if method != "upgrade":
+            raise InputError(f"versions have no method {method!r}.")
+        if self.upgrade is None:
+            raise InputError("the live query has not begun yet: ask again.")
+        target, folder = str(arguments["target"]), Path(str(arguments["folder"])).resolve()
+        known = {Path(path or ".").resolve() for path in sys.path}
+        try:
+            is_there = folder in known and lies_in(target, folder)
+        except EmberflowError as error:
+            raise InputError(str(error)) from error
+        if not is_there:
+            raise InputError(
+                f"the driver imports no {target} from {folder}. Run the command in the folder that the "
+                f"query was started in; a flow of an installed package takes a restart."
+            )
+        carry: dict[str, str | Migrate | Drop] = dict(arguments["carry"])
+        carry |= {str(step): Drop(str(step)) for step in arguments["drop"]}
+        seconds = min(float(arguments["seconds"]), _SECONDS_MAX)
+        try:
+            flow = load_flow_anew(target, folder)
+            self.upgrade(flow, arguments["at"], carry, seconds)
+        except EmberflowError as error:
+            raise InputError(str(error)) from error
+        return flow.name
+
+    def close(self) -> None:
+        """It has nothing open."""

@@ -1,0 +1,82 @@
+"""The service behind `emberflow upgrade`: it runs only what lies beside the flow, as it is now."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import emberflow as ef
+from emberflow.dsl.loading import load_flow
+from emberflow.runners.live.serving.version_service import VersionService
+
+FLOW = """
+import emberflow as ef
+from besides import shown
+
+flow = ef.Flow("words")
+flow.front("words").map(shown).sink("out")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for name in ("talkative", "besides"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "talkative.py").write_text(FLOW)
+    (tmp_path / "besides.py").write_text("def shown(word): return word.lower()")
+    return tmp_path
+
+
+def asked(service: VersionService, folder: Path, target: str, **more: Any) -> Any:
+    given = {
+        "target": target,
+        "folder": str(folder),
+        "at": None,
+        "carry": {},
+        "drop": [],
+        "seconds": 1,
+    }
+    return service.serve("upgrade", {**given, **more})
+
+
+def test_modules_are_imported_as_they_are_now(folder: Path) -> None:
+    before = load_flow("talkative:flow")
+    heard: list[Any] = []
+    service = VersionService()
+    with pytest.raises(ef.InputError, match="has not begun yet"):
+        asked(service, folder, "talkative:flow")
+    service.upgrade = lambda *given: heard.append(given)
+    (folder / "besides.py").write_text("def shown(word): return word.upper() + '!'")
+    assert asked(service, folder, "talkative:flow", at=7, carry={"a": "b"}, drop=["c"]) == "words"
+    ((after, at, carry, seconds),) = heard
+    assert (at, carry, seconds) == (7, {"a": "b", "c": ef.Drop("c")}, 1)
+    assert ef.run(before, words=["Ada"]) == {"out": ["ada"]}
+    assert ef.run(after, words=["Ada"]) == {"out": ["ADA!"]}
+
+
+def test_a_module_that_fails_leaves_the_old_one_in_place(folder: Path) -> None:
+    load_flow("talkative:flow")
+    before = sys.modules["talkative"]
+    service = VersionService()
+    service.upgrade = lambda *given: pytest.fail("there is nothing to go over to")
+    (folder / "besides.py").write_text("def shown(word) return word")
+    with pytest.raises(ef.InputError, match=r"importing talkative failed: SyntaxError"):
+        asked(service, folder, "talkative:flow")
+    assert sys.modules["talkative"] is before
+
+
+@pytest.mark.parametrize("target", ["antigravity:flow", "json:flow", "../talkative.py:flow", "a b"])
+def test_nothing_else_is_imported(folder: Path, target: str) -> None:
+    service = VersionService()
+    service.upgrade = lambda *given: pytest.fail("it must not come so far")
+    before = set(sys.modules)
+    with pytest.raises(ef.InputError, match=r"imports no|does not name"):
+        asked(service, folder, target)
+    with pytest.raises(ef.InputError, match="imports no"):
+        asked(service, folder.parent, "talkative:flow")
+    assert set(sys.modules) == before
