@@ -70,7 +70,6 @@ def rate(spark: SparkSession, query: str, events: list[Event], batch: int) -> Ra
 
 def latencies(spark: SparkSession, query: str, events: list[Event]) -> tuple[list[float], str]:
     """In milliseconds, of each event but those of the first quarter; or why there is none."""
-    ends: list[tuple[float, int]] = []
 
     def store(output: DataFrame, number: int) -> None:
         output.toArrow()
@@ -88,28 +87,28 @@ def latencies(spark: SparkSession, query: str, events: list[Event]) -> tuple[lis
         except Exception as error:
             return [], _told(error)
         deadline = time.time() + (events[-1].date_time - BEGIN_MS) / 1_000 + 60
+        ends: dict[int, float] = {}
         try:
-            seen: dict[int, Any] = {}
-            while time.time() < deadline and running.isActive:
-                seen |= {one.batchId: one for one in running.recentProgress}
-                reads = [one.sources[0].numInputRows for one in seen.values()]
-                if sum(reads) >= len(events):
+            while max(ends, default=0) < len(events) and running.isActive:
+                if time.time() > deadline:
                     break
+                for one in running.recentProgress:
+                    # Of rows, an offset of the socket counts each once, however often a query reads it.
+                    read = int(one.sources[0].endOffset or -1) + 1
+                    duration = one.durationMs["triggerExecution"] / 1_000
+                    ends.setdefault(read, _seconds(one.timestamp) + duration)
                 time.sleep(0.2)
             if failure := running.exception():
                 return [], _told(failure)
         finally:
             running.stop()
-        for _, one in sorted(seen.items()):
-            end = _seconds(one.timestamp) + one.durationMs["triggerExecution"] / 1_000
-            ends.append((end, one.sources[0].numInputRows))
         begin = lines.begin
     found: list[float] = []
     number = 0
-    for end, count in ends:
-        batch = events[number : number + count]
+    for read, end in sorted(ends.items()):
+        batch = events[number:read]
         found += [(end - begin) * 1_000 - (event.date_time - BEGIN_MS) for event in batch]
-        number += count
+        number = read
     if number < len(events):
         return [], f"did not keep up: {number:,} of {len(events):,} events"
     return found[len(events) // 4 :], ""
