@@ -1,8 +1,8 @@
 """The queries in Flink's SQL, by PyFlink in a virtual environment of its own: see scripts/ensure-flink.
 
 A local cluster of Flink with two slots reads two files of JSON Lines, takes a checkpoint each second, and its
-sink forgets all rows. A job takes a second or so to start, so each query runs on a few events and on all. The
-rate is that of the events that the second run has more, in the time that it takes longer.
+sink forgets all rows. A job takes a while to be deployed, so each query runs on a few events and on all. The rate
+is that of the events that the second run has more, in the time that it takes longer.
 """
 
 from __future__ import annotations

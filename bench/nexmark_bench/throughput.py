@@ -16,7 +16,7 @@ from nexmark_bench.given_events import events
 
 EVENTS, BATCH, FEW, ROUNDS = 200_000, 50_000, 20_000, 3
 QUICK_EVENTS, QUICK_BATCH, QUICK_FEW = 4_000, 2_000, 1_000
-#: A job of Flink takes seconds to start, and each query has three.
+#: A job of Flink takes seconds to start, and each query has four.
 QUICK_FLINK = ("q0", "q5", "q6")
 #: Queries whose rows are all out when the last event is, so that their numbers must agree.
 ROWS_THAT_STAY = ("q0", "q1", "q2", "q3", "q10", "q13", "q14", "q20", "q21", "q22")
