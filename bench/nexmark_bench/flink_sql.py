@@ -2,7 +2,7 @@
 
 This module imports nothing: it is read by the Python that has PyFlink, and not by Emberflow's.
 
-- q6 is refused by Flink: its over-windows take no rows that are retracted.
+- q6 is refused by Flink.
 - q10 writes no files, as nobody else here. q12 takes the event time, as ours.
 - q13: the files of Flink cannot be looked up, so the side input is the other side of a plain join.
 - q14 has no function of the user's own, but the same result by functions of SQL.

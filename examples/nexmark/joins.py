@@ -64,9 +64,9 @@ def q6(events: Events) -> ef.Stream[Any]:
           WHERE A.id = B.auction AND B.dateTime BETWEEN A.dateTime AND A.expires) Q
     WHERE rownum <= 1
 
-    Flink cannot run this SQL, because an over-window takes no rows that are retracted. Here an auction
-    schedules itself for the time right behind its end. Then its highest bid is final, and nothing has to be
-    retracted: this is the question as the paper asks it, with ten rows and in the order of the closing.
+    Flink and Spark refuse this SQL: the highest bid so far changes, and an over-window takes no rows that do.
+    Here an auction schedules itself for the time right behind its end. Then its highest bid is final: this is
+    the question as the paper asks it, with ten rows and in the order of the closing.
     """
     by_auction = bids_in_time(events).key_by(lambda pair: pair[0].id)
     highest = ef.changes_from(by_auction.max(lambda pair: pair[1].price))
