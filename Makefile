@@ -19,7 +19,7 @@ ON_JAVA := scripts/ensure-java scripts/brief-jvms
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder figures bench-batch bench-kafka bench-upgrade native soak lock clean
+.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-nexmark figures bench-batch bench-kafka bench-upgrade native soak lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -79,6 +79,10 @@ bench-live: setup ## only live queries, against Spark's own and Bytewax (ONLY=th
 bench-disorder: setup ## only disorder: partitions, late elements, contention (ONLY=partitions for a part)
 	@scripts/ensure-kafka
 	@scripts/ensure-java $(BIN)/python bench/run.py disorder $(addprefix --only ,$(ONLY))
+
+bench-nexmark: setup ## NEXMark, against Spark's own streaming and Flink SQL (ONLY=throughput, QUICK=1)
+	@scripts/ensure-flink build/bench-flink
+	@scripts/ensure-java $(BIN)/python bench/run.py nexmark $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
 
 figures: setup ## draw the figures of the determinism paper: optimistic, conservative, adaptive (EMBERFLOW_DATA=folder)
 	@scripts/ensure-java $(BIN)/python bench/run.py speculation $(addprefix --only ,$(ONLY))

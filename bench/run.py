@@ -7,6 +7,7 @@ python bench/run.py transactions [--only bank] [--quick]
 python bench/run.py disorder [--only partitions] [--quick]
 python bench/run.py speculation [--only model] [--quick]
 python bench/run.py upgrade [--quick]
+python bench/run.py nexmark [--only throughput] [--quick]
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ TRANSACTIONS = "transactions"
 DISORDER = "disorder"
 SPECULATION = "speculation"
 UPGRADE = "upgrade"
+NEXMARK = "nexmark"
+#: Where the module of a benchmark has another name.
+MODULES = {NEXMARK: "nexmark_bench"}
 PARTS = {
     "live": ("latency", "throughput", "overload", "stages"),
     EXACTLY_ONCE: ("latency", "kills", "runtime", "cuts"),
@@ -47,6 +51,7 @@ PARTS = {
         "ledger",
     ),
     SPECULATION: ("model", "live"),
+    NEXMARK: ("throughput", "latency"),
 }
 
 
@@ -77,7 +82,8 @@ def main() -> None:
         elif name == UPGRADE:
             import_module(name).main(quick=arguments.quick)
         elif name in PARTS:
-            import_module(name).main(arguments.only or PARTS[name], quick=arguments.quick)
+            module = import_module(MODULES.get(name, name))
+            module.main(arguments.only or PARTS[name], quick=arguments.quick)
         else:
             import_module(name).main()
 

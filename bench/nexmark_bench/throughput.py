@@ -1,0 +1,68 @@
+"""Events a second of each query: ours live and exactly once, Structured Streaming, Flink SQL.
+
+All get the same events, of 10,000 a second of event time. Ours are in memory, in two partitions; the others read
+files of JSON Lines, because that is what they read fast. Our median is of three rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from nexmark.queries import QUERIES
+from pyspark.sql import SparkSession
+
+from nexmark_bench import flink_rates, live_queries, plots, spark_streaming
+from nexmark_bench.given_events import events
+
+EVENTS, BATCH, FEW, ROUNDS = 200_000, 50_000, 20_000, 3
+QUICK_EVENTS, QUICK_BATCH, QUICK_FEW = 4_000, 2_000, 1_000
+#: A job of Flink takes seconds to start, and each query has four.
+QUICK_FLINK = ("q0", "q5", "q6")
+#: Queries whose rows are all out when the last event is, so that their numbers must agree.
+ROWS_THAT_STAY = ("q0", "q1", "q2", "q3", "q10", "q13", "q14", "q20", "q21", "q22")
+
+
+def main(spark: SparkSession, *, quick: bool) -> None:
+    count, batch, few = (QUICK_EVENTS, QUICK_BATCH, QUICK_FEW) if quick else (EVENTS, BATCH, FEW)
+    # In quick mode event time runs faster, so that windows close.
+    given = events(count, 100 if quick else 10_000)
+    heads = f"{'Emberflow':>12}{'Spark':>12}{'of it':>9}{'Flink':>12}{'of it':>9}"
+    print(f"{f'throughput, {count:,} events':26}{heads}")
+    asked = QUICK_FLINK if quick else QUERIES
+    flink = flink_rates.rates(list(asked), given[:few], given)
+    found: dict[str, list[float]] = {}
+    notes: dict[str, list[str]] = {}
+    for query in QUERIES:
+        rounds = [live_queries.rate(spark, query, given) for _ in range(1 if quick else ROUNDS)]
+        ours = statistics.median(one.events_a_second for one in rounds)
+        theirs = spark_streaming.rate(spark, query, given, batch)
+        if not theirs.refusal and query in ROWS_THAT_STAY:
+            assert theirs.rows == rounds[0].rows, f"{query}: {theirs.rows} rows, {rounds[0].rows}"
+        of_flink = flink.get(query, "not asked in quick mode")
+        figures = [ours, theirs.events_a_second, of_flink if isinstance(of_flink, float) else 0.0]
+        found[query] = figures
+        told = f"{figures[0]:>12,.0f}" + "".join(_beside(ours, other) for other in figures[1:])
+        print(f"  {query:24}{told}", flush=True)
+        if theirs.refusal:
+            notes.setdefault(f"Spark: {theirs.refusal}", []).append(query)
+        if isinstance(of_flink, str):
+            notes.setdefault(f"Flink: {of_flink}", []).append(query)
+    for note, queries in notes.items():
+        print(f"  {' '.join(queries)}: {note}")
+    _medians(found)
+    plots.throughput(found)
+
+
+def _beside(ours: float, other: float) -> str:
+    return f"{other:>12,.0f}{ours / other:>9.2f}" if other else f"{'none':>12}{'':>9}"
+
+
+def _medians(found: dict[str, list[float]]) -> None:
+    rates = [figures[0] for figures in found.values()]
+    print(f"  median of ours: {statistics.median(rates):,.0f}, least: {min(rates):,.0f}")
+    for number, name in ((1, "Spark"), (2, "Flink")):
+        ratios = [figures[0] / figures[number] for figures in found.values() if figures[number]]
+        if ratios:
+            print(
+                f"  ours to {name}: median {statistics.median(ratios):.2f}, least {min(ratios):.2f}"
+            )
