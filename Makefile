@@ -19,7 +19,7 @@ ON_JAVA := scripts/ensure-java scripts/brief-jvms
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-nexmark figures bench-batch bench-kafka bench-upgrade native soak lock clean
+.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-nexmark figures bench-batch bench-kafka bench-upgrade native soak dist lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -103,6 +103,9 @@ bench-upgrade: setup ## how long output stands still while a new version takes o
 bench-kafka: setup ## only Kafka, topic to topic
 	@scripts/ensure-kafka
 	@scripts/ensure-java $(BIN)/python bench/kafka.py
+
+dist: setup ## build what is released: an sdist, and wheels with the compiled loops for every Python that is here
+	PYTHON=$(BIN)/python scripts/build-dist dist
 
 lock: ## pin the newest dependencies in requirements.lock
 	scripts/lock

@@ -21,17 +21,17 @@ class BaseInstall:
     """Has what ``pip install emberflow`` would install, and nothing else but ``more``.
 
     The packages are links to those of the running environment, the dependencies of dependencies
-    among them.
+    among them. ``emberflow=False`` leaves Emberflow itself to be installed.
     """
 
-    def __init__(self, folder: Path, *more: str) -> None:
+    def __init__(self, folder: Path, *more: str, emberflow: bool = True) -> None:
         venv.create(folder, symlinks=True, with_pip=False)
         self.folder = folder
         self.python = folder / "bin" / "python"
         (site_packages,) = folder.glob("lib/python*/site-packages")
         for name in _with_dependencies([*BASE, *more]):
             _link(metadata.distribution(name), site_packages)
-        for package in ("emberflow", "pyspark_emberflow"):
+        for package in ("emberflow", "pyspark_emberflow") if emberflow else ():
             (site_packages / package).symlink_to(SOURCE / package)
 
     def run(

@@ -291,6 +291,8 @@ class TestTheCommand:
             "Compiled loops",
             "Huge pages",
             "Extra 'kafka'",
+            "Extra 'delta'",
+            "Extra 'iceberg'",
             "Extra 'postgres'",
             "Extra 'graph'",
             "Graphviz",

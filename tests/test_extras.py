@@ -46,6 +46,8 @@ calls = {
     "kafka.Avro": lambda: ef.kafka.Avro({"type": "string"}),
     "kafka.Protobuf": lambda: ef.kafka.Protobuf(str),
     "sinks.Postgres": lambda: ef.sinks.Postgres("", "words"),
+    "sinks.Delta": lambda: ef.sinks.Delta("table"),
+    "sinks.Iceberg": lambda: ef.sinks.Iceberg("shop.words"),
     "the format 'parquet'": lambda: ef.sinks.Files("out", format="parquet"),
     "the data source 'emberflow'": lambda: __import__("pyspark_emberflow"),
 }
@@ -189,6 +191,8 @@ class TestWhatNeedsAnExtra:
                 ],
                 "kafka": ["fronts.Kafka", "sinks.Kafka", "kafka.Avro", "kafka.Protobuf"],
                 "postgres": ["sinks.Postgres"],
+                "delta": ["sinks.Delta"],
+                "iceberg": ["sinks.Iceberg"],
             }.items()
             for name in names
         }
@@ -249,9 +253,10 @@ except ImportError as error:
 
 
 def test_the_extras_are_those_that_the_project_declares() -> None:
-    declared = {
-        extra: given for extra, given in PROJECT["optional-dependencies"].items() if extra != "dev"
-    }
+    declared = dict(PROJECT["optional-dependencies"])
+    del declared["dev"]
+    (all_of_them,) = map(Requirement, declared.pop("all"))
+    assert (all_of_them.name, all_of_them.extras) == ("emberflow", set(declared))
     assert EXTRAS.keys() == declared.keys()
     for extra, packages in EXTRAS.items():
         known = {

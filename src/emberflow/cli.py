@@ -230,8 +230,8 @@ def run(
         typer.Option(
             "--front",
             metavar="NAME=KIND:PLACE",
-            help="Where a front reads: files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT or "
-            "kafka://HOST:PORT/TOPIC. Options follow a question mark, as in "
+            help="Where a front reads: files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT, "
+            "kafka://HOST:PORT/TOPIC or structured. Options follow a question mark, as in "
             "?time=FIELD&until_end=true. Once for each front.",
         ),
     ] = None,
@@ -240,8 +240,9 @@ def run(
         typer.Option(
             "--sink",
             metavar="NAME=KIND:PLACE",
-            help="Where a sink writes: files:FOLDER (JSON Lines), parquet:FOLDER, "
-            "postgres:DSN?table=NAME, kafka://HOST:PORT/TOPIC or console. Once for each sink.",
+            help="Where a sink writes: files:FOLDER (JSON Lines), parquet:FOLDER, delta:TABLE, "
+            "iceberg:NAMESPACE.TABLE, postgres:DSN?table=NAME, kafka://HOST:PORT/TOPIC, structured or "
+            "console. Once for each sink.",
         ),
     ] = None,
     workers: Annotated[

@@ -47,6 +47,14 @@ EXTRAS: dict[str, tuple[Package, ...]] = {
         Package("fastavro", "fastavro", "1.9"),
         Package("protobuf", "google.protobuf", "6"),
     ),
+    "delta": (
+        Package("deltalake", "deltalake", "1.6", "2"),
+        Package("pyarrow", "pyarrow", "18"),
+    ),
+    "iceberg": (
+        Package("pyiceberg", "pyiceberg", "0.12", "0.13"),
+        Package("pyarrow", "pyarrow", "18"),
+    ),
     "postgres": (Package("psycopg", "psycopg", "3.2"),),
     "graph": (Package("graphviz", "graphviz", "0.20"),),
 }

@@ -14,10 +14,22 @@ from psycopg import sql
 
 from emberflow import GlobalTime, sinks
 from emberflow.sinks import Sink, StoredBundle
+from emberflow.testing import SINK_RULES
 from tests.adapters.kafka_broker import KafkaBroker
 from tests.adapters.postgres_server import PostgresServer
+from tests.adapters.table_readers import delta_files, iceberg_files, iceberg_metadata
+from tests.adapters.table_readers import rows as rows_of
 
 COLUMNS = {"key": "integer", "word": "text"}
+
+
+class Word(NamedTuple):
+    """The columns of tables."""
+
+    key: int
+    word: str
+
+
 _numbers = itertools.count()
 
 
@@ -51,6 +63,8 @@ class SinkCase(NamedTuple):
     name: str
     made: Callable[[Path, pytest.FixtureRequest], Held]
     partitions: int = 2
+    #: The rules that every run checks, if not all: the others are those of a case like it. A soak has all.
+    rules: frozenset[str] | None = None
 
 
 def _memory(folder: Path, request: pytest.FixtureRequest) -> Held:
@@ -128,6 +142,48 @@ def _kafka(transactional: bool) -> Callable[[Path, pytest.FixtureRequest], Held]
     return made
 
 
+def _delta(upsert: list[str]) -> Callable[[Path, pytest.FixtureRequest], Held]:
+    def made(folder: Path, request: pytest.FixtureRequest) -> Held:
+        table = folder / "table"
+
+        def payloads(partition: int) -> list[Any]:
+            return _in_order(rows_of(delta_files(table), partition), upsert)
+
+        return Held(sinks.Delta(table, schema=Word, upsert=upsert), payloads)
+
+    return made
+
+
+def iceberg_config(folder: Path) -> dict[str, str]:
+    """A catalog of its own, in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{folder / 'catalog.db'}",
+        "warehouse": f"file://{folder}",
+    }
+
+
+def _iceberg(upsert: list[str]) -> Callable[[Path, pytest.FixtureRequest], Held]:
+    def made(folder: Path, request: pytest.FixtureRequest) -> Held:
+        sink = sinks.Iceberg(
+            "shop.words", config=iceberg_config(folder), schema=Word, upsert=upsert
+        )
+
+        def payloads(partition: int) -> list[Any]:
+            metadata = iceberg_metadata(folder / "catalog.db", "shop.words")
+            return _in_order(rows_of(iceberg_files(metadata), partition), upsert)
+
+        return Held(sink, payloads)
+
+    return made
+
+
+def _in_order(found: list[Any], upsert: list[str]) -> list[Any]:
+    """A table with keys has no order of its own."""
+    return sorted(found, key=lambda row: [row[name] for name in upsert]) if upsert else found
+
+
 FILES = [SinkCase("Files jsonl", _files("jsonl")), SinkCase("Files parquet", _files("parquet"))]
 POSTGRES = [
     SinkCase("Postgres json", _postgres_json),
@@ -138,5 +194,16 @@ KAFKA = [
     SinkCase("Kafka transactional", _kafka(True)),
     SinkCase("Kafka idempotent", _kafka(False)),
 ]
+#: `test_sinks_tables` has more of what a table holds, and of who may write to it.
+_CRASH = frozenset(("crash",))
+_BRIEF = frozenset(SINK_RULES) - {"partitions", "resume", "repeat"}
+DELTA = [
+    SinkCase("Delta", _delta([])),
+    SinkCase("Delta upsert", _delta(["key"]), partitions=1, rules=_CRASH),
+]
+ICEBERG = [
+    SinkCase("Iceberg", _iceberg([]), rules=_BRIEF),
+    SinkCase("Iceberg upsert", _iceberg(["key"]), partitions=1, rules=_CRASH),
+]
 ON_DRIVER = [SinkCase("Memory", _memory), SinkCase("Callback", _callback)]
-ALL = [*ON_DRIVER, *FILES, *POSTGRES, *KAFKA]
+ALL = [*ON_DRIVER, *FILES, *DELTA, *ICEBERG, *POSTGRES, *KAFKA]

@@ -8,18 +8,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import psycopg
+import pyarrow.parquet
 import pytest
+from pyiceberg.table import Transaction
+from sqlalchemy.orm import Session
 
 from emberflow import GlobalTime, sinks, testing
 from emberflow.sinks import Sink, StoredBundle
 from emberflow.sinks.files import FilesWriter
 from emberflow.sinks.kafka import TransactionalWriter
 from emberflow.sinks.postgres import PostgresWriter
+from emberflow.sinks.tables.delta import DeltaWriter
 from emberflow.testing import SINK_RULES, SimulatedCrash
 from tests.adapters.sinks_under_test import (
     ALL,
+    DELTA,
     FILES,
+    ICEBERG,
     KAFKA,
     ON_DRIVER,
     POSTGRES,
@@ -28,6 +35,7 @@ from tests.adapters.sinks_under_test import (
     bundles,
     payload,
 )
+from tests.effort import SOAK
 
 
 def crash_instead(*arguments: Any, **named: Any) -> Any:
@@ -63,10 +71,43 @@ def half_produced(
     raise SimulatedCrash
 
 
+def before_the_commit(write: Callable[..., Any]) -> Callable[..., Any]:
+    """The rows of a Delta commit are written, and its entry in the log is not."""
+
+    def written(table: Any, rows: Any, **options: Any) -> None:
+        folder = Path(table.table_uri.removeprefix("file://"))
+        pyarrow.parquet.write_table(rows, folder / "orphan.parquet")
+        raise SimulatedCrash
+
+    return written
+
+
 CRASHES: list[tuple[str, list[SinkCase], Callable[[pytest.MonkeyPatch], None]]] = [
     ("half written", FILES, lambda patch: patch.setattr(FilesWriter, "_write", half_written)),
     ("not synced", FILES, lambda patch: patch.setattr(os, "fsync", crash_instead)),
     ("not renamed", FILES, lambda patch: patch.setattr(os, "rename", crash_instead)),
+    (
+        "rows without a commit",
+        DELTA[:1],
+        lambda patch: patch.setattr(
+            deltalake, "write_deltalake", before_the_commit(deltalake.write_deltalake)
+        ),
+    ),
+    (
+        "merge not begun",
+        DELTA[1:],
+        lambda patch: patch.setattr(DeltaWriter, "_merge", crash_instead),
+    ),
+    (
+        "rows without a commit",
+        ICEBERG,
+        lambda patch: patch.setattr(Transaction, "commit_transaction", crash_instead),
+    ),
+    (
+        "metadata without a commit",
+        ICEBERG,
+        lambda patch: patch.setattr(Session, "execute", crash_instead),
+    ),
     (
         "half of the rows",
         POSTGRES,
@@ -143,6 +184,7 @@ def test_a_sink_keeps_the_contract(
         return held.payloads(partition)
 
     crashes = crashes_of(case)
+    rules = None if SOAK else case.rules
     is_on_driver = case in ON_DRIVER
     checked = testing.check_sink(
         make_sink,
@@ -150,6 +192,7 @@ def test_a_sink_keeps_the_contract(
         payload=payload,
         partitions=case.partitions,
         crashes=crashes,
+        rules=rules,
         **({} if is_on_driver else {"unstorable": object()}),
     )
     exempt = {"travel", "fence", "repeat", "payload"} if is_on_driver else set()
@@ -157,6 +200,8 @@ def test_a_sink_keeps_the_contract(
         exempt.add("partitions")
     if not crashes:
         exempt.add("crash")
+    if rules is not None:
+        exempt |= set(SINK_RULES) - rules
     assert set(SINK_RULES) - set(checked) == exempt
 
 

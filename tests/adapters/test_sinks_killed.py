@@ -14,9 +14,12 @@ import cloudpickle
 import pytest
 
 from emberflow.sinks import Sink
-from tests.adapters.sinks_under_test import FILES, KAFKA, POSTGRES, SinkCase
+from tests.adapters.sinks_under_test import DELTA, FILES, ICEBERG, KAFKA, POSTGRES, SinkCase
+from tests.effort import SOAK
 
 KILLS = 6
+#: Of programs that take seconds to start.
+KILLS_OF_TABLES = KILLS if SOAK else 2
 #: Stores bundles of 1 to 50 numbers behind the last one for ever; time n is that of payload n.
 PROGRAM = """
 import sys, cloudpickle
@@ -32,6 +35,7 @@ while True:
     payloads = [{"key": number, "word": str(number)} for number in range(begin, begin + size)]
     begin += size
     writer.store(StoredBundle("out", 0, GlobalTime(begin - 1, 0), payloads))
+    print(flush=True)
 """
 
 
@@ -39,6 +43,11 @@ while True:
     "case",
     [
         pytest.param(FILES[0], id=FILES[0].name),
+        *[
+            pytest.param(case, id=case.name)
+            for case in [*DELTA, *ICEBERG]
+            if SOAK or case == DELTA[0]
+        ],
         pytest.param(POSTGRES[0], id=POSTGRES[0].name, marks=pytest.mark.xdist_group("postgres")),
         pytest.param(KAFKA[0], id=KAFKA[0].name, marks=pytest.mark.xdist_group("kafka")),
     ],
@@ -52,14 +61,19 @@ def test_killed_while_it_stores(
     description.write_bytes(cloudpickle.dumps(sink))
     dice = random.Random(7)
     stored_before = 0
-    for _ in range(KILLS):
+    is_table = case in DELTA or case in ICEBERG
+    kills = KILLS_OF_TABLES if is_table else KILLS
+    for _ in range(kills):
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, description], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         begin = int(process.stdout.readline())
         assert begin >= stored_before
-        time.sleep(dice.uniform(0.05, 0.3) if case in KAFKA else dice.uniform(0.01, 0.1))
+        if is_table:  # the first commit makes the table, and loads what it takes
+            assert process.stdout.readline() == "\n"
+        slow = case in KAFKA or is_table
+        time.sleep(dice.uniform(0.05, 0.3) if slow else dice.uniform(0.01, 0.1))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
@@ -70,6 +84,6 @@ def test_killed_while_it_stores(
         found = [payload["key"] for payload in held.payloads(0)]
         assert found == list(range(stored))
         stored_before = stored
-    assert stored_before > KILLS
+    assert stored_before > kills
     if case in FILES:
         assert not list(tmp_path.rglob("*.temporary"))

@@ -18,12 +18,12 @@ from emberflow.fronts import Front
 from emberflow.graph.nodes import Graph, with_late_sink
 from emberflow.rows.plain import to_json
 from emberflow.runners.diversion import known_sinks
-from emberflow.values.times import TimeError, checked_duration, milliseconds
+from emberflow.values.times import TimeError, checked_duration, milliseconds, seconds
 
-FRONT_FORMS = "files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT or kafka://HOST:PORT/TOPIC"
+FRONT_FORMS = "files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT, kafka://HOST:PORT/TOPIC or structured"
 SINK_FORMS = (
-    "files:FOLDER (JSON Lines), parquet:FOLDER, postgres:DSN?table=NAME, "
-    "kafka://HOST:PORT/TOPIC or console"
+    "files:FOLDER (JSON Lines), parquet:FOLDER, delta:TABLE, iceberg:NAMESPACE.TABLE, "
+    "postgres:DSN?table=NAME, kafka://HOST:PORT/TOPIC, structured or console"
 )
 
 
@@ -67,13 +67,14 @@ def given_fronts(
     >>> given_fronts(flow.graph(), ["words=ftp:topic"])
     Traceback (most recent call last):
     emberflow.errors.InputError: front 'words': there is no kind 'ftp'. Give it as files:FOLDER
-    (JSON Lines), text:FOLDER, socket:HOST:PORT or kafka://HOST:PORT/TOPIC.
+    (JSON Lines), text:FOLDER, socket:HOST:PORT, kafka://HOST:PORT/TOPIC or structured.
     """
     kinds: dict[str, Callable[[_Given], Any]] = {
         "files": lambda given: _files_front(given, "jsonl"),
         "text": lambda given: _files_front(given, "text"),
         "socket": _socket_front,
         "kafka": _kafka_front,
+        "structured": _structured_front,
     }
     for kind, make in (more or {}).items():
         kinds[kind] = lambda given, make=make: make(given.name, given.place)  # type: ignore[misc]
@@ -90,10 +91,13 @@ def given_sinks(graph: Graph, specs: Sequence[str], on_error: OnError = "fail") 
         graph, on_error, names, give="--sink errors=...", divert="--on-error divert"
     )
     kinds: dict[str, Callable[[_Given], Any]] = {
-        "files": lambda given: sinks.Files(_folder(given), format="jsonl"),
-        "parquet": lambda given: sinks.Files(_folder(given), format="parquet"),
+        "files": lambda given: _files_sink(given, "jsonl"),
+        "parquet": lambda given: _files_sink(given, "parquet"),
+        "delta": _delta_sink,
+        "iceberg": _iceberg_sink,
         "postgres": _postgres_sink,
         "kafka": _kafka_sink,
+        "structured": _structured_sink,
         "console": _console_sink,
     }
     return _made("sink", graph, known, specs, kinds, SINK_FORMS)
@@ -187,6 +191,74 @@ def _socket_front(given: _Given) -> Front:
         time=options.get("time"),
         probe=_is_true(given, options, "probe", "true"),
         **_rule(given, options),
+    )
+
+
+def _structured_front(given: _Given) -> Front:
+    column, options = given.options("time", "unit", *_RULE)
+    known: dict[str, Any] = {key: options[key] for key in ("time",) if key in options}
+    return fronts.Structured(column or None, **known, **_rule(given, options))
+
+
+def _structured_sink(given: _Given) -> Any:
+    return sinks.Structured(given.place or None)
+
+
+def _files_sink(given: _Given, format: str) -> Any:
+    place, options = given.options("commit_every")
+    return sinks.Files(
+        _folder(given._replace(place=place)), format=format, **_commit_every(given, options)
+    )
+
+
+#: Options of a sink whose output is rows of a table.
+_TABLE = ("upsert", "evolve", "commit_every", "name")
+
+
+def _table_options(given: _Given, options: Mapping[str, str]) -> dict[str, Any]:
+    known = {key: options[key] for key in ("name",) if key in options}
+    return {
+        **known,
+        **_commit_every(given, options),
+        "upsert": [name for name in options.get("upsert", "").split(",") if name],
+        "evolve": _is_true(given, options, "evolve", "false"),
+    }
+
+
+def _commit_every(given: _Given, options: Mapping[str, str]) -> dict[str, float]:
+    if "commit_every" not in options:
+        return {}
+    try:
+        return {"commit_every": float(options["commit_every"])}
+    except ValueError:
+        where = f"sink {given.name!r}: commit_every"
+        return {"commit_every": seconds(options["commit_every"], where)}
+
+
+def _delta_sink(given: _Given) -> Any:
+    place, options = given.options(*_TABLE)
+    if "://" not in place:
+        place = _folder(given._replace(place=place))
+    return sinks.Delta(place, **_table_options(given, options))
+
+
+def _iceberg_sink(given: _Given) -> Any:
+    place, _, query = given.place.partition("?")
+    pairs = dict(parse_qsl(query, keep_blank_values=True))
+    config = {key: value for key, value in pairs.items() if key.startswith("catalog.")}
+    options = {key: value for key, value in pairs.items() if key not in config}
+    strange = [key for key in options if key not in ("catalog", *_TABLE)]
+    if not place or strange:
+        raise given.wrong(
+            "write iceberg:NAMESPACE.TABLE, as in iceberg:shop.changes?catalog=prod. It has the options "
+            f"catalog, {', '.join(_TABLE)}, and catalog.NAME for a property of the catalog, as in "
+            "catalog.type=sql."
+        )
+    return sinks.Iceberg(
+        place,
+        catalog=options.get("catalog", "default"),
+        config={key.removeprefix("catalog."): value for key, value in config.items()},
+        **_table_options(given, options),
     )
 
 

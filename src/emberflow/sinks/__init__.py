@@ -1,15 +1,17 @@
 """Sinks: where a query stores its output. The contract, and one file for each adapter.
 
-=============  ================================================  =============================
+=============  ================================================  ===================================
 sink           output                                            last global time
-=============  ================================================  =============================
+=============  ================================================  ===================================
 `Memory`       in the driver's memory                            in memory, too
 `Callback`     a function in the driver                          in memory, while it runs
 `Files`        a file of JSON Lines or Parquet for each bundle   in the name of the last file
 `Postgres`     rows of a table                                   in the same transaction
 `Kafka`        records of a topic                                in a header of the last record
+`Delta`        rows of a Delta table                             in a transaction of the same commit
+`Iceberg`      rows of an Iceberg table                          in a property of the same commit
 `Structured`   rows that Structured Streaming reads              in the name of the last file
-=============  ================================================  =============================
+=============  ================================================  ===================================
 
 A sink is a description. The driver sends it to the workers that hold its partitions, and they open it.
 To write one, write a class with ``open(partition)`` that gives a writer with three methods::
@@ -54,10 +56,14 @@ from emberflow.sinks.memory import Memory
 from emberflow.sinks.postgres import Postgres
 from emberflow.sinks.protocol import Sink, SinkMovedError, StoredBundle, Writer
 from emberflow.sinks.structured import Structured
+from emberflow.sinks.tables.delta import Delta
+from emberflow.sinks.tables.iceberg import Iceberg
 
 __all__ = [
     "Callback",
+    "Delta",
     "Files",
+    "Iceberg",
     "Kafka",
     "Memory",
     "PayloadError",

@@ -39,6 +39,7 @@ from emberflow.errors import EmberflowError, InputError
 from emberflow.sinks.formats import FORMATS, check, decoded, encoded, pyarrow
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, refusal
 from emberflow.values.item import GlobalTime
+from emberflow.values.times import Duration, seconds
 
 _TIME_DIGITS = 19
 _FRONT_DIGITS = 10
@@ -54,6 +55,9 @@ _TEMPORARY_SUFFIX = ".temporary"
 class Files:
     """Stores each bundle as a file in ``folder/partition-0000/``.
 
+    ``commit_every``, in seconds or as ``"1 minute"``, makes fewer and bigger files: a live query holds
+    output for so long, or until it is much, and stores it as one bundle.
+
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
     >>> writer = Files(folder).open(0)
@@ -65,7 +69,13 @@ class Files:
     GlobalTime(time=7, front=0)
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, format: str = "jsonl") -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        format: str = "jsonl",
+        commit_every: float | Duration = 0,
+    ) -> None:
         if format not in FORMATS:
             raise InputError(
                 f"sinks.Files(format=) takes {' or '.join(map(repr, FORMATS))}, got {format!r}."
@@ -74,6 +84,7 @@ class Files:
             pyarrow()
         self.folder = Path(folder).absolute()
         self.format = format
+        self.commit_every = seconds(commit_every, "sinks.Files(commit_every=)")
 
     def check(self) -> None:
         """Raises `InputError` if files cannot be written there. Makes the folder if it is missing."""

@@ -80,6 +80,10 @@ class SinkContract:
     #: How long the query tries again when a writer raises, before it ends with the error.
     retry_seconds: Annotated[float, SECONDS] = 30.0
 
+    #: For how many seconds output may wait for more, to be stored with it as one bundle. It waits
+    #: less where there is much of it, and when the query ends. Not for sinks on the driver.
+    commit_every: Annotated[float, SECONDS] = 0.0
+
     #: Raises `InputError` if the sink cannot be reached. The driver calls it before a query starts.
     check: Annotated[Callable[[], None], method()] = nothing
 
@@ -124,6 +128,11 @@ def sink_contract(sink: Any, where: str = "a sink") -> SinkContract:
         raise InputError(
             f"{where}: {type(sink).__qualname__} has on_driver = True and places = True. Bundles that "
             f"travel to the driver have no places: leave one of the two out."
+        )
+    if contract.on_driver and contract.commit_every:
+        raise InputError(
+            f"{where}: {type(sink).__qualname__} has on_driver = True and commit_every. Workers hold the "
+            f"output, and the sink stays in the driver: leave one of the two out."
         )
     if contract.on_driver and contract.refuses is not None:
         raise InputError(

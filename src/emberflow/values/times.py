@@ -140,6 +140,22 @@ def milliseconds(duration: float | Duration, where: str) -> float:
     return known if isinstance(known, int) else known / timedelta(milliseconds=1)
 
 
+def seconds(duration: float | Duration, where: str) -> float:
+    """A duration by the clock, in seconds; a number stays as it is. Raises `InputError`.
+
+    >>> seconds(20, "commit_every="), seconds("1 minute", "commit_every=")
+    (20, 60.0)
+    """
+    try:
+        known = duration if isinstance(duration, float) else checked_duration(duration)
+    except TimeError as error:
+        raise InputError(f"{where} takes seconds. {error}") from None
+    found = known / timedelta(seconds=1) if isinstance(known, timedelta) else known
+    if not found >= 0:
+        raise InputError(f"{where} takes seconds, 0 or more, got {duration!r}.")
+    return found
+
+
 _EXPECTED = "A duration is an int, a timedelta or a text such as '5 seconds'"
 _WORDS: dict[str, int] = {
     word: microseconds

@@ -44,7 +44,8 @@ State: TypeAlias = Literal["ok", "warning", "missing"]
 LIVE, BATCH = "live", "batch"
 SPARK = (LIVE, BATCH)
 KAFKA, POSTGRES, PICTURES = "Kafka fronts and sinks", "Postgres sinks", "graph --svg"
-FEATURES = (LIVE, BATCH, KAFKA, POSTGRES, PICTURES)
+DELTA, ICEBERG = "Delta sinks", "Iceberg sinks"
+FEATURES = (LIVE, BATCH, KAFKA, DELTA, ICEBERG, POSTGRES, PICTURES)
 
 _JAVA_SECONDS_MAX = 20.0
 _IMPORT_SECONDS_MAX = 60.0
@@ -122,7 +123,14 @@ def extras(*names: str) -> list[Finding]:
 def _extra_finding(
     extra: str, problems: dict[str, str], versions: dict[str, str | None]
 ) -> Finding:
-    needed_for = {"spark": SPARK, "kafka": (KAFKA,), "postgres": (POSTGRES,), "graph": (PICTURES,)}
+    needed_for = {
+        "spark": SPARK,
+        "kafka": (KAFKA,),
+        "delta": (DELTA,),
+        "iceberg": (ICEBERG,),
+        "postgres": (POSTGRES,),
+        "graph": (PICTURES,),
+    }
     names = [package.name for package in EXTRAS[extra]]
     wrong = [f"{name} {problems[name]}" for name in names if problems[name]]
     name = f"Extra '{extra}'"

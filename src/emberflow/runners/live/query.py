@@ -217,6 +217,8 @@ class LiveQuery:
         quiet = 0
         while quiet < 3 and not self._lives.wait(0):
             quiet = quiet + 1 if self._coordinator.is_quiet else 0
+            if not quiet:
+                self._coordinator.flush()  # of sinks that store only now and then
             # Workers send news a few times a second; three quiet looks span more than one of them.
             self._lives.wait(0.2)
         failure = self.exception()

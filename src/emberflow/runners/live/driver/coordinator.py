@@ -194,6 +194,7 @@ class Coordinator:
         self._progress_sent_at = 0.0
         self._stop_asked = threading.Event()
         self._takeover_asked = threading.Event()
+        self._flush_asked = threading.Event()
         self._takeover: Takeover | None = None
         #: For the workers: the next version, in bytes; and who is told what became of it.
         self._successor: tuple[bytes, Callable[[BaseException], None]] | None = None
@@ -208,6 +209,7 @@ class Coordinator:
         self._done: set[int] = set()
         self._ready: dict[int, Moment | None] = {}
         self._last_cut_ordered = False
+        self._flushed_for_good = False
         self._halted = False
         self.phase = "meeting"
         #: Whether all workers have come.
@@ -258,6 +260,7 @@ class Coordinator:
         """
         self._takeover = Takeover(self._workers, at, refuse, in_place=in_place)
         self._takeover_asked.set()
+        self.flush()  # the cuts before the end of this version wait for sinks
 
     def take_over(self, inheritance: Inheritance) -> None:
         """The version before has ended at a cut. All have been prepared."""
@@ -276,6 +279,10 @@ class Coordinator:
             if key not in left:
                 writer.close(_JOIN_SECONDS)
         return left
+
+    def flush(self) -> None:
+        """Have sinks store now what waits for more."""
+        self._flush_asked.set()
 
     def fail(self, error: BaseException) -> None:
         """Something outside has failed: end now. Only the first failure counts."""
@@ -519,11 +526,14 @@ class Coordinator:
             self._send_all(protocol.HALT, None)
             self.phase = "halting"
             self._halted = True
-        if (
-            self.phase in ("running", "halting")
-            and self._nothing_more()
-            and self._last_cut_is_made()
-        ):
+        if self._flush_asked.is_set():
+            self._flush_asked.clear()
+            self._send_all(protocol.FLUSH, False)
+        nothing_more = self.phase in ("running", "halting") and self._nothing_more()
+        if nothing_more and not self._flushed_for_good:
+            self._flushed_for_good = True
+            self._send_all(protocol.FLUSH, True)
+        if nothing_more and self._last_cut_is_made():
             self._send_progress(at_once=True)
             self._send_all(protocol.END, self._last_moment())
             self.phase = "ending"
@@ -555,6 +565,7 @@ class Coordinator:
         order = takeover.order(self.committer, time.monotonic(), self._all_halted())
         if order is Order.CUT:
             self._cut(now=True, urgent=takeover.cuts_urgently)
+            self.flush()
         elif order is Order.HOLD:
             self._send_all(protocol.HOLD, None)
         elif order is Order.HALT_AT:

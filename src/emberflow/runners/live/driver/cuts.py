@@ -176,6 +176,9 @@ class CutCommitter:
         self._captured: dict[int, Captured] = {}
         self._writing = False
         self._begun_at = time.monotonic()
+        #: When all parts of the cut under way were stored, and when its manifest was begun.
+        self._stored_at: float | None = None
+        self._writing_since = 0.0
         self._rests_until = 0.0
         #: For the thread: a manifest to commit, the number of a cut that was abandoned, or the end.
         self._manifests: queue.Queue[Manifest | int | None] = queue.Queue(1)
@@ -222,6 +225,7 @@ class CutCommitter:
             base = None
         self._number += 1
         self._begun_at = time.monotonic()
+        self._stored_at = None
         self._captured = {}
         self._order = CutOrder(
             self._number,
@@ -261,10 +265,13 @@ class CutCommitter:
         if not self._writing:
             is_stored = len(self._captured) == self._workers
             problems = [one.problem for one in self._captured.values() if one.problem is not None]
+            if is_stored and self._stored_at is None:
+                self._stored_at = time.monotonic()
             if is_stored and problems:
                 self._abandon(order, problems[0])
             elif is_stored and self.strategy.may_commit(order, settled):
                 self._writing = True
+                self._writing_since = time.monotonic()
                 self._manifests.put_nowait(self.strategy.manifest(self._manifest(order)))
             return None
         try:
@@ -283,7 +290,11 @@ class CutCommitter:
         self.count += 1
         ended_at = time.monotonic()
         self.last_ms = (ended_at - self._begun_at) * 1_000
-        self._rests_until = ended_at + self.strategy.rest_ratio * (ended_at - self._begun_at)
+        # The time that the cut waited for sinks is no work.
+        waited = self._writing_since - (self._stored_at or self._writing_since)
+        self._rests_until = ended_at + self.strategy.rest_ratio * (
+            ended_at - self._begun_at - waited
+        )
         self.last_bytes = sum(part.bytes for part in own)
         self.last_rows = sum(part.rows for part in own)
         return result

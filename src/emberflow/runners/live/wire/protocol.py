@@ -39,6 +39,7 @@ GO_ON = b"J"  # read on, behind a HALT with a time that has passed, and answer B
 SUCCESSOR = b"s"  # (its plan in bytes, whether it runs beside)
 TWIN = b"w"  # a Moment, behind the progress to it: let the other version run beside from there on
 TAKE_OVER = b"t"  # (Manifest of the last version's last cut, as in PEERS): take over its state
+FLUSH = b"f"  # hand what waits for a sink to it now; True: from now on, nothing waits for more
 END = b"E"  # the last minimal time: store the rest, then send DONE
 QUIT = b"Q"  # stop at once; True: and let the loop of the next version take over
 PAUSE = b"U"  # read no elements until the next COMMITTED, and send PAUSED (stop the world)

@@ -266,8 +266,13 @@ class WorkerLoop:
             self._answering = Answering(self.index, self._cuts.reader, self._reached)
         for sink, partition in self._own_partitions():
             given = plan.sinks[sink]  # None if it is on the driver
-            places = given is not None and sink_contract(given).places
-            self._stores[sink, partition] = Store(sink, partition, places=places)
+            contract = None if given is None else sink_contract(given)
+            self._stores[sink, partition] = Store(
+                sink,
+                partition,
+                places=contract is not None and contract.places,
+                commit_every=0.0 if contract is None else contract.commit_every,
+            )
         self._feeds = self._made_feeds()
 
     def _last_of_writers(self) -> Delivered:
@@ -591,6 +596,8 @@ class WorkerLoop:
             reached = [feed.halt_at(None) for feed in self._feeds]
             self._tells_halt = False
             self._link.send(protocol.BOUNDED, max(reached, default=TIME_MIN))
+        elif kind == protocol.FLUSH:
+            self._flush_stores(for_good=body)
         elif kind == protocol.END:
             self._ending = True
             self._last_minimal = body
@@ -611,13 +618,14 @@ class WorkerLoop:
             )
 
     def _take_elements(self) -> list[Effects]:
+        if not self._fronts_begun or self._paused or not self._cuts.takes_elements:
+            return []
+        stores = self._stores.values()
         if (
-            not self._fronts_begun
-            or self._paused
-            or not self._cuts.takes_elements
-            or sum(store.unstored for store in self._stores.values()) > _UNSTORED_MAX
-            or sum(store.unstored_bytes for store in self._stores.values()) > _UNSTORED_BYTES_MAX
+            sum(store.unstored for store in stores) > _UNSTORED_MAX
+            or sum(store.unstored_bytes for store in stores) > _UNSTORED_BYTES_MAX
         ):
+            self._flush_stores()  # the fronts wait for sinks, so output must not wait for more
             return []
         effects = []
         most = self._memory.most(self.plan.batch, time.monotonic())
@@ -665,6 +673,10 @@ class WorkerLoop:
         if self._ending and settled and not unstored and not self._done:
             self._done = True
             self._link.send(protocol.DONE, self._news())
+
+    def _flush_stores(self, *, for_good: bool = False) -> None:
+        for store in self._stores.values():
+            store.flush(for_good=for_good)
 
     def _send_settled(self) -> None:
         """Send what is settled here: piggybacked, or alone now and then."""
