@@ -11,7 +11,7 @@ import pytest
 import emberflow as ef
 from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
-from emberflow.graph import transactions as transactional_module
+from emberflow.graph import expansion as expansion_module
 from emberflow.graph.nodes import Graph
 from emberflow.rows.paths import decoded_path
 from emberflow.runners.batch.passes import passes
@@ -215,9 +215,7 @@ def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_to_decide_alone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same transactions in a keyed pass and in one region."""
-    monkeypatch.setattr(
-        transactional_module._Expansion, "_decides_alone", lambda self, drafted: False
-    )
+    monkeypatch.setattr(expansion_module._Expansion, "_decides_alone", lambda self, drafted: False)
     for seed in range(2_000, 2_030):
         flow, elements = random_case(seed)
         found = batch(flow, elements, partitions=3, seed=seed)

@@ -15,7 +15,7 @@ import pytest
 import emberflow as ef
 from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.worker import regions as cycles_module
-from emberflow.graph import transactions as transactional_module
+from emberflow.graph import expansion as expansion_module
 from tests.effort import affordable, tried
 from tests.simulation.cases import WrongError
 from tests.simulation.hunt import caught
@@ -130,9 +130,7 @@ def test_one_access_costs_as_many_messages_as_a_fold() -> None:
 
 def test_to_decide_alone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = ef.run(purses(), changes=CHANGES)
-    monkeypatch.setattr(
-        transactional_module._Expansion, "_decides_alone", lambda self, drafted: False
-    )
+    monkeypatch.setattr(expansion_module._Expansion, "_decides_alone", lambda self, drafted: False)
     together = purses()
     assert "close" in {node.kind for node in together.graph().nodes}
     assert ef.run(together, changes=CHANGES) == alone

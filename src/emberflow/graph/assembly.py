@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from emberflow.errors import FlowError
+from emberflow.graph.expansion import with_transactions
 from emberflow.graph.nodes import Broadcast, Front, Graph, Input, Node, Reduction
-from emberflow.graph.transactions import with_transactions
 from emberflow.values.times import Unit
 
 
