@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
+from emberflow.graph.description import changed_functions, differences, steps_of
 from emberflow.graph.drawing import dot, mermaid
 from emberflow.graph.transactions import Values
 
@@ -332,6 +333,249 @@ def test_a_value_that_is_scheduled() -> None:
     tx.committed.sink("done")
     error = told_alike(flow, ef.OutputError, transfers=[("a", "b", 1)])
     assert "cannot be the value of a state" in str(error)
+
+
+# --- Diverted errors: see simulation/test_diverted_transactions.py too ------------------------------
+
+
+def diverting(flow: ef.Flow, **elements: Any) -> dict[str, list[Any]]:
+    """The output of the reference, which simulated clusters must match, with crashes too."""
+    outputs = ef.run(flow, on_error="divert", **elements)
+    for workers, crashes in ((1, 0), (3, 0), (2, 2)):
+        result = ef.simulate(
+            flow, seed=5, workers=workers, crashes=crashes, on_error="divert", **elements
+        )
+        assert result.outputs == outputs
+    return outputs
+
+
+def inverse(transfer: Transfer) -> Transfer:
+    """Raises for an amount of 0."""
+    return (*transfer[:2], 12 // transfer[2])
+
+
+def raising_map(tx: Any, accounts: Any) -> None:
+    tx.map(inverse).key_by(target).update(accounts, plus)
+
+
+def raising_filter(tx: Any, accounts: Any) -> None:
+    tx.filter(inverse).key_by(target).update(accounts, plus)
+
+
+def raising_flat_map(tx: Any, accounts: Any) -> None:
+    """Raises when it has given something already."""
+    tx.flat_map(lambda t: (part for part in [t, inverse(t)])).key_by(target).update(accounts, plus)
+
+
+def raising_key(tx: Any, accounts: Any) -> None:
+    tx.key_by(lambda t: inverse(t)[1]).update(accounts, plus)
+
+
+def raising_update(tx: Any, accounts: Any) -> None:
+    tx.key_by(target).update(accounts, lambda balance, t: balance + inverse(t)[2])
+
+
+def raising_check(tx: Any, accounts: Any) -> None:
+    tx.key_by(target).update(accounts, plus, check=lambda balance, t: inverse(t))
+
+
+def raising_check_of_a_read(tx: Any, accounts: Any) -> None:
+    tx.key_by(target).read(accounts, check=lambda balance, t: inverse(t))
+
+
+def raising_before_a_read(tx: Any, accounts: Any) -> None:
+    """The read cannot fail, and nobody needs its value."""
+    tx.map(inverse).key_by(target).read(accounts)
+
+
+def raising_behind_a_read(tx: Any, accounts: Any) -> None:
+    read = tx.key_by(target).read(accounts)
+    read.map(lambda pair: inverse(pair[0])).key_by(source).update(accounts, plus)
+
+
+def raising_constraint(tx: Any, accounts: Any) -> None:
+    tx.key_by(target).update(accounts, lambda balance, t: t[2])
+    tx.require(lambda values: 12 // values["accounts", "b"])
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    "raising",
+    [
+        raising_map,
+        raising_filter,
+        raising_flat_map,
+        raising_key,
+        raising_update,
+        raising_check,
+        raising_check_of_a_read,
+        raising_before_a_read,
+        raising_behind_a_read,
+        raising_constraint,
+    ],
+)
+def test_a_function_that_raises_undoes_all_of_its_transaction(raising: Any, is_first: bool) -> None:
+    """Nothing is applied, nothing leaves but the record, and the next transaction goes on."""
+    flow = ef.Flow("undone")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction() as tx:
+        if is_first:
+            raising(tx, accounts)
+        taken = tx.key_by(source).update(accounts, minus)
+        left = tx.output(taken.map(lambda pair: pair[1]))
+        if not is_first:
+            raising(tx, accounts)
+    tx.committed.sink("done")
+    tx.rejected.sink("refused")
+    left.sink("left")
+    with flow.front("asked").transaction() as query:
+        query.output(query.key_by(lambda name: name).read(accounts)).sink("balances")
+    transfers = [ef.At(0, ("a", "b", 1)), ef.At(2, ("a", "b", 0)), ef.At(3, ("a", "b", 3))]
+    asked = [ef.At(time, name) for time, name in ((1, "a"), (4, "a"), (5, "b"))]
+    outputs = diverting(flow, transfers=transfers, asked=asked)
+    assert outputs["done"] == [("a", "b", 1), ("a", "b", 3)]
+    assert outputs["refused"] == []
+    assert len(outputs["left"]) == 2
+    (record,) = outputs["errors"]
+    assert (record.time, record.front) == (2, 0)
+    assert "raised ZeroDivisionError" in record.problem
+    without = diverting(flow, transfers=[transfers[0], transfers[2]], asked=asked)
+    assert without == {**outputs, "errors": []}
+
+
+@pytest.mark.parametrize("kind", ["update", "read"])
+def test_a_function_behind_the_only_access_undoes_it(kind: str) -> None:
+    """Without diverting, such an access decides alone, and what is behind it comes after the commit."""
+    flow = ef.Flow("behind")
+    accounts = flow.state("accounts", default=3)
+    with flow.front("numbers").transaction() as tx:
+        keyed = tx.map(lambda n: n).key_by(lambda n: 0)
+        done = (
+            keyed.update(accounts, lambda b, n: b - n) if kind == "update" else keyed.read(accounts)
+        )
+        ratio = tx.output(done.map(lambda pair: 12 // (pair[1] - pair[0])))
+    ratio.sink("ratios")
+    tx.committed.sink("done")
+    outputs = diverting(flow, numbers=[1, 3, 2] if kind == "read" else [1, 1, -1])
+    assert outputs["done"] == ([1, 2] if kind == "read" else [1, -1])
+    assert outputs["ratios"] == ([6, 12] if kind == "read" else [12, 3])
+    assert [record.time for record in outputs["errors"]] == [1]
+
+
+def test_an_access_that_decides_alone_does_so_where_errors_are_diverted() -> None:
+    flow = ef.Flow("alone")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction() as tx:
+        taken = tx.map(inverse).key_by(source).update(accounts, minus, check=not_negative)
+        tx.output(taken).sink("taken")
+    tx.committed.sink("done")
+    tx.rejected.map(lambda rejected: rejected.element).sink("refused")
+    graph = flow.graph(on_error="divert")
+    assert "close" not in {node.kind for node in graph.nodes}
+    transfers = [("a", "b", 2), ("a", "b", 0), ("a", "b", 1), ("a", "b", "x"), ("a", "b", 6)]
+    outputs = diverting(flow, transfers=transfers)
+    assert outputs["taken"] == [(("a", "b", 6), 4), (("a", "b", 2), 2)]
+    assert outputs["done"] == [("a", "b", 2), ("a", "b", 6)]
+    assert outputs["refused"] == [("a", "b", 1)]
+    assert [record.payload for record in outputs["errors"]] == [("a", "b", 0), ("a", "b", "x")]
+
+
+def test_a_transaction_has_one_record_of_the_first_error_in_order() -> None:
+    """However many of its functions raise, and whatever checks say of it."""
+    flow = ef.Flow("several")
+    accounts = flow.state("accounts", default=0)
+
+    def positive(n: int) -> int:
+        if n < 0:
+            raise ValueError(f"{n} is negative")
+        return n
+
+    with flow.front("numbers").transaction() as tx:
+        tx.key_by(lambda ns: "first").update(accounts, lambda b, ns: b - 1, check=not_negative)
+        parts = tx.flat_map(lambda ns: ns).map(positive)
+        parts.key_by(lambda n: 10 // n).update(accounts, lambda b, n: b + n)
+        tx.map(lambda ns: positive(ns[-1])).key_by(lambda n: n).read(accounts)
+    tx.committed.sink("done")
+    tx.rejected.map(lambda rejected: rejected.element).sink("refused")
+    outputs = diverting(flow, numbers=[[5, 0, -1, -2], [5, -3, 0, -4], [5, 6], [5, -6]])
+    assert outputs["done"] == []
+    assert outputs["refused"] == [[5, 6]]
+    assert [(record.time, record.payload) for record in outputs["errors"]] == [
+        (0, 0),
+        (1, -3),
+        (3, -6),
+    ]
+
+
+def test_errors_of_one_element_are_in_the_order_of_its_transactions() -> None:
+    """Among those outside of transactions, and behind what a transaction let out."""
+    flow = ef.Flow("order")
+    accounts = flow.state("accounts", default=0)
+    parts = flow.front("numbers").flat_map(lambda n: range(n, n + 4))
+    with parts.transaction() as tx:
+        tx.key_by(lambda n: 0).update(accounts, lambda b, n: b + n)
+        tx.key_by(lambda n: 12 // (n % 3)).update(accounts, lambda b, n: b + n)
+    tx.committed.map(lambda n: 12 // (n % 2)).sink("out")
+    outputs = diverting(flow, numbers=[1, 2])
+    assert [record.payload for record in outputs["errors"]] == [2, 3, 4, 2, 3, 4]
+    assert outputs["out"] == [12, 12]
+
+
+def test_a_transaction_that_only_reads_is_told_of_though_nobody_reads_it() -> None:
+    flow = ef.Flow("unread")
+    accounts = flow.state("accounts", default=10)
+    numbers = flow.front("numbers")
+    with numbers.transaction() as tx:
+        tx.key_by(lambda n: 12 // n).read(accounts)
+        tx.map(lambda n: 12 // n).key_by(lambda n: n).read(accounts)
+    numbers.sink("numbers")
+    outputs = diverting(flow, numbers=[1, 0, 2])
+    assert outputs["numbers"] == [1, 0, 2]
+    assert [record.time for record in outputs["errors"]] == [1]
+
+
+def test_a_cut_fits_a_run_that_diverts_errors_and_one_that_does_not() -> None:
+    """All that a cut knows of the flow is the same: its steps, and the fingerprint of all of them."""
+    flow = ef.Flow("both")
+    accounts = flow.state("accounts", default=10)
+    with flow.front("transfers").transaction(name="plain") as tx:
+        tx.key_by(source).update(accounts, minus)
+        tx.key_by(target).update(accounts, plus)
+    with flow.front("more").transaction(name="alone") as tx:
+        taken = tx.key_by(source).update(accounts, minus)
+        tx.output(taken.map(lambda pair: pair[1])).sink("left")
+    ef.merge(tx.committed, tx.committed).sink("done")
+    fails, diverts = flow.graph(), flow.graph(on_error="divert")
+    kinds = [[node.kind for node in graph.nodes] for graph in (fails, diverts)]
+    assert [own.count("close") for own in kinds] == [0, 2]
+    assert fails.fingerprint == diverts.fingerprint
+    assert steps_of(fails) == steps_of(diverts)
+    assert differences(flow.name, steps_of(fails), diverts) == []
+    assert changed_functions(steps_of(fails), diverts) == []
+
+
+def test_versions_of_a_flow_divert_errors_of_transactions() -> None:
+    def version(factor: int) -> ef.Flow:
+        flow = ef.Flow("bank")
+        accounts = flow.state("accounts", default=10)
+        with flow.front("transfers").transaction() as tx:
+            tx.key_by(source).update(accounts, minus)
+            tx.map(inverse).key_by(target).update(accounts, lambda b, t: b + factor * t[2])
+        with flow.front("asked").transaction() as query:
+            query.output(query.key_by(lambda name: name).read(accounts)).sink("balances")
+        return flow
+
+    versions = ef.Versions(version(1), (3, version(100)))
+    elements: dict[str, Any] = {
+        "transfers": [("a", "b", 1), ("a", "b", 0), ("a", "b", 2), ("b", "a", 0), ("b", "a", 6)],
+        "asked": [ef.At(9, "a"), ef.At(10, "b")],
+    }
+    expected = ef.run(versions, on_error="divert", **elements)
+    assert expected["balances"] == [("a", 10 - 1 - 2 + 200), ("b", 10 + 12 + 6 - 6)]
+    assert [record.time for record in expected["errors"]] == [1, 3]
+    for seed in range(4):
+        result = ef.simulate(versions, seed=seed, crashes=2, on_error="divert", **elements)
+        assert result.outputs == expected
 
 
 # --- What goes wrong while it is built -------------------------------------------------------------

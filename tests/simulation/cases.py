@@ -104,7 +104,8 @@ def disordered(case: AnyCase, seed: int, *, share: float = 0.4) -> AnyCase:
     if random.random() >= share:
         return case
     has_states = any(node.kind == "state" for node in case.graph.nodes)
-    diverts = not has_states and random.random() < 0.6
+    # Transactions have another graph where errors are diverted, so that was decided already.
+    diverts = case.on_error == "divert" if has_states else random.random() < 0.6
     elements = out_of_order(random, case.elements, diverts=diverts)
     return replace(
         case,

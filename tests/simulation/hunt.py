@@ -41,6 +41,7 @@ KNOWN = {
     "hold back without telling anyone": 9,
     "positions are told too late": 9,
     "the check that failed last is told": 9,
+    "the error that came last is told": 9,
     "a cut that saves what was aborted": 10,
     "forget the fence of logs": 10,
     "output is released before the commit": 10,

@@ -75,7 +75,7 @@ def test_a_refused_item_is_a_record_and_without_divert_the_end(partitions: int) 
         return f"{word!r} is too long" if len(word) > 3 else None
 
     class Checked:
-        def graph(self) -> Any:
+        def graph(self, **on_error: Any) -> Any:
             return refusing(words(partitions).graph(), {"out": long, "other": None})
 
     flow: Any = Checked()
@@ -97,7 +97,7 @@ def test_a_check_that_raises_refuses() -> None:
     graph = refusing(words(1).graph(), {"out": lambda word: word["no"]})
 
     class Checked:
-        def graph(self) -> Any:
+        def graph(self, **on_error: Any) -> Any:
             return graph
 
     flow: Any = Checked()

@@ -155,8 +155,8 @@ def a_replay_that_ends_too_soon(patch: pytest.MonkeyPatch) -> None:
 def constraints_that_nobody_looks_at(patch: pytest.MonkeyPatch) -> None:
     init = CloserMachine.__init__
 
-    def changed(self: Any, *arguments: Any) -> None:
-        init(self, *arguments)
+    def changed(self: Any, *arguments: Any, **named: Any) -> None:
+        init(self, *arguments, **named)
         self._requires = False
 
     patch.setattr(CloserMachine, "__init__", changed)

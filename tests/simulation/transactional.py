@@ -23,11 +23,13 @@ from typing import Any, Self
 
 import emberflow as ef
 from emberflow.engine.messages import AFTER_ALL, Moment
+from emberflow.errors import OnError
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import Options, SimulationResult
-from tests.simulation.cases import Case, WrongError, judged
+from tests.simulation.cases import Case, WrongError, disordered, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
+from tests.simulation.failing import with_failing_transactions
 
 
 @dataclass(frozen=True)
@@ -35,21 +37,22 @@ class TransactionCase(Case):
     """A case whose states are compared with the reference too."""
 
     @classmethod
-    def of(cls, seed: int, *, workers: int | None = None) -> Self:
+    def of(cls, seed: int, *, workers: int | None = None, on_error: OnError = "fail") -> Self:
         random = Random(f"transactions {seed}")
         flow, elements = random_transactions(random)
         return cls(
             name=flow.name,
-            graph=flow.graph(),
+            graph=flow.graph(on_error=on_error),
             elements=elements,
             options=Options.drawn(seed, workers=workers),
             trims_always=random.random() < 0.5,
             again=f"python -m tests.simulation.soak --transactions --from {seed} --seeds 1",
+            on_error=on_error,
         )
 
     @cached_property
     def _reference(self) -> Reference:
-        reference = Reference(self.graph)
+        reference = Reference(self.graph, on_error=self.on_error)
         for global_time, front, payload in timed_elements(self.graph, self.elements):
             reference.enter(global_time, front, payload)
         reference.finish()
@@ -81,7 +84,7 @@ def judged_with_crashes_and_cuts(case: CrashCase, **machines: Any) -> Simulation
     contains no half of a transaction, and no rejected one.
     """
     result, simulation = judged_with_crashes(case, **machines)
-    reference = Reference(case.graph)
+    reference = Reference(case.graph, on_error=case.on_error)
     cuts = simulation.storage.cuts
     ahead = sorted(cuts.manifests, key=lambda manifest: manifest.moment, reverse=True)
 
@@ -110,6 +113,19 @@ def judged_with_crashes_and_cuts(case: CrashCase, **machines: Any) -> Simulation
             f"the states are {result.states}, the reference has {reference.states}\n{case}"
         )
     return result
+
+
+def undone(seed: int) -> TransactionCase:
+    """The flow of a seed with functions that raise within transactions, and errors diverted."""
+    case = TransactionCase.of(seed, on_error="divert")
+    graph = with_failing_transactions(case.graph, Random(f"undone {seed}"))
+    case = replace(case, graph=graph, again=f"undone({seed})")
+    return disordered(case, seed)
+
+
+def undone_with_crashes(seed: int) -> CrashCase:
+    """The same, and its faults."""
+    return replace(CrashCase.from_case(undone(seed), seed), again=f"undone_with_crashes({seed})")
 
 
 def transactions_with_crashes(seed: int) -> CrashCase:

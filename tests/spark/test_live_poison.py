@@ -62,7 +62,7 @@ class Refusing:
         refuses = {name: sink.refuses for name, sink in given.items() if name != "errors"}
         self._graph = refusing(flow().graph(), refuses)
 
-    def graph(self) -> Any:
+    def graph(self, **on_error: Any) -> Any:
         return self._graph
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from emberflow.dsl.operators.transactions import State, Transaction
 from emberflow.dsl.streams import Loop, Stream
-from emberflow.errors import FlowError
+from emberflow.errors import FlowError, OnError
 from emberflow.graph.assembly import LoopDraft, assembled
 from emberflow.graph.drawing import text
 from emberflow.graph.nodes import Front, Graph, Input, Key, Node, Reduction, Sink, two_of_one_name
@@ -125,13 +125,25 @@ class Flow:
         """
         return State(self, name, default)
 
-    def graph(self) -> Graph:
-        """The validated graph of this flow. Raises `FlowError` if the flow cannot run."""
+    def graph(self, *, on_error: OnError = "fail") -> Graph:
+        """The validated graph of this flow. Raises `FlowError` if the flow cannot run.
+
+        Where errors are diverted, transactions have other nodes: each can be undone as a whole.
+        """
         if self._graph is None:
             for transaction in self._transactions:
                 transaction._check_closed()
             self._graph = assembled(
                 self.name, self._drafts, self._feedback, self._reductions, self.unit
+            )
+        if on_error == "divert" and self._transactions:
+            return assembled(
+                self.name,
+                self._drafts,
+                self._feedback,
+                self._reductions,
+                self.unit,
+                ends_on_error=self._graph,
             )
         return self._graph
 

@@ -36,7 +36,16 @@ from emberflow.engine.machines.ticking import TickingMachine
 from emberflow.errors import InternalError, OnError
 from emberflow.graph.calls import Balance, balance_of, pair_balance_of
 from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Node, Reduction, Sink
-from emberflow.graph.transactions import Access, Close, Open, Report, State
+from emberflow.graph.transactions import (
+    Access,
+    Close,
+    Open,
+    Report,
+    State,
+    check_diverting,
+    closers_of,
+    depth_of,
+)
 
 #: A machine that keeps something between batches.
 Stateful: TypeAlias = GroupMachine | ReduceMachine | AccessMachine | CloserMachine
@@ -60,6 +69,15 @@ class Layout:
         self.graph = graph
         #: Whether failures are output of the errors sink; otherwise the first one ends the run.
         self.diverts = on_error == "divert"
+        #: By node within a transaction, where an error undoes all of it: the closer that the error goes to,
+        #: and how much longer than the transaction's identity the places at the node are.
+        self.closers: dict[int, tuple[int, int]] = {}
+        if self.diverts:
+            check_diverting(graph)
+            self.closers = {
+                node: (close.id, depth_of(graph, graph.nodes[node]))
+                for node, close in closers_of(graph).items()
+            }
         #: The node of failures, which is not in the graph.
         self.failures = len(graph.nodes)
         self.sinks = {sink.id: sink for sink in graph.sinks.values()}
@@ -320,8 +338,8 @@ class Machines:
         elif isinstance(node, Report):
             self.process[node.id] = report_process(graph, node)
         elif isinstance(node, State):
-            self._add(node.id, AccessMachine(graph, node))
+            self._add(node.id, AccessMachine(graph, node, diverts=layout.diverts))
         elif isinstance(node, Close):
-            self._add(node.id, CloserMachine(graph, node))
+            self._add(node.id, CloserMachine(graph, node, diverts=layout.diverts))
         else:
             raise InternalError(f"the engine does not know {node}")

@@ -33,8 +33,13 @@ def assembled(
     feedback: Mapping[int, Input],
     reductions: Sequence[Reduction],
     unit: Unit | None = None,
+    *,
+    ends_on_error: Graph | None = None,
 ) -> Graph:
-    """The graph of a flow. Raises `FlowError` where the drafts do not make one."""
+    """The graph of a flow. Raises `FlowError` where the drafts do not make one.
+
+    Given the graph ``ends_on_error``, it is the one for runs that divert errors instead.
+    """
     for draft in drafts:
         if isinstance(draft, LoopDraft):
             _through_loops(flow, drafts, feedback, Input(draft.id))  # also if no step reads it
@@ -49,11 +54,12 @@ def assembled(
         replace(draft, id=number[draft.id], inputs=tuple(map(renumbered, draft.inputs)), unit=unit)
         for draft in steps
     ]
-    nodes, again = with_transactions(flow, nodes)
+    nodes, again = with_transactions(flow, nodes, diverts=ends_on_error is not None)
     return Graph(
         flow,
         tuple(_with_broadcasts(nodes)),
         tuple(reduction.renumbered(number).renumbered(again) for reduction in reductions),
+        ends_on_error,
     )
 
 

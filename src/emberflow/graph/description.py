@@ -16,7 +16,7 @@ from typing import Any
 
 from emberflow.graph.nodes import Front, Graph, Group, Map, Node, Sink
 from emberflow.graph.transactions import Access, Close
-from emberflow.values.functions import UserFunction, code_digest, name_of
+from emberflow.values.functions import UserFunction, Where, code_digest, name_of
 
 #: Details that say what functions do, and not what a step is.
 _NOTES = frozenset({"functions", "code"})
@@ -47,6 +47,7 @@ def steps_of(graph: Graph) -> tuple[Step, ...]:
     >>> print(*steps_of(flow.graph()), sep=", ")
     front 'words', map 'map', sink 'lengths'
     """
+    graph = graph.plain
     return tuple(_step(graph, node) for node in graph.nodes[: graph.late_node])
 
 
@@ -105,7 +106,7 @@ def _differences(flow: str, steps: Sequence[Step], graph: Graph) -> Iterator[str
     if flow != graph.flow:
         yield f"the flow was called {flow!r} and is called {graph.flow!r}"
     before, now = _by_identity(steps), _by_identity(steps_of(graph))
-    wheres = {(node.kind, node.name): node.where for node in graph.nodes}
+    wheres = _wheres(graph)
     found = False
     for identity, step in now.items():
         if identity not in before:
@@ -140,11 +141,15 @@ def changed_steps(steps: Sequence[Step], graph: Graph) -> list[Step]:
 
 def changed_functions(steps: Sequence[Step], graph: Graph) -> list[str]:
     """The same for people: each step with its line and its functions."""
-    wheres = {(node.kind, node.name): node.where for node in graph.nodes}
+    wheres = _wheres(graph)
     return [
         f"{step} ({wheres[step.kind, step.name]}): {', '.join(step.details['functions'])}"
         for step in changed_steps(steps, graph)
     ]
+
+
+def _wheres(graph: Graph) -> dict[tuple[str, str], Where]:
+    return {(node.kind, node.name): node.where for node in graph.plain.nodes}
 
 
 def _by_identity(steps: Sequence[Step]) -> dict[tuple[str, str], Step]:

@@ -73,19 +73,22 @@ class _Drafted:
     outputs: list[Report] = field(default_factory=list)
 
 
-def with_transactions(flow: str, drafts: Sequence[Node]) -> tuple[list[Node], dict[int, int]]:
+def with_transactions(
+    flow: str, drafts: Sequence[Node], *, diverts: bool = False
+) -> tuple[list[Node], dict[int, int]]:
     """The nodes of all drafts, with the inputs of states and closers connected.
 
-    The second result is the new id of each draft that is still there.
+    If the run ``diverts`` errors, every transaction can be undone. The second result is the new id of each draft that is still there.
     """
     if not any(isinstance(draft, Open | State) for draft in drafts):
         return list(drafts), {draft.id: draft.id for draft in drafts}
-    return _Expansion(flow, drafts).nodes()
+    return _Expansion(flow, drafts, diverts).nodes()
 
 
 class _Expansion:
-    def __init__(self, flow: str, drafts: Sequence[Node]) -> None:
+    def __init__(self, flow: str, drafts: Sequence[Node], diverts: bool) -> None:
         self.flow = flow
+        self.diverts = diverts
         self.made: dict[int, Node] = {draft.id: draft for draft in drafts}
         self.read = {(source.node, source.port) for node in drafts for source in node.inputs}
         #: The outputs that replace outputs of drafts.
@@ -158,6 +161,8 @@ class _Expansion:
         (access,) = drafted.accesses
         if self._ones_before(access) is None:
             return False
+        if self.diverts:  # a function behind the access would raise when all is decided
+            return all(output.inputs[0].node == access.id for output in drafted.outputs)
         return all(self._passes(output, access) for output in drafted.outputs)
 
     def _ones_before(self, access: Access) -> list[Map] | None:
@@ -223,11 +228,14 @@ class _Expansion:
 
     def _together(self, drafted: _Drafted) -> None:
         close = drafted.close
-        can_fail = bool(close.requires) or any(access.check for access in drafted.accesses)
+        can_fail = (
+            self.diverts or bool(close.requires) or any(access.check for access in drafted.accesses)
+        )
         updated = {access.state: None for access in drafted.accesses if access.function}
         # If a transaction only reads, and no step reads its outcome, there is nothing to decide.
-        votes = can_fail and bool(
-            updated or drafted.outputs or {(close.id, 0), (close.id, 1)} & self.read
+        votes = self.diverts or (
+            can_fail
+            and bool(updated or drafted.outputs or {(close.id, 0), (close.id, 1)} & self.read)
         )
         into: list[Input] = []
         voters: list[int] = []
@@ -235,8 +243,10 @@ class _Expansion:
             number = self.accesses[access.state].index(access.id)
             if (access.id, 0) in self.read:
                 self._put_out(access.state, number, "result", (access.id, 0))
-            # A read that cannot fail, and whose value no constraint needs, does not vote.
-            if votes and (access.function or access.check or close.requires):
+            # A read that cannot fail, and whose value no constraint needs, does not vote. Where errors
+            # are diverted, every way through the transaction ends at the closer, so the last read does.
+            is_last = self.diverts and (access.id, 0) not in self.read
+            if votes and (access.function or access.check or close.requires or is_last):
                 into.append(Input(self.states[access.state].id, len(self.outputs[access.state])))
                 self.outputs[access.state].append((number, "vote"))
                 voters.append(access.id)
@@ -258,7 +268,7 @@ class _Expansion:
             for state in updated:
                 self.into[state].append(Input(close.id, len(ports)))
                 ports.append(("abort", state))
-        if not ports:
+        if not ports and not self.diverts:
             del self.made[close.id]
             return
         element = self._add(

@@ -234,6 +234,9 @@ class Graph:
     flow: str
     nodes: tuple[Node, ...]
     reductions: tuple[Reduction, ...] = field(default=())
+    #: The graph of the same flow for runs that an error ends, if this one is for runs that divert errors
+    #: and has transactions (`graph.transactions`).
+    ends_on_error: Graph | None = None
 
     def __post_init__(self) -> None:
         _check_names(self)
@@ -329,6 +332,11 @@ class Graph:
         ((broadcast, _),) = self.readers[node.id]
         return self.readers[broadcast][0][0]
 
+    @property
+    def plain(self) -> Graph:
+        """What cuts and people know this graph by: it does not depend on what happens to errors."""
+        return self if self.ends_on_error is None else self.ends_on_error
+
     @cached_property
     def operators(self) -> dict[int, str]:
         """By the group of a reduction: the operator that the user wrote."""
@@ -340,7 +348,10 @@ class Graph:
 
         It covers steps, and neither the names of their functions nor their code: a user can rename a
         function, move it or fix it, and keep the state (`graph.description` tells what was changed).
+        Nor does it cover what happens to errors: a cut fits a run that diverts them and one that does not.
         """
+        if self.ends_on_error is not None:
+            return self.ends_on_error.fingerprint
         parts: list[str | int] = [self.flow]
         for node in self.nodes[: self.late_node]:  # late elements have no state
             parts += [node.id, node.kind, node.name]

@@ -38,6 +38,11 @@ A transaction that has no check and no constraint cannot fail, so its accesses d
 from values that the transaction read. Then the closer, which has the element, can compute the keys
 itself when it needs them, which is only when the transaction fails. So such an access votes only to
 say no.
+
+**Diverted errors.** Where errors are diverted, a function that raises within a transaction undoes all of
+it. So any transaction can fail, and has a closer, unless it decides alone with nothing behind its access.
+A step that raises sends its error to the closer as a vote (`closers_of`). Otherwise the nodes are the
+same, so a cut fits both graphs: only states have rows in it.
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
-from emberflow.errors import FlowError
+from emberflow.errors import FlowError, InternalError
 from emberflow.graph.nodes import Broadcast, Graph, Key, Map, Node
 from emberflow.values.functions import UserFunction
 
@@ -178,6 +183,7 @@ class Close(Node):
     """
 
     orders: ClassVar[bool] = True
+    ends: ClassVar[bool] = True  # errors may be all that leaves it
 
     transaction: str
     requires: tuple[Check, ...] = ()
@@ -205,7 +211,7 @@ class Close(Node):
 #
 #   to a state    (key, access, length, payload)      access: its number at the state, or ABORT
 #   to a closer   (identity, number, ...)             number: of the vote; ELEMENT; or OUTPUTS - port
-#       a vote    (identity, number, key, failed, value)   failed: a check's name, or None
+#       a vote    (identity, number, key, failed, value)   failed: a check's name, an error, or None
 #
 # A result has the place of its version and child id RESULT, an abort child id ABORTED.
 #
@@ -213,6 +219,8 @@ ABORT = -1
 RESULT, ABORTED = 0, 1
 ELEMENT = -1
 OUTPUTS = -2
+#: The number of the vote of a step that raised and is no access, and the last child id of its place.
+RAISED = CLOSED
 
 state_key = itemgetter(0)
 identity_of = itemgetter(0)
@@ -257,6 +265,25 @@ def hears_elements_alone(graph: Graph, close: Close) -> bool:
     voters = [graph.nodes[voter] for voter in close.voters]
     aloud = any(isinstance(each, Access) and votes_aloud(graph, close, each) for each in voters)
     return not aloud and all(what != "output" for what, _ in close.outputs)
+
+
+def closers_of(graph: Graph) -> dict[int, Close]:
+    """By node within a transaction, but for states: the closer of the transaction, if it has one."""
+    closers = {node.transaction: node for node in graph.nodes if isinstance(node, Close)}
+    found: dict[int, Close] = {}
+    for node in graph.nodes:
+        if isinstance(node, Map | Broadcast | Access):
+            _, origin = way_in(graph, node)
+            if isinstance(origin, Open) and origin.transaction in closers:
+                found[node.id] = closers[origin.transaction]
+    return found
+
+
+def check_diverting(graph: Graph) -> None:
+    """Check that a graph can run where errors are diverted: transactions of others would be applied in
+    part. Runners get the right one from ``flow.graph(on_error="divert")``."""
+    if graph.ends_on_error is None and any(isinstance(node, State) for node in graph.nodes):
+        raise InternalError(f"the graph of flow {graph.flow!r} is for runs that an error ends")
 
 
 def depth_of(graph: Graph, node: Node) -> int:

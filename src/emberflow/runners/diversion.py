@@ -29,11 +29,6 @@ def checked_on_error(graph: Graph, on_error: object, named: str) -> OnError:
     if on_error not in get_args(OnError):
         modes = " or ".join(map(repr, get_args(OnError)))
         raise InputError(f"{named} takes {modes}, got {shortened(on_error)}.")
-    if on_error == "divert" and any(node.kind == "state" for node in graph.nodes):
-        raise InputError(
-            f"flow {graph.flow!r} has transactions, whose errors cannot be diverted: leave out "
-            f"{named}, or give updates a check that rejects what they would raise an error for."
-        )
     if on_error == "divert" and ERRORS_SINK in graph.sinks:
         raise InputError(
             f"flow {graph.flow!r} has a sink {ERRORS_SINK!r}, and that is the name of the sink for "

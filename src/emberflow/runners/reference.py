@@ -32,7 +32,8 @@ it; the runner appends an `emberflow.Diverted` to the output ``"errors"`` instea
 fails as a whole: if its function raises after it scheduled something, nothing is scheduled.
 Everything else goes on, including other branches of the same element. A grouping keeps the items
 that reached it; a reduction keeps its accumulator as it was (see `dsl.operators.reduce`). A user's
-own loop has no such rule: an item that fails in it does not come back.
+own loop has no such rule: an item that fails in it does not come back. Within a transaction the element
+fails as a whole: see `sequential`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from emberflow.errors import (
 )
 from emberflow.graph.calls import balance_of, images_of, scheduled_time
 from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Node, Sink
-from emberflow.graph.transactions import State
+from emberflow.graph.transactions import State, check_diverting
 from emberflow.runners.diversion import check_parameters, checked_on_error
 from emberflow.runners.elements import (
     LateElement,
@@ -115,7 +116,7 @@ def run(
     """
     if isinstance(flow, Versions):
         return run_versions(flow, elements, on_error)
-    graph = graph_for(flow.graph(), elements)
+    graph = graph_for(flow.graph(on_error=on_error), elements)
     check_parameters(graph, "run", "on_error")
     reference = Reference(graph, on_error=checked_on_error(graph, on_error, "run(on_error=)"))
     for global_time, front, payload in timed_elements(graph, elements):
@@ -134,7 +135,7 @@ def run_versions(
     kind = Reference if kind is None else kind
     outputs: dict[str, list[Any]] = {}
     reference: Reference | None = None
-    for version, graph, entries in served(versions, elements):
+    for version, graph, entries in served(versions, elements, on_error):
         check_parameters(graph, "run", "on_error")
         checked = checked_on_error(graph, on_error, "run(on_error=)")
         rows: list[Row | Scheduled] = []
@@ -172,6 +173,7 @@ class Reference:
             self.outputs.setdefault(name, [])
         self._diverts = on_error == "divert"
         if self._diverts:
+            check_diverting(graph)
             self.outputs.setdefault(ERRORS_SINK, [])
         #: The items of each bucket, by grouping and key.
         self._buckets: dict[str, dict[Any, deque[Any]]] = {
@@ -286,8 +288,10 @@ class Reference:
             except StepError as error:
                 if not self._diverts:
                     raise
-                self.outputs[ERRORS_SINK].append(Diverted.of(error))
-                outputs = list(self._kept(self.graph.nodes[node], place, payload))
+                failing = self.graph.nodes[node]
+                if not self._transactions.undo(failing, payload, error):
+                    self.outputs[ERRORS_SINK].append(Diverted.of(error))
+                outputs = list(self._kept(failing, place, payload))
             stack.extend(reversed(outputs))
 
     def _kept(self, node: Node, place: NestedPlace, payload: Any) -> Iterator[Waiting]:

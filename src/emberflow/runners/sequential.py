@@ -14,6 +14,11 @@ immediately.
 
 A failed access does not stop the transaction: all other accesses still run. Only the steps behind
 the failed access itself do not, so a step can rely on the check before it.
+
+**Diverted errors.** Where errors are diverted, a function that raises within a transaction undoes all of
+it, whatever the checks say: nothing is applied, and nothing leaves by ``committed``, ``rejected`` or an
+output. All other steps still run, and may raise too. The closer raises the first error, so there is one
+record for each transaction, at the place where its outcome would be.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from emberflow.errors import InternalError
+from emberflow.errors import InternalError, StepError
 from emberflow.graph.calls import balance_of
 from emberflow.graph.nodes import Graph, Node
 from emberflow.graph.transaction_calls import outcome_of, verdict_of
@@ -39,6 +44,7 @@ from emberflow.graph.transactions import (
     Report,
     State,
     Values,
+    closers_of,
     depth_of,
 )
 from emberflow.values.item import ChildIds, GlobalTime
@@ -56,6 +62,7 @@ class _Running:
     values: Values = field(default_factory=Values)
     written: dict[tuple[str, Any], None] = field(default_factory=dict)
     failed: tuple[str, Values] | None = None
+    error: StepError | None = None
     outputs: dict[int, list[tuple[ChildIds, Any]]] = field(default_factory=dict)
 
 
@@ -70,6 +77,7 @@ class Sequential:
         }
         self._running: dict[str, _Running] = {}
         self._closes = {node.transaction: node for node in graph.nodes if isinstance(node, Close)}
+        self._closers = closers_of(graph)
 
     def processor(self, node: Node) -> Processor | None:
         if isinstance(node, Open):
@@ -83,6 +91,20 @@ class Sequential:
         if isinstance(node, Close):
             return self._close(node)
         return None
+
+    def undo(self, node: Node, payload: Any, error: StepError) -> bool:
+        """Undo the running transaction because a step of it raised. Its closer raises the first error.
+
+        False if the step is in no transaction, or in one that has no closer and nothing to undo.
+        """
+        if isinstance(node, State):
+            node = self.graph.nodes[payload[1]]  # its access
+        close = self._closers.get(node.id)
+        if close is None:
+            return False
+        running = self._running[close.transaction]
+        running.error = running.error or error
+        return True
 
     def _open(self, node: Open) -> Processor:
         reader, _ = self.graph.readers[node.id][0]
@@ -201,6 +223,8 @@ class Sequential:
             if child_ids[-1] != CLOSED:
                 raise InternalError(f"{node} got an item of its transaction at {place}")
             running = self._running[node.transaction]
+            if running.error is not None:
+                raise running.error
             failed = running.failed
             if failed is None and running.values:
                 name = verdict(running.values, running.element, global_time)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from emberflow.dsl.versions import Version, Versions
-from emberflow.errors import InputError
+from emberflow.errors import InputError, OnError
 from emberflow.fronts.protocol import is_front
 from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import Entry, graph_for, timed_elements
@@ -23,7 +23,9 @@ class Served(NamedTuple):
     entries: list[Entry]
 
 
-def served(versions: Versions, elements: Mapping[str, Iterable[Any]]) -> Iterator[Served]:
+def served(
+    versions: Versions, elements: Mapping[str, Iterable[Any]], on_error: OnError = "fail"
+) -> Iterator[Served]:
     """For each version its graph and its elements, in order."""
     known = {name: _readable_again(given) for name, given in elements.items()}
     fronts = dict.fromkeys(name for version in versions for name in version.graph.fronts)
@@ -37,7 +39,7 @@ def served(versions: Versions, elements: Mapping[str, Iterable[Any]]) -> Iterato
     result, total, taken = [], dict.fromkeys(known, 0), dict.fromkeys(known, 0)
     for version, end in zip(versions, ends, strict=True):
         own = {name: given for name, given in known.items() if name in version.graph.fronts}
-        graph = graph_for(version.graph, own)
+        graph = graph_for(version.flow.graph(on_error=on_error), own)
         entries = []
         counts = dict.fromkeys(own, 0)
         for entry in timed_elements(graph, own):

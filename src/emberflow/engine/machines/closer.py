@@ -16,6 +16,11 @@ and sends the difference, tombstones first. A constraint may raise because it wa
 values only. So its failure is an item too (see `map`), and while it raises, the transaction is neither
 committed nor rejected.
 
+Where errors are diverted, a failure of any step of the transaction is a vote. While there is one, the
+transaction is undone as if it were rejected, but instead of a `Rejected` the closer sends the failure with
+the least place, bound for the barrier of failures. So a transaction has one record in the errors sink, and
+taking back the vote takes back the record.
+
 **In order** nothing comes but the element. Then the item that brought it is the whole ballot, and the
 element goes on to ``committed`` at once.
 
@@ -73,7 +78,7 @@ class Ballot:
         self.identity = identity
         self.elements: dict[tuple[Place, int], Any] = {}
         #: ``(number, key, failed, value)``
-        self.votes: dict[tuple[Place, int], tuple[int, Any, str | None, Any]] = {}
+        self.votes: dict[tuple[Place, int], tuple[int, Any, str | StepError | None, Any]] = {}
         #: By the number of the output, too.
         self.outputs: dict[tuple[int, Place, int], Any] = {}
         self.sent: Sent = {}
@@ -82,8 +87,9 @@ class Ballot:
 class CloserMachine(Trimmed[Any]):
     """The machine of a closer."""
 
-    def __init__(self, graph: Graph, node: Close) -> None:
+    def __init__(self, graph: Graph, node: Close, *, diverts: bool = False) -> None:
         super().__init__(node.name, kept=0)
+        self._diverts = diverts
         self.node = node
         #: A ballot, or the item of an element as long as nothing else has come.
         self.buckets: dict[Place, Ballot | FlatItem] = {}
@@ -195,46 +201,52 @@ class CloserMachine(Trimmed[Any]):
         """What should have been sent, by what is there."""
         identity, length, sent = ballot.identity, len(ballot.identity), Sent()
         failed = self._failed(ballot)
-        if isinstance(failed, StepError):
-            for _, mark in ballot.elements:
-                sent[_FAILURES, (*identity, COMMITTED), mark] = failed
-        elif failed is None:
+        if failed is None:
             if self._committed >= 0:
                 for (_, mark), element in ballot.elements.items():
                     sent[self._committed, (*identity, COMMITTED), mark] = element
-            if ballot.outputs:
-                for (number, place, mark), payload in ballot.outputs.items():
-                    port = self._outputs[number]
-                    sent[port, (*identity, OUTPUT + number, *place[length:]), mark] = payload
-        else:
-            if self._rejected >= 0:
-                for (_, mark), element in ballot.elements.items():
-                    rejected = Rejected(element, *failed)
-                    sent[self._rejected, (*identity, REJECTED), mark] = rejected
-            said: set[Place] = set()
-            for (place, mark), (number, key, no, _) in ballot.votes.items():
-                said.add(place)
-                if no is None and self._aborts[number] >= 0:
-                    sent[self._aborts[number], (*place, ABORTED), mark] = (key, ABORT, length, None)
-            if self._participants is not None:
-                for (_, mark), element in ballot.elements.items():
-                    for place, number, key in self._participants(identity, element):
-                        if place not in said and self._aborts[number] >= 0:
-                            where = (self._aborts[number], (*place, ABORTED), mark)
-                            sent[where] = (key, ABORT, length, None)
+            for (number, place, mark), payload in ballot.outputs.items():
+                port = self._outputs[number]
+                sent[port, (*identity, OUTPUT + number, *place[length:]), mark] = payload
+            return sent
+        if isinstance(failed, StepError):
+            for _, mark in ballot.elements:
+                sent[_FAILURES, (*identity, COMMITTED), mark] = failed
+            if not self._diverts:  # the run ends with it, or it will be taken back
+                return sent
+        elif self._rejected >= 0:
+            for (_, mark), element in ballot.elements.items():
+                rejected = Rejected(element, *failed)
+                sent[self._rejected, (*identity, REJECTED), mark] = rejected
+        self._abort(ballot, sent)
         return sent
 
+    def _abort(self, ballot: Ballot, sent: Sent) -> None:
+        """Add an abort for every version that voted yes, aloud or silently."""
+        identity, length = ballot.identity, len(ballot.identity)
+        said: set[Place] = set()
+        for (place, mark), (number, key, no, _) in ballot.votes.items():
+            said.add(place)
+            if no is None and self._aborts[number] >= 0:
+                sent[self._aborts[number], (*place, ABORTED), mark] = (key, ABORT, length, None)
+        if self._participants is not None:
+            for (_, mark), element in ballot.elements.items():
+                for place, number, key in self._participants(identity, element):
+                    if place not in said and self._aborts[number] >= 0:
+                        where = (self._aborts[number], (*place, ABORTED), mark)
+                        sent[where] = (key, ABORT, length, None)
+
     def _failed(self, ballot: Ballot) -> tuple[str, Values] | StepError | None:
-        """The first check or constraint that does not hold, and what it saw."""
-        first: Any = None
+        """The first error; or the first check or constraint that does not hold, and what it saw."""
         votes = ballot.votes
-        for identity, vote in votes.items():
-            if vote[2] is not None and (first is None or identity < first):
-                first = identity
-        if first is not None:
-            number, key, name, value = votes[first]
-            assert name is not None
-            return name, Values({(self._states[number], key): value})
+        failed = [where for where, vote in votes.items() if vote[2] is not None]
+        if failed:
+            errors = [where for where in failed if isinstance(votes[where][2], StepError)]
+            number, key, why, value = votes[min(errors or failed)]
+            assert why is not None
+            if isinstance(why, StepError):
+                return why
+            return why, Values({(self._states[number], key): value})
         if not self._requires or not votes:
             return None
         values = Values()

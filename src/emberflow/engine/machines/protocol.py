@@ -14,6 +14,8 @@ decision is final once the minimal time has passed it.
   constraint says no, there is an *abort* at every version that voted yes, aloud or silently: an item at
   the place of that version, bound for its key. If a vote changes, or comes later, the closer corrects what
   it has sent. It takes an abort back with a tombstone, like any item.
+- Where errors are diverted, **a step that raises votes no**, with its error: an access does, and so does a
+  map or a key function on the way to one. So it undoes the transaction like a check that does not hold.
 - Whatever changes a version (a late access, one that is taken back, an abort that comes or goes) makes
   the state recompute the versions behind it and send the difference.
 

@@ -133,7 +133,7 @@ class AccessMachine(Trimmed[StateBucket]):
     items_each = 4
     captured_at_once = 256
 
-    def __init__(self, graph: Graph, node: State) -> None:
+    def __init__(self, graph: Graph, node: State, *, diverts: bool = False) -> None:
         super().__init__(node.name, kept=1)
         self.node = node
         self.buckets: dict[Any, StateBucket] = {}
@@ -142,6 +142,8 @@ class AccessMachine(Trimmed[StateBucket]):
         self._ports = node.ports
         self._uses = [use_of(graph, node, number) for number in range(len(node.accesses))]
         self._writes = tuple(use.writes for use in self._uses)
+        #: By access: whether an error undoes its transaction, and so is a vote.
+        self._votes_errors = [diverts and use.vote >= 0 for use in self._uses]
 
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         outputs: list[list[FlatItem]] = [[] for _ in range(self._ports)]
@@ -347,10 +349,8 @@ class AccessMachine(Trimmed[StateBucket]):
                     # These ports are sent that it holds, but not the value.
                     use = self._uses[new[2]]
                     steady = (use.committed, -1 if use.tells_value else use.vote)
-            if isinstance(was, StepError):
-                failures_back.append((old[0], mark | 1, was))
-        if isinstance(now, StepError):
-            failures.append((new[0], mark, now))
+            self._fail(old, mark | 1, failures_back)
+        self._fail(new, mark, failures)
         for (port, place), payload in self._sent(old, key).items():
             if port not in steady:
                 net.take_back(port, place, mark, payload)
@@ -363,8 +363,12 @@ class AccessMachine(Trimmed[StateBucket]):
     ) -> None:
         for where, payload in self._sent(entry, key).items():
             net.take_back(*where, entry[1], payload)
-        if isinstance(entry[7], StepError):
-            failures_back.append((entry[0], entry[1] | 1, entry[7]))
+        self._fail(entry, entry[1] | 1, failures_back)
+
+    def _fail(self, entry: AccessEntry, mark: int, failures: list[FlatItem]) -> None:
+        """Send, or take back, the error of an entry, if it has one and no vote says so."""
+        if isinstance(entry[7], StepError) and not self._votes_errors[entry[2]]:
+            failures.append((entry[0], mark, entry[7]))
 
     def _sent(self, entry: AccessEntry, key: Any) -> _Sent:
         """What an entry has sent."""
@@ -383,8 +387,9 @@ class AccessMachine(Trimmed[StateBucket]):
         else:
             if why is not None or use.tells_yes:
                 told = value if why is not None or use.tells_value else None
-                name = "an error" if isinstance(why, StepError) else why
-                sent[use.vote, place] = (place[:length], use.number, key, name, told)
+                if isinstance(why, StepError) and not self._votes_errors[access]:
+                    why = "an error"
+                sent[use.vote, place] = (place[:length], use.number, key, why, told)
             if why is None:
                 sent[use.result, (*place, RESULT)] = (payload, value)
         return {where: payload for where, payload in sent.items() if where[0] >= 0}

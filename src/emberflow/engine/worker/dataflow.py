@@ -2,7 +2,8 @@
 
 A reader on this worker finds its items in a mailbox, one on another worker in a frame, and a sink
 hands them to its barrier. What fails goes to the barrier of failures on worker 0, in its place in the
-order: a failure that is taken back was never there.
+order: a failure that is taken back was never there. Where errors are diverted, what fails within a
+transaction goes to its closer, which undoes the transaction and sends one of the failures on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.engine.worker.routing import Routes
 from emberflow.errors import Diverted
+from emberflow.graph.transactions import RAISED
 from emberflow.values.item import FlatItem
 
 #: Takes a node and the items that are bound for it.
@@ -25,6 +27,16 @@ Send: TypeAlias = Callable[[int, list[FlatItem]], None]
 #: records that were in a source ahead of an element have that element's time and child ids below 0:
 #: they come first, wherever the element itself fails.
 _BEHIND_MALFORMED = (0,)
+
+
+def _vote(failed: FlatItem, depth: int) -> FlatItem:
+    """What a closer is sent of an item that failed ``depth`` child ids behind its transaction's opening.
+
+    An access votes at the place of its item. If its key function raises for one payload, and after a
+    replay not for another, both votes are under way, on two ways. So this one has a place of its own.
+    """
+    place, mark, error = failed
+    return (*place, RAISED), mark, (place[: len(place) - depth], RAISED, None, error, None)
 
 
 class Dataflow:
@@ -44,6 +56,7 @@ class Dataflow:
         #: By node: how many items have run through it.
         self.items_of = dict.fromkeys([*layout.nodes, layout.failures], 0)
         self._failures = layout.failures
+        self._closers = layout.closers
         self._process = machines.process
         self._stateful = machines.stateful
         self._routes = routes
@@ -56,6 +69,8 @@ class Dataflow:
         """Run a node on these items, and send on what it gives."""
         self.items_of[node] += len(items)
         failed: list[FlatItem] = []
+        if send is None:
+            send = self.send
         if node in self._sinks:
             self._barriers.arrive(node, items, failed)
         else:
@@ -63,12 +78,13 @@ class Dataflow:
             if machine is not None:
                 machine.items_since += len(items)
             outputs = self._process[node](items, failed)
-            if send is None:
-                send = self.send
             for reader, output in zip(self.layout.readers[node], outputs, strict=True):
                 if output:
                     send(reader, output)
-        if failed:
+        if failed and node in self._closers:
+            closer, depth = self._closers[node]
+            send(closer, [_vote(item, depth) for item in failed])
+        elif failed:
             self.fail(failed)
 
     def fail(self, failed: list[FlatItem]) -> None:

@@ -44,6 +44,7 @@ class LiveBuilder:
     """Collects the fronts, sinks and options of a live query. Nothing runs before `start`."""
 
     def __init__(self, flow: Flow, spark: SparkSession) -> None:
+        self._flow = flow
         self._graph = flow.graph()
         self._spark = spark
         self._fronts: dict[str, Front] = {}
@@ -171,6 +172,7 @@ class LiveBuilder:
 
     def settings(self) -> Settings:
         """What the lives of the query share, after all of it has been checked."""
+        self._graph = self._flow.graph(on_error=self._options["onError"])
         _check_names(self._graph, "front", self._graph.fronts, self._fronts, "read")
         if LATE_SINK in self._sinks and LATE_SINK not in self._graph.sinks:
             self._graph = with_late_sink(self._graph)

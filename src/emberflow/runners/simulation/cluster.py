@@ -95,10 +95,10 @@ def simulate(
     if isinstance(flow, Versions):
         if queries:
             raise InputError("simulate() takes queries of one flow, not of versions.")
-        parts = list(served(flow, elements))
+        parts = list(served(flow, elements, on_error))
         graph = parts[0].graph
     else:
-        graph = graph_for(flow.graph(), elements)
+        graph = graph_for(flow.graph(on_error=on_error), elements)
     for own in [part.graph for part in parts] or [graph]:
         check_parameters(own, "simulate", "seed", "workers", "crashes", "on_error", "queries")
     on_error = checked_on_error(graph, on_error, "simulate(on_error=)")

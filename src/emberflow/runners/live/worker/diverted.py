@@ -54,6 +54,8 @@ def _fit(payload: Any, place: tuple[int, ...]) -> Any:
     flat = Flat(payload)
     if can_be_pickled(flat):
         return flat
+    if isinstance(payload, tuple) and any(isinstance(part, StepError) for part in payload):
+        return tuple(_fit(part, place) for part in payload)  # a vote
     raise EmberflowError(
         f"an item of the element with time={place[0]} front={place[1]} cannot travel between workers: it "
         f"cannot be pickled. Map it to plain values. The payload: {shortened(payload)}"
