@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -196,6 +198,69 @@ def test_a_second_start_diverts_nothing_twice(spark: SparkSession, tmp_path: Pat
     expected = ef.run(flow, on_error="divert", numbers=numbers)
     assert sinks.read_files(tmp_path / "out") == expected["out"]
     assert sinks.read_files(tmp_path / "errors") == [e._asdict() for e in expected["errors"]]
+
+
+def transfers() -> ef.Flow:
+    """Transactions in which functions fail: of maps, keys, updates, and of a constraint."""
+    flow = ef.Flow("transfers")
+    accounts = flow.state("accounts", default=50)
+    with flow.front("transfers").transaction() as tx:
+        sides = tx.flat_map(lambda t: [(t[0], -t[2]), (t[1], 60 // t[2])])
+        left = sides.key_by(lambda side: "abcdefghijkl"[side[0]]).update(
+            accounts, lambda balance, side: balance + side[1], check=lambda balance: balance % 9
+        )
+        tx.output(left.map(lambda pair: 100 // (pair[1] % 13))).sink("left")
+        tx.require(lambda values: 12 // (sum(values.values()) % 11), name="adds up")
+    tx.committed.sink("done")
+    tx.rejected.map(lambda rejected: rejected.element).sink("refused")
+    return flow
+
+
+TRANSFERS = [(n * 11 % 12, n * n % 31 % 13, n * 3 % 17) for n in range(1, 150)]
+
+
+def test_errors_of_transactions_are_diverted_from_a_cut_of_a_run_that_they_would_have_ended(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flow = transfers()
+    expected = ef.run(flow, on_error="divert", transfers=TRANSFERS)
+    assert all(len(output) > 20 for output in expected.values())
+    assert len({error.function for error in expected["errors"]}) == 4
+    good = expected["errors"][0].time
+
+    may_end = tmp_path / "end"
+
+    def first_ones() -> Iterator[Any]:
+        yield from TRANSFERS[:good]
+        while not may_end.exists():
+            time.sleep(0.02)
+
+    def started(given: Any, on_error: str, *names: str) -> ef.LiveQuery:
+        writes = {name: sinks.Files(tmp_path / name) for name in names}
+        builder = flow.live(spark).read(transfers=fronts.Iterable(given)).write(**writes)
+        builder.option("checkpointLocation", tmp_path / "checkpoint")
+        return builder.option("onError", on_error).start()
+
+    query = started(first_ones, "fail", "left", "done", "refused")
+    query.processAllAvailable()
+    query.stop()
+    may_end.touch()
+    # Whoever began at the beginning would divert the first ones.
+    query = started([None] * good + TRANSFERS[good:], "divert", *expected)
+    assert query.awaitTermination(SECONDS), query.status
+    stored = {name: sinks.read_files(tmp_path / name) for name in expected}
+    assert [error._asdict() for error in expected["errors"]] == [
+        {**record, "payload": _tuples(record["payload"])} for record in stored.pop("errors")
+    ]
+    assert stored == {name: [*map(_plain, expected[name])] for name in stored}
+
+
+def _tuples(payload: Any) -> Any:
+    return tuple(map(_tuples, payload)) if isinstance(payload, list) else payload
+
+
+def _plain(payload: Any) -> Any:
+    return json.loads(json.dumps(payload))
 
 
 def test_it_says_what_is_missing(spark: SparkSession) -> None:

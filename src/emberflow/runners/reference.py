@@ -104,6 +104,7 @@ def run(
 
     A function that raises ends the run with a `StepError`. With ``on_error="divert"``, the item
     that it could not process goes to an output ``"errors"``, as a `Diverted`, and the run goes on.
+    Within a transaction, the whole transaction is undone.
 
     >>> flow = ef.Flow("totals")
     >>> amounts = flow.front("orders").map(float).key_by(lambda amount: None)

@@ -3,7 +3,7 @@
 - A payload that is nested too deeply for pickle travels flat (`values.nesting`), and arrives as it was. So
   it depends on no payload whether a query goes on, and the output does not depend on which items travel.
 - A diverted record, or a failure, has its payload only to show it. If that cannot be pickled at all (it holds a lock, a
-  lambda, a generator), its shortened ``repr`` travels instead.
+  lambda, a generator), its shortened ``repr`` travels instead. The same holds for the error in a vote of a transaction.
 - Any other payload that cannot be pickled is a mistake of the flow, whatever the input. The query ends with
   an error that names the item.
 
