@@ -77,6 +77,28 @@ def test_the_error_of_a_transaction_is_the_one_of_the_reference(chunk: int) -> N
     assert passed > 5
 
 
+def test_no_output_passes_the_failure_that_ends_the_run() -> None:
+    """Otherwise it would be in the sinks when the function is mended and the run goes on from a cut."""
+    ended = left = 0
+    for seed in range(45):
+        case: Case = TransactionCase.of(seed) if seed % 3 == 0 else Case.of(100_000 + seed)
+        fails = with_failing_transactions if seed % 3 == 0 else with_failures
+        graph = fails(case.graph, Random(f"failures {seed}"))
+        simulation = replace(case, graph=graph).simulation()
+        failure = outcome(lambda run=simulation.run, case=case: run(elements_of(case)))
+        if isinstance(failure, tuple):
+            released = [item[0] for items in simulation.released.values() for item in items]
+            assert all(place[:2] < failure[3] for place in released), f"failures {seed}\n{case}"
+            ended += 1
+            left += bool(released)
+    assert ended > 15
+    assert left > 8
+
+
+def elements_of(case: Case) -> Any:
+    return timed_elements(case.graph, case.elements)
+
+
 def test_an_error_of_a_flow_is_the_same_from_run_and_simulate() -> None:
     flow = ef.Flow("errors")
     numbers = flow.front("numbers").key_by(lambda n: n % 2)

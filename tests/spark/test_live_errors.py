@@ -219,9 +219,10 @@ def transfers() -> ef.Flow:
 TRANSFERS = [(n * 11 % 12, n * n % 31 % 13, n * 3 % 17) for n in range(1, 150)]
 
 
-def test_errors_of_transactions_are_diverted_from_a_cut_of_a_run_that_they_would_have_ended(
+def test_a_query_that_an_error_of_a_transaction_ended_goes_on_when_it_diverts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """From the cut of a query that did not, and with sinks that hold nothing behind the error."""
     flow = transfers()
     expected = ef.run(flow, on_error="divert", transfers=TRANSFERS)
     assert all(len(output) > 20 for output in expected.values())
@@ -245,8 +246,12 @@ def test_errors_of_transactions_are_diverted_from_a_cut_of_a_run_that_they_would
     query.processAllAvailable()
     query.stop()
     may_end.touch()
-    # Whoever began at the beginning would divert the first ones.
-    query = started([None] * good + TRANSFERS[good:], "divert", *expected)
+    # Whoever began at the beginning would fail at the first ones.
+    going_on = [None] * good + TRANSFERS[good:]
+    with pytest.raises(ef.FunctionError) as ended:
+        started(going_on, "fail", "left", "done", "refused").awaitTermination(SECONDS)
+    assert ended.value.global_time == (good, 0)
+    query = started(going_on, "divert", *expected)
     assert query.awaitTermination(SECONDS), query.status
     stored = {name: sinks.read_files(tmp_path / name) for name in expected}
     assert [error._asdict() for error in expected["errors"]] == [

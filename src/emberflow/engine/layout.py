@@ -90,6 +90,9 @@ class Layout:
         self.rank = {node: rank for rank, unit in enumerate(self.units) for node in unit.nodes}
         #: By node: how many stateful units are ahead of it at the most.
         self.stage = self._stages()
+        # Failures have a stage behind all others. Its frontier tells when no failure can come or be taken
+        # back any more (`worker.barriers`).
+        self.stage[self.failures] = max(self.stage.values()) + 1
 
     def _lay_out(self, reductions: Sequence[Fused]) -> None:
         """Which nodes run as one, and in which order."""

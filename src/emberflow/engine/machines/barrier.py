@@ -70,6 +70,14 @@ class Barrier:
         """Count the time that the items now here have waited since the last call (Little's law)."""
         self.waited += elapsed * self.held_items
 
+    @property
+    def least(self) -> Moment | None:
+        """The least global time that is held and not taken back, as far as is known."""
+        if self._arrivals:
+            held = sorted(self._held + self._arrivals, key=_place_of)
+            self._held, self._arrivals = self._without_tombstones(held), []
+        return _moment_of(self._held[0]) if self._held else None
+
     def release(self, minimal: Moment) -> list[FlatItem]:
         """All that is final below the minimal time, in order."""
         arrivals, held = self._arrivals, self._held

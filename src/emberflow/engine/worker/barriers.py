@@ -3,6 +3,12 @@
 What is guaranteed: **a bundle holds only items below the minimal time**, so no tombstone can come for
 any of them, and bundles of a partition leave in the order of global times. A worker holds the barriers
 of the partitions that `routing.barrier_host` gives it; worker 0 holds the barrier of failures too.
+
+**No output passes a failure that ends the run.** After the end a user mends the function, and the run goes
+on from a cut below the failure. Output at or above it would be in the sinks by then, and would stay there,
+though it lacks what the failed element causes. So a failure that is not taken back is in flight: worker 0
+acks it as a frame that it sends to itself, which holds the minimal time back. Its level is above those of
+all other frames, so the frontier of the last stage tells when nothing can take it back any more.
 """
 
 from __future__ import annotations
@@ -48,12 +54,18 @@ class Barriers:
         for partition, own in self._routes.by_partition(node, items, failed).items():
             barriers[partition].arrive(own)
 
-    def release(self, minimal: Moment) -> tuple[list[Bundle], Exception | None]:
-        """All that is below the minimal time; and the failure that ends the run, if that is."""
+    @property
+    def endings(self) -> Barrier | None:
+        """The barrier of failures, if it is here and they end the run."""
+        return None if self._layout.diverts else self.by_node[self._layout.failures].get(0)
+
+    def release(self, minimal: Moment) -> list[Bundle]:
+        """All that is below the minimal time."""
         bundles: list[Bundle] = []
-        failure: Exception | None = None
         layout = self._layout
         for node, barriers in self.by_node.items():
+            if node == layout.failures and not layout.diverts:
+                continue
             for partition, barrier in barriers.items():
                 if not barrier.held_items:
                     continue
@@ -63,12 +75,9 @@ class Barriers:
                 name = ERRORS_SINK
                 if node != layout.failures:
                     name = layout.graph.nodes[node].name
-                elif not layout.diverts:
-                    failure = released[0][2]
-                    continue
                 last = released[-1][0]
                 bundles.append(Bundle(name, partition, GlobalTime(last[0], last[1]), released))
-        return bundles, failure
+        return bundles
 
     def pass_time(self, elapsed: float) -> None:
         for barrier in self.all():

@@ -36,7 +36,7 @@ from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.queries.worker import StateReader
 from emberflow.engine.speculation.budget import Budget
 from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges, Patience
-from emberflow.engine.speculation.turns import turns_of
+from emberflow.engine.speculation.turns import TurnOf, turns_of
 from emberflow.engine.worker.barriers import Barriers
 from emberflow.engine.worker.dataflow import Dataflow
 from emberflow.engine.worker.mailboxes import Mailboxes
@@ -75,12 +75,16 @@ class Worker:
         #: Nothing below this can reach the barriers here any more.
         self.minimal: Moment = BEFORE_ALL
         self._anywhere: Moment = BEFORE_ALL
+        #: No failure below this can come or be taken back any more, if failures end the run.
+        self._failing: Moment = BEFORE_ALL
+        #: What stands at the acker for failures that are held.
+        self._failures_held: Frame | None = None
         self._elements = 0
         shares = equal_shares(workers) if shares is None else shares
         routes = Routes(layout, index, workers, shares, self.machines.stateful)
         self._barriers = Barriers(layout, routes, delivered or {})
         self._receipts = Receipts(index)
-        turns = turns_of(layout.graph)
+        turns: list[TurnOf] = [*turns_of(layout.graph), _place_of]
         #: By the rank of the region.
         self._budgets = {
             rank: Budget(turns, layout.stage[unit.nodes[0]])
@@ -94,7 +98,8 @@ class Worker:
             self._budgets.values(),
             turns,
             self._receipts,
-            self._barriers.by_node,
+            # A failure that ends the run holds back all output: see `barriers`.
+            self._barriers.by_node.keys() - (set() if layout.diverts else {layout.failures}),
             layout.stage,
         )
         self._dataflow = Dataflow(
@@ -170,6 +175,8 @@ class Worker:
         """The minimal time has moved: release what is final. `tidy` trims what became obsolete."""
         self._receipts.progress(progress)
         self._anywhere = progress.anywhere
+        turn = progress.turn_of(self.layout.stage[self.layout.failures])
+        self._failing = (turn[0], turn[1])
         for rank, budget in self._budgets.items():
             if budget.progress(progress) and self._cycles[rank].held():
                 self._mailboxes.wake(rank)
@@ -237,16 +244,35 @@ class Worker:
 
     def _effects(self, *, releases: bool = False) -> Effects:
         self._patience.settle(self._outbox.hold)
+        failure = self._failure()
         frames, ack = self._outbox.emptied()
-        bundles, failure = self._released() if releases else ([], None)
-        return Effects(frames, ack, bundles, failure)
+        return Effects(frames, ack, self._released() if releases else [], failure)
 
-    def _released(self) -> tuple[list[Bundle], Exception | None]:
+    def _released(self) -> list[Bundle]:
         minimal = min(self._anywhere, self._receipts.least)
         if minimal <= self.minimal:
-            return [], None
+            return []
         self.minimal = minimal
         return self._barriers.release(minimal)
+
+    def _failure(self) -> Exception | None:
+        """The failure that ends the run, once that is certain. Until then it is held."""
+        barrier, frame = self._barriers.endings, self._failures_held
+        if barrier is None or not (barrier.held_items or frame):
+            return None
+        least = barrier.least
+        if least is not None and least < self._failing:
+            failure: Exception = barrier.release(self._failing)[0][2]
+            return failure
+        if frame is None or frame.least != least:
+            if frame is not None:
+                self._outbox.finish([frame])
+            self._failures_held = None
+            if least is not None:
+                level = 2 * self.layout.stage[self.layout.failures] + 1
+                self._failures_held = self._outbox.hold_frame(level, least)
+                self._outbox.hold(self._failures_held)
+        return None
 
     # Looking at it.
 
