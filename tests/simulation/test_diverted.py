@@ -109,6 +109,52 @@ def test_an_endless_loop_is_diverted_as_by_the_reference(
         assert got.outputs == expected
 
 
+def key_of_differences(pair: tuple[int, ...]) -> int:
+    """In order all numbers follow one another, and it raises for all pairs."""
+    if len(pair) == 2 and pair[1] - pair[0] == 1:
+        raise ValueError(f"the key of {pair}")
+    return 0
+
+
+def used(pair: tuple[int, ...]) -> int:
+    """Raises for some pairs that only speculation makes."""
+    if len(pair) == 2 and pair[1] - pair[0] == 2:
+        raise ValueError(f"the use of {pair}")
+    return 1
+
+
+def by_a_map(pairs: ef.Stream[Any]) -> ef.Stream[Any]:
+    return pairs.key_by(key_of_differences).group(window=1).map(lambda tuples: used(tuples[0]))
+
+
+def by_an_access(pairs: ef.Stream[Any]) -> ef.Stream[Any]:
+    totals = pairs.flow.state("totals", default=0)
+    with pairs.transaction() as tx:
+        updated = tx.key_by(key_of_differences).update(totals, lambda total, pair: used(pair))
+        return tx.output(updated)
+
+
+@pytest.mark.parametrize("step", [by_a_map, by_an_access])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_errors_of_two_steps_at_one_place_are_not_taken_for_each_other(
+    step: Any, workers: int
+) -> None:
+    """Neither a grouping nor an access adds a child id. The tombstone of one error once took back the
+    other one."""
+    flow = ef.Flow("two steps")
+    fronts = [flow.front(name) for name in ("one", "other")]
+    step(ef.merge(*fronts).key_by(lambda n: 0).group(window=2)).sink("out")
+    elements = {
+        "one": [ef.At(time, time) for time in range(24) if time * 7 % 5 < 2],
+        "other": [ef.At(time, time) for time in range(24) if time * 7 % 5 >= 2],
+    }
+    expected = ef.run(flow, on_error="divert", **elements)
+    assert [error.problem.split(": ")[1][:7] for error in expected["errors"]] == ["the key"] * 23
+    for seed in range(6):
+        result = ef.simulate(flow, seed=seed, workers=workers, on_error="divert", **elements)
+        assert result.outputs == expected
+
+
 def test_what_the_errors_sink_has_it_does_not_get_again() -> None:
     case = next(case for case in map(diverting, count()) if len(case.expected["errors"]) > 10)
     everything = case.expected["errors"]

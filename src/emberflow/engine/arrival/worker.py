@@ -242,11 +242,11 @@ class MarkerWorker:
             for partition, own in by_partition.items():
                 self._outputs.add(node, partition, own)
             if failed:
-                _raise_first(failed)
+                _raise_first(node, failed)
             return
         outputs = self.machines.process[node](items, failed)
         if failed:
-            _raise_first(failed)
+            _raise_first(node, failed)
         if send is None:
             send = self._send
         for edge, output in zip(self.channels.out[node], outputs, strict=True):
@@ -337,6 +337,6 @@ class MarkerWorker:
         )
 
 
-def _raise_first(failed: list[FlatItem]) -> None:
+def _raise_first(node: int, failed: list[FlatItem]) -> None:
     """End the run with the first failure: what a function is shown here is no guess."""
     raise failed[0][2]

@@ -26,7 +26,7 @@ Send: TypeAlias = Callable[[int, list[FlatItem]], None]
 #: An item that fails has no images, so its failure may take the place of the first. The malformed
 #: records that were in a source ahead of an element have that element's time and child ids below 0:
 #: they come first, wherever the element itself fails.
-_BEHIND_MALFORMED = (0,)
+_BEHIND_MALFORMED = 0
 
 
 def _vote(failed: FlatItem, depth: int) -> FlatItem:
@@ -85,16 +85,21 @@ class Dataflow:
             closer, depth = self._closers[node]
             send(closer, [_vote(item, depth) for item in failed])
         elif failed:
-            self.fail(failed)
+            self.fail(node, failed)
 
-    def fail(self, failed: list[FlatItem]) -> None:
-        """Send what failed to the barrier of failures; as records, if that is an errors sink."""
-        if self.layout.diverts:
-            failed = [
-                (place + _BEHIND_MALFORMED, mark, Diverted.of(error))
-                for place, mark, error in failed
-            ]
-        self.send(self._failures, failed)
+    def fail(self, node: int, failed: list[FlatItem]) -> None:
+        """Send what failed at a node to the barrier of failures; as records, if that is an errors sink.
+
+        The place of a failure names the node. A grouping and the step behind it have items at the same
+        place, and a replay may take back the failure of one of them after the other one has failed. The
+        last child id is below 0, because what a reduction keeps (`machines.map`) may fail behind it.
+        """
+        diverts = self.layout.diverts
+        failures = [
+            ((*place, _BEHIND_MALFORMED, ~node), mark, Diverted.of(error) if diverts else error)
+            for place, mark, error in failed
+        ]
+        self.send(self._failures, failures)
 
     def receive(self, node: int, items: list[FlatItem]) -> None:
         """Items for a node on this worker. Failures run at once: they belong to no unit."""

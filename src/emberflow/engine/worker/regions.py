@@ -299,10 +299,11 @@ class Cycle:
     def _fail(self, node: int, endless: list[FlatItem]) -> None:
         step = str(self._nodes[node])
         self._dataflow.fail(
+            node,
             [
                 (place, mark, EndlessLoopError.of(step, GlobalTime(place[0], place[1]), payload))
                 for place, mark, payload in endless
-            ]
+            ],
         )
 
     def _adapt(self, replays: int, entries: int) -> None:

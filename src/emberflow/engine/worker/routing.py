@@ -131,18 +131,19 @@ class Routes:
         }
 
     def split(
-        self, reader: int, items: list[FlatItem], fail: Callable[[list[FlatItem]], None]
+        self, reader: int, items: list[FlatItem], fail: Callable[[int, list[FlatItem]], None]
     ) -> tuple[list[FlatItem], dict[int, list[FlatItem]]]:
         """Which of these items stay here, and which go to which worker.
 
-        ``fail`` is called with those whose key cannot be told, before anything else is sent.
+        ``fail`` is called with the reader and those whose key cannot be told, before anything else is
+        sent.
         """
         route = self._routes.get(reader)
         if route is not None:
             failed: list[FlatItem] = []
             by_worker = route.spread(items, failed)
             if failed:
-                fail(failed)
+                fail(reader, failed)
             return by_worker.pop(self.index, []), by_worker
         host = self._hosts.get(reader, self.index)
         return (items, {}) if host == self.index else ([], {host: items})
