@@ -2,8 +2,7 @@
 
 Python workers and the sink's database server are killed; and a worker that is only stopped, is given
 up, and comes back to find itself fenced. In `make soak` the driver and the JVMs of executors are killed
-too. On every run they are killed where they are needed anyway: a driver in `test_kafka_killed`, an
-executor in `test_clusters`.
+too. On every run a driver is killed where it is needed anyway, in `test_kafka_killed`.
 """
 
 from __future__ import annotations

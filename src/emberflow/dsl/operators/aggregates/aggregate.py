@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from emberflow.dsl.operators.reduce import reduce
 from emberflow.errors import FlowError
@@ -29,7 +29,21 @@ class _Empty(Enum):
     EMPTY = "empty"
 
 
-_EMPTY = _Empty.EMPTY
+EMPTY = _Empty.EMPTY
+
+
+class Parts(NamedTuple):
+    """What an aggregate is made of: of which payloads, of what of them, and what is done with that.
+
+    `several` calls a function that aggregates have in common once for each payload.
+    """
+
+    #: What the steps take of a payload: functions, one after the other.
+    select: tuple[Callable[[Any], Any], ...]
+    begin: Callable[[Any], Any]
+    step: Callable[[Any, Any], Any]
+    #: Which payloads; None for all.
+    holds: Callable[[Any], object] | None = None
 
 
 class Aggregate(Generic[T_contra]):
@@ -56,7 +70,7 @@ class Aggregate(Generic[T_contra]):
     ('all', Aggregates(spread=7, count=3))
     """
 
-    __slots__ = ("combine", "first", "given", "merge", "result")
+    __slots__ = ("combine", "first", "given", "merge", "parts", "result")
 
     def __init__(
         self,
@@ -66,8 +80,10 @@ class Aggregate(Generic[T_contra]):
         result: Callable[[A], Any] | None = None,
         merge: Callable[[A, A], A] | None = None,
         given: tuple[UserFunction, ...] | None = None,
+        parts: Parts | None = None,
     ) -> None:
-        """``given`` are the user's functions, if the others are not they but call them."""
+        """``given`` are the user's functions, if the others are not they but call them. ``parts`` do what
+        ``first`` and ``combine`` do."""
         functions = {"first": first, "combine": combine, "result": result, "merge": merge}
         for role, function in functions.items():
             is_left_out = function is None and role in ("result", "merge")
@@ -79,6 +95,7 @@ class Aggregate(Generic[T_contra]):
         self.combine: Callable[[Any, Any], Any] = combine
         self.result: Callable[[Any], Any] | None = result
         self.merge: Callable[[Any, Any], Any] | None = merge
+        self.parts = Parts((), first, combine) if parts is None else parts
         self.given = (
             tuple(UserFunction(role, own) for role, own in functions.items() if own is not None)
             if given is None
@@ -106,26 +123,28 @@ class Aggregate(Generic[T_contra]):
                 f"where= takes a function of the payload, got {predicate!r}, {caller()}."
             )
         begin, combine, result, merge = self.first, self.combine, self.result or itself, self.merge
+        parts = self.parts._replace(holds=predicate) if self.parts.holds is None else None
 
         def first(payload: Any) -> Any:
-            return begin(payload) if predicate(payload) else _EMPTY
+            return begin(payload) if predicate(payload) else EMPTY
 
         def combined(held: Any, payload: Any) -> Any:
             if not predicate(payload):
                 return held
-            return begin(payload) if held is _EMPTY else combine(held, payload)
+            return begin(payload) if held is EMPTY else combine(held, payload)
 
         def merged(held: Any, later: Any) -> Any:
-            if held is _EMPTY:
+            if held is EMPTY:
                 return later
-            return held if later is _EMPTY else merge(held, later)  # type: ignore[misc]
+            return held if later is EMPTY else merge(held, later)  # type: ignore[misc]
 
         return Aggregate(
             first=first,
             combine=combined,
-            result=lambda held: otherwise if held is _EMPTY else result(held),
+            result=lambda held: otherwise if held is EMPTY else result(held),
             merge=None if merge is None else merged,
             given=(*self.given, UserFunction("where", predicate)),
+            parts=parts,
         )
 
 

@@ -13,7 +13,7 @@ from bisect import insort_right
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from emberflow.dsl.operators.aggregates.aggregate import Aggregate
+from emberflow.dsl.operators.aggregates.aggregate import Aggregate, Parts
 from emberflow.errors import FlowError
 from emberflow.values.functions import UserFunction, caller, field_advice, itself
 from emberflow.values.hashing import encode_key
@@ -112,8 +112,17 @@ def mean(
         result=lambda held: held[0] / held[1],
         merge=lambda held, later: (held[0] + later[0], held[1] + later[1]),
         given=given,
+        parts=Parts((select,), _with_one, _with_one_more),
     )
     return _where(meaning, where)
+
+
+def _with_one(value: Any) -> tuple[Any, int]:
+    return value, 1
+
+
+def _with_one_more(held: tuple[Any, int], value: Any) -> tuple[Any, int]:
+    return held[0] + value, held[1] + 1
 
 
 def first(
@@ -158,12 +167,17 @@ def count_distinct(
     """
     select, given = _selector(of)
     counted: Aggregate[T] = Aggregate(
-        first=lambda payload: PersistentMap(((encode_key(select(payload)), None),)),
+        first=lambda payload: _alone(encode_key(select(payload))),
         combine=lambda held, payload: _with(held, encode_key(select(payload))),
         result=len,
         given=given,
+        parts=Parts((select, encode_key), _alone, _with),
     )
     return _where(counted, where, 0)
+
+
+def _alone(code: bytes) -> PersistentMap[bytes, None]:
+    return PersistentMap(((code, None),))
 
 
 def _with(held: PersistentMap[bytes, None], code: bytes) -> PersistentMap[bytes, None]:
@@ -275,7 +289,11 @@ def _selecting(
         return of_two(held, select(payload))
 
     return Aggregate(
-        first=select, combine=combine if reads_all else of_two, merge=of_two, given=given
+        first=select,
+        combine=combine if reads_all else of_two,
+        merge=of_two,
+        given=given,
+        parts=Parts((select,), itself, of_two) if reads_all else None,
     )
 
 
