@@ -66,6 +66,7 @@ KNOWN = {
     "changes are forgotten": 112,
     "let the accumulator that was kept overtake": 134,
     "trim by the own range": 147,
+    "heirs make keys of what they did not map": 378,
 }
 
 

@@ -238,6 +238,11 @@ def heirs_take_state_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @breaks
+def heirs_make_keys_of_what_they_did_not_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReduceMachine, "_of_earlier_versions", lambda machine, given: [])
+
+
+@breaks
 def heirs_forget_what_is_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(succession, "_scheduled", lambda worker, moment: iter(()))
 
@@ -253,5 +258,5 @@ def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
             return str(error)
         return None
 
-    told = caught(broken.__name__.replace("_", " "), map(VersionCase.of, count()), wrong, 150)
+    told = caught(broken.__name__.replace("_", " "), map(VersionCase.of, count()), wrong, 500)
     assert "nobody noticed" not in told, told

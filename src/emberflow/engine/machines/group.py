@@ -276,19 +276,16 @@ class GroupMachine(Trimmed[GroupBucket]):
     def inherit(self, other: object, moment: Moment) -> bool:
         if not isinstance(other, GroupMachine) or other.window != self.window:
             return False
-        kept, gone = self.kept, []
-        for key, bucket in other.buckets.items():
+        for key in [key for key, kept in other.buckets.items() if kept.places[-1] >= moment]:
+            bucket = other.buckets[key]
             end = bisect_left(bucket.places, moment)
-            begin = max(0, end - kept)
-            bucket.places = bucket.places[begin:end]
-            bucket.payloads = bucket.payloads[begin:end]
-            bucket.marks = [0] * (end - begin)
-            bucket.note_at = end - begin + 1
+            del bucket.places[end:], bucket.marks[end:], bucket.payloads[end:]
+            bucket.note_at = min(end + 1, self.window)
             if not end:
-                gone.append(key)
-        for key in gone:
-            del other.buckets[key]
+                del other.buckets[key]
         self.buckets = other.buckets
+        self.touched = [bucket for bucket in other.touched if bucket.places]
+        self.touched_earlier = [bucket for bucket in other.touched_earlier if bucket.places]
         return True
 
 

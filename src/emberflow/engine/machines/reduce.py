@@ -114,6 +114,8 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         self._diverts = diverts
         self.buckets: dict[Any, ReduceBucket] = {}
         self.replays = 0
+        #: Up to which moments versions are those of earlier versions of the flow, and their key functions.
+        self._earlier: list[tuple[Moment, Callable[[Any], Any]]] = []
         self._node = graph.nodes[reduction.group]
         self._combine_node = _map_of(graph, reduction.combine)
         self._value_node = None if reduction.value is None else _map_of(graph, reduction.value)
@@ -438,12 +440,12 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         last = bisect_left(versions, (moment,)) - 1
         if last < 0:
             return None
-        _, _, mapped, accumulator = versions[last]
+        accumulator = versions[last][3]
         if accumulator.__class__ is Absent:
             accumulator = accumulator.kept  # the error was diverted, or the run ends
             if accumulator is _NO_ACCUMULATOR:
                 return None
-        return (mapped.key if mapped.__class__ is _Restored else self._key_of(mapped)), accumulator
+        return self._key_in(versions[last]), accumulator
 
     def all_buckets(self) -> list[ReduceBucket]:
         return list(self.buckets.values())
@@ -454,11 +456,25 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     def looked_at(
         self, given: list[ReduceBucket], moment: Moment, since: Moment
     ) -> Looked[ReduceBucket]:
-        return Looked(
+        earlier = self._of_earlier_versions(given) if self._earlier else []
+        if earlier:  # they are looked at one by one, because their keys are made by other functions
+            known = set(map(id, earlier))
+            given = [versions for versions in given if id(versions) not in known]
+        looked = Looked(
             *loops.last_accumulators(
                 given, moment, since, self._key_of, self.operation, Absent, _Restored
             )
         )
+        return looked._replace(others=[*looked.others, *earlier]) if earlier else looked
+
+    def _of_earlier_versions(self, given: list[ReduceBucket]) -> list[ReduceBucket]:
+        """The buckets that still hold mapped items of an earlier version of the flow."""
+        begun = self._earlier[-1][0]
+        return [
+            versions
+            for versions in given
+            if versions and versions[0][0] < begun and versions[0][2].__class__ is not _Restored
+        ]
 
     def rows_of(self, versions: ReduceBucket, moment: Moment, since: Moment) -> list[Row]:
         last = bisect_left(versions, (moment,)) - 1
@@ -470,6 +486,8 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         if row is None:
             return []
         place, (key, accumulator) = versions[last][0], row
+        if self._earlier and place < self._earlier[-1][0]:
+            versions[last] = (place, 0, _Restored(key), versions[last][3])
         return [Row(self.operation, key_hash(key), key, place, accumulator)]
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
@@ -481,23 +499,27 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     def inherit(self, other: object, moment: Moment) -> bool:
         if not isinstance(other, ReduceMachine):
             return False
-        key_of, gone = other._key_of, []
-        for key, versions in other.buckets.items():
-            place, _, mapped, accumulator = versions[-1]
-            if place >= moment or accumulator.__class__ is Absent:
-                rows = other.rows_of(versions, moment, BEFORE_ALL)
-                versions[:] = [(row.place, 0, _Restored(row.key), row.payload) for row in rows]
-                if not rows:
-                    gone.append(key)
-            elif mapped.__class__ is not _Restored:
-                # This version may have another key function.
-                versions[:] = [(place, 0, _Restored(key_of(mapped)), accumulator)]
-            else:
-                del versions[:-1]
-        for key in gone:
-            del other.buckets[key]
+        # Keys are made of mapped items. Those of earlier versions have key functions of their own.
+        self._earlier = [*other._earlier, (moment, other._key_of)]
+        for key in [key for key, kept in other.buckets.items() if kept[-1][0] >= moment]:
+            kept = other.buckets[key]
+            del kept[bisect_left(kept, (moment,)) :]
+            if not kept:
+                del other.buckets[key]
         self.buckets = other.buckets
+        self.touched = [kept for kept in other.touched if kept]
+        self.touched_earlier = [kept for kept in other.touched_earlier if kept]
         return True
+
+    def _key_in(self, version: Version) -> Any:
+        """The key of a version, as the payload of its time had it."""
+        mapped = version[2]
+        if mapped.__class__ is _Restored:
+            return mapped.key
+        for moment, key_of in self._earlier:
+            if version[0] < moment:
+                return key_of(mapped)
+        return self._key_of(mapped)
 
 
 _place_of = _first_of_three = itemgetter(0)

@@ -6,8 +6,8 @@ asked for, T is just ahead.
 
 Output stands still from T until the next version runs, so what can be done before is done before:
 
-1. *Saving.* The last cut, at T, is what the next version begins from. A cut before it, and another one
-   right behind that, leave little for the last one to save.
+1. *Saving.* The last cut, at T, is what the next version begins from. Cuts before it, one right behind the
+   other, leave little for the last one to save.
 2. *Holding.* All fronts let in nothing more, and tell what they have let in.
 3. *Halting.* They go on to the time behind the greatest of these. So no front has let in anything at or
    above T, and the next version takes over the readers where they are, in memory. A front that does not
@@ -24,6 +24,9 @@ from collections.abc import Callable
 
 from emberflow.runners.live.driver.cuts import CutCommitter
 
+#: Cuts before the last one: as long as they are large, and no more than this.
+_CUTS_MAX = 6
+_ROWS_FEW = 2_000
 #: How long the fronts that are ahead wait for those that are behind.
 _HALTING_SECONDS = 0.3
 
@@ -56,15 +59,15 @@ class Takeover:
         self._is_asked_for = at is not None
         self._workers = workers
         self._bounded: dict[int, int] = {}
-        self._cuts_left = 2 if in_place else 0
+        self._cuts = 0
         self._is_holding = False
         self._is_halting = False
         self._gives_up_at = 0.0
 
     @property
     def cuts_urgently(self) -> bool:
-        """Whether the next cut before T is the last one of them: it has little to save."""
-        return self._cuts_left == 0
+        """Whether the next cut before T adds to the one before it."""
+        return self._cuts > 1
 
     @property
     def reached(self) -> int:
@@ -86,17 +89,19 @@ class Takeover:
 
     def _saved(self, committer: CutCommitter | None) -> Order:
         """Save what there is; then hold."""
-        if committer is not None and self._cuts_left:
-            if not committer.is_idle:
-                return Order.WAIT
-            self._cuts_left -= 1
-            if self._cuts_left == 0 or committer.holds_everything_next:
-                return Order.CUT
-            return Order.WAIT
         if committer is not None and not committer.is_idle:
             return Order.WAIT
+        if committer is not None and self._wants_cut(committer):
+            self._cuts += 1
+            return Order.CUT
         self._is_holding = True
         return Order.HOLD
+
+    def _wants_cut(self, committer: CutCommitter) -> bool:
+        """The first one may have to hold everything, and nobody waits for it. The others are urgent."""
+        if self._cuts == 0 and not committer.holds_everything_next:
+            self._cuts = 1
+        return self._cuts < 2 or (self._cuts < _CUTS_MAX and committer.last_rows > _ROWS_FEW)
 
     def _halting(self, now: float) -> Order:
         if not self._is_asked_for:
