@@ -94,6 +94,8 @@ _PAUSE_SECONDS = 0.05
 _UNWRITABLE_SECONDS = 2.0
 #: How often the supervisor looks whether another driver has claimed the checkpoint.
 _LOOK_SECONDS = 2.0
+#: A new version that loses so many lives before it runs does not take over.
+_TAKEOVERS_LOST_MAX = 3
 #: The numbers of lives that run beside others.
 _SHADOWS_FROM = 1 << 32
 #: The query ends when so many lives in a row end because others have opened their sinks.
@@ -127,6 +129,8 @@ class _Upgrade:
         self.at = at
         self.over = threading.Event()
         self.failure: BaseException | None = None
+        #: How many lives of the new version were lost before it ran.
+        self.lost = 0
         #: The coordinator that takes over in place, and the plan of its life.
         self.successor: tuple[Plan, Coordinator] | None = None
 
@@ -287,7 +291,7 @@ class Supervision:
                 self.losses.append(failure)
                 if self._stop_requested.is_set():
                     self.coordinator.stop()
-                elif self._upgrade is not None:
+                elif self._upgrade is not None and self.settings is self._upgrade.before:
                     self._ask_for_takeover(self._upgrade)
             if self.failure is None:
                 self.failure = failure
@@ -311,6 +315,10 @@ class Supervision:
             return False
         if self.settings is upgrade.settings and failure is None:
             return False  # it has run to its end
+        if self.settings is upgrade.settings and isinstance(failure, _LOST):
+            upgrade.lost += 1
+            if upgrade.lost < _TAKEOVERS_LOST_MAX:
+                return False  # nobody is to blame: the next life takes over, from the same cut
         if self.settings is upgrade.settings:
             # It has not begun to run: nobody relies on it.
             _log.warning("the new version could not take over, the old one goes on: %s", failure)
