@@ -205,6 +205,21 @@ def test_versions_take_over_at_a_given_time(spark: SparkSession, tmp_path: Path)
     assert payloads(kept) == {name: expected[name] for name in kept}
 
 
+def test_each_version_serves_some_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Also if the next one is asked for at once: no version is lost between two of them."""
+    versions = [(sums(1), None), (sums(2, name="totals"), {"totals": "sums"})]
+    kept: dict[str, Any] = {}
+    query = started(spark, sums(0), tmp_path, kept)
+    try:
+        when(query, 200)
+        for flow, carry in versions:
+            query.upgrade(flow, carry=carry, timeout=SECONDS)
+        ended(query, tmp_path)
+    finally:
+        query.stop()
+    assert payloads(kept) == expected(tmp_path, sums(0), *versions)
+
+
 def test_partitions_that_are_apart_are_given_over_where_they_are(
     spark: SparkSession, tmp_path: Path
 ) -> None:

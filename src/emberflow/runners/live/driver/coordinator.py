@@ -562,6 +562,10 @@ class Coordinator:
             return False
         if self._acker.progress.of_all() <= self._stored_before:
             return False
+        if self.committer is not None and not self.committer.has_own_cut:
+            # A cut tells of one version that takes over from it. So this one serves some time first.
+            self._cut(now=True)
+            return False
         order = takeover.order(self.committer, time.monotonic(), self._all_halted())
         if order is Order.CUT:
             self._cut(now=True, urgent=takeover.cuts_urgently)

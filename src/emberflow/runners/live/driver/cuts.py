@@ -213,6 +213,11 @@ class CutCommitter:
         return None if moment is None else self._begun(moment, urgent)
 
     @property
+    def has_own_cut(self) -> bool:
+        """Whether the last cut is not that of an earlier version, from which this one has taken over."""
+        return self._base is None or self._base.successor is None
+
+    @property
     def holds_everything_next(self) -> bool:
         """Whether the next cut holds everything: the chain is too long, or of an earlier version."""
         base = self._base
