@@ -54,11 +54,26 @@ class Released(NamedTuple):
 
     sink: str
     outputs: list[tuple[int, Any]]
+    #: Their global times.
+    moments: list[Moment]
 
     @classmethod
     def of(cls, bundle: Bundle, since: Moment = BEFORE_ALL) -> Released:
-        outputs = [(place[0], payload) for place, _, payload in bundle.items if place >= since]
-        return cls(bundle.sink, outputs)
+        items = [item for item in bundle.items if item[0] >= since]
+        places = [(place[0], place[1]) for place, _, _ in items]
+        return cls(bundle.sink, [(place[0], payload) for place, _, payload in items], places)
+
+    def is_below(self, time: int) -> bool:
+        """Whether all of it is below a time."""
+        return all(at < time for at, _ in self.outputs)
+
+    def not_below(self, moment: Moment) -> Released:
+        kept = [
+            (output, place)
+            for output, place in zip(self.outputs, self.moments, strict=True)
+            if place >= moment
+        ]
+        return Released(self.sink, [output for output, _ in kept], [place for _, place in kept])
 
 
 class Copied(NamedTuple):
@@ -117,12 +132,18 @@ class Mirror:
             self._given -= len(entered.items)
             gone += 1
         del recorded[:gone]
+        if self.copied is None:
+            # A worker may release what is not below the minimal time of all, so this is recorded too.
+            while self.released and self.released[0].is_below(moment[0]):
+                self.released.popleft()
 
     def begin(self, copied: Copied, ring: Callable[[], None]) -> None:
         """The second version begins with this state. ``ring`` wakes its loop."""
         self._ring = ring
         self.copied = copied
         recorded, self._recorded = self._recorded, []
+        released = [one.not_below(copied.moment) for one in self.released]
+        self.released = deque(released)
         for feed, promise in self._promised.items():
             self._give(Entered(feed, [], [], (), max(promise, copied.moment)))
         for entered in recorded:
@@ -134,10 +155,8 @@ class Mirror:
 
     def release(self, bundles: Sequence[Bundle], below: Moment) -> None:
         """The first version has released these, and now all below a moment."""
-        if self.copied is None:
-            return
-        moment = self.copied.moment
-        self.released.extend(Released.of(bundle, moment) for bundle in bundles)
+        since = BEFORE_ALL if self.copied is None else self.copied.moment
+        self.released.extend(Released.of(bundle, since) for bundle in bundles)
         if below > self.released_below:
             self.released_below = below  # behind what was released
             self._ring()

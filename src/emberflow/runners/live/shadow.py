@@ -56,7 +56,7 @@ class Compared:
         old, new, below = body
         with self._lock:
             for side, given in ((self._old, old), (self._new, new)):
-                for sink, outputs in given:
+                for sink, outputs, _ in given:
                     side[sink] += outputs
             self._released[worker] = min(below)
 

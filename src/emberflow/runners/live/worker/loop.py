@@ -607,7 +607,7 @@ class WorkerLoop:
         elif kind == protocol.SUCCESSOR:
             shipped, is_mirror = body
             self._twin = Mirror(self._promised()) if is_mirror else None
-            self._recorded_from = self._reached()
+            self._recorded_from = max(self._reached(), self._engine.minimal)
             self._successor = _Successor(
                 shipped,
                 self.index,
