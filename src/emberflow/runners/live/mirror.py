@@ -50,30 +50,23 @@ class Entered(NamedTuple):
 
 
 class Released(NamedTuple):
-    """What a version has released for a sink: times and payloads."""
+    """What a version has released for a sink: global times and payloads."""
 
     sink: str
-    outputs: list[tuple[int, Any]]
-    #: Their global times.
-    moments: list[Moment]
+    outputs: list[tuple[Moment, Any]]
 
     @classmethod
-    def of(cls, bundle: Bundle, since: Moment = BEFORE_ALL) -> Released:
-        items = [item for item in bundle.items if item[0] >= since]
-        places = [(place[0], place[1]) for place, _, _ in items]
-        return cls(bundle.sink, [(place[0], payload) for place, _, payload in items], places)
+    def of(cls, bundle: Bundle) -> Released:
+        return cls(
+            bundle.sink, [((place[0], place[1]), payload) for place, _, payload in bundle.items]
+        )
 
-    def is_below(self, time: int) -> bool:
-        """Whether all of it is below a time."""
-        return all(at < time for at, _ in self.outputs)
+    def is_below(self, moment: Moment) -> bool:
+        """Whether all of it is below a moment."""
+        return all(at < moment for at, _ in self.outputs)
 
     def not_below(self, moment: Moment) -> Released:
-        kept = [
-            (output, place)
-            for output, place in zip(self.outputs, self.moments, strict=True)
-            if place >= moment
-        ]
-        return Released(self.sink, [output for output, _ in kept], [place for _, place in kept])
+        return self._replace(outputs=[output for output in self.outputs if output[0] >= moment])
 
 
 class Copied(NamedTuple):
@@ -134,7 +127,7 @@ class Mirror:
         del recorded[:gone]
         if self.copied is None:
             # A worker may release what is not below the minimal time of all, so this is recorded too.
-            while self.released and self.released[0].is_below(moment[0]):
+            while self.released and self.released[0].is_below(moment):
                 self.released.popleft()
 
     def begin(self, copied: Copied, ring: Callable[[], None]) -> None:
@@ -142,8 +135,7 @@ class Mirror:
         self._ring = ring
         self.copied = copied
         recorded, self._recorded = self._recorded, []
-        released = [one.not_below(copied.moment) for one in self.released]
-        self.released = deque(released)
+        self.released = deque(one.not_below(copied.moment) for one in self.released)
         for feed, promise in self._promised.items():
             self._give(Entered(feed, [], [], (), max(promise, copied.moment)))
         for entered in recorded:
@@ -156,7 +148,7 @@ class Mirror:
     def release(self, bundles: Sequence[Bundle], below: Moment) -> None:
         """The first version has released these, and now all below a moment."""
         since = BEFORE_ALL if self.copied is None else self.copied.moment
-        self.released.extend(Released.of(bundle, since) for bundle in bundles)
+        self.released.extend(Released.of(bundle).not_below(since) for bundle in bundles)
         if below > self.released_below:
             self.released_below = below  # behind what was released
             self._ring()

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError
 from emberflow.runners.comparison import Comparison, SinkComparison, compared_outputs, joined
 from emberflow.runners.live.driver.coordinator import Coordinator
@@ -30,6 +30,7 @@ class Compared:
     ) -> None:
         self._key = key
         self._lock = threading.Lock()
+        #: What is not compared yet.
         self._old: defaultdict[str, list[tuple[int, Any]]] = defaultdict(list)
         self._new: defaultdict[str, list[tuple[int, Any]]] = defaultdict(list)
         #: By worker: what both versions have released there is here, up to a moment.
@@ -56,8 +57,8 @@ class Compared:
         old, new, below = body
         with self._lock:
             for side, given in ((self._old, old), (self._new, new)):
-                for sink, outputs, _ in given:
-                    side[sink] += outputs
+                for sink, outputs in given:
+                    side[sink] += [(moment[0], payload) for moment, payload in outputs]
             self._released[worker] = min(below)
 
     @property
@@ -69,22 +70,16 @@ class Compared:
     def comparison(self, until: Moment) -> Comparison:
         """How the outputs differ at all times below a moment."""
         with self._lock:
-            for name in dict.fromkeys((*self._found, *self._old, *self._new)):
-                old, new = (_taken(side, name, until) for side in (self._old, self._new))
-                more = compared_outputs(old, new, self._key)
-                self._found[name] = joined(self._found[name], more) if name in self._found else more
+            for name, found in self._found.items():
+                old, new = (_taken(side[name], until) for side in (self._old, self._new))
+                self._found[name] = joined(found, compared_outputs(old, new, self._key))
             return Comparison(dict(self._found))
 
 
-def _taken(
-    side: dict[str, list[tuple[int, Any]]], name: str, until: Moment
-) -> list[tuple[int, Any]]:
-    outputs = side.get(name, [])
-    below = [output for output in outputs if until == AFTER_ALL or output[0] < until[0]]
-    if below:
-        side[name] = [
-            output for output in outputs if not (until == AFTER_ALL or output[0] < until[0])
-        ]
+def _taken(outputs: list[tuple[int, Any]], until: Moment) -> list[tuple[int, Any]]:
+    """Take what is at times below a moment off a list."""
+    below = [output for output in outputs if output[0] < until[0]]
+    outputs[:] = [output for output in outputs if output[0] >= until[0]]
     return below
 
 
@@ -102,7 +97,8 @@ class Shadow:
         self._coordinator = coordinator
         self._upgrade = upgrade
         self._end = end
-        self._last: tuple[Moment, Comparison] | None = None
+        #: What it has found, once it was forgotten.
+        self._last: Comparison | None = None
 
     def __repr__(self) -> str:
         return f"Shadow({'active' if self.isActive else 'over'}, until={self.until})"
@@ -131,16 +127,14 @@ class Shadow:
     @property
     def comparison(self) -> Comparison:
         """How the outputs of both versions differ so far. See `emberflow.compare`."""
-        if self._last is not None:
-            return self._last[1]
-        return self._compared.comparison(self.until)
+        return self._compared.comparison(self.until) if self._last is None else self._last
 
     def forget(self) -> Comparison:
         """End it, and return what it has found. The query goes on as it is."""
         if self._last is None:
-            self._last = (self.until, self.comparison)
+            self._last = self.comparison
             self._end(EmberflowError("the shadow was forgotten."))
-        return self._last[1]
+        return self._last
 
     def upgrade(self, timeout: float = 120.0) -> None:
         """End it, and let the query go over to its version, as `LiveQuery.upgrade` does."""

@@ -59,9 +59,9 @@ from emberflow.graph.description import steps_of
 from emberflow.graph.versions import CarryPlan, carry_plan
 from emberflow.runners.live.driver.cluster import ClusterError, check_cluster
 from emberflow.runners.live.driver.coordinator import (
-    Beside,
     Coordinator,
     Inheritance,
+    OtherVersion,
     WorkersMissingError,
 )
 from emberflow.runners.live.driver.takeover import check_fronts, check_not_ahead
@@ -242,7 +242,7 @@ class Supervision:
         except Exception as error:
             coordinator.fail(error)
             raise
-        self.coordinator.shadow(Beside(shipped, compared.begun, coordinator.fail))
+        self.coordinator.prepare(OtherVersion(shipped, coordinator.fail, compared.begun))
         return coordinator
 
     def end_shadow(self, reason: BaseException) -> None:
@@ -408,7 +408,7 @@ class Supervision:
         plan = plan._replace(inherits=inherited)
         upgrade.successor = (plan, coordinator)
         coordinator.start()
-        old.prepare(cloudpickle.dumps(plan), refused)
+        old.prepare(OtherVersion(cloudpickle.dumps(plan), refused))
 
     def _hand_over(self, upgrade: _Upgrade) -> None:
         """The old version has ended at its last cut: the new one goes on, in the same processes.

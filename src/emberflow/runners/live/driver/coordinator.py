@@ -22,7 +22,7 @@ coordinator sends the last progress, then 'end': workers store what is left.
 processes if it can (`handover`). That one meets its workers while this one works, and then is *prepared*:
 it waits for the state. What this one leaves to it in the driver is an `Inheritance`.
 
-**Another version runs beside this one**, on the same elements, if it is `shadowed`. It has a coordinator of
+**Another version runs beside this one**, on the same elements, if it was asked for. It has a coordinator of
 its own too. This one lets the workers record what enters, and when all below the minimal time has been
 recorded, it tells them to begin there.
 
@@ -86,13 +86,15 @@ class MismatchError(EmberflowError):
     """A worker runs another flow than the driver."""
 
 
-class Beside(NamedTuple):
-    """A version that is to run beside this one."""
+class OtherVersion(NamedTuple):
+    """A version whose loops the workers are to make. Its coordinator has started."""
 
+    #: Its plan.
     shipped: bytes
-    #: Told of the moment from which on it runs, or why it cannot.
-    begun: Callable[[Moment], None]
+    #: Told why a worker cannot make its loop.
     refuse: Callable[[BaseException], None]
+    #: If it is to run beside this one: told of the moment from which on it does.
+    begun: Callable[[Moment], None] | None = None
 
 
 class Inheritance(NamedTuple):
@@ -143,7 +145,6 @@ class Coordinator:
         self._inherits = inherits
         self._prepared = prepared
         self._released = released
-        self._beside: Beside | None = None
         #: By worker: all that had entered when it began to record is below this.
         self._recorded_from: dict[int, Moment] = {}
         self._inheritance: Inheritance | None = None
@@ -196,9 +197,8 @@ class Coordinator:
         self._takeover_asked = threading.Event()
         self._flush_asked = threading.Event()
         self._takeover: Takeover | None = None
-        #: For the workers: the next version, in bytes; and who is told what became of it.
-        self._successor: tuple[bytes, Callable[[BaseException], None]] | None = None
-        self._successor_sent = False
+        self._other: OtherVersion | None = None
+        self._is_other_sent = False
         self._hands_over = False
         #: The workers that were told to go on after all, and have not answered yet.
         self._going_on: set[int] = set()
@@ -235,18 +235,11 @@ class Coordinator:
         """Take no more elements, release what is final, then end."""
         self._stop_asked.set()
 
-    def prepare(self, shipped: bytes, refuse: Callable[[BaseException], None]) -> None:
-        """Have the workers make the loops of another version. ``refuse`` is told why one cannot."""
-        self._beside = None
-        self._successor = (shipped, refuse)
-        self._successor_sent = False
-
-    def shadow(self, beside: Beside) -> None:
-        """Let another version run beside this one. Its coordinator has started."""
+    def prepare(self, other: OtherVersion) -> None:
+        """Have the workers make the loops of another version; let it run, if it runs beside this one."""
         self._recorded_from = {}
-        self._beside = beside
-        self._successor = (beside.shipped, beside.refuse)
-        self._successor_sent = False
+        self._other = other
+        self._is_other_sent = False
 
     def stop_for_takeover(
         self, at: int | None, refuse: Callable[[int], None], *, in_place: bool
@@ -405,8 +398,8 @@ class Coordinator:
             self._storing[bundle.sink, bundle.partition] = worker
         elif kind == protocol.PREPARED:
             problem, self._recorded_from[worker] = body
-            if problem is not None and self._successor is not None:
-                self._successor[1](problem)
+            if problem is not None and self._other is not None:
+                self._other.refuse(problem)
         elif kind == protocol.RELEASED:
             self._released(worker, body)
         elif kind == protocol.HELLO:
@@ -520,7 +513,7 @@ class Coordinator:
             return
         self._ask(self.questions.taken())
         self._send_settled()
-        self._send_successor()
+        self._send_other()
         self._cut()
         if self.phase == "running" and self._may_halt():
             self._send_all(protocol.HALT, None)
@@ -540,18 +533,21 @@ class Coordinator:
         if self.phase == "ending" and len(self._done) == self._workers:
             self.phase = "over"
 
-    def _send_successor(self) -> None:
-        if self._successor is not None and not self._successor_sent:
-            self._successor_sent = True
-            self._send_all(protocol.SUCCESSOR, (self._successor[0], self._beside is not None))
-        beside = self._beside
-        if beside is not None and len(self._recorded_from) == self._workers:
-            minimal = self._acker.progress.of_all()
-            if max(self._recorded_from.values()) <= minimal < AFTER_ALL:
-                self._beside = None
-                self._send_progress(at_once=True)  # on the same link, just before the order
-                self._send_all(protocol.TWIN, minimal)
-                beside.begun(minimal)
+    def _send_other(self) -> None:
+        other = self._other
+        if other is None:
+            return
+        if not self._is_other_sent:
+            self._is_other_sent = True
+            self._send_all(protocol.SUCCESSOR, (other.shipped, other.begun is not None))
+        if other.begun is None or len(self._recorded_from) < self._workers:
+            return
+        minimal = self._acker.progress.of_all()
+        if max(self._recorded_from.values()) <= minimal < AFTER_ALL:
+            self._other = other._replace(begun=None)
+            self._send_progress(at_once=True)  # on the same link, just before the order
+            self._send_all(protocol.TWIN, minimal)
+            other.begun(minimal)
 
     def _may_halt(self) -> bool:
         """Whether the fronts halt now, wherever they are."""

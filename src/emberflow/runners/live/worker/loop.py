@@ -32,6 +32,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import zmq
@@ -485,6 +486,11 @@ class WorkerLoop:
         if captured is not None:
             self._link.send(protocol.CAPTURED, captured)
 
+    def _made_beside(self, shipped: bytes, bell: Bell | None) -> WorkerLoop:
+        """The loop of another version, in the same process."""
+        # The bytes came over a link that only this run's processes have the keys of.
+        return WorkerLoop(pickle.loads(shipped), self.index, self._strategy, bell=bell)
+
     def _promised(self) -> dict[tuple[str, int], Moment]:
         return {(feed.name, feed.partition): feed.reported for feed in self._feeds}
 
@@ -585,16 +591,10 @@ class WorkerLoop:
             for feed in self._feeds:
                 feed.halt()
             self._news_at = 0.0
-        elif kind == protocol.HOLD:
-            reached = [feed.hold() for feed in self._feeds]
-            self._link.send(protocol.BOUNDED, max(reached, default=TIME_MIN))
-        elif kind == protocol.HALT:
-            reached = [feed.halt_at(body) for feed in self._feeds]
-            self._tells_halt = True
-            self._link.send(protocol.BOUNDED, max(reached, default=TIME_MIN))
-        elif kind == protocol.GO_ON:
-            reached = [feed.halt_at(None) for feed in self._feeds]
-            self._tells_halt = False
+        elif kind in (protocol.HOLD, protocol.HALT, protocol.GO_ON):
+            holds = kind == protocol.HOLD
+            reached = [feed.hold() if holds else feed.halt_at(body) for feed in self._feeds]
+            self._tells_halt = kind == protocol.HALT
             self._link.send(protocol.BOUNDED, max(reached, default=TIME_MIN))
         elif kind == protocol.FLUSH:
             self._flush_stores(for_good=body)
@@ -609,11 +609,8 @@ class WorkerLoop:
             self._twin = Mirror(self._promised()) if is_mirror else None
             self._recorded_from = max(self._reached(), self._engine.minimal)
             self._successor = _Successor(
-                shipped,
-                self.index,
-                self._strategy,
-                self._bell,
-                shares_bell=not is_mirror,
+                partial(self._made_beside, shipped, None if is_mirror else self._bell),
+                self._bell.ring,
                 instead_of=self._successor,
             )
 
@@ -741,22 +738,19 @@ class _Successor:
 
     def __init__(
         self,
-        shipped: bytes,
-        index: int,
-        strategy: Strategy,
-        bell: Bell,
+        make: Callable[[], WorkerLoop],
+        ring: Callable[[], None],
         *,
-        shares_bell: bool,
         instead_of: _Successor | None,
     ) -> None:
-        """``bell`` is that of the loop that works. ``instead_of`` has not taken over, and will not."""
+        """``ring`` wakes the loop that works. ``instead_of`` has not taken over, and will not."""
         #: Why it cannot take over.
         self.problem: Exception | None = None
         self._loop: WorkerLoop | None = None
         self._is_told = False
         self._thread = threading.Thread(
             target=self._prepare,
-            args=(shipped, index, strategy, bell, shares_bell, instead_of),
+            args=(make, ring, instead_of),
             name="emberflow successor",
             daemon=True,
         )
@@ -764,24 +758,18 @@ class _Successor:
 
     def _prepare(
         self,
-        shipped: bytes,
-        index: int,
-        strategy: Strategy,
-        bell: Bell,
-        shares_bell: bool,
+        make: Callable[[], WorkerLoop],
+        ring: Callable[[], None],
         instead_of: _Successor | None,
     ) -> None:
         try:
             if instead_of is not None:
                 instead_of.discard()
-            # The bytes came over a link that only this run's processes have the keys of.
-            plan = pickle.loads(shipped)
-            own = bell if shares_bell else None
-            self._loop = WorkerLoop(plan, index, strategy, bell=own)
+            self._loop = make()
             self._loop.meet()
         except Exception as error:
             self.problem = error
-        bell.ring()
+        ring()
 
     def is_news(self) -> bool:
         """Whether it has become clear, since the last call, that it can take over, or cannot."""
