@@ -9,7 +9,6 @@ two system calls is tried, with the old writer paused there for as long as the s
 from __future__ import annotations
 
 import fcntl
-import os
 import sys
 import tempfile
 import threading
@@ -27,6 +26,7 @@ import emberflow.sinks.files
 from emberflow import GlobalTime, sinks
 from emberflow.sinks import SinkMovedError, StoredBundle
 from emberflow.sinks.files import name_of
+from tests.adapters.synced import synced_inodes
 from tests.effort import SOAK
 
 TRACED = {emberflow.sinks.files.__file__, emberflow.checkpoint.ownership.__file__}
@@ -164,14 +164,7 @@ def test_what_is_stored_survives_a_power_loss_with_the_folders_above_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entry of each new folder is in its parent, so the parent has to be synced."""
-    synced: set[int] = set()
-    fsync = os.fsync
-
-    def noted(descriptor: int) -> None:
-        fsync(descriptor)
-        synced.add(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", noted)
+    synced = synced_inodes(monkeypatch)
     folder = tmp_path / "a" / "b"
     writer = sinks.Files(folder).open(0)
     writer.store(bundle(1))

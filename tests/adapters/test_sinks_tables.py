@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
-import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -20,6 +19,7 @@ from emberflow.errors import InputError, MissingExtraError
 from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
 from emberflow.sinks.tables import iceberg
 from tests.adapters.sinks_under_test import iceberg_config
+from tests.adapters.synced import synced_inodes
 from tests.adapters.table_readers import delta_files, iceberg_files, iceberg_metadata, rows
 from tests.adapters.test_sinks_changes import changes_of, prices_of, store, table_of
 
@@ -329,16 +329,9 @@ def test_the_time_outlives_compaction_and_the_end_of_its_snapshot(tables: Tables
 def test_what_is_stored_on_a_disk_survives_a_power_loss(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: set[int] = set()
-    fsync = os.fsync
-
-    def noted(descriptor: int) -> None:
-        fsync(descriptor)
-        synced.add(os.fstat(descriptor).st_ino)
-
     sink = tables.sink(upsert=["n"])
     stored(sink, {"n": 1, "m": 1}, {"n": 2, "m": 1})
-    monkeypatch.setattr(os, "fsync", noted)
+    synced = synced_inodes(monkeypatch)
     before = set(tables.folder.rglob("*"))
     stored(sink, {"n": 2, "m": 2}, time=2)  # rewrites a file
     new = {path for path in set(tables.folder.rglob("*")) - before if path.is_file()}
