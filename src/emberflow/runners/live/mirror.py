@@ -110,10 +110,11 @@ class Mirror:
         else:
             self._give(entered)
         if self._given - self.taken > _WAITING_MAX:
-            self.failure = TooSlowError(
-                f"the new version does not keep up: {_WAITING_MAX:,} elements wait for it."
+            self._fail(
+                TooSlowError(
+                    f"the new version does not keep up: {_WAITING_MAX:,} elements wait for it."
+                )
             )
-            self.is_over.set()
 
     def forget_below(self, moment: Moment) -> None:
         """Nothing below the minimal time is needed, whatever T will be."""
@@ -141,14 +142,23 @@ class Mirror:
         for entered in recorded:
             self._give(entered.not_below(copied.moment))
 
+    def _fail(self, failure: EmberflowError) -> None:
+        """Give up the second version: the first one goes on."""
+        self.failure = failure
+        self.is_over.set()
+
     def _give(self, entered: Entered) -> None:
         self.entered[entered.feed].append(entered)
         self._ring()
 
     def release(self, bundles: Sequence[Bundle], below: Moment) -> None:
-        """The first version has released these, and now all below a moment."""
+        """The first version has released these, and with them all below a moment."""
         since = BEFORE_ALL if self.copied is None else self.copied.moment
-        self.released.extend(Released.of(bundle).not_below(since) for bundle in bundles)
+        released = [Released.of(bundle).not_below(since) for bundle in bundles]
+        if any(at < self.released_below for one in released for at, _ in one.outputs):
+            # The other thread may have told already that all of this was compared.
+            self._fail(EmberflowError("output was released after all of its time had been."))
+        self.released.extend(released)
         if below > self.released_below:
             self.released_below = below  # behind what was released
             self._ring()

@@ -470,10 +470,12 @@ class WorkerLoop:
             else:
                 for bundle in effect.bundles:
                     self._stores[bundle.sink, bundle.partition].add(bundle)
-            if self._twin is not None:
-                self._twin.release(effect.bundles, self._engine.minimal)
             if effect.failure is not None:
                 raise effect.failure
+        if self._twin is not None:
+            # At once: the engine's minimal time is what the last of the effects left.
+            bundles = [bundle for effect in effects for bundle in effect.bundles]
+            self._twin.release(bundles, self._engine.minimal)
 
     def _go_on_with_cut(self, *, loop_is_busy: bool) -> None:
         writer = self._cut_writer
