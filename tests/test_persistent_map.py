@@ -7,9 +7,12 @@ import pickle
 from copy import deepcopy
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emberflow import native
+from emberflow.values import persistent_map
 from emberflow.values.persistent_map import PersistentMap
 
 keys = st.integers(-20, 20)
@@ -66,6 +69,41 @@ def test_every_version_of_a_map_stays_what_it_was_made_with(
         above = sorted(updated(held, ("above", bound, 0)).items())
         assert list(made.items(above=bound)) == above
         assert made.count_above(bound) == len(above)
+
+
+#: Keys of the kinds that are compared in different ways, and some that cannot be compared.
+comparable = st.sampled_from(
+    [st.integers(-20, 20), st.binary(max_size=2), st.text("ab", max_size=3)]
+)
+tuples = st.tuples(st.integers(0, 2), st.sampled_from(["a", b"a", None]))
+changes = st.sampled_from(["with", "with", "with", "without", "above", "node_at"])
+
+
+@pytest.mark.skipif(not native.is_compiled(), reason="the compiled loops are not built")
+@given(comparable, st.data())
+def test_the_compiled_trees_are_those_in_python(
+    keys: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    kinds = {
+        "with": (persistent_map._with, native.trees.with_key),
+        "without": (persistent_map._without, native.trees.without_key),
+        "above": (persistent_map._above, native.trees.above_key),
+        "node_at": (persistent_map._node_at, native.trees.node_at),
+    }
+    tree: Any = None
+    for kind, key in data.draw(st.lists(st.tuples(changes, st.one_of(keys, keys, keys, tuples)))):
+        given = (tree, key, len(repr(key))) if kind == "with" else (tree, key)
+        here, there = (outcome(function, given) for function in kinds[kind])
+        assert here == there
+        if kind != "node_at" and not isinstance(here, str):
+            tree = here
+
+
+def outcome(function: Any, given: tuple[Any, ...]) -> Any:
+    try:
+        return function(*given)
+    except TypeError as error:
+        return str(error)
 
 
 @given(st.dictionaries(keys, st.integers(0, 3)), updates)

@@ -31,7 +31,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
-MODULES = ("arenas", "columns", "loops", "rows", "versions")
+MODULES = ("arenas", "columns", "loops", "rows", "trees", "versions")
 
 #: What a function may raise if it is given something wrong.
 REFUSALS = (
@@ -146,7 +146,12 @@ class Case(NamedTuple):
 
 
 def cases(modules: dict[str, Any]) -> list[Case]:
-    return [*of_loops(modules["loops"]), *of_versions(modules["versions"]), *of_columns(modules)]
+    return [
+        *of_loops(modules["loops"]),
+        *of_versions(modules["versions"]),
+        *of_columns(modules),
+        *of_trees(modules["trees"]),
+    ]
 
 
 def items() -> list[Any]:
@@ -297,6 +302,30 @@ def of_columns(modules: dict[str, Any]) -> Iterator[Case]:
     yield Case("prepare", rows.prepare, lambda: [Row])
     yield Case("row_buffers", rows.row_buffers, lambda: [[tuple(row) for row in saved]])
     yield Case("row_buffers, rows", rows.row_buffers, lambda: [list(saved)])
+
+
+def of_trees(trees: Any) -> Iterator[Case]:
+    def node(key: Any, left: Any, right: Any) -> Any:
+        height = max(tree[0] if tree else 0 for tree in (left, right)) + 1
+        size = sum(tree[5] for tree in (left, right) if tree) + 1
+        return height, key, THING, left, right, size
+
+    def leaf(key: Any) -> Any:
+        return node(key, None, None)
+
+    # Lopsided by two: each way to balance it again is gone.
+    left = node(60, node(20, leaf(10), node(40, leaf(30), None)), leaf(70))
+    right = node(20, leaf(10), node(60, node(40, None, leaf(50)), leaf(70)))
+    code = node(b"k", leaf(b"a"), leaf(b"z"))
+    for tree in (left, right):
+        for key in (5, 30, 35, 60, 75):
+            yield Case("with_key", trees.with_key, lambda t=tree, k=key: [t, k, THING])
+            yield Case("without_key", trees.without_key, lambda t=tree, k=key: [t, k])
+            yield Case("above_key", trees.above_key, lambda t=tree, k=key: [t, k])
+            yield Case("node_at", trees.node_at, lambda t=tree, k=key: [t, k])
+    for function in (trees.without_key, trees.above_key, trees.node_at):
+        yield Case("of bytes", function, lambda: [code, b"b"])
+    yield Case("with_key, of bytes", trees.with_key, lambda: [code, b"b", THING])
 
 
 Path_ = tuple[Any, ...]

@@ -38,6 +38,7 @@ TWIN_TESTS = [
     ROOT / "tests" / "engine" / "test_columns.py",
     ROOT / "tests" / "checkpoint" / "test_rows.py",
     ROOT / "tests" / "native" / "test_switch.py",
+    ROOT / "tests" / "test_persistent_map.py",
 ]
 
 #: What they need on a Python that has nothing.

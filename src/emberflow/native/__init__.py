@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import Any
 
 #: The extension modules, by the names that `status` knows them by.
-MODULES = ("arenas", "columns", "loops", "rows", "versions")
+MODULES = ("arenas", "columns", "loops", "rows", "trees", "versions")
 
 #: What these sources expect of the extension modules; `_arguments.h` has the same number. Raise both
 #: whenever a function of theirs changes its arguments or its result.
@@ -38,7 +38,7 @@ def status() -> dict[str, str]:
     """How each module runs here: ``"compiled"``, or ``"python: "`` and why.
 
     >>> sorted(status())
-    ['arenas', 'columns', 'loops', 'rows', 'versions']
+    ['arenas', 'columns', 'loops', 'rows', 'trees', 'versions']
     """
     return dict(_status)
 
@@ -103,4 +103,5 @@ arenas: Any = _modules.get("arenas")
 columns: Any = _modules.get("columns")
 loops: Any = _modules.get("loops")
 rows: Any = _modules.get("rows")
+trees: Any = _modules.get("trees")
 versions: Any = _modules.get("versions")
