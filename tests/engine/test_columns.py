@@ -25,6 +25,20 @@ class Pair(NamedTuple):
     right: int
 
 
+class Extended(Pair):
+    """Its instances have a `__dict__`."""
+
+
+class Otherwise(NamedTuple):
+    """Is pickled in a way of its own."""
+
+    left: int
+    right: int
+
+    def __reduce__(self) -> Any:
+        return Otherwise, (self.left, self.right)
+
+
 values = st.recursive(
     st.one_of(numbers, st.booleans(), st.text(max_size=2), st.none(), st.floats(allow_nan=False)),
     lambda inner: st.one_of(
@@ -37,6 +51,9 @@ alike = st.one_of(
     st.lists(numbers, max_size=6),
     st.lists(st.tuples(st.text(max_size=2), numbers), max_size=6),
     st.lists(st.tuples(st.tuples(numbers, st.booleans()), numbers), max_size=6),
+    st.sampled_from([Pair, Extended, Otherwise]).flatmap(
+        lambda kind: st.lists(st.builds(kind, numbers, st.builds(Pair, numbers, st.text()))),
+    ),
 )
 items_ = st.lists(st.tuples(places, marks, values), max_size=8)
 
@@ -66,6 +83,13 @@ def test_ints_and_pairs_travel_as_words() -> None:
     assert (words, len(numbers)) == (["a", "b"], 16)
 
 
+def test_named_tuples_travel_as_their_class_and_their_fields() -> None:
+    kind, lefts, rights = _columns.pack_column([Pair(1, 2), Pair(3, 4)])
+    assert (kind, len(lefts), len(rights)) == (Pair, 16, 16)
+    for others in ([Extended(1, 2)], [Otherwise(1, 2)], [Pair(1, 2), (3, 4)]):
+        assert _columns.pack_column(others) == others
+
+
 #: Some are columns, of some length or other, and some are not.
 columns_or_not = st.recursive(
     st.one_of(
@@ -73,11 +97,12 @@ columns_or_not = st.recursive(
         st.binary(max_size=9),
         st.lists(numbers, max_size=3),
         st.just(()),
-        st.sampled_from([None, bytearray(8), 1.5]),
+        st.sampled_from([None, bytearray(8), 1.5, Pair, Extended, int]),
     ),
     lambda inner: st.one_of(
         st.tuples(inner),
         st.tuples(inner, inner),
+        st.tuples(st.sampled_from([Pair, Extended, Otherwise, tuple, int]), inner, inner),
         st.lists(inner, max_size=2),
     ),
     max_leaves=5,

@@ -58,6 +58,11 @@ class Row(NamedTuple):
     payload: Any
 
 
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
 class Thing:
     """A payload whose references are counted."""
 
@@ -287,11 +292,16 @@ def of_versions(versions: Any) -> Iterator[Case]:
     )
 
 
+def saved_pairs() -> list[Any]:
+    return [Pair(number, (THING, TEXT)) for number in range(3)]
+
+
 def of_columns(modules: dict[str, Any]) -> Iterator[Case]:
     columns, rows = modules["columns"], modules["rows"]
     packed = columns.pack(items())
     mixed = [(key, (number, (THING, number))) for number, key in enumerate(["a", "b", TEXT])]
     column = columns.pack_column(mixed)
+    named = columns.pack_column(saved_pairs())
     saved = [
         Row("count", 7, key, (1, 0, 5), (1, "a", None, 1.5, b"c")) for key in (1, "b", (2, "c"))
     ]
@@ -299,6 +309,8 @@ def of_columns(modules: dict[str, Any]) -> Iterator[Case]:
     yield Case("pack_column", columns.pack_column, lambda: [list(mixed)])
     yield Case("unpack", columns.unpack, lambda: list(packed))
     yield Case("unpack_column", columns.unpack_column, lambda: [column, 3])
+    yield Case("pack_column, named", columns.pack_column, lambda: [saved_pairs()])
+    yield Case("unpack_column, named", columns.unpack_column, lambda: [named, 3])
     yield Case("prepare", rows.prepare, lambda: [Row])
     yield Case("row_buffers", rows.row_buffers, lambda: [[tuple(row) for row in saved]])
     yield Case("row_buffers, rows", rows.row_buffers, lambda: [list(saved)])

@@ -16,8 +16,8 @@
 #define DEPTH_MAX 3
 #define WORD ((Py_ssize_t)sizeof(int64_t))
 
-/* A column of ints is their 64-bit words. A column of tuples of one length is a tuple of columns. Any
- * other column is the list of its values. */
+/* A column of ints is their 64-bit words. A column of tuples of one length is a tuple of columns; one of named
+ * tuples of one class has the class ahead of them. Any other column is the list of its values. */
 
 static PyObject *pack_column_of(PyObject *values, int depth);
 static PyObject *unpack_column_of(PyObject *column, Py_ssize_t count);
@@ -48,10 +48,38 @@ words_of(PyObject *values)
     return words;
 }
 
+/* Whether a class is one of named tuples that are nothing but their fields, and are pickled as these. */
+static int
+is_named(PyTypeObject *type)
+{
+    static const char *const pickled_otherwise[] = {"__reduce__", "__reduce_ex__", "__getstate__"};
+    PyObject *own = PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) ? type->tp_dict : NULL;
+    size_t i;
+
+    if (own == NULL || type->tp_base != &PyTuple_Type || type->tp_dictoffset
+        || type->tp_basicsize != PyTuple_Type.tp_basicsize)
+        return 0;
+    for (i = 0; i < Py_ARRAY_LENGTH(pickled_otherwise); i++)
+        if (PyDict_GetItemString(own, pickled_otherwise[i]) != NULL)
+            return 0;
+    return PyDict_GetItemString(own, "_fields") != NULL
+           && PyDict_GetItemString(own, "_make") != NULL;
+}
+
+/* The class that is ahead of the columns, borrowed; NULL if they are those of plain tuples. */
+static inline PyTypeObject *
+class_of(PyObject *columns)
+{
+    PyObject *first = PyTuple_GET_SIZE(columns) ? PyTuple_GET_ITEM(columns, 0) : NULL;
+
+    return first != NULL && PyType_Check(first) ? (PyTypeObject *)first : NULL;
+}
+
 static PyObject *
 columns_of_tuples(PyObject *values, int depth)
 {
-    Py_ssize_t count = PyList_GET_SIZE(values), width, i, column;
+    Py_ssize_t count = PyList_GET_SIZE(values), width, i, column, begin;
+    PyTypeObject *type = Py_TYPE(PyList_GET_ITEM(values, 0));
     PyObject *columns;
 
     width = PyTuple_GET_SIZE(PyList_GET_ITEM(values, 0));
@@ -59,10 +87,13 @@ columns_of_tuples(PyObject *values, int depth)
         return Py_NewRef(values);
     for (i = 0; i < count; i++) {
         PyObject *value = PyList_GET_ITEM(values, i);
-        if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(value) != width)
+        if (!Py_IS_TYPE(value, type) || PyTuple_GET_SIZE(value) != width)
             return Py_NewRef(values);
     }
-    columns = PyTuple_New(width);
+    begin = type != &PyTuple_Type;
+    columns = PyTuple_New(begin + width);
+    if (columns != NULL && begin)
+        PyTuple_SET_ITEM(columns, 0, Py_NewRef((PyObject *)type));
     for (column = 0; columns != NULL && column < width; column++) {
         PyObject *made = NULL, *list = PyList_New(count);
         if (list != NULL) {
@@ -75,7 +106,7 @@ columns_of_tuples(PyObject *values, int depth)
         if (made == NULL)
             Py_CLEAR(columns);
         else
-            PyTuple_SET_ITEM(columns, column, made);
+            PyTuple_SET_ITEM(columns, begin + column, made);
     }
     return columns;
 }
@@ -91,7 +122,8 @@ pack_column_of(PyObject *values, int depth)
                 return words;
             Py_DECREF(words);
         }
-        else if (PyTuple_CheckExact(first) && depth < DEPTH_MAX) {
+        else if (depth < DEPTH_MAX
+                 && (PyTuple_CheckExact(first) || (PyTuple_Check(first) && is_named(Py_TYPE(first))))) {
             return columns_of_tuples(values, depth);
         }
     }
@@ -121,11 +153,10 @@ check_words(PyObject *words, Py_ssize_t count)
     return -1;
 }
 
-/* -1 with a ValueError if a tuple is not as wide as a tuple of columns may be. */
+/* -1 with a ValueError if there are not as many columns side by side as there may be. */
 static int
-check_width(PyObject *columns, Py_ssize_t count)
+check_width(Py_ssize_t width, Py_ssize_t count)
 {
-    Py_ssize_t width = PyTuple_GET_SIZE(columns);
 
     if (width > COLUMNS_MAX) {
         PyErr_Format(PyExc_ValueError, "%zd columns are side by side, and %d are the most", width,
@@ -143,6 +174,7 @@ check_width(PyObject *columns, Py_ssize_t count)
 static int
 check_column(PyObject *column, Py_ssize_t count, int depth)
 {
+    PyTypeObject *type;
     Py_ssize_t i;
 
     if (PyBytes_CheckExact(column))
@@ -163,9 +195,15 @@ check_column(PyObject *column, Py_ssize_t count, int depth)
         PyErr_Format(PyExc_ValueError, "columns are nested more than %d deep", DEPTH_MAX);
         return -1;
     }
-    if (check_width(column, count))
+    type = class_of(column);
+    if (type != NULL && !is_named(type)) {
+        PyErr_Format(PyExc_TypeError, "a column must be of plain or named tuples, got %.100s",
+                     type->tp_name);
         return -1;
-    for (i = 0; i < PyTuple_GET_SIZE(column); i++)
+    }
+    if (check_width(PyTuple_GET_SIZE(column) - (type != NULL), count))
+        return -1;
+    for (i = type != NULL; i < PyTuple_GET_SIZE(column); i++)
         if (check_column(PyTuple_GET_ITEM(column, i), count, depth + 1))
             return -1;
     return 0;
@@ -199,18 +237,20 @@ unpacked_words(PyObject *words, Py_ssize_t count)
 static PyObject *
 unpacked_tuples(PyObject *columns, Py_ssize_t count)
 {
-    Py_ssize_t width = PyTuple_GET_SIZE(columns), unpacked = 0, column, i;
+    PyTypeObject *type = class_of(columns);
+    Py_ssize_t begin = type != NULL, width = PyTuple_GET_SIZE(columns) - begin;
+    Py_ssize_t unpacked = 0, column, i;
     PyObject *lists[COLUMNS_MAX], *values = NULL;
 
     for (; unpacked < width; unpacked++) {
-        lists[unpacked] = unpack_column_of(PyTuple_GET_ITEM(columns, unpacked), count);
+        lists[unpacked] = unpack_column_of(PyTuple_GET_ITEM(columns, begin + unpacked), count);
         if (lists[unpacked] == NULL)
             break;
     }
     if (unpacked == width)
         values = PyList_New(count);
     for (i = 0; values != NULL && i < count; i++) {
-        PyObject *value = PyTuple_New(width);
+        PyObject *value = type == NULL ? PyTuple_New(width) : type->tp_alloc(type, width);
         if (value == NULL) {
             Py_CLEAR(values);
             break;
@@ -367,7 +407,7 @@ check_places(PyObject *columns, Py_ssize_t count)
 {
     Py_ssize_t i;
 
-    if (check_width(columns, count))
+    if (check_width(PyTuple_GET_SIZE(columns), count))
         return -1;
     for (i = 0; i < PyTuple_GET_SIZE(columns); i++) {
         PyObject *column = PyTuple_GET_ITEM(columns, i);

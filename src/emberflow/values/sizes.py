@@ -43,7 +43,12 @@ def payloads_bytes(payloads: Sequence[Any]) -> int:
     kinds = set(map(type, payloads))
     if kinds <= {str, bytes}:
         return sum(map(len, payloads)) + _OBJECT_BYTES * len(payloads)
-    return sum(map(payload_bytes, payloads))
+    try:
+        # All at once is many times faster than one by one. Named tuples count as the tuples that they are.
+        plain = map(tuple, payloads) if all(issubclass(one, tuple) for one in kinds) else payloads
+        return len(marshal.dumps(list(plain))) + _OBJECT_BYTES * len(payloads)
+    except Exception:  # objects of a class, or one whose own __iter__ raises
+        return sum(map(payload_bytes, payloads))
 
 
 def sampled_bytes(payloads: Sequence[Any]) -> int:

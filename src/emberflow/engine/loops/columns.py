@@ -18,8 +18,8 @@ from emberflow import native
 from emberflow.values.item import FlatItem
 
 #: Values by column: 64-bit words if they are ints that fit, a tuple of columns if they are tuples of one
-#: length, else the list of them.
-Column: TypeAlias = "bytes | tuple[Column, ...] | list[Any]"
+#: length, with their class ahead of the columns if they are named tuples, else the list of them.
+Column: TypeAlias = "bytes | tuple[type | Column, ...] | list[Any]"
 
 #: How many items; their places by column, an int where all have the same one; their marks, one int if
 #: all have the same one; their payloads.
@@ -29,6 +29,8 @@ Packed: TypeAlias = "tuple[int, tuple[int | bytes, ...], int | list[int], Column
 _COLUMNS_MAX = 64
 _DEPTH_MAX = 3
 _WORD = 8
+#: What a class of named tuples may define to be pickled otherwise than as its fields.
+_PICKLED_OTHERWISE = frozenset({"__reduce__", "__reduce_ex__", "__getstate__"})
 
 
 def _pack(items: list[FlatItem]) -> Packed | None:
@@ -71,8 +73,27 @@ def _values(column: Column) -> list[Any]:
     if isinstance(column, bytes):
         return array("q", column).tolist()
     if isinstance(column, tuple):
-        return list(zip(*map(_values, column), strict=True))
+        named, columns = _class_and_columns(column)
+        values = zip(*map(_values, columns), strict=True)
+        return list(values) if named is None else [tuple.__new__(named, value) for value in values]
     return column
+
+
+def _class_and_columns(column: tuple[Any, ...]) -> tuple[type | None, tuple[Any, ...]]:
+    if column and isinstance(column[0], type):
+        return column[0], column[1:]
+    return None, column
+
+
+def _is_named(kind: type) -> bool:
+    """Whether a class is one of named tuples that are nothing but their fields, and are pickled as these."""
+    return (
+        kind.__base__ is tuple
+        and kind.__basicsize__ == tuple.__basicsize__
+        and not kind.__dictoffset__
+        and {"_fields", "_make"} <= kind.__dict__.keys()
+        and not _PICKLED_OTHERWISE & kind.__dict__.keys()
+    )
 
 
 def _check_kind(name: str, value: Any, kind: type) -> None:
@@ -94,8 +115,11 @@ def _check_column(column: Any, count: int, depth: int) -> None:
     elif type(column) is tuple:
         if depth == _DEPTH_MAX:
             raise ValueError(f"columns are nested more than {_DEPTH_MAX} deep")
-        _check_width(column, count)
-        for part in column:
+        named, columns = _class_and_columns(column)
+        if named is not None and not _is_named(named):
+            raise TypeError(f"a column must be of plain or named tuples, got {named.__name__}")
+        _check_width(columns, count)
+        for part in columns:
             _check_column(part, count, depth + 1)
     else:
         raise TypeError(f"a column must be bytes, a tuple or a list, got {type(column).__name__}")
