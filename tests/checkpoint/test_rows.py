@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
+import subprocess
+import sys
 from array import array
 from typing import Any, NamedTuple
 
@@ -129,3 +131,28 @@ def test_a_row_is_defined_once() -> None:
         native.rows.prepare(Scheduled)
     # A scheduled item is laid out as a row, with its origin for a key.
     assert Scheduled._fields == tuple("origin" if name == "key" else name for name in Row._fields)
+
+
+WRITES_AND_READS = """
+import io, sys
+from emberflow.checkpoint.cuts import tables
+from emberflow.checkpoint.cuts.lists import SavedLists
+from emberflow.engine.cuts.cut import Row
+
+kinds = ([1, 2], ["a", None], [frozenset("a"), frozenset("b")])
+for payloads in kinds:
+    file = io.BytesIO()
+    writer = tables.PartWriter(file, SavedLists())
+    writer.add([Row("count", n, n, (n, 0, 7), payload) for n, payload in enumerate(payloads)])
+    writer.add([Row("count", 9, 9, (), None)])
+    assert writer.finish().rows == 3
+print("pandas" in sys.modules)
+"""
+
+
+def test_a_cut_does_not_import_pandas() -> None:
+    """That takes a second, in which a worker does little else. ``pyarrow.array`` would."""
+    ran = subprocess.run(
+        [sys.executable, "-c", WRITES_AND_READS], capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout.strip() == "False", ran.stdout + ran.stderr

@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from emberflow.checkpoint.cuts.arrays import ints
 from emberflow.checkpoint.cuts.tables import SCHEMA, Source, damage_of, newest_buckets, opened_runs
 from emberflow.values.hashing import HASH_MAX, HASH_MIN
 
@@ -171,7 +172,7 @@ class _Run:
         self._groups = groups
         self._wanted, self._counted = wanted, counted
         self._columns = [name for name in SCHEMA.names if wanted.child_ids or name != _CHILD_IDS]
-        self._value_set = None if wanted.hashes is None else pa.array(wanted.hashes, pa.int64())
+        self._value_set = None if wanted.hashes is None else ints(list(wanted.hashes))
         self._rows: pa.Table = SCHEMA.empty_table()
         self._hashes: list[int] = []
 
@@ -244,7 +245,7 @@ def _pages(
             rows = each.rows
             counts = pc.is_valid(rows.column("time"))
             if passed_over:
-                value_set = pa.array(passed_over, pa.int64())
+                value_set = ints(list(passed_over))
                 others = pc.is_in(rows.column("key_hash"), value_set=value_set)
                 counts = pc.and_not(counts, others)
             if not pc.all(counts).as_py():
@@ -278,7 +279,7 @@ def _entangled(slices: list[_Slice], by_source: dict[int, set[int]]) -> set[int]
         shared |= met & own
         met |= own
     if shared:
-        value_set = pa.array(shared, pa.int64())
+        value_set = ints(list(shared))
         rows = pa.concat_tables(each.rows.select(["key_hash", "key"]) for each in slices)
         rows = rows.filter(pc.is_in(rows.column("key_hash"), value_set=value_set))
         keys = rows.group_by(["key_hash", "key"]).aggregate([])
@@ -325,7 +326,7 @@ def _disentangled(
 ) -> ColumnPage:
     """The buckets of these hashes: the newest of each key, with complete lists."""
     by_hash: dict[int, list[tuple[Any, ...]]] = {value: [] for value in sorted(hashes)}
-    value_set = pa.array(by_hash, pa.int64())
+    value_set = ints(list(by_hash))
     for each in slices:
         rows = each.rows.filter(pc.is_in(each.rows.column("key_hash"), value_set=value_set))
         # The order of `tables`: (operation, hash, source, key, time, front, child ids, payload,

@@ -45,6 +45,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from emberflow import native
+from emberflow.checkpoint.cuts.arrays import binaries, ints, lists_of_ints, strings
 from emberflow.checkpoint.cuts.lists import (
     PROTOCOL,
     List,
@@ -150,11 +151,7 @@ class PartWriter:
         columns = (
             self._compiled_columns(chunk) or self._plain_columns(chunk) or self._columns(chunk)
         )
-        arrays = [
-            column if isinstance(column, pa.Array) else pa.array(column, field.type)
-            for column, field in zip(columns, SCHEMA, strict=True)
-        ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
         self._batches.append(batch)
         self._batched_bytes += batch.nbytes
         self._rows += batch.num_rows
@@ -162,7 +159,7 @@ class PartWriter:
         self._low = min(self._low, hashes["min"].as_py())
         self._high = max(self._high, hashes["max"].as_py())
 
-    def _compiled_columns(self, chunk: Sequence[Writable]) -> list[Any] | None:
+    def _compiled_columns(self, chunk: Sequence[Writable]) -> list[pa.Array] | None:
         """The columns of a chunk of plain values, if there is a compiled loop for them."""
         if self._has_lists() or not isinstance(chunk, list):
             return None
@@ -178,7 +175,7 @@ class PartWriter:
         self._operation, self._key, self._follows = operation, key, None
         self._key_data = pickle.dumps(key, PROTOCOL)
         return [
-            pa.repeat(pa.scalar(operation, pa.string()), count),
+            pa.repeat(strings([operation])[0], count),
             pa.Array.from_buffers(pa.int64(), count, [None, hashes]),
             pa.Array.from_buffers(pa.binary(), count, [None, key_ends, keys]),
             pa.Array.from_buffers(pa.int64(), count, [None, times]),
@@ -192,7 +189,7 @@ class PartWriter:
         """Whether these buckets or the one before may have lists, which have to be begun or ended."""
         return bool(self._pickler.found) or not self._lists.is_empty
 
-    def _plain_columns(self, chunk: Sequence[Writable]) -> list[Any] | None:
+    def _plain_columns(self, chunk: Sequence[Writable]) -> list[pa.Array] | None:
         """The columns of a chunk of plain values, as most are; None if some are not."""
         operations, hashes, keys, places, payloads = zip(*chunk, strict=True)
         if self._has_lists() or not (
@@ -206,17 +203,17 @@ class PartWriter:
         self._operation, self._key, self._follows = operations[-1], keys[-1], None
         self._key_data = key_data[-1]
         return [
-            operations,
-            hashes,
-            key_data,
-            [place[0] for place in places],
-            [place[1] for place in places],
-            _lists_of([place[2:] for place in places]),
-            [dumps(payload, PROTOCOL) for payload in payloads],
+            strings(operations),
+            ints(hashes),
+            binaries(key_data),
+            ints([place[0] for place in places]),
+            ints([place[1] for place in places]),
+            lists_of_ints([place[2:] for place in places]),
+            binaries([dumps(payload, PROTOCOL) for payload in payloads]),
             pa.nulls(len(chunk), pa.int64()),
         ]
 
-    def _columns(self, chunk: Sequence[Writable]) -> list[Any]:
+    def _columns(self, chunk: Sequence[Writable]) -> list[pa.Array]:
         columns: list[list[Any]] = [[] for _ in SCHEMA]
         operations, hashes, keys, times, fronts, child_ids, payloads, follows = columns
         for row in chunk:
@@ -238,7 +235,16 @@ class PartWriter:
             else:
                 for column in (times, fronts, child_ids, payloads, follows):
                     column.append(None)
-        return columns
+        return [
+            strings(operations),
+            ints(hashes),
+            binaries(keys),
+            ints(times),
+            ints(fronts),
+            lists_of_ints(child_ids),
+            binaries(payloads),
+            ints(follows),
+        ]
 
     def finish(self) -> Summary:
         self._end_bucket()
@@ -309,20 +315,9 @@ def _order_of(table: pa.Table) -> pa.Array:
     operations = table["operation"].combine_chunks().dictionary_encode()
     names = operations.dictionary.to_pylist()
     places = {name: place << 32 for place, name in enumerate(sorted(names))}
-    of_operations = pa.array([places[name] for name in names], pa.int64())
+    of_operations = ints([places[name] for name in names])
     hashes = table["key_hash"].combine_chunks()
     return pc.array_sort_indices(pc.add(of_operations.take(operations.indices), hashes))
-
-
-def _lists_of(tuples: list[tuple[int, ...]]) -> pa.Array:
-    """Tuples of ints as an array of lists, in one step: Arrow's own conversion takes each tuple apart.
-
-    >>> _lists_of([(1, 2), (), (3,)]).to_pylist()
-    [[1, 2], [], [3]]
-    """
-    offsets = pa.array([0, *itertools.accumulate(map(len, tuples))], pa.int32())
-    values = pa.array(list(itertools.chain.from_iterable(tuples)), pa.int64())
-    return pa.ListArray.from_arrays(offsets, values)
 
 
 def _unpicklable(
