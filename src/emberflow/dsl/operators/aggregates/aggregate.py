@@ -44,6 +44,11 @@ class Parts(NamedTuple):
     step: Callable[[Any, Any], Any]
     #: Which payloads; None for all.
     holds: Callable[[Any], object] | None = None
+    #: If not all: the result of those, and what it is without any.
+    result: Callable[[Any], Any] | None = None
+    otherwise: Any = None
+    #: The step as an expression of ``{held}`` and ``{value}``, if that is quicker than a call.
+    written: str | None = None
 
 
 class Aggregate(Generic[T_contra]):
@@ -123,7 +128,9 @@ class Aggregate(Generic[T_contra]):
                 f"where= takes a function of the payload, got {predicate!r}, {caller()}."
             )
         begin, combine, result, merge = self.first, self.combine, self.result or itself, self.merge
-        parts = self.parts._replace(holds=predicate) if self.parts.holds is None else None
+        parts = None
+        if self.parts.holds is None:
+            parts = self.parts._replace(holds=predicate, result=self.result, otherwise=otherwise)
 
         def first(payload: Any) -> Any:
             return begin(payload) if predicate(payload) else EMPTY

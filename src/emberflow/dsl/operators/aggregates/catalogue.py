@@ -48,7 +48,14 @@ def count(*, where: Callable[[T], object] | None = None) -> Aggregate[T]:
     >>> ef.run(flow, bids=[3, 8])
     {'counts': [('all', Aggregates(all=1, high=0)), ('all', Aggregates(all=2, high=1))]}
     """
-    return _where(Aggregate(first=_one, combine=one_more, merge=_plus, given=()), where, 0)
+    counted: Aggregate[T] = Aggregate(
+        first=_one,
+        combine=one_more,
+        merge=_plus,
+        given=(),
+        parts=Parts((), _one, one_more, written="{held} + 1"),
+    )
+    return _where(counted, where, 0)
 
 
 def _one(payload: Any) -> int:
@@ -112,7 +119,9 @@ def mean(
         result=lambda held: held[0] / held[1],
         merge=lambda held, later: (held[0] + later[0], held[1] + later[1]),
         given=given,
-        parts=Parts((select,), _with_one, _with_one_more),
+        parts=Parts(
+            (select,), _with_one, _with_one_more, written="({held}[0] + {value}, {held}[1] + 1)"
+        ),
     )
     return _where(meaning, where)
 
@@ -171,7 +180,12 @@ def count_distinct(
         combine=lambda held, payload: _with(held, encode_key(select(payload))),
         result=len,
         given=given,
-        parts=Parts((select, encode_key), _alone, _with),
+        parts=Parts(
+            (select, encode_key),
+            _alone,
+            _with,
+            written="{held} if {value} in {held} else {held}.set({value}, None)",
+        ),
     )
     return _where(counted, where, 0)
 
@@ -279,6 +293,14 @@ def _later(held: Any, value: Any) -> Any:
     return value
 
 
+_WRITTEN: dict[Callable[[Any, Any], Any], str] = {
+    _plus: "{held} + {value}",
+    _least: "{value} if {value} < {held} else {held}",
+    _greatest: "{value} if {value} > {held} else {held}",
+    _later: "{value}",
+}
+
+
 def _selecting(
     of: Callable[[T], Any] | None, of_two: Callable[[Any, Any], Any], *, reads_all: bool = True
 ) -> Aggregate[T]:
@@ -293,7 +315,7 @@ def _selecting(
         combine=combine if reads_all else of_two,
         merge=of_two,
         given=given,
-        parts=Parts((select,), itself, of_two) if reads_all else None,
+        parts=Parts((select,), itself, of_two, written=_WRITTEN[of_two]) if reads_all else None,
     )
 
 

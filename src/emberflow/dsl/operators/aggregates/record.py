@@ -30,6 +30,11 @@ def record_of(fields: tuple[str, ...]) -> Any:
     return _named(f"{_SHOWN}({','.join(fields)})")
 
 
+def is_record(kind: object) -> bool:
+    """Whether a class was made here."""
+    return any(kind is made for made in _MADE.values())
+
+
 def can_be_field(name: str) -> bool:
     """Whether a named tuple can have a field of this name."""
     return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")

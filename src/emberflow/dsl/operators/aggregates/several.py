@@ -1,8 +1,7 @@
 """Several aggregates at once: one accumulator, a tuple of theirs, in one reduction.
 
 Aggregates often have functions in common: the condition of one is that of another, and several count the
-same values. Functions are pure, so each is called once for a payload, and only if one of the aggregates
-would have called it.
+same values. Each is called once for a payload (`fused`).
 
 The value is a named tuple of their values. Its class is one of the user's, which may also be a dataclass,
 or one that is made here (`record`).
@@ -12,36 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import Any
 
-from emberflow.dsl.operators.aggregates.aggregate import EMPTY, Aggregate
-from emberflow.dsl.operators.aggregates.record import can_be_field, record_of
+from emberflow.dsl.operators.aggregates.aggregate import Aggregate
+from emberflow.dsl.operators.aggregates.fused import combining, finishing
+from emberflow.dsl.operators.aggregates.record import can_be_field, is_record, record_of
 from emberflow.errors import FlowError
-from emberflow.values.functions import UserFunction, caller, itself, name_of
-
-
-class _Unknown(Enum):
-    """In place of a value that no aggregate has needed yet. An enum stays itself in a pickle."""
-
-    UNKNOWN = "unknown"
-
-
-_UNKNOWN: Any = _Unknown.UNKNOWN
-
-
-class _Numbered:
-    """Functions, or several in a row, that are the same have the same number."""
-
-    def __init__(self) -> None:
-        self.functions: list[tuple[Callable[[Any], Any], ...]] = []
-        self._numbers: dict[tuple[int, ...], int] = {}
-
-    def number(self, *functions: Callable[[Any], Any]) -> int:
-        found = self._numbers.setdefault(tuple(map(id, functions)), len(self.functions))
-        if found == len(self.functions):
-            self.functions.append(functions)
-        return found
+from emberflow.values.functions import UserFunction, caller, name_of
 
 
 def several(into: object, aggregates: Mapping[str, Any], name: object = None) -> Aggregate[Any]:
@@ -85,7 +61,6 @@ def _fused(
     parts: list[Aggregate[Any]], fields: tuple[str, ...], make: Callable[..., Any]
 ) -> Aggregate[Any]:
     firsts = [part.first for part in parts]
-    results = [part.result or itself for part in parts]
     merges = [part.merge for part in parts if part.merge is not None]
     given = tuple(
         UserFunction(f"{field}.{function.role}", function.given)
@@ -93,45 +68,13 @@ def _fused(
         for function in part.given
     )
 
-    # By identity: two functions that are written alike are not known to be the same.
-    conditions = _Numbered()
-    selections = _Numbered()
-    steps = []
-    for number, part in enumerate(parts):
-        own = part.parts
-        select = tuple(function for function in own.select if function is not itself)
-        condition = -1 if own.holds is None else conditions.number(own.holds)
-        selection = selections.number(*select) if select else -1
-        steps.append((number, condition, selection, own.begin, own.step))
-    holding = tuple(function for (function,) in conditions.functions)
-    selecting = tuple(selections.functions)
-    unknown = [_UNKNOWN] * len(selecting)
-
-    def combine(held: tuple[Any, ...], payload: Any) -> tuple[Any, ...]:
-        holds = [one(payload) for one in holding]
-        values, found = unknown.copy(), list(held)
-        for number, condition, selection, begin, step in steps:
-            if condition >= 0 and not holds[condition]:
-                continue
-            value = payload
-            if selection >= 0:
-                value = values[selection]
-                if value is _UNKNOWN:
-                    value = payload
-                    for select in selecting[selection]:
-                        value = select(value)
-                    values[selection] = value
-            before = found[number]
-            found[number] = begin(value) if before is EMPTY else step(before, value)
-        return tuple(found)
-
     def merge(held: tuple[Any, ...], later: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple([one(*both) for one, *both in zip(merges, held, later, strict=True)])
 
     return Aggregate(
         first=lambda payload: tuple([one(payload) for one in firsts]),
-        combine=combine,
-        result=lambda held: make(*[one(own) for one, own in zip(results, held, strict=True)]),
+        combine=combining(parts),
+        result=finishing(parts, make, is_record=is_record(make)),
         merge=merge if len(merges) == len(parts) else None,
         given=given,
     )
