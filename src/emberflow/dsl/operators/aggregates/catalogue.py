@@ -190,8 +190,11 @@ def count_distinct(
     return _where(counted, where, 0)
 
 
+_NO_CODES: PersistentMap[bytes, None] = PersistentMap()
+
+
 def _alone(code: bytes) -> PersistentMap[bytes, None]:
-    return PersistentMap(((code, None),))
+    return _NO_CODES.set(code, None)
 
 
 def _with(held: PersistentMap[bytes, None], code: bytes) -> PersistentMap[bytes, None]:
