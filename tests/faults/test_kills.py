@@ -39,6 +39,7 @@ pytestmark = pytest.mark.timeout(1_200)
 
 SECONDS = 400
 ROOT = Path(__file__).parents[2]
+PROGRAM = "tests.faults.programs"
 
 
 def until(true: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
@@ -243,9 +244,9 @@ def test_the_database_of_the_sink_is_killed(
 
 
 class Program:
-    """The query of `programs`, in a process group of its own."""
+    """A query that a module runs, in a process group of its own."""
 
-    def __init__(self, master: str, folder: Path, count: int, rate: float) -> None:
+    def __init__(self, module: str, folder: Path, *arguments: str) -> None:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
@@ -255,10 +256,7 @@ class Program:
         }
         self._log = open(folder / "log", "a+b")  # noqa: SIM115 - closed by `end`
         self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.faults.programs"),
-                *(master, str(folder), str(count), str(rate)),
-            ],
+            [sys.executable, "-m", module, *arguments],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,
@@ -286,17 +284,21 @@ def test_the_driver_is_killed_and_the_same_command_started_again(tmp_path: Path)
     """Only the driver's own process: its JVM and workers have to notice by themselves."""
     dice = Random(f"driver {FAULTS_ROUND}")
     count = 400
+
+    def started(rate: int) -> Program:
+        return Program(PROGRAM, tmp_path, "local[2]", str(tmp_path), str(count), str(rate))
+
     programs: list[Program] = []
     try:
         for _ in range(5):
-            program = Program("local[2]", tmp_path, count, 40)
+            program = started(40)
             programs.append(program)
             assert program.line()[:1] == ["running"]
             time.sleep(dice.uniform(0.1, 1.2))
             os.kill(program.process.pid, signal.SIGKILL)
             toll("driver")
             program.process.wait(60)
-        program = Program("local[2]", tmp_path, count, 10_000)
+        program = started(10_000)
         programs.append(program)
         while (line := program.line()) and line != ["done"]:
             assert line[0] == "running"
@@ -313,7 +315,8 @@ def test_executors_are_killed(tmp_path: Path) -> None:
     """The JVM of an executor of a local cluster, with the Python worker that it runs."""
     dice = Random(f"executors {FAULTS_ROUND}")
     count = 500
-    program = Program("local-cluster[2,1,512]", tmp_path, count, 40)
+    given = ("local-cluster[2,1,512]", str(tmp_path), str(count), "40")
+    program = Program(PROGRAM, tmp_path, *given)
     try:
         for _ in range(4):
             line = program.line()

@@ -21,6 +21,9 @@ from emberflow import fronts, sinks
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.runners.live.query import LiveQuery
 from tests.effort import FAULTS_ROUND, SECONDS, SOAK
+from tests.faults import upgraded_program
+from tests.faults.flows import plain
+from tests.faults.test_kills import Program
 from tests.faults.toll import toll
 from tests.spark.test_upgrades import begin_of
 
@@ -96,6 +99,53 @@ def test_ten_versions_take_over_under_kills(spark: SparkSession, tmp_path: Path)
     expected = ef.run(versions, numbers=given)
     assert {name: memory.payloads(0) for name, memory in kept.items()} == expected
     assert len(query.recoveries) >= VERSIONS // 2
+
+
+@pytest.mark.early
+@pytest.mark.timeout(1_800)
+@pytest.mark.skipif(not SOAK, reason="`make soak` has it: it starts a JVM for each version")
+def test_the_driver_is_killed_while_a_version_takes_over(tmp_path: Path) -> None:
+    """The program is started again with the version that had asked, and is told if the next one serves."""
+    dice = Random(f"drivers of versions {FAULTS_ROUND}")
+    programs: list[Program] = []
+    generation = 0
+
+    def start(rate: int, *options: str) -> Program:
+        nonlocal generation
+        for _ in range(2):
+            arguments = (str(tmp_path), str(generation), str(rate), *options)
+            program = Program("tests.faults.upgraded_program", tmp_path, *arguments)
+            programs.append(program)
+            line = program.line()
+            if line != ["refused"]:
+                break
+            generation += 1
+        assert line == ["running"], (tmp_path / "log").read_text()[-3_000:]
+        return program
+
+    try:
+        for _ in range(6):
+            program = start(1_000)
+            time.sleep(dice.uniform(0.0, 1.5))
+            os.kill(program.process.pid, signal.SIGKILL)
+            toll("driver")
+            program.process.wait(60)
+        program = start(100_000, "--last")
+        assert program.line() == ["done"], (tmp_path / "log").read_text()[-3_000:]
+    finally:
+        for program in programs:
+            program.end()
+    cut = CheckpointStore(tmp_path / "checkpoint").latest()
+    assert cut is not None
+    begins = [begin_of(note) for note in cut.versions[1:]]
+    assert len(begins) == generation > 0
+    later = [
+        (at, upgraded_program.version(number), upgraded_program.carry(number))
+        for number, at in enumerate(begins, 1)
+    ]
+    versions = ef.Versions(upgraded_program.version(0), *later)
+    expected = ef.run(versions, numbers=upgraded_program.NUMBERS)
+    assert sinks.read_files(tmp_path / "totals") == plain(expected["totals"])
 
 
 def wait_for_workers(query: LiveQuery) -> None:
