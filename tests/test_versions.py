@@ -227,3 +227,26 @@ def test_what_a_plan_tells() -> None:
     keyed.sum(of=len, name="letters").sink("letters")
     plan = carry_plan(steps_of(counted().graph()), new.graph(), {"n": "counts"})
     assert list(plan.lines())[:2] == ["renamed: counts -> n", "begun: letters"]
+
+
+def test_a_version_may_begin_between_elements_of_one_time() -> None:
+    def tagged(generation: int) -> ef.Flow:
+        flow = ef.Flow("tagged")
+        both = ef.merge(flow.front("one"), flow.front("two"))
+        both.key_by(lambda n: None).count(name="counts").map(lambda c: (generation, c[1])).sink(
+            "out"
+        )
+        return flow
+
+    versions = ef.Versions(tagged(1), ((2, 1), tagged(2)))
+    assert repr(versions).count("(2, 1)") == 1
+    elements = {"one": [0] * 4, "two": [0] * 4}
+    expected = {"out": [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (2, 6), (2, 7), (2, 8)]}
+    assert ef.run(versions, **elements) == expected
+    for seed in range(5):
+        assert ef.simulate(versions, seed=seed, crashes=seed % 3, **elements).outputs == expected
+    for wrong in ((2,), (2, "front"), (2.5, 1), ("2", 1)):
+        with pytest.raises(ef.FlowError, match=r"at a time or at a moment \(time, front\)"):
+            ef.Versions(tagged(1), (wrong, tagged(2)))
+    with pytest.raises(ef.FlowError, match="one after another"):
+        ef.Versions(tagged(1), ((2, 1), tagged(2)), (2, tagged(3)))

@@ -8,21 +8,24 @@ versions state is carried over: `graph.versions` says which.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.dsl.flow import Flow
 from emberflow.errors import FlowError
 from emberflow.graph.description import steps_of
 from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import Carry, CarryPlan, carry_plan
-from emberflow.values.item import TIME_MIN
+from emberflow.values.item import FRONT_MIN, TIME_MIN, GlobalTime, is_time
 from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
+
+#: When a version begins: a time, or a moment.
+When: TypeAlias = Time | tuple[int, int]
 
 
 class Version(NamedTuple):
-    """A version of a flow, and the time from which on it serves."""
+    """A version of a flow, and the moment from which on it serves."""
 
-    at: int
+    at: GlobalTime
     flow: Flow
     #: What it takes over from the version before; empty for the first one.
     plan: CarryPlan
@@ -57,15 +60,19 @@ class Versions:
     ... )
     >>> ef.run(versions, words=["a", "b", "a"])
     {'out': [('a', 1), ('b', 1), ('a', 'a')]}
+
+    A time is that of the first elements of a version, and of what is scheduled for it. A moment ``(time,
+    front)`` may be between elements of one time: a live query that chooses when another version takes
+    over notes a moment.
     """
 
     def __init__(
-        self, first: Flow, /, *later: tuple[Time, Flow] | tuple[Time, Flow, Carry | None]
+        self, first: Flow, /, *later: tuple[When, Flow] | tuple[When, Flow, Carry | None]
     ) -> None:
         if not isinstance(first, Flow):
             raise FlowError(f"Versions() takes a flow first, got {first!r}.")
         nothing = CarryPlan({}, {}, frozenset(), ())
-        self._versions = [Version(TIME_MIN, first, nothing)]
+        self._versions = [Version(GlobalTime(TIME_MIN, FRONT_MIN), first, nothing)]
         for given in later:
             self._add(given)
 
@@ -86,14 +93,11 @@ class Versions:
                 f"versions of a flow count times in one unit: {last.flow!r} counts in "
                 f"{last.graph.unit!r} and {flow!r} in {flow.graph().unit!r}."
             )
-        try:
-            at = counted_time(time, flow.graph().unit or DEFAULT_UNIT)
-        except TimeError as error:
-            raise FlowError(f"a version begins at a time, got {time!r}. {error}") from None
+        at = _moment(time, flow)
         if at <= last.at:
             raise FlowError(
-                f"versions begin one after another: the version of time {at} follows the one of time "
-                f"{last.at}."
+                f"versions begin one after another: the version of time {told(at)} follows the one of "
+                f"time {told(last.at)}."
             )
         plan = carry_plan(steps_of(last.graph), flow.graph(), carry)
         self._versions.append(Version(at, flow, plan))
@@ -108,5 +112,23 @@ class Versions:
         return self._versions[number]
 
     def __repr__(self) -> str:
-        later = "".join(f", ({version.at}, {version.flow!r})" for version in self._versions[1:])
+        later = "".join(
+            f", ({told(version.at)}, {version.flow!r})" for version in self._versions[1:]
+        )
         return f"Versions({self._versions[0].flow!r}{later})"
+
+
+def _moment(when: Any, flow: Flow) -> GlobalTime:
+    if isinstance(when, tuple):
+        if len(when) == 2 and is_time(when[0]) and isinstance(when[1], int):
+            return GlobalTime(*when)
+        raise FlowError(f"a version begins at a time or at a moment (time, front), got {when!r}.")
+    try:
+        return GlobalTime(counted_time(when, flow.graph().unit or DEFAULT_UNIT), FRONT_MIN)
+    except TimeError as error:
+        raise FlowError(f"a version begins at a time, got {when!r}. {error}") from None
+
+
+def told(at: GlobalTime) -> str:
+    """The time of a version that begins with it; otherwise the moment."""
+    return str(at.time if at.front == FRONT_MIN else tuple(at))

@@ -72,7 +72,6 @@ from emberflow.runners.served import served
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import (
     CHILD_IDS_MAX,
-    FRONT_MIN,
     TIME_MIN,
     At,
     ChildIds,
@@ -141,7 +140,7 @@ def run_versions(
         checked = checked_on_error(graph, on_error, "run(on_error=)")
         rows: list[Row | Scheduled] = []
         if reference is not None:
-            reference.advance(GlobalTime(version.at, FRONT_MIN))
+            reference.advance(version.at)
             rows = [
                 *translated_rows(reference.cut(), version.plan),
                 *translated_timers(reference.scheduled(), version.plan),

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from emberflow.dsl.versions import Version, Versions
+from emberflow.dsl.versions import Version, Versions, told
 from emberflow.errors import InputError, OnError
 from emberflow.fronts.protocol import is_front
 from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import Entry, graph_for, timed_elements
-from emberflow.values.item import TIME_MAX
+from emberflow.values.item import FRONT_MIN, TIME_MAX, GlobalTime
 
 
 class Served(NamedTuple):
@@ -28,14 +28,8 @@ def served(
 ) -> Iterator[Served]:
     """For each version its graph and its elements, in order."""
     known = {name: _readable_again(given) for name, given in elements.items()}
-    fronts = dict.fromkeys(name for version in versions for name in version.graph.fronts)
-    for name in known:
-        if name not in fronts:
-            raise InputError(
-                f"no version of flow {versions[0].flow.name!r} has a front {name!r}; their fronts are "
-                f"{', '.join(map(repr, fronts))}."
-            )
-    ends = [*[version.at for version in versions][1:], TIME_MAX + 1]
+    check_fronts(versions, known)
+    ends = [*[version.at for version in versions][1:], GlobalTime(TIME_MAX + 1, FRONT_MIN)]
     result, total, taken = [], dict.fromkeys(known, 0), dict.fromkeys(known, 0)
     for version, end in zip(versions, ends, strict=True):
         own = {name: given for name, given in known.items() if name in version.graph.fronts}
@@ -44,7 +38,7 @@ def served(
         counts = dict.fromkeys(own, 0)
         for entry in timed_elements(graph, own):
             counts[entry[1].name] += 1
-            if version.at <= entry[0].time < end:
+            if version.at <= entry[0] < end:
                 taken[entry[1].name] += 1
                 entries.append(entry)
         total.update(counts)
@@ -52,8 +46,8 @@ def served(
     for name, count in total.items():
         if taken[name] < count:
             without = [
-                f"from {version.at} up to {end}"
-                for version, end in zip(versions, ends, strict=True)
+                tick
+                for version, tick in zip(versions, ticks_of(versions), strict=True)
                 if name not in version.graph.fronts
             ]
             raise InputError(
@@ -62,6 +56,25 @@ def served(
                 f"out, or keep the front in that version."
             )
     return iter(result)
+
+
+def check_fronts(versions: Versions, names: Iterable[str]) -> None:
+    """Every name is that of a front of some version."""
+    fronts = dict.fromkeys(name for version in versions for name in version.graph.fronts)
+    for name in names:
+        if name not in fronts:
+            raise InputError(
+                f"no version of flow {versions[0].flow.name!r} has a front {name!r}; their fronts are "
+                f"{', '.join(map(repr, fronts))}."
+            )
+
+
+def ticks_of(versions: Versions) -> list[str]:
+    """The interval that each version serves, for people."""
+    begins = [f"from {told(version.at)}" for version in versions]
+    ends = [*(f" up to {told(version.at)}" for version in list(versions)[1:]), " on"]
+    begins[0] = ""
+    return [f"{begin}{end}".strip() for begin, end in zip(begins, ends, strict=True)]
 
 
 def _readable_again(given: Any) -> Any:

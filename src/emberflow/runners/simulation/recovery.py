@@ -51,7 +51,6 @@ from emberflow.runners.simulation.processes import (
 from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
-from emberflow.values.item import FRONT_MIN
 from emberflow.values.shares import Shares
 
 
@@ -99,7 +98,7 @@ class CrashSimulation:
         self.storage = Storage([each.graph for each in served] or [graph], on_error)
         self.worker = worker
         self.acker = acker
-        ends = [(each.version.at, FRONT_MIN) for each in served[1:]]
+        ends = [(each.version.at.time, each.version.at.front) for each in served[1:]]
         self.versions = [
             SimulatedVersion(
                 Layout(each.graph, on_error=on_error),
