@@ -6,7 +6,6 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
 import emberflow as ef
@@ -76,5 +75,15 @@ def test_spark_finds_the_same(spark: SparkSession) -> None:
         )
         assert other.by_key == own.by_key
         assert [each.time for each in other.first] == [each.time for each in own.first]
-    with pytest.raises(ef.InputError, match="takes two flows"):
-        ef.compare(counted(3), ef.Versions(counted(3)), spark, numbers=rows)
+
+
+def test_spark_finds_what_an_upgrade_changes(spark: SparkSession) -> None:
+    numbers = [Random(6).randint(0, 99) for _ in range(60)]
+    frame = spark.createDataFrame(list(enumerate(numbers)), "time long, n long")
+    rows: Any = ef.rows(frame, time="time", payload=lambda row: row.n)
+    given = (counted(3), ef.Versions(counted(3), (30, counted(4, more=True))))
+    found, expected = ef.compare(*given, spark, numbers=rows), ef.compare(*given, numbers=numbers)
+    assert str(found.sinks["counts"]) == str(expected.sinks["counts"])
+    assert {
+        name: (sink.same, sink.only_old, sink.only_new) for name, sink in found.sinks.items()
+    } == {name: (sink.same, sink.only_old, sink.only_new) for name, sink in expected.sinks.items()}

@@ -1,7 +1,7 @@
 """Emberflow: stream processing on Spark whose output is a pure function of its input."""
 
 from emberflow import fronts, kafka, sinks, testing
-from emberflow.api import Flow
+from emberflow.api import Flow, Versions
 from emberflow.dsl.operators.aggregates import Aggregate
 from emberflow.dsl.operators.aggregates.catalogue import (
     collect,
@@ -33,7 +33,6 @@ from emberflow.dsl.operators.windows import (
 )
 from emberflow.dsl.operators.windows.updates import WindowUpdate
 from emberflow.dsl.streams import KeyedStream, Loop, Stream, merge
-from emberflow.dsl.versions import Versions
 from emberflow.errors import (
     Diverted,
     EmberflowError,

@@ -1,4 +1,4 @@
-"""The flow that users see: the builder, and the ways to run what it builds.
+"""The flow that users see, and versions of it: the builder, and the ways to run what it builds.
 
 The builder knows nothing of runners; they know the builder. This is the one place above both.
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from emberflow.dsl import flow as builder
+from emberflow.dsl import versions as described
+from emberflow.errors import InputError
 from emberflow.extras import need
 
 if TYPE_CHECKING:
@@ -110,4 +112,48 @@ class Flow(builder.Flow):
             raw=raw,
             ordered=ordered,
             fronts=fronts,
+        )
+
+
+class Versions(described.Versions):
+    __doc__ = described.Versions.__doc__
+
+    def batch(
+        self,
+        spark: SparkSession,
+        /,
+        *,
+        schema: Any = None,
+        partitions: int | None = None,
+        raw: bool = False,
+        ordered: bool = True,
+        until: Time | None = None,
+        **fronts: Any,
+    ) -> dict[str, DataFrame]:
+        """Run the versions on DataFrames, each on the elements of its interval of time, lazily.
+
+        The arguments are those of `Flow.batch`, with a DataFrame for each front of any version. A sink
+        has its rows of all versions that have it. The rows are those of `ef.run`, to the byte.
+        """
+        need("pyspark", "numpy", "pyarrow", extra="spark", what="Versions.batch")
+        from emberflow.runners.batch.versions import batch_versions
+
+        return batch_versions(
+            self,
+            spark,
+            schema=schema,
+            partitions=partitions,
+            raw=raw,
+            ordered=ordered,
+            until=until,
+            fronts=fronts,
+        )
+
+    def backfill(self, *_: Any, **__: Any) -> dict[str, DataFrame]:
+        """A backfill is of one flow: this raises an error that says what to do instead."""
+        raise InputError(
+            "backfill() runs one version of a flow. Backfill the first version until the time of the "
+            "second, and let the second go on from that checkpoint: "
+            "second.live(spark).carry({...}).option('checkpointLocation', checkpoint). For output alone, "
+            "batch() runs all versions."
         )

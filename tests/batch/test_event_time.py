@@ -92,7 +92,7 @@ def stamped(
 ) -> tuple[list[Any], list[Any]]:
     """Elements and late ones with their global times, of rows sorted as Spark sorts them."""
     names = ("_time", "_tied", "value", "_partition", "_position", "_promised")
-    found = StampedRows(front, until)
+    found = StampedRows(front, until=None if until is None else (until, 0))
     results: tuple[list[Any], list[Any]] = ([], [])
 
     def note(columns: Any) -> None:

@@ -61,7 +61,7 @@ def test_a_pass_yields_the_rows_of_its_sink_in_order(monkeypatch: pytest.MonkeyP
     flow.front("numbers").key_by(lambda n: n % 7).count().sink("out")
     graph = flow.graph()
     sink = graph.sinks["out"]
-    plan = plan_of(Units(graph), sink)
+    plan = plan_of(Units(graph), frozenset({sink.id}))
     (front,) = plan.fronts
     checked = Checked(front, Reader(front, ("value",), (None,), "bare"), "time", (), "ms")
     random = Random(1)

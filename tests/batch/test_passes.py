@@ -51,7 +51,7 @@ def test_forks_make_no_plan_that_is_computed_twice() -> None:
         pairs = [stream.key_by(lambda n: n).group(window=2).map(len) for _ in range(2)]
         stream = ef.merge(*pairs)
     stream.sink("out")
-    plan = plan_of(Units(flow.graph()), flow.graph().sinks["out"])
+    plan = plan_of(Units(flow.graph()), frozenset({flow.graph().sinks["out"].id}))
     assert [len(stage.units) for stage in plan.stages] == [2] * 20
     assert [stage.datasets for stage in plan.stages] == [(number,) for number in range(20)]
 

@@ -138,7 +138,9 @@ def judged(flow: ef.Flow, elements: Elements, seed: int) -> None:
     if repr(found) != repr(reference.outputs):
         raise WrongError(f"seed {seed} gives {found}, the reference {reference.outputs}")
     units = Units(graph)
-    reached = frozenset().union(*(units.leading_to(sink) for sink in graph.sinks.values()))
+    reached = frozenset().union(
+        *(units.leading_to(frozenset({sink.id})) for sink in graph.sinks.values())
+    )
     for state, values in reference.states.items():
         if next(node.id for node in graph.nodes if node.name == state) in reached:
             mine = {key: value for (of, key), (_, value) in told.items() if of == state}

@@ -91,6 +91,10 @@ class CarryPlan:
             )
         return self.timers[operation]
 
+    def for_timers(self) -> CarryPlan:
+        """The same without what `timer` does not need, such as the functions of migrations."""
+        return CarryPlan({}, self.timers, self.dropped, ())
+
     def lines(self) -> Iterator[str]:
         """What becomes of what, for people."""
         for old, (new, migrate, _) in self.carried.items():

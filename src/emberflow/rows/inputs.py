@@ -196,8 +196,10 @@ def rows(
 class FrontRows:
     """The checked input of one front: a DataFrame of times and columns, and how rows are read."""
 
-    #: Rows from this time on are left out.
-    until: int | None = None
+    #: Rows below the first moment, and those from the second on, are left out. Where a moment is between
+    #: the elements of a time, the rows of that time are left in: whoever stamps them leaves them out.
+    since: tuple[int, int] | None = None
+    until: tuple[int, int] | None = None
 
     def __init__(self, front: Front, given: Any, *, fronts: int = 1) -> None:
         """``fronts`` is how many fronts the flow has."""
@@ -341,15 +343,28 @@ class FrontRows:
             tied = time >= _ROWS_OF_A_PARTITION
         else:
             time = self._time_column()
-        if self.until is not None and not self.is_stamped:
+        if (self.since or self.until) is not None and not self.is_stamped:
             if self.numbered:  # number the rows before any is left out
                 df = df.withColumns({_NUMBER: time, _TIED: tied})
                 time, tied = sql.col(_NUMBER), sql.col(_TIED)
             # Keep rows without a time or an order: `Checked.elements` raises the error.
-            df = df.filter((time < self.until) | time.isNull() | tied)
+            df = df.filter(self._is_within(time) | time.isNull() | tied)
         columns = [sql.col(_quoted(name)) for name in self.reader.columns]
         columns += self._source_columns() if self.is_stamped else self._partition_columns()
         return df.select(time.alias("_time"), tied.alias("_tied"), *columns)
+
+    def _is_within(self, time: Column) -> Column:
+        """Whether a time may have elements between the moments ``since`` and ``until``."""
+        from pyspark.sql import functions as sql
+
+        is_within = sql.lit(True)
+        if self.since is not None:
+            is_within = time >= self.since[0]
+        if self.until is not None:
+            # No element has a front index below 0.
+            until, front = self.until
+            is_within &= time <= until if front > 0 else time < until
+        return is_within
 
     def _source_columns(self) -> list[Column]:
         from pyspark.sql import functions as sql
@@ -403,8 +418,7 @@ class FrontRows:
             return None
         partitions = self._partition_columns()
         times = self._rows.df.select(self._time_column().alias("_time"), *partitions)
-        if self.until is not None:
-            times = times.filter(sql.col("_time") < self.until)
+        times = times.filter(self._is_within(sql.col("_time")))
         of_each = ["_time", *(["_partition"] if partitions else [])]
         counted = times.groupBy(*of_each).agg(sql.count(sql.lit(1)).alias("_count"))
         return counted.filter("_count > 1 and _time is not null")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.dsl.flow import Flow
 from emberflow.dsl.versions import Versions
-from emberflow.errors import InputError
 from emberflow.extras import need
 from emberflow.graph.nodes import Sink
 from emberflow.runners.elements import graph_for, timed_elements
@@ -226,24 +225,25 @@ def _compared_by_spark(
     key: Callable[[Any], Any] | None,
     fronts: Mapping[str, Any],
 ) -> Comparison:
-    if isinstance(old, Versions) or isinstance(new, Versions):
-        raise InputError("compare() with Spark takes two flows. Versions are compared in memory.")
     need("pyspark", "numpy", "pyarrow", extra="spark", what="ef.compare")
     from emberflow.runners.batch.runner import batch
+    from emberflow.runners.batch.versions import batch_versions
 
-    one, other = (
-        batch(
-            flow,
-            spark,
-            schema=None,
-            partitions=None,
-            raw=True,
-            ordered=False,
-            until=None,
-            fronts={name: df for name, df in fronts.items() if name in flow.graph().fronts},
-        )
-        for flow in (old, new)
-    )
+    options: dict[str, Any] = {
+        "schema": None,
+        "partitions": None,
+        "raw": True,
+        "ordered": False,
+        "until": None,
+    }
+
+    def frames(flow: Flow | Versions) -> dict[str, DataFrame]:
+        if isinstance(flow, Versions):
+            return batch_versions(flow, spark, fronts=fronts, **options)
+        own = {name: df for name, df in fronts.items() if name in flow.graph().fronts}
+        return batch(flow, spark, fronts=own, **options)
+
+    one, other = frames(old), frames(new)
     return Comparison(
         {
             name: _compared_frames(one.get(name), other.get(name), key)

@@ -11,14 +11,16 @@ import re
 from typing import Any
 
 from emberflow import errors
+from emberflow.engine.cuts.translation import MigrationError
 from emberflow.errors import EmberflowError, StepError
+from emberflow.graph.versions import CarryError
 
-_KINDS = "|".join(
-    name
-    for name, kind in vars(errors).items()
+_KINDS = {
+    f"{kind.__module__}.{kind.__qualname__}": kind
+    for kind in (*vars(errors).values(), CarryError, MigrationError)
     if isinstance(kind, type) and issubclass(kind, EmberflowError)
-)
-_FOUND = re.compile(rf"^emberflow\.errors\.({_KINDS}): (.*)", re.MULTILINE | re.DOTALL)
+}
+_FOUND = re.compile(rf"^({'|'.join(map(re.escape, _KINDS))}): (.*)", re.MULTILINE | re.DOTALL)
 _STEP = re.compile(
     r"(?P<problem>.*?)\n  step:        (?P<step>.*?)\n  function:    (?P<function>.*?)\n"
     r"  global time: time=(?P<time>-?\d+) front=(?P<front>-?\d+)\n  payload:     (?P<payload>[^\n]*)",
@@ -49,7 +51,7 @@ def failure_of(raised: BaseException) -> EmberflowError | None:
     found = _FOUND.search(str(raised))
     if found is None:
         return None
-    kind: Any = getattr(errors, found[1])
+    kind: Any = _KINDS[found[1]]
     if issubclass(kind, StepError):
         parts = _STEP.match(found[2])
         if parts is None:

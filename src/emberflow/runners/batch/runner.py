@@ -16,16 +16,18 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from heapq import merge
 from itertools import repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
 from emberflow.dsl.flow import Flow
+from emberflow.engine.messages import Moment
 from emberflow.errors import LATE_SINK, EmberflowError, InputError, Late
 from emberflow.extras import need
 from emberflow.graph.nodes import Front, Graph, Sink, with_late_sink, with_unit
@@ -51,10 +53,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from emberflow.runners.batch.passes.passes import Pass
+    from emberflow.runners.batch.passes.takeover import Takeover
 
 #: How many rows of each front are sampled to infer a schema.
 _SAMPLED_ROWS = 100
-_OPTIONS = ("schema", "partitions", "raw", "ordered", "until")
+OPTIONS = ("schema", "partitions", "raw", "ordered", "until")
 
 
 def batch(
@@ -70,7 +73,7 @@ def batch(
 ) -> dict[str, DataFrame]:
     """See `emberflow.Flow.batch`."""
     graph = flow.graph()
-    inputs = checked_inputs(graph, fronts, partitions, "batch", _OPTIONS)
+    inputs = checked_inputs(graph, fronts, partitions, "batch", OPTIONS)
     graph = graph_of(graph, inputs)
     end = None if until is None else ending(graph, inputs, until, "batch")
     units = Units(graph)
@@ -78,10 +81,10 @@ def batch(
     return sink_frames(spark, units, inputs, sinks, schema, partitions, raw, ordered, end)
 
 
-def ending(graph: Graph, inputs: Mapping[str, FrontRows], until: object, method: str) -> int:
-    """Let the inputs end at a time. Returns it as a number."""
+def ending(graph: Graph, inputs: Mapping[str, FrontRows], until: object, method: str) -> Moment:
+    """Let the inputs end at a time. Returns the moment: behind what is scheduled for that time."""
     try:
-        end = counted_time(until, graph.unit or DEFAULT_UNIT)
+        end = counted_time(until, graph.unit or DEFAULT_UNIT), 0
     except TimeError as error:
         raise InputError(f"{method}(until=) takes a time. {error}") from None
     for rows in inputs.values():
@@ -129,7 +132,7 @@ def sink_frames(
     partitions: int | None,
     raw: bool,
     ordered: bool,
-    until: int | None,
+    until: Moment | None,
 ) -> dict[str, DataFrame]:
     """The DataFrame of each of these sinks."""
     if not sinks:
@@ -138,7 +141,7 @@ def sink_frames(
     from emberflow.runners.batch.shuffle.bus import Spread
 
     spread = Spread(partitions or shuffle_partitions(spark))
-    columns = _columns(units.graph, inputs, sinks, schema, raw)
+    columns = columns_of([units.graph], [inputs], sinks, schema, raw, _sample)
     frames = {}
     for name in sinks:
         given = Pass(units.graph, columns[name].sink, until=until, spread=spread)
@@ -146,24 +149,30 @@ def sink_frames(
     return frames
 
 
-def _columns(
-    graph: Graph,
-    inputs: Mapping[str, FrontRows],
+def columns_of(
+    graphs: Sequence[Graph],
+    inputs: Sequence[Mapping[str, FrontRows]],
     sinks: Sequence[str],
     schema: Any,
     raw: bool,
+    sample: Callable[[Sequence[Graph], Sequence[Mapping[str, FrontRows]]], dict[str, list[Any]]],
 ) -> dict[str, SinkColumns]:
-    wanted = {name: graph.sinks[name] for name in sinks}
+    """The columns of each of these sinks, for the graphs of all versions.
+
+    ``sample`` gives output by sink, where no schema is given.
+    """
+    known = {name: sink for graph in graphs for name, sink in graph.sinks.items()}
+    wanted = {name: known[name] for name in sinks}
     if raw:
         if schema is not None:
             raise InputError("batch() takes schema= or raw=True, not both: raw rows are bytes.")
         return {name: SinkColumns(sink, None) for name, sink in wanted.items()}
-    given = dict(_schemas(graph, schema))
-    if LATE_SINK in wanted and graph.late_node is not None and LATE_SINK not in given:
-        late = _late_schema(inputs)
+    given = dict(_schemas(graphs, schema))
+    if LATE_SINK in wanted and LATE_SINK not in given:
+        late = _late_schema([rows for of_version in inputs for rows in of_version.values()])
         if late is not None:
             given[LATE_SINK] = late
-    sampled = _sample(graph, inputs) if not wanted.keys() <= given.keys() else {}
+    sampled = sample(graphs, inputs) if not wanted.keys() <= given.keys() else {}
     return {
         name: given_columns(sink, given[name])
         if name in given
@@ -172,23 +181,25 @@ def _columns(
     }
 
 
-def _schemas(graph: Graph, schema: Any) -> Mapping[str, Any]:
+def _schemas(graphs: Sequence[Graph], schema: Any) -> Mapping[str, Any]:
     """Schemas by sink. A single schema is for the only sink, besides that of late elements."""
     if schema is None:
         return {}
+    flow = graphs[0].flow
+    sinks = {name: (graph, sink) for graph in graphs for name, sink in graph.sinks.items()}
     if not isinstance(schema, Mapping):
-        own = [name for name, sink in graph.sinks.items() if not _is_late_sink(graph, sink)]
+        own = [name for name, found in sinks.items() if not _is_late_sink(*found)]
         if len(own) > 1:
             raise InputError(
-                f"flow {graph.flow!r} has several sinks: batch(schema=) takes a dict by their "
-                f"names, which are {', '.join(map(repr, graph.sinks))}."
+                f"flow {flow!r} has several sinks: batch(schema=) takes a dict by their "
+                f"names, which are {', '.join(map(repr, sinks))}."
             )
         return dict.fromkeys(own, schema)
     for name in schema:
-        if name not in graph.sinks:
+        if name not in sinks:
             raise InputError(
-                f"batch(schema=): flow {graph.flow!r} has no sink {name!r}; its sinks are "
-                f"{', '.join(map(repr, graph.sinks))}."
+                f"batch(schema=): flow {flow!r} has no sink {name!r}; its sinks are "
+                f"{', '.join(map(repr, sinks))}."
             )
     return schema
 
@@ -197,12 +208,12 @@ def _is_late_sink(graph: Graph, sink: Sink) -> bool:
     return graph.late_node is not None and sink.inputs[0].node == graph.late_node
 
 
-def _late_schema(inputs: Mapping[str, FrontRows]) -> StructType | None:
+def _late_schema(inputs: Sequence[FrontRows]) -> StructType | None:
     """The columns of late elements, as far as the columns of the input tell; None if they do not."""
     from pyspark.sql import types as sql
 
-    types = [rows.late_types() for rows in inputs.values() if rows.diverts]
-    first = types[0]
+    types = [rows.late_types() for rows in inputs if rows.diverts]
+    first = types[0] if types else None
     if first is None or any(each != first for each in types):
         return None
     fields = {
@@ -217,13 +228,43 @@ def _late_schema(inputs: Mapping[str, FrontRows]) -> StructType | None:
     return sql.StructType([sql.StructField(name, kind) for name, kind in fields.items()])
 
 
-def _sample(graph: Graph, inputs: Mapping[str, FrontRows]) -> dict[str, list[Any]]:
-    """The output for the first rows of each front, by the reference runner.
+def _sample(
+    graphs: Sequence[Graph], inputs: Sequence[Mapping[str, FrontRows]]
+) -> dict[str, list[Any]]:
+    """The output for the first rows of each front, by the reference runner."""
+    (graph,) = graphs
+    reference = Reference(graph)
+    with sampling(graph):
+        late = enter_sample(reference, inputs[0])
+        reference.finish()
+    if graph.late_node is not None:
+        reference.outputs[LATE_SINK] = late
+    return reference.outputs
 
-    None of them is late. The sample of the late sink has them all as if they were.
+
+@contextmanager
+def sampling(graph: Graph) -> Iterator[None]:
+    """Tells errors of a sample as what they are."""
+    try:
+        yield
+    except InputError:
+        raise
+    except EmberflowError as error:
+        raise InputError(
+            f"flow {graph.flow!r}: the first rows of each front, taken for a sample of the output, "
+            f"lead to an error: {error}\nIf that is only because the sample lacks other rows, pass "
+            f"schema= to batch(): then no sample is taken."
+        ) from error
+
+
+def enter_sample(reference: Reference, inputs: Mapping[str, FrontRows]) -> list[Any]:
+    """Let the first rows of each front enter. Returns those that could be late, as if they were.
+
+    As elements none of them is late.
     """
     from emberflow.runners.batch.passes.stamping import sampled
 
+    graph = reference.graph
     elements: dict[str, list[At[Any]]] = {}
     #: Elements of sources with partitions, with their own global times.
     partitioned: list[tuple[GlobalTime, Front, Any]] = []
@@ -249,31 +290,25 @@ def _sample(graph: Graph, inputs: Mapping[str, FrontRows]) -> dict[str, list[Any
                 partitioned += zip(moments, repeat(rows.front), payloads)
             else:
                 elements[name] += map(At, times, payloads)
-    reference = Reference(graph)
-    try:
-        entering = merge(
-            timed_elements(graph, elements),
-            sorted(partitioned, key=itemgetter(0)),
-            key=itemgetter(0),
-        )
-        for global_time, front, payload in entering:
-            reference.enter(global_time, front, payload)
-        reference.finish()
-    except InputError:
-        raise
-    except EmberflowError as error:
-        raise InputError(
-            f"flow {graph.flow!r}: the first rows of each front, taken for a sample of the output, "
-            f"lead to an error: {error}\nIf that is only because the sample lacks other rows, pass "
-            f"schema= to batch(): then no sample is taken."
-        ) from error
-    if graph.late_node is not None:
-        reference.outputs[LATE_SINK] = late
-    return reference.outputs
+    entering = merge(
+        timed_elements(graph, elements),
+        sorted(partitioned, key=itemgetter(0)),
+        key=itemgetter(0),
+    )
+    for global_time, front, payload in entering:
+        reference.enter(global_time, front, payload)
+    return late
+
+
+class Left(NamedTuple):
+    """What a version has left for the next one: its ends, and how they are taken over."""
+
+    frame: DataFrame
+    takeover: Takeover
 
 
 class PlanBuilder:
-    """Builds the DataFrames of a plan: for one sink, or for everything if the pass names no sink."""
+    """Builds the DataFrames of a plan: for one sink, or for ends if the pass names no sink."""
 
     def __init__(
         self,
@@ -281,14 +316,19 @@ class PlanBuilder:
         inputs: Mapping[str, FrontRows],
         given: Pass,
         partitions: int | None,
+        left: Left | None = None,
     ) -> None:
+        """``left`` is what the version before has left."""
         self._units = units
+        self._left = left
         self._inputs = inputs
         self._given = given
         self._partitions = partitions
         self._columns: SinkColumns | None = None
         diverting = [name for name, rows in inputs.items() if rows.diverts]
-        self._plan = plan_of(units, given.sink, diverting)
+        goals = given.goals if given.sink is None else frozenset({given.sink.id})
+        taken = None if left is None else left.takeover.taken
+        self._plan = plan_of(units, goals, diverting, taken)
         self._last = frozenset({units.sink_target})
 
     def rows(self, columns: SinkColumns, ordered: bool) -> DataFrame:
@@ -304,6 +344,10 @@ class PlanBuilder:
             self._front(self._inputs[front.name], targets)
             for front, targets in zip(plan.fronts, plan.front_targets, strict=True)
         ]
+        if self._left is not None:
+            assert plan.taken_targets is not None
+            frame, takeover = self._left
+            frames.append(self._passed(frame, plan.taken_targets, takeover=takeover))
         for stage in plan.stages:
             taken = _union([frames[number] for number in stage.datasets])
             in_order = self._spread(taken, "lane").sortWithinPartitions("lane", "time", "path")
@@ -315,12 +359,22 @@ class PlanBuilder:
             return frame.repartition(column)
         return frame.repartition(self._partitions, column)
 
-    def _front(self, rows: FrontRows, targets: frozenset[int]) -> DataFrame:
+    def refusals(self, rows: FrontRows, schema: StructType) -> DataFrame:
+        """No rows; it fails if an element enters. For a pass that refuses what enters."""
+        from emberflow.runners.batch.passes.passes import run_pass
+
+        given = replace(self._given, front=rows.checked())
+        return self._selected(rows).mapInArrow(task_of(run_pass, given), schema)
+
+    def _selected(self, rows: FrontRows) -> DataFrame:
         selected = rows.selected()
-        if rows.is_stamped:
-            spread = self._spread(selected, SOURCE_PARTITION)
-            selected = spread.sortWithinPartitions(SOURCE_PARTITION, SOURCE_POSITION)
-        frame = self._passed(selected, targets, front=rows.checked())
+        if not rows.is_stamped:
+            return selected
+        spread = self._spread(selected, SOURCE_PARTITION)
+        return spread.sortWithinPartitions(SOURCE_PARTITION, SOURCE_POSITION)
+
+    def _front(self, rows: FrontRows, targets: frozenset[int]) -> DataFrame:
+        frame = self._passed(self._selected(rows), targets, front=rows.checked())
         doubles = rows.doubles()
         if doubles is None:
             return frame

@@ -102,7 +102,7 @@ def backfill(
     for sink in write.values():
         sink_contract(sink).check()
     promised = _promised(inputs, known)
-    _Backfill(spark, units, inputs, (end, 0), location, write, known, promised, partitions).run()
+    _Backfill(spark, units, inputs, end, location, write, known, promised, partitions).run()
     return frames
 
 
@@ -292,7 +292,7 @@ class _Backfill:
         given = Pass(
             self._graph,
             None,
-            until=self._moment[0],
+            until=self._moment,
             written=frozenset(self._write),
             parts=parts,
             spread=Spread(partitions, ends_from=self._units.sink_target),

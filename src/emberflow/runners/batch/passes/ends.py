@@ -1,7 +1,9 @@
-"""The results of a backfill as rows: the output of all sinks, all state, and scheduled items.
+"""What a batch up to T leaves, as rows: the output of sinks, state, and scheduled items.
 
-A backfill up to a time T has three results: output below T for the sinks, the state of every key as
-of T, and the items that were scheduled from below T for later. All three are items on the bus like
+A batch up to a moment T has three results: output below T for the sinks, the state of every key as
+of T, and the items that were scheduled from below T for later. A backfill hands them over to a live query.
+A history that spans versions of a flow needs the last two for the version that begins at T, and only those
+of some nodes (``goals``). All three are items on the bus like
 any others, but for *ends* instead of units. So later stages forward them untouched, a task that
 Spark runs again makes the same rows again, and only the pass after the last shuffle (`handover`)
 writes anything outside of Spark.
@@ -22,9 +24,9 @@ All items for one sink partition have to reach one task at the end, but not befo
 are *spread* over several lanes. The last shuffle goes by *slot*: a sink partition, or a range of
 hashes.
 
-**T** is ``(until, 0)``. Below it are the elements of earlier times, and the items scheduled for
-that very time, because scheduled items come before elements. A live query whose fronts have all
-promised ``until`` is at the same moment.
+**T** of a backfill until a time is ``(time, 0)``. Below it are the elements of earlier times, and the
+items scheduled for that very time, because scheduled items come before elements. A live query whose fronts
+have all promised ``time`` is at the same moment.
 """
 
 from __future__ import annotations
@@ -37,10 +39,11 @@ from emberflow.engine.messages import Moment
 from emberflow.errors import FlowError
 from emberflow.graph.calls import balance_of
 from emberflow.graph.nodes import Map, Sink
+from emberflow.graph.versions import CarryPlan
 from emberflow.rows.paths import decoded_path, front_of
-from emberflow.runners.batch.passes.machines import Ended, Kept
+from emberflow.runners.batch.passes.machines import Ended, Kept, KeyState
 from emberflow.runners.batch.passes.steps import Ahead, Step
-from emberflow.runners.batch.plan.stages import Units
+from emberflow.runners.batch.plan.stages import Units, keeper_of
 from emberflow.runners.batch.shuffle.bus import HASH_BITS, HASH_MASK
 from emberflow.values.hashing import HASH_MIN, encode_key, key_hash, owner
 
@@ -76,10 +79,16 @@ class EndTargets:
 
 
 class Ends:
-    """Puts the ends of a pass on the bus. ``parts`` is the number of ranges of hashes."""
+    """Puts the ends of a pass on the bus. ``parts`` is the number of ranges of hashes.
 
-    def __init__(self, units: Units, parts: int, add: _Add) -> None:
+    ``goals`` are the nodes whose state and scheduled items are wanted; None for those of all.
+    """
+
+    def __init__(
+        self, units: Units, parts: int, add: _Add, goals: frozenset[int] | None = None
+    ) -> None:
         self._units = units
+        self._goals = goals
         self._targets = EndTargets(units)
         self._parts = parts
         self._add = add
@@ -106,12 +115,12 @@ class Ends:
         if len(self._lanes) >= _AT_ONCE:
             self.flush()
 
-    def ended(self, node: int) -> Ended:
-        """A callback for the final state of each key of a node."""
-        graph, fused = self._units.graph, self._units.layout.fused.get(node)
-        # A reduction's state is its accumulator, saved under the name of the grouping of its cycle.
-        operation = graph.nodes[node if fused is None else fused.reduction.group].name
-        held = 2 if fused is None else 3
+    def ended(self, node: int) -> Ended | None:
+        """A callback for the final state of each key of a node; None if it is not wanted."""
+        if not self._wants(node):
+            return None
+        operation = keeper_of(self._units.layout, node)
+        held = 3 if node in self._units.layout.fused else 2
         target, add = self._targets.state, self._add_one
 
         def ended(key: Any, kept: list[Kept]) -> None:
@@ -121,18 +130,22 @@ class Ends:
 
         return ended
 
-    def ahead_of(self, until: int) -> Ahead:
-        """A callback that takes the items scheduled for later than this."""
+    def _wants(self, node: int) -> bool:
+        return self._goals is None or node in self._goals
+
+    def ahead_of(self, until: Moment) -> Ahead:
+        """A callback that takes the items scheduled for this moment or later."""
         target, add = self._targets.scheduled, self._add_one
 
         def ahead(
             node: Map, place: tuple[int, bytes], origin: tuple[int, int], payload: Any
         ) -> bool:
             time, path = place
-            if time <= until:
+            if (time, front_of(path)) < until:
                 return False
-            hashed = key_hash((time, *decoded_path(path)))
-            add(target, hashed, time, path, (node.name, origin, payload))
+            if self._wants(node.id):
+                hashed = key_hash((time, *decoded_path(path)))
+                add(target, hashed, time, path, (node.name, origin, payload))
             return True
 
         return ahead
@@ -161,12 +174,24 @@ class Ends:
         return to_sink
 
 
-def dropped_after(until: int) -> Ahead:
-    """A callback that drops items scheduled for later than this, for runs that need output only."""
-    return lambda node, place, origin, payload: place[0] > until
+def dropped_from(until: Moment) -> Ahead:
+    """A callback that drops items scheduled for this moment or later, for runs that need output only."""
+    return lambda node, place, origin, payload: (place[0], front_of(place[1])) >= until
 
 
-def state_rows(payload: tuple[str, Any, list[tuple[int, bytes, Any]]]) -> list[Row]:
+def with_heirs(ahead: Ahead, carry: CarryPlan) -> Ahead:
+    """The same, for a version that another one follows: whoever schedules for later has an heir."""
+
+    def checked(node: Map, place: tuple[int, bytes], origin: tuple[int, int], payload: Any) -> bool:
+        is_later = ahead(node, place, origin, payload)
+        if is_later:
+            carry.timer(node.name)
+        return is_later
+
+    return checked
+
+
+def state_rows(payload: KeyState) -> list[Row]:
     """The rows of a cut for one item of state."""
     operation, key, items = payload
     hashed = key_hash(key)

@@ -5,8 +5,12 @@ follows, and the machine drops everything that it kept for it. A grouping holds 
 payloads of a key and a reduction its accumulator, no matter how many keys there are or how long
 their histories. A dict tells different keys with the same hash apart.
 
-If ``ended`` is given, the machine calls it with the final state of each key, which a backfill hands
-over.
+If ``ended`` is given, the machine calls it with the final state of each key, for the version of the flow
+that follows, or for a backfill to hand over.
+
+A key may *begin* with the state that the version before has left. Its rows are sorted ahead of the items
+of their hash, so the machine is given them first (`Keyed.begin`). They wait until the first item of their
+hash comes. Where none comes, the state is final as it is.
 """
 
 from __future__ import annotations
@@ -34,6 +38,10 @@ Kept: TypeAlias = tuple[int, bytes, Any, Any]
 #: Called with ``(key, its final state)``.
 Ended: TypeAlias = Callable[[Any, list[Kept]], None]
 
+#: A key's final state as it travels: the name of the operation, the key, and time, path and value of each
+#: item.
+KeyState: TypeAlias = tuple[str, Any, list[tuple[int, bytes, Any]]]
+
 #: Takes ``(times, paths, keys, accumulators)``: a step that takes pairs as two lists.
 Pairs: TypeAlias = Callable[[list[int], list[bytes], list[Any], list[Any]], None]
 
@@ -41,15 +49,61 @@ _ABSENT: Any = object()
 _TEXT = {str}
 
 
-class GroupMachine:
+class Keyed:
+    """A machine that holds the state of one key hash at a time."""
+
+    def __init__(self, *, is_kept: bool) -> None:
+        """``is_kept``: whether the final state of a key is wanted."""
+        self._lane: int | None = None
+        self._is_kept = is_kept
+        #: What later hashes begin with, in their order.
+        self._begun: deque[tuple[int, KeyState]] = deque()
+
+    def begin(self, lane: int, state: KeyState) -> None:
+        """Let a key begin with this state. Called in the order of hashes, before the items of the hash."""
+        self._begun.append((lane, state))
+
+    def end_slice(self) -> None:
+        """No item of any hash that was met follows."""
+        if self._begun:
+            self._turn_to_lane(self._begun[-1][0])
+        self.end()
+        self._lane = None
+
+    def end(self) -> None:
+        """No item with this hash follows."""
+        raise NotImplementedError
+
+    def _restore(self, state: KeyState) -> None:
+        """Take over the state of a key with this hash."""
+        raise NotImplementedError
+
+    def _turn_to_lane(self, lane: int) -> None:
+        """Drop all old keys, and take over what those of another hash begin with."""
+        self.end()
+        begun = self._begun
+        while begun and begun[0][0] <= lane:
+            at, state = begun.popleft()
+            if at < lane and not self._is_kept:
+                continue
+            if at != self._lane:
+                self.end()
+                self._lane = at
+            self._restore(state)
+        if self._lane != lane:
+            self.end()
+            self._lane = lane
+
+
+class GroupMachine(Keyed):
     """Emits the last ``window`` payloads of the key for each item."""
 
     def __init__(self, node: Group, send: Step, ended: Ended | None = None) -> None:
+        super().__init__(is_kept=ended is not None)
         self._key = node.key.function
         self._window = node.window
         self._send = send
         self._ended = ended
-        self._lane: int | None = None
         self._held: dict[Any, deque[Any]] = {}
         self._places: dict[Any, deque[tuple[int, bytes]]] = {}
 
@@ -62,7 +116,7 @@ class GroupMachine:
         append = tuples.append
         for number, (lane, payload) in enumerate(zip(lanes, payloads, strict=True)):
             if lane != current:
-                self.end()
+                self._turn_to_lane(lane)
                 current = lane
             key = key_of(payload)
             last = held.get(key)
@@ -73,11 +127,16 @@ class GroupMachine:
             if keeping is not None:
                 places = self._places.setdefault(key, deque(maxlen=window - 1))
                 places.append((times[number], paths[number]))
-        self._lane = current
         self._send(times, paths, tuples)
 
+    def _restore(self, state: KeyState) -> None:
+        _, key, items = state
+        self._held[key] = deque((payload for _, _, payload in items), maxlen=self._window)
+        if self._ended is not None:
+            places = ((time, path) for time, path, _ in items)
+            self._places[key] = deque(places, maxlen=self._window - 1)
+
     def end(self) -> None:
-        """No item with this hash follows."""
         if self._ended is not None:
             for key, places in self._places.items():
                 payloads = list(self._held[key])[len(self._held[key]) - len(places) :]
@@ -91,7 +150,7 @@ class GroupMachine:
             self._places.clear()
         self._held.clear()
 
-    finish = end
+    finish = Keyed.end_slice
 
 
 class Reducer:
@@ -136,7 +195,7 @@ class Reducer:
             raise InternalError(f"{self._value_node} scheduled an accumulator")
 
 
-class ReduceMachine:
+class ReduceMachine(Keyed):
     """Emits the accumulator of the key after each item."""
 
     def __init__(
@@ -146,11 +205,11 @@ class ReduceMachine:
         ended: Ended | None = None,
         pairs: Pairs | None = None,
     ) -> None:
+        super().__init__(is_kept=ended is not None)
         self._reducer = reducer
         self._send = send
         self._send_pairs = pairs if reducer.keyed and reducer.with_key else None
         self._ended = ended
-        self._lane: int | None = None
         #: The present key and its accumulator; then those of other keys with the same hash.
         self._key: Any = _ABSENT
         self._accumulator: Any = None
@@ -229,23 +288,28 @@ class ReduceMachine:
     def _turn_to(self, lane: int, key: Any) -> Any:
         """Switch to another key and return its accumulator. If the hash changes, drop all old keys."""
         if lane != self._lane:
-            self.end()
-            self._lane = lane
-            return _ABSENT
-        self._held[self._key] = self._accumulator
-        return self._held.pop(key, _ABSENT)
+            self._turn_to_lane(lane)
+        else:
+            self._held[self._key] = self._accumulator
+        return self._held.pop(key, _ABSENT) if self._held else _ABSENT
+
+    def _restore(self, state: KeyState) -> None:
+        _, key, ((time, path, accumulator),) = state
+        self._held[key] = accumulator
+        if self._ended is not None:
+            self._last[key] = (time, path, None)
 
     def end(self) -> None:
-        """No item with this hash follows."""
-        if self._ended is not None and self._key is not _ABSENT:
-            self._held[self._key] = self._accumulator
+        if self._ended is not None and self._last:
+            if self._key is not _ABSENT:
+                self._held[self._key] = self._accumulator
             for key, (time, path, payload) in self._last.items():
                 self._ended(key, [(time, path, payload, self._held[key])])
             self._last.clear()
         self._key, self._accumulator = _ABSENT, None
         self._held.clear()
 
-    finish = end
+    finish = Keyed.end_slice
 
 
 def _runs(lanes: list[int]) -> Iterator[slice]:

@@ -13,24 +13,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
 from operator import itemgetter
 from time import thread_time
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from emberflow.errors import InternalError
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.errors import InputError, InternalError
 from emberflow.graph.calls import Balance, balance_of
 from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Sink
 from emberflow.graph.transactions import Access, Close, Open, Report, State
+from emberflow.graph.versions import CarryPlan
 from emberflow.rows.inputs import Checked
 from emberflow.rows.outputs import ColumnWriter, SinkColumns
-from emberflow.rows.paths import decoded_path
-from emberflow.runners.batch.passes.ends import Ends, dropped_after
-from emberflow.runners.batch.passes.machines import Ended, GroupMachine, ReduceMachine, Reducer
+from emberflow.rows.paths import decoded_path, front_of
+from emberflow.runners.batch.passes.ends import Ends, dropped_from, with_heirs
+from emberflow.runners.batch.passes.machines import (
+    Ended,
+    GroupMachine,
+    ReduceMachine,
+    Reducer,
+)
 from emberflow.runners.batch.passes.regions import Region
 from emberflow.runners.batch.passes.stamping import Columns, StampedRows
 from emberflow.runners.batch.passes.steps import Step, broadcast_step, map_step, placed_step
+from emberflow.runners.batch.passes.takeover import Successor, Takeover, states_of
 from emberflow.runners.batch.passes.transactions import Serial, StateMachine, report_step
 from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.batch.shuffle.bus import (
@@ -40,6 +49,7 @@ from emberflow.runners.batch.shuffle.bus import (
     BusRows,
     Items,
     Spread,
+    unchunked,
 )
 from emberflow.runners.batch.shuffle.output_order import OutputSorter
 from emberflow.runners.batch.shuffle.sorting import Sorter, doubled_in
@@ -73,20 +83,30 @@ class Pass:
     """The arguments of a task; they travel in the closure that Spark ships."""
 
     graph: Graph
-    #: The only sink to compute; None to compute all of them, and the ends of a backfill (`ends`).
+    #: The only sink to compute; None to compute ends (`ends`).
     sink: Sink | None
+    #: Without a sink: the nodes whose state and scheduled items are wanted; None for all, and all sinks.
+    goals: frozenset[int] | None = None
     #: Units that run in this pass. Rows for other units are forwarded.
     units: tuple[int, ...] = ()
     #: Instead of units: the front whose elements enter here.
     front: Checked | None = None
+    #: What is wrong if an element enters, where the version has no such front; with {} for its time.
+    refused: str | None = None
+    #: Instead of units or a front: what the version before has left.
+    takeover: Takeover | None = None
+    #: Where a version follows another one: the moment it begins at. What is below is state.
+    since: Moment | None = None
     #: The columns of the sink, if all output is for it.
     columns: SinkColumns | None = None
     #: Whether rows of the sink are sorted by place.
     ordered: bool = False
     #: How the next shuffle distributes the rows for other units.
     spread: Spread = ANYWHERE
-    #: Items scheduled for later than this are not processed.
-    until: int | None = None
+    #: Elements from this moment on do not enter, and items scheduled for then are not processed.
+    until: Moment | None = None
+    #: Where another version follows: what it takes over.
+    next_carry: CarryPlan | None = None
     #: If all sinks are computed: the sinks whose rows are wanted.
     written: frozenset[str] = frozenset()
     #: And the number of parts of the state.
@@ -106,6 +126,8 @@ def passed(
 ) -> Iterator[pa.RecordBatch]:
     """The output of a pass. ``ended(node)`` makes a callback for the final state of its keys."""
     runner = Runner(given, ended)
+    if given.takeover is not None:
+        return runner.takeover_pass(given.takeover, batches)
     if given.front is not None:
         return runner.front_pass(given.front, batches)
     return runner.unit_pass(batches)
@@ -125,20 +147,23 @@ class Runner:
     def __init__(self, given: Pass, ended: Callable[[int], Ended] | None = None) -> None:
         self.given = given
         self.units = Units(given.graph)
-        self._needed = self.units.leading_to(given.sink)
+        goals = given.goals if given.sink is None else frozenset({given.sink.id})
+        self._needed = self.units.leading_to(goals)
         self._out: _SinkRows | BusRows = (
             BusRows(given.spread)
             if given.columns is None
             else _SinkRows(given.columns, given.ordered)
         )
-        self._ended = ended
-        self._ahead = None if given.until is None else dropped_after(given.until)
+        self._ended: Callable[[int], Ended | None] | None = ended
+        self._ahead = None if given.until is None else dropped_from(given.until)
         self._ends: Ends | None = None
         if given.sink is None:
             assert isinstance(self._out, BusRows)
             assert given.until is not None
-            self._ends = Ends(self.units, given.parts, self._out.add)
+            self._ends = Ends(self.units, given.parts, self._out.add, given.goals)
             self._ended, self._ahead = self._ends.ended, self._ends.ahead_of(given.until)
+        if self._ahead is not None and given.next_carry is not None:
+            self._ahead = with_heirs(self._ahead, given.next_carry)
         self._steps: dict[int, Step] = {}
         self._machines = {number: self._machine(number) for number in given.units}
         self._part = _PART_MIN
@@ -148,7 +173,8 @@ class Runner:
     def front_pass(
         self, front: Checked, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        stamped = None if front.stamps is None else StampedRows(front, self.given.until)
+        given = self.given
+        stamped = None if front.stamps is None else StampedRows(front, given.since, given.until)
         send = self._entrance(front.front.id)
         size = 64
         for batch in batches:
@@ -159,7 +185,7 @@ class Runner:
                 items, count = self._out.taken, self._out.taken_bytes
                 if stamped is None:
                     times, payloads = front.elements(rows)
-                    send(times, front.paths(rows), payloads)
+                    send(*self._within(times, front.paths(rows), payloads))
                 else:
                     yield from self._entered(send, *stamped.add(rows))
                 items, count = self._out.taken - items, self._out.taken_bytes - count
@@ -172,8 +198,20 @@ class Runner:
             yield from self._entered(send, *stamped.end())
         yield from self._rest()
 
+    def _within(self, times: list[int], paths: list[bytes], payloads: list[Any]) -> Columns:
+        """The elements of the pass's interval. Spark has filtered by time: a moment may be within one."""
+        since, until = self.given.since or BEFORE_ALL, self.given.until or AFTER_ALL
+        if (since[1] > 0 or until[1] > 0) and {since[0], until[0]}.intersection(times):
+            found = zip(times, map(front_of, paths), strict=True)
+            kept = [since <= moment < until for moment in found]
+            parts = (list(compress(column, kept)) for column in (times, paths, payloads))
+            return Columns(*parts)
+        return Columns(times, paths, payloads)
+
     def _entrance(self, front: int) -> Step:
         """The step that elements of a front enter by, if this plan needs them."""
+        if self.given.refused is not None:
+            return _refusing(self.given.refused)
         reader = self.units.layout.readers[front][0]
         return self._step(reader) if reader in self._needed else _nowhere
 
@@ -187,6 +225,19 @@ class Runner:
             for start in range(0, len(columns.times), _ELEMENTS_MAX):
                 step(*columns.part(start, start + _ELEMENTS_MAX))
                 yield from self._out.full()
+
+    def takeover_pass(
+        self, takeover: Takeover, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        assert self.given.since is not None
+        successor = Successor(
+            takeover, self.units, self.given.since, self._step, self._ahead, self._bus
+        )
+        for batch in batches:
+            for lane, data in zip(batch.column(0).to_pylist(), batch.column(3), strict=True):
+                successor.take(lane >> HASH_BITS, unchunked(data.as_py()))
+                yield from self._out.full()
+        yield from self._rest()
 
     def unit_pass(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sorter, current = Sorter(doubled_in(self.given.graph)), None
@@ -235,7 +286,7 @@ class Runner:
                 end, began = start + self._part, thread_time()
                 at, where, given = times[start:end].tolist(), paths[start:end], payloads[start:end]
                 if machine is not None:
-                    machine.feed(hashes[start:end].tolist(), at, where, given)
+                    self._feed(machine, hashes[start:end].tolist(), at, where, given)
                 elif target == self.units.sink_target and self.given.sink is not None:
                     self._step(self.given.sink.id)(at, where, given)
                 else:
@@ -247,6 +298,28 @@ class Runner:
                     self._part = min(_PART_MAX, self._part * 2)
                 start = end
                 yield from self._out.full()
+        if machine is not None and self.given.since is not None:
+            machine.end_slice()
+            yield from self._out.full()
+
+    def _feed(
+        self,
+        machine: GroupMachine | ReduceMachine | StateMachine | Region,
+        hashes: list[int],
+        times: list[int],
+        paths: list[bytes],
+        payloads: list[Any],
+    ) -> None:
+        """Items to a machine. Those below the beginning of the version are the state of keys."""
+        since = self.given.since
+        if since is not None and min(times) < since[0]:
+            for hashed, state in states_of(since, hashes, times, payloads):
+                machine.begin(hashed, state)
+            kept = [time >= since[0] for time in times]
+            hashes, times = list(compress(hashes, kept)), list(compress(times, kept))
+            paths, payloads = list(compress(paths, kept)), list(compress(payloads, kept))
+        if times:
+            machine.feed(hashes, times, paths, payloads)
 
     # Steps, built once per pass from the graph.
 
@@ -294,6 +367,8 @@ class Runner:
         return sends
 
     def _step(self, number: int) -> Step:
+        if number not in self._needed:
+            return _nowhere
         step = self._steps.get(number)
         if step is None:
             step = self._steps[number] = self._made_step(number)
@@ -419,7 +494,15 @@ class Runner:
 
 
 def _nowhere(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
-    """The step of a sink that is not wanted."""
+    """The step of what is not wanted."""
+
+
+def _refusing(problem: str) -> Step:
+    def refuse(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
+        if times:
+            raise InputError(problem.replace("{}", str(min(times)), 1))
+
+    return refuse
 
 
 #: ``(times, paths, payloads) -> (lanes, payloads)``

@@ -29,9 +29,17 @@ from emberflow.errors import EndlessLoopError, InternalError
 from emberflow.graph.calls import balance_of, images_of
 from emberflow.graph.nodes import Broadcast, Group, Map, Merge
 from emberflow.rows.paths import decoded_path, encoded_int, front_of
-from emberflow.runners.batch.passes.machines import _ABSENT, Ended, Kept, Reducer
+from emberflow.runners.batch.passes.machines import (
+    _ABSENT,
+    Ended,
+    Kept,
+    Keyed,
+    KeyState,
+    Reducer,
+)
 from emberflow.runners.batch.passes.steps import Ahead, Scheduling, Step
 from emberflow.runners.batch.passes.transactions import Serial
+from emberflow.runners.batch.plan.stages import keeper_of
 from emberflow.values.item import CHILD_IDS_MAX, At
 
 #: An output of a node: time, path, the node that reads it, payload.
@@ -42,7 +50,7 @@ _Process: TypeAlias = Callable[[int, bytes, Any], list[Made]]
 _HANDED_OVER = 512
 
 
-class Region:
+class Region(Keyed):
     """A machine for the nodes of a cycle. ``outside`` has the steps that read its output."""
 
     def __init__(
@@ -52,17 +60,21 @@ class Region:
         outside: dict[int, Step],
         *,
         ahead: Ahead | None = None,
-        ended: Callable[[int], Ended] | None = None,
+        ended: Callable[[int], Ended | None] | None = None,
         serial: Serial | None = None,
     ) -> None:
+        super().__init__(is_kept=ended is not None)
         self._layout = layout
         self._serial = serial
         self._outside = outside
         self._ahead_of = ahead
-        self._ended = ended
-        #: By node and key: the last items, if `ended` needs them.
-        self._kept: dict[int, dict[Any, deque[Kept]]] = {}
-        self._lane: int | None = None
+        self._ended_of = ended
+        #: For each node whose final state is wanted: whom to tell, and the last items of its keys.
+        self._kept: list[tuple[Ended, dict[Any, deque[Kept]]]] = []
+        #: Take over the state of a key, by operation.
+        self._restores: dict[str, Callable[[KeyState], None]] = (
+            {} if serial is None else dict.fromkeys(serial.states, serial.restore)
+        )
         self._ahead: list[tuple[int, bytes, int, int, Any]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
         self._loops = layout.graph.loop_entries
@@ -87,8 +99,7 @@ class Region:
         """Process sorted items; each payload is ``(node where it enters, payload)``."""
         for lane, time, path, (node, payload) in zip(lanes, times, paths, payloads, strict=True):
             if lane != self._lane:
-                self.end()
-                self._lane = lane
+                self._turn_to_lane(lane)
             if self._ahead:
                 self._run_until(time, path)
             self._follow(time, path, node, payload)
@@ -96,12 +107,10 @@ class Region:
     def end(self) -> None:
         """No item with this hash follows: process what is under way, then drop all state."""
         self._run_until(None, b"")
-        if self._ended is not None:
-            for node, kept in self._kept.items():
-                ended = self._ended(node)
-                for key, last in kept.items():
-                    ended(key, list(last))
-                kept.clear()
+        for ended, kept in self._kept:
+            for key, last in kept.items():
+                ended(key, list(last))
+            kept.clear()
         for held in self._states:
             held.clear()
         if self._serial is not None:
@@ -109,9 +118,12 @@ class Region:
 
     def finish(self) -> None:
         """No item follows at all."""
-        self.end()
+        self.end_slice()
         for node in self._leaving:
             self._hand_over(node)
+
+    def _restore(self, state: KeyState) -> None:
+        self._restores[state[0]](state)
 
     def _run_until(self, time: int | None, path: bytes) -> None:
         ahead = self._ahead
@@ -206,6 +218,15 @@ class Region:
         balance, window = balance_of(node, node.key), node.window
         keep = self._keeper(node.id, window - 1)
 
+        def restore(state: KeyState) -> None:
+            _, key, items = state
+            held[key] = deque((payload for _, _, payload in items), maxlen=window)
+            if keep is not None:
+                for time, path, payload in items:
+                    keep(key, (time, path, payload, None))
+
+        self._restores[node.name] = restore
+
         def group(time: int, path: bytes, payload: Any) -> list[Made]:
             key, _ = balance(payload, (time, front_of(path)))
             last = held.get(key)
@@ -220,9 +241,11 @@ class Region:
 
     def _keeper(self, node: int, count: int) -> Callable[[Any, Kept], None] | None:
         """Records the last items of each key of a node; None if they are not needed."""
-        if self._ended is None or count == 0:
+        ended = None if self._ended_of is None or count == 0 else self._ended_of(node)
+        if ended is None:
             return None
-        kept = self._kept[node] = {}
+        kept: dict[Any, deque[Kept]] = {}
+        self._kept.append((ended, kept))
 
         def keep(key: Any, item: Kept) -> None:
             last = kept.get(key)
@@ -240,6 +263,14 @@ class Region:
         held: dict[Any, Any] = {}
         self._states.append(held)
         keep = self._keeper(number, 1)
+
+        def restore(state: KeyState) -> None:
+            _, key, ((time, path, accumulator),) = state
+            held[key] = accumulator
+            if keep is not None:
+                keep(key, (time, path, None, accumulator))
+
+        self._restores[keeper_of(layout, number)] = restore
 
         def reduce(time: int, path: bytes, payload: Any) -> list[Made]:
             key, _ = balance(payload, (time, front_of(path)))

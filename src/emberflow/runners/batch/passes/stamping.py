@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from emberflow.engine.messages import Moment
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.engine.progress.event_time import Attached, LateBy, Leap, Stamper, parts_of
 from emberflow.errors import InputError, Late
 from emberflow.fronts.protocol import Malformed
@@ -54,14 +54,17 @@ class Columns(NamedTuple):
 class StampedRows:
     """The rows of a task, which are sorted by partition and position."""
 
-    def __init__(self, front: Checked, until: int | None = None) -> None:
-        """Elements from the time ``until`` on are left out, but they count for what is late."""
+    def __init__(
+        self, front: Checked, since: Moment | None = None, until: Moment | None = None
+    ) -> None:
+        """Elements outside of these moments are left out, but they count for what is late."""
         assert front.stamps is not None
         self._front = front
         self._stamps = front.stamps
         self._rule = with_checked_watermark(self._stamps.rule, self._watermark_failed)
         self._drops_malformed = self._stamps.drops_malformed
-        self._until = TIME_MAX + 1 if until is None else until
+        self._since = BEFORE_ALL if since is None else since
+        self._until = AFTER_ALL if until is None else until
         self._partition: int | None = None
         self._position: Any = None
         self._stamper = Stamper(0, self._rule)
@@ -182,17 +185,29 @@ class StampedRows:
         self, times: Sequence[int], fronts: Sequence[int] | None, payloads: Sequence[Any]
     ) -> None:
         """Elements that are none of the special ones; without fronts, all the first of their times."""
-        count = bisect_left(times, self._until)
+        begin = self._first_from(self._since, times, fronts)
+        end = self._first_from(self._until, times, fronts)
         elements = self._elements
-        elements.times.extend(times[:count])
+        elements.times.extend(times[begin:end])
         if fronts is None:
-            elements.paths.extend([encoded_int(self._index)] * count)
+            elements.paths.extend([encoded_int(self._index)] * (end - begin))
         else:
-            elements.paths.extend(map(encoded_int, fronts[:count]))
-        elements.payloads.extend(payloads[:count])
+            elements.paths.extend(map(encoded_int, fronts[begin:end]))
+        elements.payloads.extend(payloads[begin:end])
+
+    def _first_from(
+        self, moment: Moment, times: Sequence[int], fronts: Sequence[int] | None
+    ) -> int:
+        """The number of the first element that is not below a moment."""
+        number = bisect_left(times, moment[0])
+        while number < len(times) and times[number] == moment[0]:
+            if (self._index if fronts is None else fronts[number]) >= moment[1]:
+                break
+            number += 1
+        return number
 
     def _leave(self, moment: Moment, given: Any) -> None:
-        if moment[0] >= self._until:
+        if not self._since <= tuple(moment) < self._until:
             return
         assert self._partition is not None
         name, on_late = self._front.front.name, self._rule.on_late

@@ -22,7 +22,7 @@ follows: the place of the access that wrote it, and the value. That is what a cu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import repeat
 from typing import Any, TypeAlias
 
@@ -44,7 +44,7 @@ from emberflow.graph.transactions import (
     depth_of,
 )
 from emberflow.rows.paths import CHILDREN, encoded_int, front_of, split_path
-from emberflow.runners.batch.passes.machines import Ended
+from emberflow.runners.batch.passes.machines import Ended, Keyed, KeyState
 from emberflow.runners.batch.passes.steps import Step
 from emberflow.runners.batch.plan.ordering import TransactionNodes, results_of
 from emberflow.values.item import At
@@ -76,7 +76,7 @@ class _Use:
         self.depth = depth_of(graph, access) if access.alone else 0
 
 
-class StateMachine:
+class StateMachine(Keyed):
     """Keeps the value of the key across accesses. ``sends`` has the output steps of each access."""
 
     def __init__(
@@ -86,10 +86,10 @@ class StateMachine:
         sends: list[dict[str, Step]],
         ended: Ended | None = None,
     ) -> None:
+        super().__init__(is_kept=ended is not None)
         self._state = state
         self._uses = [_Use(graph, state, *each) for each in enumerate(sends)]
         self._ended = ended
-        self._lane: int | None = None
         self._key: Any = _NO_KEY
         self._value: Any = state.default
         #: Values of other keys with the same hash; and where each key was written last, if `ended`
@@ -181,11 +181,16 @@ class StateMachine:
     def _turn_to(self, lane: int, key: Any) -> Any:
         """Switch to another key and return its value. If the hash changes, drop all old keys."""
         if lane != self._lane:
-            self.end()
-            self._lane = lane
-            return self._state.default
-        self._held[self._key] = self._value
+            self._turn_to_lane(lane)
+        else:
+            self._held[self._key] = self._value
         return self._held.pop(key, self._state.default)
+
+    def _restore(self, state: KeyState) -> None:
+        _, key, ((time, path, value),) = state
+        self._held[key] = value
+        if self._ended is not None:
+            self._written[key] = (time, path)
 
     def _send(
         self,
@@ -241,7 +246,6 @@ class StateMachine:
         )
 
     def end(self) -> None:
-        """No access with this hash follows."""
         if self._ended is not None and self._written:
             self._held[self._key] = self._value
             for key, (time, path) in self._written.items():
@@ -250,7 +254,7 @@ class StateMachine:
         self._key, self._value = _NO_KEY, self._state.default
         self._held.clear()
 
-    finish = end
+    finish = Keyed.end_slice
 
 
 class _NoKey:
@@ -311,9 +315,10 @@ class Serial:
         self,
         graph: Graph,
         whole: Iterable[TransactionNodes],
-        ended: Callable[[int], Ended] | None = None,
+        ended: Callable[[int], Ended | None] | None = None,
     ) -> None:
         self._graph = graph
+        #: By state; only those whose final values are wanted.
         self._ended: dict[str, Ended] = {}
         #: Committed values by state; and where each was written, if `ended` needs it.
         self._held: dict[str, dict[Any, Any]] = {}
@@ -330,8 +335,9 @@ class Serial:
                 state = graph.nodes[number]
                 assert isinstance(state, State)
                 self._held.setdefault(state.name, {})
-                if ended is not None:
-                    self._ended[state.name] = ended(state.id)
+                wanted = None if ended is None else ended(state.id)
+                if wanted is not None:
+                    self._ended[state.name] = wanted
                 self._states |= dict.fromkeys(state.accesses, state)
         for transaction in whole:
             run = self._alone if transaction.accesses[0].alone else self._together
@@ -340,10 +346,21 @@ class Serial:
     def end(self) -> None:
         """No transaction follows that could see the effects of these."""
         for (state, key), (time, path) in self._written.items():
-            self._ended[state](key, [(time, path, self._held[state][key], None)])
+            if state in self._ended:
+                self._ended[state](key, [(time, path, self._held[state][key], None)])
         self._written.clear()
         for held in self._held.values():
             held.clear()
+
+    @property
+    def states(self) -> Collection[str]:
+        """The names of the states."""
+        return self._held.keys()
+
+    def restore(self, state: KeyState) -> None:
+        """Take over the value of a key."""
+        name, key, ((time, path, value),) = state
+        self._apply(name, key, value, time, path)
 
     def _apply(self, state: str, key: Any, value: Any, time: int, path: bytes) -> None:
         self._held[state][key] = value

@@ -36,16 +36,29 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class SinkPlan:
-    """How the rows of a sink, or of all, are made. Frames are numbered: fronts, then stages."""
+class Plan:
+    """How the rows of a sink, or of other goals, are made.
 
-    sink: Sink | None
+    Frames are numbered: fronts, then what the version before has left, if that is needed, then stages.
+    """
+
     fronts: tuple[Front, ...]
     #: For each front, the units that its elements go to.
     front_targets: tuple[frozenset[int], ...]
+    #: The units that state and scheduled items of the version before go to; None if there are none.
+    taken_targets: frozenset[int] | None
     stages: tuple[Stage, ...]
-    #: The datasets whose rows are all for the sink.
+    #: The datasets whose rows are all for the goals.
     last: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a version takes over from the one before it, as far as its own goals need it."""
+
+    #: The nodes that begin with state, and the maps that have scheduled items.
+    keepers: frozenset[int]
+    maps: frozenset[int]
 
 
 class Units:
@@ -63,6 +76,14 @@ class Units:
             if self._is_stateful(unit)
             for node in unit.nodes
         }
+        #: By the name that a cut has for its state: the node with that state.
+        self.keepers = {
+            keeper_of(self.layout, node): node
+            for node in self.of_node
+            if node in self.layout.fused or isinstance(graph.nodes[node], Group | State)
+        }
+        #: The maps by name.
+        self.maps = {node.name: node for node in graph.nodes if isinstance(node, Map)}
 
     def _is_stateful(self, unit: Unit) -> bool:
         node = unit.nodes[0]
@@ -86,12 +107,12 @@ class Units:
                 behind[reader].append(node)
         return behind
 
-    def leading_to(self, sink: Sink | None) -> frozenset[int]:
-        """The sink and all nodes that it depends on; all nodes if it is None."""
-        if sink is None:
+    def leading_to(self, goals: frozenset[int] | None) -> frozenset[int]:
+        """These nodes and all nodes that they depend on; all nodes if it is None."""
+        if goals is None:
             return frozenset(self.layout.nodes)
         found: set[int] = set()
-        stack = [sink.id]
+        stack = [*goals]
         while stack:
             node = stack.pop()
             if node not in found:
@@ -140,13 +161,48 @@ class Units:
             (entry,) = self.layout.readers[entry]
         return entry
 
+    def may_schedule(self, node: int) -> bool:
+        """Whether a map may schedule items. A filter cannot, nor can a map within a reduction."""
+        found = self.graph.nodes[node]
+        return isinstance(found, Map) and found.mode != "keep" and node in self.layout.readers
 
-def plan_of(units: Units, sink: Sink | None, diverting: Collection[str] = ()) -> SinkPlan:
-    """The stages that make the rows of a sink; of all sinks if it is None.
+    def reader_of_scheduled(self, node: int) -> int | None:
+        """The node that gets what a map has scheduled; None for a map within a reduction."""
+        readers = self.layout.readers.get(node)
+        return None if readers is None else readers[0]
+
+    def is_spread(self, unit: Unit) -> bool:
+        """Whether items go to a unit by their keys. Otherwise one task has all of them."""
+        if not unit.is_region:
+            return True
+        entries = [node for node in unit.nodes if not set(self.behind[node]).issubset(unit.nodes)]
+        return all(
+            self.ordering.spreading_key(unit, entry) is not None
+            or self.keyed_node(unit, entry) is not None
+            for entry in entries
+        )
+
+
+def keeper_of(layout: Layout, node: int) -> str:
+    """The name under which a cut has the state of a node.
+
+    A reduction's state is its accumulator, saved under the name of the grouping of its cycle.
+    """
+    fused = layout.fused.get(node)
+    return layout.graph.nodes[node if fused is None else fused.reduction.group].name
+
+
+def plan_of(
+    units: Units,
+    goals: frozenset[int] | None,
+    diverting: Collection[str] = (),
+    taken: Taken | None = None,
+) -> Plan:
+    """The stages that lead to some nodes: to a sink, or to nodes whose state is wanted; to all if None.
 
     ``diverting`` are the fronts whose late elements go to the late sink.
     """
-    needed = units.leading_to(sink)
+    needed = units.leading_to(goals)
     late = units.graph.late_node
     entrances = {
         name: [front.id, *([late] if late is not None and name in diverting else [])]
@@ -161,6 +217,13 @@ def plan_of(units: Units, sink: Sink | None, diverting: Collection[str] = ()) ->
     waiting = sorted({number for node, number in units.of_node.items() if node in needed})
     reached = {number: units.targets(units.units[number].nodes, needed) for number in waiting}
     datasets = list(front_targets)
+    taken_targets: frozenset[int] | None = None
+    if taken is not None:
+        taken_targets = frozenset(units.of_node[node] for node in taken.keepers)
+        taken_targets = taken_targets.union(
+            *(units.targets((node,), needed) for node in taken.maps)
+        )
+        datasets.append(taken_targets)
     unread = set(range(len(datasets)))
     stages: list[Stage] = []
     while waiting:
@@ -173,7 +236,8 @@ def plan_of(units: Units, sink: Sink | None, diverting: Collection[str] = ()) ->
         datasets.append(targets)
         unread = unread - read | {len(datasets) - 1}
         waiting = [number for number in waiting if number not in run]
-    return SinkPlan(sink, fronts, front_targets, tuple(stages), tuple(sorted(unread)))
+    last = tuple(sorted(unread))
+    return Plan(fronts, front_targets, taken_targets, tuple(stages), last)
 
 
 def _next_stage(
