@@ -30,6 +30,7 @@ BATCH = {
     "test_comparison",
     "test_backfill",
     "test_batch",
+    "test_batch_versions",
     "test_checkpoint_parts",
     "test_contract",
     "test_setup",

@@ -58,6 +58,7 @@ ROOMS = [
     "runners.diversion",
     "runners.elements",
     "runners.served",
+    "runners.history",
     "runners.sequential",
     "runners.reference",
     "runners.questions",

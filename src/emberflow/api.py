@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from emberflow.graph.versions import Carry
     from emberflow.runners.live.builder import LiveBuilder
     from emberflow.values.times import Time
 
@@ -117,6 +118,24 @@ class Flow(builder.Flow):
 
 class Versions(described.Versions):
     __doc__ = described.Versions.__doc__
+
+    @classmethod
+    def served(
+        cls,
+        checkpoint: str | os.PathLike[str],
+        first: builder.Flow,
+        /,
+        *later: builder.Flow | tuple[builder.Flow, Carry | None],
+    ) -> Versions:
+        """The versions that a live query has served, each from the moment on that its checkpoint notes.
+
+        ``Versions.served("checkpoint", v1, v2, (v3, {"new": "old"}))``: every version that the query has
+        had, in order, with what it took over, as `LiveQuery.upgrade` was told. If one is missing, the
+        error says which. `batch` over the fronts' logs, `run` and `verify` then repeat what was served.
+        """
+        from emberflow.runners.history import versions_served
+
+        return cls(first, *versions_served(checkpoint, first, later))
 
     def batch(
         self,

@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 import emberflow as ef
-from emberflow.dsl.versions import Versions
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.reference import run_versions
 from emberflow.runners.served import served
@@ -106,7 +105,7 @@ class VersionCase:
     """Versions, their elements, and what goes wrong meanwhile."""
 
     name: str
-    versions: Versions
+    versions: ef.Versions
     elements: dict[str, list[Any]]
     options: Options
     faults: Faults
@@ -140,7 +139,7 @@ class VersionCase:
             ]
         return cls(
             name=" -> ".join(told),
-            versions=Versions(first, *later),
+            versions=ef.Versions(first, *later),
             elements=elements,
             options=Options.drawn(seed),
             faults=Faults.drawn(seed, crashes=random.randint(0, 4)),

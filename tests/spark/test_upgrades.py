@@ -220,6 +220,39 @@ def test_each_version_serves_some_time(spark: SparkSession, tmp_path: Path) -> N
     assert payloads(kept) == expected(tmp_path, sums(0), *versions)
 
 
+def test_a_batch_over_the_logs_gives_what_the_versions_gave(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The query chooses when the next version begins; its checkpoint tells. Elements have times of arrival."""
+    source = fronts.Iterable(list(range(900)), rate=600, arrival=True)
+    kept = {"sums": sinks.Memory(), "windows": sinks.Memory()}
+    checkpoint = tmp_path / "checkpoint"
+    query = (
+        sums(0)
+        .live(spark)
+        .read(numbers=source)
+        .write(**kept)
+        .option("checkpointLocation", str(checkpoint))
+        .option("keepFrontLogs", True)
+        .start()
+    )
+    later = sums(1, name="totals"), {"totals": ef.Migrate("sums", lambda key, total: -total)}
+    try:
+        when(query, 200)
+        query.upgrade(later[0], carry=later[1], timeout=SECONDS)
+        assert query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
+    versions = ef.Versions.served(checkpoint, sums(0), later)
+    log = ef.front_log(spark, checkpoint, "numbers", source=source)
+    found = versions.batch(spark, raw=True, partitions=2, numbers=log)
+    assert {name: ef.payloads(df) for name, df in found.items()} == payloads(kept)
+    with pytest.raises(ef.InputError, match=r"version 2, from \(\d+, -?\d+\) on, .* is missing"):
+        ef.Versions.served(checkpoint, sums(0))
+    with pytest.raises(ef.InputError, match=r"version 1, from the beginning on, .* is missing"):
+        ef.Versions.served(checkpoint, later[0])
+
+
 def test_partitions_that_are_apart_are_given_over_where_they_are(
     spark: SparkSession, tmp_path: Path
 ) -> None:
