@@ -26,7 +26,7 @@ from emberflow.commands.elements import load_elements
 from emberflow.commands.run import given_carry
 from emberflow.commands.run import run as run_live
 from emberflow.commands.upgrade import upgrade as upgrade_query
-from emberflow.dsl.loading import load_flow
+from emberflow.dsl.loading import load_flow, load_flow_or_versions
 from emberflow.errors import EmberflowError
 from emberflow.graph import drawing
 from emberflow.guarantees import EFFORT
@@ -204,7 +204,7 @@ def verify(
         typer.Option(metavar="N,N,...", help="With how many workers: one number after the other."),
     ] = "1,2,3,5",
 ) -> None:
-    """Check that a flow is deterministic, and name the function if it is not."""
+    """Check that a flow, or ef.Versions of one, is deterministic; name the function if it is not."""
     if elements is None and not front:
         raise typer.BadParameter("say what to run it on: --elements TARGET or --front NAME=PATH")
     counts = workers.replace(" ", "").split(",")
@@ -212,7 +212,7 @@ def verify(
         raise typer.BadParameter(
             f"--workers takes numbers of workers, as in 1,2,3; got {workers!r}"
         )
-    flow = load_flow(target)
+    flow = load_flow_or_versions(target)
     given, generate = load_elements(elements, front or [])
     print(
         verification.verify(

@@ -59,11 +59,18 @@ def in_order(rows: list[Row]) -> list[Any]:
 
 
 def batch_versions(
-    versions: ef.Versions, elements: dict[str, list[Any]], *, partitions: int, seed: int
+    versions: ef.Versions,
+    elements: dict[str, list[Any]],
+    *,
+    partitions: int,
+    seed: int,
+    until: int | None = None,
 ) -> dict[str, list[Any]]:
     """The output of each sink over all versions, in order; elements are ints."""
     random = Random(seed)
     history = History.of(versions, partitions)
+    if until is not None:
+        history = history.ending_at((until, 0))
     outputs: dict[str, list[Any]] = {}
     for name in dict.fromkeys(name for graph in history.graphs for name in graph.sinks):
         rows: list[Row] = []

@@ -11,9 +11,9 @@ import pytest
 
 import emberflow as ef
 from emberflow.engine.cuts.cut import Row
-from emberflow.engine.cuts.translation import translated_rows
+from emberflow.engine.cuts.translation import MigrationError, translated_rows
 from emberflow.engine.messages import Moment
-from emberflow.graph.versions import CarryPlan
+from emberflow.graph.versions import CarryError, CarryPlan
 from emberflow.runners.batch.passes import takeover
 from emberflow.runners.batch.passes.machines import Keyed
 from emberflow.runners.batch.passes.stamping import StampedRows
@@ -101,6 +101,50 @@ def test_the_plan_of_a_sink_has_what_leads_to_it_in_every_version() -> None:
     assert {name.partition("/")[0] for name in names} == {"counts"}
     assert (first.taken, second.version) == (None, 1)
     assert [link.version for link in history.chain_to(1, graph.sinks["large"])] == [1]
+
+
+def counted(*, later: str | None = None) -> ef.Flow:
+    flow = ef.Flow("counted")
+    numbers = flow.front("numbers")
+    numbers.key_by(lambda n: n % 3).count(name="counts").sink("out")
+    if later is not None:
+        timed = numbers.with_time(name="timed")
+        timed.map(lambda t: ef.At(t.time + 9, t.payload), name=later).sink("later")
+    return flow
+
+
+def test_it_may_end_within_a_version_or_before_it() -> None:
+    versions = ef.Versions(counted(later="later"), (5, counted(later="later")), (9, counted()))
+    numbers = [ef.At(time, time) for time in range(20)]
+    for until in (3, 5, 6):
+        # What is scheduled for the very time belongs to it, and nothing else of a later time.
+        below = [each for each in numbers if each.time < until]
+        first = ef.Versions(
+            *[counted(later="later"), (5, counted(later="later"))][: 1 + (until > 5)]
+        )
+        expected = ef.run(first, numbers=below)
+        expected["later"] = [number for number in expected["later"] if number + 9 <= until]
+        found = batch_versions(versions, {"numbers": numbers}, partitions=2, seed=1, until=until)
+        assert found == expected
+
+
+def test_errors_are_those_of_the_reference() -> None:
+    numbers = [ef.At(time, time) for time in range(20)]
+    raising = {"counts": ef.Migrate("counts", lambda key, value: key / 0)}
+    for versions, kind in (
+        (ef.Versions(counted(), (5, counted(), raising)), MigrationError),
+        (ef.Versions(counted(later="later"), (5, counted(later="much later"))), CarryError),
+    ):
+        with pytest.raises(kind) as expected:
+            ef.run(versions, numbers=numbers)
+        with pytest.raises(kind) as raised:
+            batch_versions(versions, {"numbers": numbers}, partitions=1, seed=0)
+        said = str(raised.value)
+        assert said.partition("with the key")[0] == str(expected.value).partition("with the key")[0]
+        # Spark tells of it by a traceback in the text of an exception of its own.
+        text = f"Traceback\n{kind.__module__}.{kind.__qualname__}: {said}\n\n\tat org.apache.spark"
+        found = ef.failure_of(RuntimeError(text))
+        assert (type(found), str(found)) == (kind, said)
 
 
 # Mutations: each is caught by some seed.

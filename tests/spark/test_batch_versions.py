@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import Any
 
@@ -10,8 +11,6 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 import emberflow as ef
-from emberflow.engine.cuts.translation import MigrationError
-from emberflow.graph.versions import CarryError
 from tests.effort import SOAK
 from tests.simulation.versioned import VersionCase
 
@@ -55,99 +54,59 @@ VERSIONS = ef.Versions(
         bank(1, refused=True),
         {"balances": ef.Migrate("balances", lambda key, value: value + key)},
     ),
-    (27, bank(2, name="purses", refused=True), {"purses": "balances"}),
+    *[(27, bank(2, name="purses", refused=True), {"purses": "balances"})][: 1 if SOAK else 0],
 )
 NUMBERS = [ef.At(time, 7 * time % 23) for time in range(60)]
 
 
-def times_and_numbers(spark: SparkSession, numbers: list[Any], partitions: int = 3) -> DataFrame:
-    rows = [(each.time, each.payload) for each in numbers]
+def times_and_numbers(spark: SparkSession) -> DataFrame:
+    rows = [(each.time, each.payload) for each in NUMBERS]
     Random(1).shuffle(rows)
-    return spark.createDataFrame(rows, "time long, value long").repartition(partitions)
-
-
-def assert_equal(expected: dict[str, list[Any]], found: dict[str, DataFrame]) -> None:
-    assert set(found) == set(expected)
-    for name, df in found.items():
-        assert repr(ef.payloads(df)) == repr(expected[name]), name
+    return spark.createDataFrame(rows, "time long, value long").coalesce(1)
 
 
 def test_a_sink_has_the_rows_of_all_versions(spark: SparkSession) -> None:
     """The sink of refusals is new in the second version: it begins there, and so does its sample."""
-    found = VERSIONS.batch(spark, partitions=2, numbers=times_and_numbers(spark, NUMBERS))
+    found = VERSIONS.batch(spark, partitions=1, numbers=times_and_numbers(spark))
     expected = ef.run(VERSIONS, numbers=NUMBERS)
     assert set(found) == set(expected)
-    for name in ("windows", "refused"):
-        rows = found[name].collect()
-        in_order = sorted(rows, key=lambda row: (row._time, bytes(row._path)))
-        assert [tuple(row)[:-3] for row in in_order] == expected[name] != []
-    # It may end at a time: elements from then on are left out, and versions that begin behind it.
-    ended = VERSIONS.batch(
-        spark, raw=True, partitions=2, until=24, numbers=times_and_numbers(spark, NUMBERS)
-    )
-    below = [each for each in NUMBERS if each.time < 24]
-    assert ef.payloads(ended["done"]) == ef.run(VERSIONS, numbers=below)["done"]
+    for name in list(found) if SOAK else ["refused"]:
+        in_order = sorted(found[name].collect(), key=lambda row: (row._time, bytes(row._path)))
+        rows = [tuple(row)[:-3] for row in in_order]
+        assert [row if len(row) > 1 else row[0] for row in rows] == expected[name] != []
 
 
-@pytest.mark.parametrize("seed", range(50 if SOAK else 1))
+@pytest.mark.skipif(not SOAK, reason="tests/batch has them without Spark")
+@pytest.mark.parametrize("seed", range(50))
 def test_random_versions(spark: SparkSession, seed: int) -> None:
     case = VersionCase.of(seed)
     fronts = {name: positioned(spark, given, seed) for name, given in case.elements.items()}
     found = case.versions.batch(spark, raw=True, partitions=2, **fronts)
-    assert_equal(case.expected(), found)
+    assert {name: ef.payloads(df) for name, df in found.items()} == case.expected()
 
 
-def test_errors_are_those_of_the_reference(spark: SparkSession) -> None:
-    def flow(*, second: bool = False, later: str | None = None) -> ef.Flow:
-        made = ef.Flow("errors")
-        numbers = made.front("numbers")
-        if second:
-            numbers = ef.merge(numbers, made.front("more"))
-        numbers.key_by(lambda n: n % 3).count(name="counts").sink("out")
-        if later is not None:
-            timed = numbers.with_time(name="timed")
-            timed.map(lambda t: ef.At(t.time + 9, t.payload), name=later).sink("later")
+def test_elements_that_no_version_takes_fail_the_job(spark: SparkSession) -> None:
+    def flow(*names: str) -> ef.Flow:
+        made = ef.Flow("merged")
+        ef.merge(*map(made.front, names)).sink("out")
         return made
 
-    numbers = times_and_numbers(spark, NUMBERS, 1)
-    raising = {"counts": ef.Migrate("counts", lambda key, value: key / 0)}
-    cases: list[tuple[ef.Versions, dict[str, Any], str, type[Exception], str]] = [
-        (
-            ef.Versions(flow(), (5, flow(), raising)),
-            {"numbers": numbers},
-            "out",
-            MigrationError,
-            r"migration of step 'counts' raised ZeroDivisionError",
-        ),
-        (
-            ef.Versions(flow(later="later"), (5, flow(later="much later"))),
-            {"numbers": numbers},
-            "later",
-            CarryError,
-            r"step 'later' has scheduled items that wait",
-        ),
-        (
-            ef.Versions(flow(second=True), (5, flow())),
-            {"numbers": numbers, "more": numbers},
-            "out",
-            ef.InputError,
-            r"front 'more' has an element of the time \d+, at which .* no such front \(from 5 on\)",
-        ),
-    ]
-    for versions, fronts, sink, kind, match in cases:
-        with pytest.raises(kind):
-            ef.run(versions, **dict.fromkeys(fronts, NUMBERS))
-        frame = versions.batch(spark, raw=True, partitions=1, **fronts)[sink]
-        with pytest.raises(PythonException) as raised:
-            frame.collect()
-        failure = ef.failure_of(raised.value)
-        assert type(failure) is kind
-        with pytest.raises(kind, match=match):
-            raise failure
+    versions = ef.Versions(flow("one", "two"), (5, flow("one", "three")))
+    numbers = times_and_numbers(spark)
+    given = {"one": numbers, "two": numbers.filter("time < 7"), "three": numbers.filter("time > 7")}
+    frame = versions.batch(spark, raw=True, partitions=1, **given)["out"]
+    with pytest.raises(PythonException) as raised:
+        frame.collect()
+    failure = ef.failure_of(raised.value)
+    assert type(failure) is ef.InputError
+    assert re.search(
+        r"front 'two' has an element of the time [56], at which .* no such front \(from 5 on\)",
+        str(failure),
+    )
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs(spark: SparkSession) -> None:
-    numbers = times_and_numbers(spark, NUMBERS, 1)
+    numbers = times_and_numbers(spark)
     with pytest.raises(ef.InputError, match="no version of flow 'bank' has a front 'letters'"):
         VERSIONS.batch(spark, numbers=numbers, letters=numbers)
     with pytest.raises(ef.InputError, match=r"backfill\(\) runs one version of a flow"):

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from emberflow.dsl.flow import Flow
+from emberflow.dsl.versions import Versions
 from emberflow.errors import EmberflowError, MissingExtraError
 from emberflow.extras import extra_of, install_command
 from emberflow.values.functions import Where, described
@@ -56,6 +57,13 @@ def load_flow(target: str) -> Flow:
             f"one. {_available_flows(source, module, attribute)}"
         )
     return _made_by(found, source, attribute)
+
+
+def load_flow_or_versions(target: str) -> Flow | Versions:
+    """The flow, or the `Versions` of one, that a target names."""
+    source, attribute = _parsed(target, _DEFAULT_ATTRIBUTE)
+    found = getattr(_module(source), attribute, None)
+    return found if isinstance(found, Versions) else load_flow(target)
 
 
 def load_flow_anew(target: str, folder: Path) -> Flow:

@@ -68,7 +68,7 @@ from emberflow.runners.elements import (
     timed_elements,
 )
 from emberflow.runners.sequential import Sequential
-from emberflow.runners.served import served
+from emberflow.runners.served import Served, served
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import (
     CHILD_IDS_MAX,
@@ -132,10 +132,17 @@ def run_versions(
     kind: type[Reference] | None = None,
 ) -> dict[str, list[Any]]:
     """The versions one after another, each on the elements of its interval of time."""
+    return run_served(served(versions, elements, on_error), on_error, kind)
+
+
+def run_served(
+    parts: Iterable[Served], on_error: OnError = "fail", kind: type[Reference] | None = None
+) -> dict[str, list[Any]]:
+    """The same, for graphs with their elements."""
     kind = Reference if kind is None else kind
     outputs: dict[str, list[Any]] = {}
     reference: Reference | None = None
-    for version, graph, entries in served(versions, elements, on_error):
+    for version, graph, entries in parts:
         check_parameters(graph, "run", "on_error")
         checked = checked_on_error(graph, on_error, "run(on_error=)")
         rows: list[Row | Scheduled] = []

@@ -47,7 +47,7 @@ from emberflow.runners.batch.runner import (
     shuffle_partitions,
 )
 from emberflow.runners.reference import Reference
-from emberflow.runners.served import check_fronts, ticks_of
+from emberflow.runners.served import check_fronts, told_ticks
 from emberflow.values.item import GlobalTime
 from emberflow.values.times import Time
 
@@ -71,7 +71,7 @@ def batch_versions(
     fronts: Mapping[str, Any],
 ) -> dict[str, DataFrame]:
     """See `emberflow.Versions.batch`."""
-    check_fronts(versions, fronts)
+    check_fronts((version.graph for version in versions), fronts)
     history = History.of(versions, partitions or shuffle_partitions(spark))
     inputs = [
         checked_inputs(
@@ -258,7 +258,7 @@ class _Plans:
 
         graph = next(each.graph for each in versions if name in each.graph.fronts)
         plans = []
-        for tick, told in zip(self._history.ticks, ticks_of(versions), strict=False):
+        for tick, told in zip(self._history.ticks, told_ticks(versions), strict=False):
             if name in tick.graph.fronts:
                 continue
             rows = FrontRows(graph.fronts[name], given, fronts=len(graph.fronts))

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from emberflow.graph.nodes import Graph
 from emberflow.runners.verify.functions.comparison import saved
 from emberflow.runners.verify.functions.findings import Finding
 from emberflow.runners.verify.functions.probes import RecordedCall, recording
 from emberflow.runners.verify.functions.sites import Site, sites_of, watched
+from emberflow.runners.verify.functions.tried import Tried
 from emberflow.runners.verify.processes.children import saved_graph
 from emberflow.runners.verify.processes.nursery import Nursery
 from emberflow.runners.verify.processes.tasks import Check, Checked, Task, checked, run
@@ -30,7 +30,7 @@ class Subject:
     A context manager: it ends the child processes that it started for small tries.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Tried) -> None:
         self.graph = graph
         self.data = saved_graph(graph)
         self.sites: tuple[Site, ...] = sites_of(graph)

@@ -20,6 +20,7 @@ from random import Random
 from typing import Any
 
 from emberflow.dsl.flow import Flow
+from emberflow.dsl.versions import Versions
 from emberflow.errors import InputError, shortened
 from emberflow.fronts.protocol import is_front
 from emberflow.graph.nodes import Graph
@@ -27,6 +28,13 @@ from emberflow.runners.elements import LateElement, MalformedElement, timed_elem
 from emberflow.runners.simulation import Options
 from emberflow.runners.verify.blame import blamed, simulated
 from emberflow.runners.verify.child_runs import OtherRun, differences, jobs_for
+from emberflow.runners.verify.functions.tried import (
+    Tried,
+    TriedVersions,
+    check_elements,
+    graphs_of,
+    tried,
+)
 from emberflow.runners.verify.processes.children import (
     HASH_SEEDS,
     WAIT_SECONDS_MIN,
@@ -66,10 +74,14 @@ class Verification:
     unchecked: int = 0
     #: Functions that read a clock or random numbers, although their results were the same.
     suspicions: tuple[str, ...] = ()
+    versions: int = 1
 
     def __str__(self) -> str:
+        what = f"flow {self.flow!r} is"
+        if self.versions > 1:
+            what = f"{self.versions} versions of flow {self.flow!r} are"
         tried = (
-            f"flow {self.flow!r} is deterministic as far as tried: "
+            f"{what} deterministic as far as tried: "
             f"{_counted(self.seeds, 'seed')} on {_listed(self.workers)} "
             f"{'worker' if self.workers == (1,) else 'workers'}, "
             f"{self.processes} processes with different hash seeds, "
@@ -82,7 +94,7 @@ class Verification:
 
 
 def verify(
-    flow: Flow,
+    flow: Flow | Versions,
     /,
     *,
     seeds: int = 200,
@@ -108,8 +120,11 @@ def verify(
 
     In place of a list, a front may be given that ends, as to `run`. Its elements are tried as a list,
     without the late ones: those enter no function.
+
+    `Versions` of a flow follow one another in every run, and the functions that migrate state are checked
+    as all others. `Versions.served` has those that a live query has served.
     """
-    graph = flow.graph()
+    graph = tried(flow)
     counts = _checked_parameters(graph, seeds, workers, generate)
     drawn = [Options.drawn(seed, workers=counts[seed % len(counts)]) for seed in range(seeds)]
     given = _given(graph, elements, generate)
@@ -152,7 +167,7 @@ def _simulate(
 
 
 def _given(
-    graph: Graph, elements: Mapping[str, Iterable[Any]], generate: Generate | None
+    graph: Tried, elements: Mapping[str, Iterable[Any]], generate: Generate | None
 ) -> list[Elements]:
     """All cases, with a list for every front, checked as `run` checks them."""
     fixed = {name: _as_list(graph, name, given) for name, given in elements.items()}
@@ -168,19 +183,26 @@ def _given(
                 )
             lists = {name: _as_list(graph, name, given) for name, given in made.items()}
             cases.append({**fixed, **lists})
+    if isinstance(graph, TriedVersions):
+        # An element stays with its version when others are left out.
+        cases = [{name: _with_times(given) for name, given in case.items()} for case in cases]
     for case in cases:
-        for _ in timed_elements(graph, case):
-            pass
+        check_elements(graph, case)
     return cases
 
 
-def _as_list(graph: Graph, front: str, given: Iterable[Any]) -> list[Any]:
+def _as_list(tried: Tried, front: str, given: Iterable[Any]) -> list[Any]:
     """The elements of a front as a list, which can be copied and made smaller."""
     if is_front(given):
-        return list(_elements_of(graph, front, given))
+        graphs = [graph for graph in graphs_of(tried) if front in graph.fronts]
+        return list(_elements_of((graphs or graphs_of(tried))[0], front, given))
     if not isinstance(given, Iterable):
         raise InputError(f"front {front!r} takes an iterable of elements, got {shortened(given)}.")
     return list(given)
+
+
+def _with_times(elements: list[Any]) -> list[At[Any]]:
+    return [e if isinstance(e, At) else At(number, e) for number, e in enumerate(elements)]
 
 
 def _elements_of(graph: Graph, name: str, given: Iterable[Any]) -> Iterator[At[Any]]:
@@ -193,9 +215,10 @@ def _elements_of(graph: Graph, name: str, given: Iterable[Any]) -> Iterator[At[A
 
 
 def _checked_parameters(
-    graph: Graph, seeds: object, workers: Iterable[int], generate: object
+    graph: Tried, seeds: object, workers: Iterable[int], generate: object
 ) -> tuple[int, ...]:
-    taken = [name for name in PARAMETERS if name in graph.fronts]
+    fronts = {name for each in graphs_of(graph) for name in each.fronts}
+    taken = [name for name in PARAMETERS if name in fronts]
     if taken:
         raise InputError(
             f"flow {graph.flow!r} has a front {taken[0]!r}, and verify() has a parameter of that "
@@ -244,6 +267,7 @@ def _verification(
         calls=len(records),
         unchecked=sum(case.checked.unchecked for case in cases),
         suspicions=tuple(sorted(suspicions)),
+        versions=len(graphs_of(subject.graph)),
     )
 
 

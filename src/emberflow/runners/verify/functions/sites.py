@@ -19,14 +19,19 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import cloudpickle
 
+from emberflow.dsl.versions import told
 from emberflow.graph.nodes import Graph, Input, Map, Node, Reduction
 from emberflow.graph.transactions import Access, Check, Close
+from emberflow.graph.versions import CarryPlan, written
+from emberflow.runners.verify.functions.tried import Tried, TriedVersion, TriedVersions
 from emberflow.values.functions import UserFunction, code_of
 
+#: The node of a function that no node calls.
+_NO_NODE = -1
 _PACKAGE = str(Path(__file__).parents[3])
 _JOINS = "emberflow.dsl.operators.joins."
 
@@ -47,6 +52,8 @@ class Site:
     mode: str
     #: Whether its first argument is an accumulator.
     accumulates: bool
+    #: The version whose node calls it, or which it migrates state to: then there is no node.
+    version: int = 0
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -95,8 +102,32 @@ def raised(error: Exception) -> Raised:
 Watch: TypeAlias = Callable[[Site], Callable[..., Any]]
 
 
-def sites_of(graph: Graph) -> tuple[Site, ...]:
-    """All sites, in graph order."""
+def sites_of(tried: Tried) -> tuple[Site, ...]:
+    """All sites, in graph order; of versions, those of one after the other."""
+    if not isinstance(tried, TriedVersions):
+        return _sites_of_graph(tried)
+    found: list[Site] = []
+    for number, version in enumerate(tried.versions):
+        begins = f", from {told(version.at)} on" if number else ""
+        for site in (*_sites_of_graph(version.graph), *_migrations(version.plan)):
+            step = f"{site.step}{begins}"
+            found.append(replace(site, index=len(found), step=step, version=number))
+    return tuple(found)
+
+
+def _migrations(plan: CarryPlan) -> Iterator[Site]:
+    """The functions that migrate state."""
+    by_function = {
+        id(carried.migrate): carried for carried in plan.carried.values() if carried.migrate
+    }
+    for carried in by_function.values():
+        assert carried.migrate is not None
+        given = UserFunction("migrate", carried.migrate)
+        step = f"migration to {written(carried.new)!r}"
+        yield Site(0, _NO_NODE, step, given, "part", accumulates=False)
+
+
+def _sites_of_graph(graph: Graph) -> tuple[Site, ...]:
     found: list[Site] = []
     for node in graph.nodes:
         seen: set[int] = set()
@@ -122,8 +153,36 @@ def sites_of(graph: Graph) -> tuple[Site, ...]:
     return tuple(found)
 
 
-def watched(graph: Graph, sites: Iterable[Site], watch: Watch) -> Graph:
-    """The same graph, in which each site calls the callable that `watch` returns for it."""
+_T = TypeVar("_T", bound=Tried)
+
+
+def watched(tried: _T, sites: Iterable[Site], watch: Watch) -> _T:
+    """The same, in which each site calls the callable that `watch` returns for it."""
+    if not isinstance(tried, TriedVersions):
+        return _watched_graph(tried, sites, watch)  # type: ignore[return-value]
+    of_version: dict[int, list[Site]] = {}
+    for site in sites:
+        of_version.setdefault(site.version, []).append(site)
+    return TriedVersions(  # type: ignore[return-value]
+        tuple(
+            _watched_version(version, of_version.get(number, []), watch)
+            for number, version in enumerate(tried.versions)
+        )
+    )
+
+
+def _watched_version(version: TriedVersion, sites: list[Site], watch: Watch) -> TriedVersion:
+    of_nodes = [site for site in sites if site.node != _NO_NODE]
+    migrations = {id(site.function): watch(site) for site in sites if site.node == _NO_NODE}
+    carried = {
+        old: each._replace(migrate=migrations.get(id(each.migrate), each.migrate))
+        for old, each in version.plan.carried.items()
+    }
+    graph = _watched_graph(version.graph, of_nodes, watch)
+    return TriedVersion(version.at, graph, replace(version.plan, carried=carried))
+
+
+def _watched_graph(graph: Graph, sites: Iterable[Site], watch: Watch) -> Graph:
     by_node: dict[int, dict[int, Callable[..., Any]]] = {node.id: {} for node in graph.nodes}
     for site in sites:
         by_node[site.node][id(site.function)] = watch(site)

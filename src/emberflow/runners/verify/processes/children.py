@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from emberflow.errors import EmberflowError, FlowError, InputError
-from emberflow.graph.nodes import Graph
 from emberflow.runners.verify.functions.comparison import fresh, saved
+from emberflow.runners.verify.functions.tried import Tried
 from emberflow.runners.verify.processes.tasks import Task
 
 #: One for each child. This process has another one.
@@ -138,7 +138,7 @@ def _stderr_tail(errors: bytes) -> str:
     return "".join(f"\n  stderr: {line}" for line in lines)
 
 
-def saved_graph(graph: Graph) -> bytes:
+def saved_graph(graph: Tried) -> bytes:
     """The graph as bytes. Raises `FlowError` if it cannot be sent to another process."""
     try:
         data = saved(graph)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from emberflow.errors import EmberflowError
-from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import timed_elements
-from emberflow.runners.reference import Reference
-from emberflow.runners.simulation import Options, Simulation
+from emberflow.runners.reference import Reference, run_served
+from emberflow.runners.simulation import CrashSimulation, Faults, Options, Simulation
 from emberflow.runners.verify.functions.clues import Clue
 from emberflow.runners.verify.functions.comparison import fresh, saved
 from emberflow.runners.verify.functions.findings import Finding, different_results
@@ -27,6 +26,7 @@ from emberflow.runners.verify.functions.probes import (
     recording,
 )
 from emberflow.runners.verify.functions.sites import Site, attempt, watched
+from emberflow.runners.verify.functions.tried import Tried, TriedVersions
 
 Outputs: TypeAlias = dict[str, list[Any]]
 
@@ -80,7 +80,7 @@ class Checked:
 Task: TypeAlias = Calls | Run | Check
 
 
-def perform(graph: Graph, sites: Sequence[Site], task: Task) -> Any:
+def perform(graph: Tried, sites: Sequence[Site], task: Task) -> Any:
     """Perform a task in this process."""
     if isinstance(task, Calls):
         return [_called(sites[site], arguments) for site, arguments in task.calls]
@@ -99,7 +99,7 @@ def _called(site: Site, arguments: bytes) -> bytes | None:
         return None
 
 
-def ran(graph: Graph, sites: Sequence[Site], task: Run) -> Ran:
+def ran(graph: Tried, sites: Sequence[Site], task: Run) -> Ran:
     """Run once. An error is part of the result: the reference did not fail on these elements."""
     records: list[RecordedCall] = []
     if task.recorded:
@@ -111,8 +111,14 @@ def ran(graph: Graph, sites: Sequence[Site], task: Run) -> Ran:
     return Ran(saved(outputs), "", records)
 
 
-def run(graph: Graph, elements: bytes, options: Options | None = None) -> Outputs:
+def run(graph: Tried, elements: bytes, options: Options | None = None) -> Outputs:
     """The outputs of the reference, or of a simulation, on fresh copies of the elements."""
+    if isinstance(graph, TriedVersions):
+        parts = graph.served(fresh(elements))
+        if options is None:
+            return run_served(parts)
+        faults = Faults.drawn(options.seed, crashes=0)
+        return CrashSimulation(parts[0].graph, options, faults, served=parts).run().outputs
     timed = timed_elements(graph, fresh(elements))
     if options is not None:
         return Simulation(graph, options).run(timed).outputs
@@ -123,7 +129,7 @@ def run(graph: Graph, elements: bytes, options: Options | None = None) -> Output
     return reference.outputs
 
 
-def checked(graph: Graph, sites: Sequence[Site], elements: bytes) -> Checked:
+def checked(graph: Tried, sites: Sequence[Site], elements: bytes) -> Checked:
     """Run the reference twice: once only recorded, which may raise, and once with every check."""
     records: list[RecordedCall] = []
     outputs = saved(run(watched(graph, sites, recording(records)), elements))
