@@ -171,8 +171,7 @@ class Versions(described.Versions):
     def backfill(self, *_: Any, **__: Any) -> dict[str, DataFrame]:
         """A backfill is of one flow: this raises an error that says what to do instead."""
         raise InputError(
-            "backfill() runs one version of a flow. Backfill the first version until the time of the "
-            "second, and let the second go on from that checkpoint: "
-            "second.live(spark).carry({...}).option('checkpointLocation', checkpoint). For output alone, "
+            "backfill() runs one version of a flow. Backfill the first version, start it live from that "
+            "checkpoint, and let the next one take over: query.upgrade(flow, at=time). For output alone, "
             "batch() runs all versions."
         )
