@@ -10,26 +10,25 @@ not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import compress
-from operator import itemgetter
 from time import thread_time
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.errors import InputError, InternalError
-from emberflow.graph.calls import Balance, balance_of
+from emberflow.graph.calls import balance_of
 from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, Sink
 from emberflow.graph.transactions import Access, Close, Open, Report, State
 from emberflow.graph.versions import CarryPlan
 from emberflow.rows.inputs import Checked
 from emberflow.rows.outputs import ColumnWriter, SinkColumns
-from emberflow.rows.paths import decoded_path, front_of
+from emberflow.rows.paths import front_of
 from emberflow.runners.batch.passes.ends import Ends, dropped_from, with_heirs
+from emberflow.runners.batch.passes.lanes import Known, placed_by, spread_lane
 from emberflow.runners.batch.passes.machines import (
     Ended,
     GroupMachine,
@@ -54,7 +53,6 @@ from emberflow.runners.batch.shuffle.bus import (
 from emberflow.runners.batch.shuffle.output_order import OutputSorter
 from emberflow.runners.batch.shuffle.sorting import Sorter, doubled_in
 from emberflow.runners.interpreter import seldom_collecting
-from emberflow.values.hashing import key_hash
 
 #: Rows and bytes of an Arrow batch of output.
 _ROWS_MAX = 10_000
@@ -67,13 +65,6 @@ _PART_SECONDS = 0.005
 _ITEMS_AIMED_AT = 8_192
 _BYTES_AIMED_AT = 2 << 20
 _ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
-
-#: How many keys' lanes are cached. When the cache is full, it is cleared.
-_KNOWN_MAX = 200_000
-
-#: Texts longer than this on average hardly repeat, so they are not cached.
-_TEXT_LENGTH = 32
-_TEXT = {str}
 
 _OBJECTS_A_COLLECTION = 100_000
 
@@ -431,7 +422,7 @@ class Runner:
         number = state.accesses.index(access.id)
         several = len(state.accesses) > 1
         key_of, balance = access.by.function, balance_of(access, access.by)
-        placed = _placed(key_of, balance, self.units.of_node[state.id] << HASH_BITS)
+        placed = placed_by(key_of, balance, self.units.of_node[state.id] << HASH_BITS)
         carried = access.carried
 
         def to_state(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
@@ -459,10 +450,10 @@ class Runner:
         target = number << HASH_BITS
         spreading = self.units.ordering.spreading_key(unit, entry)
         if spreading is not None:
-            known = _Known(target)
+            known = Known(target)
 
             def to_transactions(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
-                lanes = [_spread(known, spreading, payload) for payload in payloads]
+                lanes = [spread_lane(known, spreading, payload) for payload in payloads]
                 out.add(lanes, times, paths, [(entry, payload) for payload in payloads])
 
             return to_transactions
@@ -477,7 +468,7 @@ class Runner:
 
         found = self.units.layout.balance_of(keyed)
         assert found is not None
-        placed = _placed(*found, target)
+        placed = placed_by(*found, target)
         if unit.is_region:
 
             def to_keyed_region(times: list[int], paths: list[bytes], payloads: list[Any]) -> None:
@@ -503,84 +494,6 @@ def _refusing(problem: str) -> Step:
             raise InputError(problem.replace("{}", str(min(times)), 1))
 
     return refuse
-
-
-#: ``(times, paths, payloads) -> (lanes, payloads)``
-_Placed: TypeAlias = Callable[[list[int], list[bytes], list[Any]], tuple[Sequence[int], list[Any]]]
-
-
-def _placed(key_of: Callable[[Any], Any], balance: Balance, target: int) -> _Placed:
-    known = _Known(target)
-    texts = _Texts(key_of, known)
-
-    def placed(
-        times: list[int], paths: list[bytes], payloads: list[Any]
-    ) -> tuple[Sequence[int], list[Any]]:
-        short = _TEXT_LENGTH * len(payloads)
-        if set(map(type, payloads)) == _TEXT and sum(map(len, payloads)) <= short:
-            with suppress(Exception):  # reported below
-                return texts.placed(payloads)
-        try:
-            return [known[key_of(payload)] for payload in payloads], payloads
-        # the key function raised, or a key has no stable hash: item by item, for the right error
-        except Exception:
-            return [
-                target | balance(payload, (time, decoded_path(path)[0]))[1] & HASH_MASK
-                for time, path, payload in zip(times, paths, payloads, strict=True)
-            ], payloads
-
-    return placed
-
-
-class _Known(dict[Any, int]):
-    """Caches the lane of each key: keys repeat, and a lookup is cheaper than a hash."""
-
-    def __init__(self, target: int) -> None:
-        self.target = target
-
-    def __missing__(self, key: Any) -> int:
-        if len(self) >= _KNOWN_MAX:
-            self.clear()
-        lane = self[key] = self.target | key_hash(key) & HASH_MASK
-        return lane
-
-
-def _spread(known: _Known, key_of: Callable[[Any], Any], payload: Any) -> int:
-    """The lane of a transaction. An error here occurs again, and is raised, when it runs."""
-    try:
-        return known[key_of(payload)]
-    except Exception:
-        return known.target
-
-
-class _Texts(dict[str, int]):
-    """Caches short texts, by number, and the lane of each.
-
-    Equal texts are interchangeable, so one object replaces all of them: it stays in the processor's
-    cache while sorting, is serialized once per chunk, and its key is computed once.
-    """
-
-    def __init__(self, key_of: Callable[[Any], Any], known: _Known) -> None:
-        self._key_of = key_of
-        self._known = known
-        self._texts: list[str] = []
-        self._lanes: list[int] = []
-
-    def __missing__(self, text: str) -> int:
-        self._lanes.append(self._known[self._key_of(text)])
-        self._texts.append(text)
-        number = self[text] = len(self)
-        return number
-
-    def placed(self, texts: list[str]) -> tuple[Sequence[int], list[str]]:
-        if len(self) >= _KNOWN_MAX:
-            self.clear()
-            self._texts, self._lanes = [], []
-        numbers = list(map(self.__getitem__, texts))
-        if len(numbers) < 2:
-            return [self._lanes[number] for number in numbers], texts
-        pick = itemgetter(*numbers)
-        return pick(self._lanes), list(pick(self._texts))
 
 
 class _SinkRows:
