@@ -62,6 +62,7 @@ ROOMS = [
     "runners.sequential",
     "runners.reference",
     "runners.questions",
+    "runners.playback",
     "runners.simulation",
     "runners.verify.functions",
     "runners.verify.processes",

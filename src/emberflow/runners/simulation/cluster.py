@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from emberflow.dsl.flow import Flow
@@ -20,10 +21,11 @@ from emberflow.engine.progress.gate import Gate
 from emberflow.engine.queries.worker import readable_states
 from emberflow.engine.worker.routing import front_host
 from emberflow.engine.worker.worker import Worker
-from emberflow.errors import ERRORS_SINK, InputError, OnError
+from emberflow.errors import ERRORS_SINK, InputError, NondeterminismError, OnError
 from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.diversion import check_parameters, checked_on_error
 from emberflow.runners.elements import MalformedElement, graph_for, timed_elements
+from emberflow.runners.playback.recorder import Recorder, Recording
 from emberflow.runners.questions import Question
 from emberflow.runners.served import Served, served
 from emberflow.runners.simulation.checkers import (
@@ -39,7 +41,12 @@ from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
 from emberflow.runners.simulation.queries import Asker, ReadingHost, SimulatedRead
 from emberflow.runners.simulation.recovery import CrashSimulation
-from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
+from emberflow.runners.simulation.results import (
+    Replay,
+    SimulationError,
+    SimulationResult,
+    states_of,
+)
 from emberflow.values.item import FlatItem
 
 
@@ -89,6 +96,9 @@ def simulate(
     >>> result.answers[0]["counts"] in ({}, {"the": 1, "dog": 1}, {"the": 2, "dog": 1})
     True
 
+    ``result.play("run.html")`` writes a page that shows the run: what was computed, taken back and
+    released, worker by worker.
+
     `Versions` of a flow follow one another, with crashes before, at and after their times.
     """
     parts: list[Served] = []
@@ -109,16 +119,28 @@ def simulate(
     options = Options.drawn(seed, workers=workers)
     states = readable_states(Layout(graph))
     reads = [SimulatedRead(Question(graph.flow, states, query), default=True) for query in queries]
-    simulation: Simulation | CrashSimulation
     if parts:
         faults = Faults.drawn(seed, crashes=crashes)
         return CrashSimulation(graph, options, faults, on_error=on_error, served=parts).run()
     if crashes:
         faults = Faults.drawn(seed, crashes=crashes)
         simulation = CrashSimulation(graph, options, faults, on_error=on_error, reads=reads)
-    else:
-        simulation = Simulation(graph, options, on_error=on_error, reads=reads)
-    return simulation.run(timed_elements(graph, elements))
+        return simulation.run(timed_elements(graph, elements))
+    entries = list(timed_elements(graph, elements))
+    result = Simulation(graph, options, on_error=on_error, reads=reads).run(entries)
+
+    def again() -> Recording:
+        again = Simulation(graph, options, on_error=on_error, reads=reads, records=True)
+        second = again.run(entries)
+        if (second.trace, second.outputs) != (result.trace, result.outputs):
+            raise NondeterminismError(
+                "play() runs the simulation once more, and this time something else happened: a "
+                "function is not pure. emberflow.verify(flow, ...) finds it."
+            )
+        assert again.recorder is not None
+        return again.recorder.recording
+
+    return replace(result, replay=Replay(again))
 
 
 class Simulation:
@@ -134,6 +156,7 @@ class Simulation:
         on_error: OnError = "fail",
         reads: Sequence[SimulatedRead] = (),
         history: int = 0,
+        records: bool = False,
     ) -> None:
         self.graph = graph
         self.options = options
@@ -154,6 +177,12 @@ class Simulation:
             )
             for index in range(options.workers)
         ]
+        #: Listens to the workers, for `SimulationResult.play`.
+        self.recorder: Recorder | None = None
+        if records:
+            self.recorder = Recorder(layout, options.workers, lambda: self.network.now)
+            for host in self.workers:
+                self.recorder.attach(host.worker)
         #: One for each partition of a front; set by `run`, as is the acker.
         self.fronts: list[_FrontHost] = []
         self.acker: Acker
@@ -221,8 +250,14 @@ class Simulation:
             self.failure = effects.failure
 
     def _send_frame(self, index: int, destination: int, frame: Frame) -> None:
-        host = self.workers[destination]
-        self.network.send(f"worker {index}", f"worker {destination}", lambda: host.receive(frame))
+        host, recorder, sent = self.workers[destination], self.recorder, self.network.now
+
+        def receive() -> None:
+            if recorder is not None:
+                recorder.hop(destination, frame, sent)
+            host.receive(frame)
+
+        self.network.send(f"worker {index}", f"worker {destination}", receive)
 
     def _send_ack(self, index: int, ack: Ack) -> None:
         self.network.send(f"worker {index}", "acker", lambda: self._receive_ack(ack))
@@ -234,6 +269,8 @@ class Simulation:
         if progress == before:
             return
         self.network.note("progress", progress)
+        if self.recorder is not None:
+            self.recorder.progress(progress)
         self.asker.progress(progress, self._tell_progress)
 
     def _tell_progress(self, progress: Progress) -> None:

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from emberflow.engine.interface import Statistics
 from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.worker.worker import Worker
-from emberflow.errors import EmberflowError
+from emberflow.errors import EmberflowError, InputError
+from emberflow.runners.playback.page import page
+from emberflow.runners.playback.recorder import Recording
 from emberflow.runners.questions import Answer
 from emberflow.runners.simulation.options import Faults, Options
 from emberflow.runners.simulation.queries import Answered
+
+
+class Replay:
+    """Runs the simulation once more, with a recorder: the same seed gives the same run.
+
+    So a run that nobody plays records nothing. A copy of a result in another process has no flow to run.
+    """
+
+    def __init__(self, run: Callable[[], Recording] | None = None) -> None:
+        self._run = run
+
+    def __reduce__(self) -> tuple[type[Replay], tuple[()]]:
+        return Replay, ()
+
+    def recording(self) -> Recording:
+        if self._run is None:
+            raise InputError(
+                "this run cannot be played: play() takes the result of a simulation without crashes "
+                "and versions, in the process that ran it."
+            )
+        return self._run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +57,7 @@ class SimulationResult:
     states: dict[str, dict[Any, Any]] = field(default_factory=dict)
     #: The result of each query, in the order given.
     answered: list[Answered | None] = field(default_factory=list)
+    replay: Replay = field(default_factory=Replay, repr=False, compare=False)
 
     @property
     def answers(self) -> list[Answer]:
@@ -51,6 +77,26 @@ class SimulationResult:
         """How many ticks an output item waited at its barrier, on average."""
         released = sum(worker.released for worker in self.statistics)
         return sum(worker.waited for worker in self.statistics) / released if released else 0.0
+
+    def play(self, path: str | PathLike[str]) -> Path:
+        """Write a page that plays the run, and return its path. Open it in a browser.
+
+        It shows, worker by worker, what was computed, what was taken back because an earlier item
+        came later, and what was released. It is one file and needs no network. For small flows: a
+        run of more than 5,000 events is refused.
+
+        >>> import emberflow as ef
+        >>> from tempfile import TemporaryDirectory
+        >>> flow = ef.Flow("word count")
+        >>> flow.front("lines").flat_map(str.split).key_by(lambda word: word).count().sink("counts")
+        >>> result = ef.simulate(flow, lines=["the dog", "the cat"], seed=7, workers=3)
+        >>> with TemporaryDirectory() as folder:
+        ...     result.play(f"{folder}/run.html").stat().st_size > 10_000
+        True
+        """
+        written = Path(path)
+        written.write_text(page(self.replay.recording(), seed=self.options.seed), encoding="utf-8")
+        return written
 
 
 class SimulationError(EmberflowError):
