@@ -54,6 +54,7 @@ ROOMS = [
     "fronts",
     "sinks",
     "runners.interpreter",
+    "runners.notebook",
     "runners.json_values",
     "runners.diversion",
     "runners.elements",

@@ -20,6 +20,7 @@ from emberflow.errors import FlowError, OnError
 from emberflow.graph.assembly import LoopDraft, assembled
 from emberflow.graph.drawing import text
 from emberflow.graph.nodes import Front, Graph, Input, Key, Node, Reduction, Sink, two_of_one_name
+from emberflow.graph.picture import picture
 from emberflow.values.functions import Where, caller
 from emberflow.values.times import DEFAULT_UNIT, Unit, counted_duration, is_unit
 
@@ -73,6 +74,13 @@ class Flow:
 
     def __repr__(self) -> str:
         return f"Flow({self.name!r}, {len(self._drafts)} steps)"
+
+    def _repr_svg_(self) -> str | None:
+        """What a notebook shows; None, for ``repr``, while the flow is not complete."""
+        try:
+            return picture(self.graph())
+        except FlowError:
+            return None
 
     def front(self, name: str) -> Stream[Any]:
         """A stream of the elements that enter here. The user passes them to a runner by this name.

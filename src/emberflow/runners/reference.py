@@ -67,6 +67,7 @@ from emberflow.runners.elements import (
     graph_for,
     timed_elements,
 )
+from emberflow.runners.notebook import Outputs
 from emberflow.runners.sequential import Sequential
 from emberflow.runners.served import Served, served
 from emberflow.values.hashing import key_hash
@@ -112,17 +113,18 @@ def run(
     >>> outputs["total"], [diverted.payload for diverted in outputs["errors"]]
     ([1.5, 3.5], ['a lot'])
 
-    `Versions` of a flow serve an interval of time each; see `emberflow.Versions`.
+    `Versions` of a flow serve an interval of time each; see `emberflow.Versions`. A notebook shows
+    the outputs as tables.
     """
     if isinstance(flow, Versions):
-        return run_versions(flow, elements, on_error)
+        return Outputs(run_versions(flow, elements, on_error))
     graph = graph_for(flow.graph(on_error=on_error), elements)
     check_parameters(graph, "run", "on_error")
     reference = Reference(graph, on_error=checked_on_error(graph, on_error, "run(on_error=)"))
     for global_time, front, payload in timed_elements(graph, elements):
         reference.enter(global_time, front, payload)
     reference.finish()
-    return reference.outputs
+    return Outputs(reference.outputs)
 
 
 def run_versions(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from emberflow.dsl.flow import Flow
-from emberflow.errors import EmberflowError, InputError
+from emberflow.errors import EmberflowError, InputError, shortened
 from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import Carry
 from emberflow.runners.live.driver.coordinator import Coordinator
@@ -34,6 +34,7 @@ from emberflow.runners.live.serving.reads import LiveState, Reads
 from emberflow.runners.live.serving.services import OfferedServices
 from emberflow.runners.live.shadow import Compared, Shadow
 from emberflow.runners.live.supervisor import Supervision
+from emberflow.runners.notebook import Display, facts_table
 from emberflow.runners.questions import Answer, Wanted
 from emberflow.sinks.memory import Memory
 from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
@@ -101,6 +102,7 @@ class LiveQuery:
                 flow, at=at, carry=carry, timeout=seconds
             ),
         )
+        self._display: Display | None = None
         self._gauge = Gauge(id=self.id, runId=self.runId, name=name)
         self._idle_at = -math.inf
         self._progress: deque[LiveProgress] = deque(maxlen=_PROGRESS_KEPT)
@@ -115,6 +117,31 @@ class LiveQuery:
 
     def __repr__(self) -> str:
         return f"LiveQuery({self.name or self.id}, {'active' if self.isActive else 'over'})"
+
+    def _repr_html_(self) -> str:
+        """The state of the query now, as a table: what a notebook shows."""
+        progress: Mapping[str, Any] = self.lastProgress or {}
+        latency = progress.get("latencyMs") or {}
+        failure = self.exception()
+        return facts_table(
+            {
+                "query": self.name or self.id,
+                "state": self.status["message"] if failure is None else shortened(failure),
+                "elements": f"{progress.get('elements', 0):,}",
+                "elements a second": f"{progress.get('inputRowsPerSecond', 0):,.0f}",
+                "outputs": f"{progress.get('released', 0):,}",
+                "latency, ms": ", ".join(f"{name} {ms:,.1f}" for name, ms in latency.items()),
+                "lag, ms": f"{progress.get('minimalTimeLagMs', 0):,.0f}",
+                "recoveries": len(self.recoveries),
+            }
+        )
+
+    def _ipython_display_(self) -> None:
+        """Show the state in a notebook, and refresh it there until the query is over."""
+        if self._display is not None:
+            self._display.end()
+        self._display = Display(self._repr_html_, lambda: self.isActive)
+        self._display.begin()
 
     @property
     def graph(self) -> Graph:

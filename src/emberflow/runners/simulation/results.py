@@ -13,6 +13,7 @@ from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import EmberflowError, InputError
+from emberflow.runners.notebook import Outputs, facts_table
 from emberflow.runners.playback.page import page
 from emberflow.runners.playback.recorder import Recording
 from emberflow.runners.questions import Answer
@@ -58,6 +59,15 @@ class SimulationResult:
     #: The result of each query, in the order given.
     answered: list[Answered | None] = field(default_factory=list)
     replay: Replay = field(default_factory=Replay, repr=False, compare=False)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "workers": self.options.workers,
+            "seed": self.options.seed,
+            "crashes": 0 if self.faults is None else self.faults.crashes,
+            "items per output": round(self.overhead, 2),
+        }
+        return facts_table(facts) + Outputs(self.outputs)._repr_html_()
 
     @property
     def answers(self) -> list[Answer]:
