@@ -19,7 +19,7 @@ ON_JAVA := scripts/ensure-java scripts/brief-jvms
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-nexmark figures bench-batch bench-kafka bench-upgrade native soak dist lock clean
+.PHONY: help setup demo test docs lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-nexmark figures bench-batch bench-kafka bench-upgrade native soak dist lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -35,6 +35,11 @@ test: setup ## run all tests (PYTEST_ARGS=... for some of them)
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
 	$(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+docs: $(STAMP) ## build the documentation site into build/site; it has to have no broken link
+	@scripts/ensure-docs build/docs
+	@NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
+	@echo "The site is in build/site: open build/site/index.html"
 
 lint: $(STAMP) ## check style and types
 	$(BIN)/ruff check .
