@@ -20,6 +20,8 @@ from emberflow.runners.diversion import sink_partitions
 from emberflow.runners.live.arrival.driver import DriverSnapshots
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts, tell_passed
+from emberflow.runners.live.driver.log import QueryLog
+from emberflow.runners.live.wire.log_records import levels
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Plan, Snapshots
 from emberflow.runners.live.wire.sockets import RunKeys
 from emberflow.sinks.protocol import sink_contract
@@ -109,6 +111,7 @@ def coordinator_of(
     inherits: frozenset[str] | None = None,
     prepared: Callable[[BaseException | None], None] = lambda failure: None,
     released: Callable[[int, Any], None] = lambda worker, released: None,
+    log: QueryLog | None = None,
 ) -> Coordinator:
     """The coordinator of a life. See there for what the arguments are."""
     return Coordinator(
@@ -129,6 +132,7 @@ def coordinator_of(
         inherits=inherits,
         prepared=prepared,
         released=released,
+        log=log,
     )
 
 
@@ -162,6 +166,7 @@ def plan_of(
         ordering=settings.ordering,
         snapshots=settings.snapshots,
         judges=settings.judges,
+        log_levels=levels(),
     )
 
 

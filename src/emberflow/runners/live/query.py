@@ -6,6 +6,7 @@ Names are PySpark's, in camel case, because it takes the place of PySpark's own 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import threading
 import time
@@ -20,6 +21,7 @@ from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import Carry
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.driver.listeners import Listeners
+from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.driver.progress import Gauge, LiveProgress, timestamp
 from emberflow.runners.live.life import Settings
 from emberflow.runners.live.listener import (
@@ -52,6 +54,7 @@ _CANCEL_SECONDS = 45.0
 #: An idle query posts its idle event again after this time, as PySpark's do.
 _IDLE_SECONDS = 10.0
 _LISTENERS_SECONDS = 2.0
+_LOG_SECONDS = 1.0
 _MOVING = ("elements", "released", "unstored")
 
 
@@ -93,7 +96,8 @@ class LiveQuery:
             # First, so that a name that is in use is refused before anything starts.
             self._services = OfferedServices.of(settings, name, self.runId)
             opened.callback(self._services.close)
-            self._lives = Supervision(spark, settings, self._tag)
+            self._log = QueryLog(name or settings.graph.flow)
+            self._lives = Supervision(spark, settings, self._tag, self._log)
             opened.pop_all()  # all have started: `_observe` closes them at the end
         self._reads = Reads(self._lives)
         self._services.begun(
@@ -109,6 +113,9 @@ class LiveQuery:
         self._listeners = Listeners(listeners)
         started = QueryStartedEvent(self.id, self.runId, name, timestamp(), frozenset([self._tag]))
         self._listeners.post("onQueryStarted", started)
+        stored = settings.checkpoint or "nothing"
+        told = f"started: {settings.workers} workers, checkpoint {stored}"
+        self._log.event(logging.INFO, "started", 0, told)
         self._lives.start()
         if http is not None:
             http.start(self._reads)
@@ -360,6 +367,11 @@ class LiveQuery:
         self._services.close()
         failure = self._lives.failure
         text, kind = (None, None) if failure is None else (str(failure), type(failure).__name__)
+        self._log.close(_LOG_SECONDS)
+        if failure is None:
+            self._log.event(logging.INFO, "ended", 0, "ended: all is stored")
+        else:
+            self._log.event(logging.ERROR, "ended", 0, f"ended: {kind}: {text}")
         ended = QueryTerminatedEvent(self.id, self.runId, text, kind)
         self._listeners.post("onQueryTerminated", ended)
         self._listeners.close(_LISTENERS_SECONDS)

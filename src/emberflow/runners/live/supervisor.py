@@ -64,6 +64,7 @@ from emberflow.runners.live.driver.coordinator import (
     OtherVersion,
     WorkersMissingError,
 )
+from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.driver.takeover import check_fronts, check_not_ahead
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
 from emberflow.runners.live.life import (
@@ -113,8 +114,6 @@ _LOST = (
     OSError,
 )
 
-_log = logging.getLogger("emberflow")
-
 
 class PoisonedError(EmberflowError):
     """Several lives were lost at the same minimal time; the last loss is the ``__cause__``."""
@@ -143,8 +142,9 @@ class Supervision:
     """Runs the lives of a query, in a thread. The constructor begins the first one, so its errors go
     to the caller."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, tag: str) -> None:
+    def __init__(self, spark: SparkSession, settings: Settings, tag: str, log: QueryLog) -> None:
         self.settings = settings
+        self._log = log
         self.failure: BaseException | None = None
         #: The error that ended each life before this one.
         self.losses: list[BaseException] = []
@@ -233,6 +233,7 @@ class Supervision:
                 self._keys,
                 running=compared.running,
                 released=compared.released,
+                log=self._log,
             )
             plan = plan_of(settings, life, carried, self._keys, coordinator)
             self._shadow = coordinator
@@ -283,7 +284,7 @@ class Supervision:
                 ):
                     break
                 reason = str(failure).partition("\n")[0]
-                _log.warning("life %d was lost, the next one begins: %s", self._number, reason)
+                self._tell(logging.WARNING, "lost", f"lost, the next one begins: {reason}")
                 time.sleep(_UNWRITABLE_SECONDS if is_unwritable(failure) else _PAUSE_SECONDS)
                 # Replacing a lost executor takes a moment.
                 check_cluster(self._spark, self.settings.workers)
@@ -303,6 +304,9 @@ class Supervision:
             ended.__cause__ = self.failure
             self._ends_upgrade(ended)
 
+    def _tell(self, level: int, event: str, message: str) -> None:
+        self._log.event(level, event, self._number, message)
+
     def _changes_version(self, failure: BaseException | None) -> bool:
         """Begin a life of another version, if one is to take over and this life allows it."""
         upgrade = self._upgrade
@@ -321,7 +325,8 @@ class Supervision:
                 return False  # nobody is to blame: the next life takes over, from the same cut
         if self.settings is upgrade.settings:
             # It has not begun to run: nobody relies on it.
-            _log.warning("the new version could not take over, the old one goes on: %s", failure)
+            told = f"the new version could not take over, the old one goes on: {failure}"
+            self._tell(logging.WARNING, "upgraded", told)
             self.settings = upgrade.before
             self._ends_upgrade(failure)
         elif failure is None and self.coordinator.halted_before_the_end:
@@ -342,6 +347,14 @@ class Supervision:
         """The workers of this life were told to begin."""
         if self._upgrade is not None and self.settings is self._upgrade.settings:
             self._ends_upgrade(None)
+            self._log.event_later(
+                logging.INFO, "upgraded", self._number, "the new version has taken over"
+            )
+        else:
+            cut = self._plan.restored
+            begun = "from the beginning" if cut is None else f"from cut {cut.number}"
+            told = f"{self._plan.workers} workers run, {begun}"
+            self._log.event_later(logging.INFO, "running", self._number, told)
 
     def _refused(self, reached: int) -> None:
         """The time at which a version was to take over has passed."""
@@ -403,6 +416,7 @@ class Supervision:
             running=self._runs,
             inherits=inherited,
             prepared=prepared,
+            log=self._log,
         )
         plan = plan_of(settings, life, carried, self._keys, coordinator)
         plan = plan._replace(inherits=inherited)
@@ -450,7 +464,7 @@ class Supervision:
             except OSError as error:
                 if not is_unwritable(error) or self._stop_requested.is_set():
                     raise
-                _log.warning("the next life waits for the disk: %s", error)
+                self._tell(logging.WARNING, "lost", f"the next life waits for the disk: {error}")
                 self._stop_requested.wait(_UNWRITABLE_SECONDS)
 
     def _begun(self) -> tuple[Plan, Coordinator]:
@@ -464,7 +478,13 @@ class Supervision:
                 front_contract(front).look_again()
         committer = committer_of(settings, life)
         coordinator = coordinator_of(
-            settings, life, carried, self._keys, committer=committer, running=self._runs
+            settings,
+            life,
+            carried,
+            self._keys,
+            committer=committer,
+            running=self._runs,
+            log=self._log,
         )
         return plan_of(settings, life, carried, self._keys, coordinator), coordinator
 
@@ -491,8 +511,10 @@ class Supervision:
                     check_fronts(cut, settings.graph)
                     if not self._number:  # a life of this driver has stored all, or nothing ended
                         check_not_ahead(cut, settings.graph, settings.sinks, settings.on_error)
-                    told = "\n".join(f"  {line}" for line in carried.lines())
-                    _log.warning("a new version takes over from cut %d:\n%s", cut.number, told)
+                    told = "\n".join(
+                        [f"a new version takes over from cut {cut.number}:", *carried.lines()]
+                    )
+                    self._tell(logging.WARNING, "upgraded", told)
             return cut
 
         return store.begin(fitting, after=self._number or None), carried
@@ -507,7 +529,7 @@ class Supervision:
             fenced.__cause__ = failure
             return fenced
         except OSError as error:  # a claim will find out
-            _log.warning("the checkpoint cannot be looked at: %s", error)
+            self._tell(logging.WARNING, "lost", f"the checkpoint cannot be looked at: {error}")
         return failure
 
     def _live(self) -> BaseException | None:

@@ -52,6 +52,7 @@ from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddre
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts
 from emberflow.runners.live.driver.handover import Order, Takeover
 from emberflow.runners.live.driver.link import PIGGYBACK_SECONDS, WorkerLink
+from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.driver.progress import Latencies
 from emberflow.runners.live.driver.watchdog import Watchdog
 from emberflow.runners.live.wire import protocol
@@ -130,6 +131,7 @@ class Coordinator:
         inherits: frozenset[str] | None = None,
         prepared: Callable[[BaseException | None], None] = lambda failure: None,
         released: Callable[[int, Any], None] = lambda worker, released: None,
+        log: QueryLog | None = None,
     ) -> None:
         """``since`` is the moment of the cut to begin from; ``history`` is what queries look back.
 
@@ -139,9 +141,10 @@ class Coordinator:
         ``inherits``: the workers are to take over from those of the version before, in the same
         processes, and these sinks are written as before. ``prepared`` is called when all of them have
         come, or with the failure because of which they have not. ``released`` is called with what a
-        version beside this one has released, on a worker.
+        version beside this one has released, on a worker. ``log`` is that of the query.
         """
         self._graph = graph
+        self._log = QueryLog(graph.flow) if log is None else log
         self._inherits = inherits
         self._prepared = prepared
         self._released = released
@@ -167,6 +170,7 @@ class Coordinator:
                 writer.close(_JOIN_SECONDS)
             raise
         # Sinks that cannot be opened raise before there is a socket or a thread to be left behind.
+        self._incarnation = incarnation
         self._wire = Wire(keys, incarnation)
         try:
             # Each worker has two connections: one for its loop, one for its heartbeat.
@@ -392,6 +396,8 @@ class Coordinator:
             self._note_bounded(worker, body)
         elif kind == protocol.NEWS:
             self._keep(body)
+        elif kind == protocol.LOGGED:
+            self._log.relay(worker, self._incarnation, body)
         elif kind == protocol.BUNDLE:
             bundle = unpacked_bundle(body)
             self._writers[bundle.sink, bundle.partition].store(bundle)
@@ -592,6 +598,7 @@ class Coordinator:
         manifest = self.committer.committed(self._settled)
         if manifest is not None:
             self._send_all(protocol.COMMITTED, manifest.time)
+            self._log_cut(manifest)
         order = self.committer.due(self._acker.progress.of_all(), now=now, urgent=urgent)
         if order is not None:
             self._send_progress(at_once=True)  # on the same link, just before the order
@@ -599,6 +606,17 @@ class Coordinator:
         unblocked = self._strategy.unblocked(self._acker.entries)
         if unblocked is not None:
             self._send_all(protocol.CUT, unblocked)
+
+    def _log_cut(self, manifest: Manifest) -> None:
+        made = self.committer
+        assert made is not None
+        self._log.event_later(
+            logging.INFO,
+            "cut",
+            self._incarnation,
+            f"cut {manifest.number} at {tuple(manifest.time)}: {made.last_rows:,} rows, "
+            f"{made.last_bytes:,} bytes, {made.last_ms:,.0f} ms",
+        )
 
     def _last_cut_is_made(self) -> bool:
         """Make one more cut when all is stored, so that a restart has nothing to repeat."""

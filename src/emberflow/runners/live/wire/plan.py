@@ -54,6 +54,8 @@ class Plan(NamedTuple):
     snapshots: Snapshots = "markers"
     #: Who decides how far workers compute ahead.
     judges: Judges = DEFAULT_JUDGES
+    #: The levels of the driver's loggers, by name.
+    log_levels: dict[str, int] = {}  # noqa: RUF012
 
 
 class WorkerNews(NamedTuple):

@@ -53,6 +53,7 @@ from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.codec import packed, unpacked_frame
 from emberflow.runners.live.wire.heartbeat import Heartbeat
 from emberflow.runners.live.wire.links import Receiver, Sender, received_parts
+from emberflow.runners.live.wire.log_records import capture, captured
 from emberflow.runners.live.wire.plan import Plan, WorkerNews
 from emberflow.runners.live.wire.questions import Answering
 from emberflow.runners.live.wire.sockets import Wire, WireError, own_address
@@ -105,6 +106,7 @@ def serve(plan: Plan, index: int, strategy: Strategy) -> None:
     loop: WorkerLoop | None = WorkerLoop(plan, index, strategy)
     with ExitStack() as stack:
         collector: Collector | None = None
+        stack.enter_context(captured(plan.log_levels))
         while loop is not None:
             with loop.ending():
                 if collector is None:
@@ -193,6 +195,7 @@ class WorkerLoop:
         try:
             yield
         except Exception as error:
+            self._send_logged()
             self._link.send_failure(error)
             raise
         finally:
@@ -671,6 +674,7 @@ class WorkerLoop:
         settled = not self._feeds or self._settled_everywhere >= self._last_minimal
         if self._ending and settled and not unstored and not self._done:
             self._done = True
+            self._send_logged()
             self._link.send(protocol.DONE, self._news())
 
     def _flush_stores(self, *, for_good: bool = False) -> None:
@@ -692,9 +696,16 @@ class WorkerLoop:
             self._tells_halt, self._news_at = False, 0.0  # others wait for it
         if now - self._news_at >= _NEWS_SECONDS:
             self._news_at = now
+            self._send_logged()
             self._link.send(protocol.NEWS, self._news())
         if self._successor is not None and self._successor.is_news():
             self._link.send(protocol.PREPARED, (self._successor.problem, self._recorded_from))
+
+    def _send_logged(self) -> None:
+        """Send what functions, fronts and sinks have logged in this process."""
+        batch = capture.taken()
+        if batch is not None:
+            self._link.send(protocol.LOGGED, batch)
 
     def _news(self) -> WorkerNews:
         latencies, self._latencies = self._latencies, []
