@@ -20,6 +20,7 @@ SOURCE = ROOT / "src" / PACKAGE
 ROOMS = [
     "errors",
     "extras",
+    "work",
     "native",
     "values",
     "graph",

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from emberflow import __version__
 from emberflow.commands.audit import audit as audit_run
+from emberflow.commands.bars import bars
 from emberflow.commands.diagnosis import doctor as diagnosis
 from emberflow.commands.diff import diff as diff_of
 from emberflow.commands.diff import drawing_of
@@ -214,11 +215,11 @@ def verify(
         )
     flow = load_flow_or_versions(target)
     given, generate = load_elements(elements, front or [])
-    print(
-        verification.verify(
+    with bars():
+        verified = verification.verify(
             flow, seeds=seeds, workers=tuple(map(int, counts)), generate=generate, **given
         )
-    )
+    print(verified)
 
 
 @app.command()
@@ -383,14 +384,15 @@ def audit(
     Runs the flow again on what went in, and compares its output with theirs.
     Exits with 0 if that is exactly-once, else with 1.
     """
-    verdict = audit_run(
-        target,
-        fronts=front or [],
-        sinks=sink or [],
-        failures=failures,
-        finished=not unfinished,
-        effort=effort,
-    )
+    with bars():
+        verdict = audit_run(
+            target,
+            fronts=front or [],
+            sinks=sink or [],
+            failures=failures,
+            finished=not unfinished,
+            effort=effort,
+        )
     print(verdict)
     is_enough = (
         verdict.exactly_once

@@ -19,6 +19,8 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
+from emberflow.commands.bars import bars
+from emberflow.work import watched
 from tests.batch.test_transactions import judged_in_batch
 from tests.isolation.simulated import judge_histories
 from tests.simulation.cases import Case, WrongError, judged
@@ -96,19 +98,17 @@ def main() -> int:
         return 0
     chunks = [range(first, min(first + CHUNK, end)) for first in range(asked.first, end, CHUNK)]
     failures, done, slowest, begin = 0, 0, (0.0, -1), time.perf_counter()
-    with ProcessPoolExecutor(max_workers=max(1, min(asked.jobs, len(chunks)))) as pool:
+    with bars(), ProcessPoolExecutor(max_workers=max(1, min(asked.jobs, len(chunks)))) as pool:
         futures = {
             pool.submit(problems, chunk, asked.drawn, asked.crashes): chunk for chunk in chunks
         }
-        for future in as_completed(futures):
+        for future in watched("chunks of seeds", as_completed(futures), len(futures)):
             found, slow = future.result()
             for problem in found:
                 say(problem)
             failures += len(found)
             slowest = max(slowest, slow)
             done += len(futures[future])
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r{done:,} of {asked.seeds:,} seeds, {failures} failed ")
     say(
         f"{done:,} seeds from {asked.first} in {time.perf_counter() - begin:.0f} s: {failures} "
         f"failed; the slowest, {slowest[1]}, took {slowest[0]:.1f} s"

@@ -24,6 +24,7 @@ from emberflow.guarantees.verdict import (
 from emberflow.runners.reference import NestedPlace
 from emberflow.runners.verify.functions.comparison import NotComparableError, fingerprint
 from emberflow.values.item import GlobalTime
+from emberflow.work import watched
 
 #: The number of elements that each search may enter: some seconds for an ordinary flow.
 EFFORT = 200_000
@@ -124,7 +125,7 @@ class _Case(NamedTuple):
 
     def recorded(self) -> _Recorded:
         reference = Recorded(self.graph, self.observed)
-        for element in self.elements:
+        for element in watched("elements", self.elements, len(self.elements)):
             reference.enter(*element)
         reference.finish()
         return reference.recorded

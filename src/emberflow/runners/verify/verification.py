@@ -47,6 +47,7 @@ from emberflow.runners.verify.shrinking import shrunk
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject, failed_check
 from emberflow.values.hashing import WORKERS_MAX
 from emberflow.values.item import At
+from emberflow.work import watched
 
 PARAMETERS = ("seeds", "workers", "generate")
 
@@ -159,7 +160,7 @@ def _passed(subject: Subject, elements: Elements) -> Case:
 def _simulate(
     subject: Subject, cases: Sequence[Case], drawn: Sequence[Options], turn: int
 ) -> OtherRun | None:
-    for number, options in enumerate(drawn):
+    for number, options in enumerate(watched("simulations", drawn, len(drawn))):
         wrong = simulated(subject, cases[number // turn % len(cases)], options)
         if wrong is not None:
             return wrong
