@@ -109,6 +109,7 @@ def test_the_wheel_has_the_compiled_loops_and_needs_no_compiler(
         names = archive.namelist()
     assert wheel.name.startswith(f"emberflow-{ef.__version__}-cp3")
     assert {"emberflow/py.typed", "pyspark_emberflow/py.typed"} <= set(names)
+    assert "emberflow/runners/playback/page.html" in names
     compiled = {name.split("/")[-1].split(".")[0] for name in names if name.endswith(".so")}
     assert compiled == {f"_{module}" for module in MODULES}
     assert [name for name in names if name.endswith((".c", ".h"))] == []
