@@ -134,6 +134,19 @@ def test_a_traceback_comes_along() -> None:
     assert "ZeroDivisionError" in batch.records[0].message
 
 
+def test_warnings_are_in_the_log_of_the_executor_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with captured({"": logging.INFO}):
+        logging.getLogger("shop").info("as expected")
+        logging.getLogger("shop").warning("low")
+        batch = log_records.capture.taken()
+    assert batch is not None
+    assert [one.message for one in batch.records] == ["as expected", "low"]
+    assert capsys.readouterr().err == "low\n"
+
+
 # --- On the driver ------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,8 @@ class Capture(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
+        #: Takes warnings too: what Python does with them where nobody has set up logging.
+        self.otherwise: logging.Handler | None = None
         self._guard = threading.Lock()
         self._records: list[Logged] = []
         self._dropped = 0
@@ -80,6 +82,9 @@ class Capture(logging.Handler):
                 self._dropped += 1
                 return
             self._allowed -= 1
+        otherwise = self.otherwise
+        if otherwise is not None and record.levelno >= otherwise.level:
+            otherwise.handle(record)
         logged = Logged(
             record.levelno,
             record.name,
@@ -123,6 +128,8 @@ def captured(given: Mapping[str, int]) -> Iterator[None]:
     root = logging.getLogger()
     before = {name: logging.getLogger(name).level for name in given}
     capture.taken()
+    # The executor's log has warnings, as without this handler: the driver may be out of reach.
+    capture.otherwise = None if root.handlers else logging.lastResort
     root.addHandler(capture)
     for name, level in given.items():
         logging.getLogger(name).setLevel(level)
