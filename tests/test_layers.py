@@ -80,6 +80,7 @@ ROOMS = [
     "runners.comparison",
     "runners.live.listener",
     "runners.live.mirror",
+    "runners.live.observation",
     "runners.live.wire",
     "runners.live.worker",
     "runners.live.driver",

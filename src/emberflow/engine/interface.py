@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from emberflow.engine.cuts.cut import Capture
 from emberflow.engine.messages import Effects, Frame, Moment, Progress
@@ -40,6 +40,27 @@ class Statistics:
     bucket_items: int = 0
     bucket_largest: int = 0
     items_of: dict[str, int] = field(default_factory=dict)
+
+
+class NodeStatistics(NamedTuple):
+    """What one node of the graph has done on one worker."""
+
+    items: int
+    #: By port: the items that it gave. Tombstones count, here and there.
+    given: tuple[int, ...] = ()
+    replays: int = 0
+    keys: int = 0
+    #: Items that wait there until its input is complete.
+    held: int = 0
+
+
+class BarrierStatistics(NamedTuple):
+    """What one barrier has done."""
+
+    held: int
+    arrived: int
+    released: int
+    tombstones: int
 
 
 class EngineWorker(Protocol):
@@ -87,3 +108,13 @@ class EngineWorker(Protocol):
 
     def statistics(self, *, sizes_too: bool = True) -> Statistics:
         """All counters, as of now. ``sizes_too`` visits every bucket."""
+
+    def node_statistics(self) -> dict[int, NodeStatistics]:
+        """The counters of each node that runs here."""
+
+    def barrier_statistics(self) -> dict[tuple[str, int], BarrierStatistics]:
+        """The counters of each barrier here, by sink and partition."""
+
+    @property
+    def running(self) -> tuple[int, list[FlatItem]] | None:
+        """The node that runs just now, and its items. Other threads may look at it."""

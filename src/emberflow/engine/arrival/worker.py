@@ -42,7 +42,7 @@ from emberflow.engine.arrival.outbox import MarkerOutbox
 from emberflow.engine.arrival.outputs import EpochOutputs, Outputs
 from emberflow.engine.arrival.snapshot import Snapshot
 from emberflow.engine.cuts.cut import Capture, Row, Scheduled
-from emberflow.engine.interface import Statistics
+from emberflow.engine.interface import BarrierStatistics, NodeStatistics, Statistics
 from emberflow.engine.layout import Layout, Unit
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Frame, Moment, Progress
 from emberflow.engine.worker.mailboxes import Mailboxes
@@ -335,6 +335,23 @@ class MarkerWorker:
             bucket_largest=max(sizes, default=0),
             items_of={names[node]: count for node, count in self._items_of.items()},
         )
+
+    def node_statistics(self) -> dict[int, NodeStatistics]:
+        """The counters of each node that runs here."""
+        stateful = self.machines.stateful
+        return {
+            node: NodeStatistics(items, keys=len(stateful[node].buckets) if node in stateful else 0)
+            for node, items in self._items_of.items()
+        }
+
+    def barrier_statistics(self) -> dict[tuple[str, int], BarrierStatistics]:
+        """There are no barriers: output waits for its commit."""
+        return {}
+
+    @property
+    def running(self) -> tuple[int, list[FlatItem]] | None:
+        """Nobody looks on here."""
+        return None
 
 
 def _raise_first(node: int, failed: list[FlatItem]) -> None:

@@ -82,6 +82,11 @@ class Gate:
         return self._credit - self._open_count
 
     @property
+    def ahead(self) -> int:
+        """How many elements have been emitted and are not below the minimal time."""
+        return self._open_count
+
+    @property
     def bytes_left(self) -> int:
         """How many bytes they may have together. A single element may have more."""
         return self._credit_bytes - self._open_bytes

@@ -324,6 +324,12 @@ class Patience:
     def held_items(self) -> int:
         return sum(stop.hold.count for stop in self._stops.values())
 
+    def held_at(self) -> dict[int, int]:
+        """By node: how many items wait there until its input is complete."""
+        return {node: stop.hold.count for node, stop in self._stops.items()} | {
+            node: window.hold.count for node, window in self._windows.items()
+        }
+
     @property
     def patient_nodes(self) -> int:
         return sum(stop.judge.patient for stop in self._stops.values())

@@ -55,6 +55,10 @@ class Dataflow:
         self.machines = machines
         #: By node: how many items have run through it.
         self.items_of = dict.fromkeys([*layout.nodes, layout.failures], 0)
+        #: By node, and by its port: how many items it has given.
+        self.given_of = {node: [0] * len(layout.readers[node]) for node in layout.nodes}
+        #: The node that runs just now, and its items: for those who look on from another thread.
+        self.running: tuple[int, list[FlatItem]] | None = None
         self._failures = layout.failures
         self._closers = layout.closers
         self._process = machines.process
@@ -68,6 +72,7 @@ class Dataflow:
     def run(self, node: int, items: list[FlatItem], send: Send | None = None) -> None:
         """Run a node on these items, and send on what it gives."""
         self.items_of[node] += len(items)
+        self.running = node, items
         failed: list[FlatItem] = []
         if send is None:
             send = self.send
@@ -78,14 +83,18 @@ class Dataflow:
             if machine is not None:
                 machine.items_since += len(items)
             outputs = self._process[node](items, failed)
-            for reader, output in zip(self.layout.readers[node], outputs, strict=True):
+            given = self.given_of[node]
+            readers = zip(self.layout.readers[node], outputs, strict=True)
+            for port, (reader, output) in enumerate(readers):
                 if output:
+                    given[port] += len(output)
                     send(reader, output)
         if failed and node in self._closers:
             closer, depth = self._closers[node]
             send(closer, [_vote(item, depth) for item in failed])
         elif failed:
             self.fail(node, failed)
+        self.running = None
 
     def fail(self, node: int, failed: list[FlatItem]) -> None:
         """Send what failed at a node to the barrier of failures; as records, if that is an errors sink.

@@ -28,7 +28,7 @@ from operator import itemgetter
 from typing import Any
 
 from emberflow.engine.cuts.cut import Capture, Row, Scheduled
-from emberflow.engine.interface import Statistics
+from emberflow.engine.interface import BarrierStatistics, NodeStatistics, Statistics
 from emberflow.engine.layout import Layout, Machines
 from emberflow.engine.machines.barrier import Barrier
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Frame, Moment, Progress
@@ -318,3 +318,33 @@ class Worker:
             bucket_largest=max(sizes, default=0),
             items_of={names[node]: count for node, count in items_of.items()},
         )
+
+    def node_statistics(self) -> dict[int, NodeStatistics]:
+        """The counters of each node that runs here."""
+        dataflow, held = self._dataflow, self._patience.held_at()
+        found = {}
+        for node in self.layout.nodes:
+            machine = self.machines.stateful.get(node)
+            found[node] = NodeStatistics(
+                dataflow.items_of[node],
+                tuple(dataflow.given_of[node]),
+                0 if machine is None else machine.replays,
+                0 if machine is None else len(machine.buckets),
+                held.get(node, 0),
+            )
+        return found
+
+    def barrier_statistics(self) -> dict[tuple[str, int], BarrierStatistics]:
+        """The counters of each barrier of a sink here."""
+        return {
+            (sink.name, partition): BarrierStatistics(
+                barrier.held_items, barrier.arrived, barrier.released, barrier.tombstones
+            )
+            for sink in self.layout.graph.sinks.values()
+            for partition, barrier in self.barriers[sink.id].items()
+        }
+
+    @property
+    def running(self) -> tuple[int, list[FlatItem]] | None:
+        """The node that runs just now, and its items. Other threads may look at it."""
+        return self._dataflow.running

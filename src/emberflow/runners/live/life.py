@@ -61,6 +61,8 @@ class Settings(NamedTuple):
     carry: Carry | None = None
     #: Whether other processes of its user may let it go over to another version.
     takes_versions: bool = False
+    #: Whether the workers tell what each step does.
+    is_observed: bool = False
 
 
 def committer_of(settings: Settings, life: Life) -> CutCommitter | None:
@@ -167,6 +169,7 @@ def plan_of(
         snapshots=settings.snapshots,
         judges=settings.judges,
         log_levels=levels(),
+        is_observed=settings.is_observed,
     )
 
 

@@ -57,6 +57,7 @@ from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts.protocol import FrontGrewError, front_contract
 from emberflow.graph.description import steps_of
 from emberflow.graph.versions import CarryPlan, carry_plan
+from emberflow.runners.live.driver.chronicle import Chronicle
 from emberflow.runners.live.driver.cluster import ClusterError, check_cluster
 from emberflow.runners.live.driver.coordinator import (
     Coordinator,
@@ -115,6 +116,12 @@ _LOST = (
 )
 
 
+def _begins_with(plan: Plan) -> str:
+    """The state that a life begins with."""
+    cut = plan.restored
+    return "with no state" if cut is None else f"from cut {cut.number}"
+
+
 class PoisonedError(EmberflowError):
     """Several lives were lost at the same minimal time; the last loss is the ``__cause__``."""
 
@@ -148,6 +155,7 @@ class Supervision:
         self.failure: BaseException | None = None
         #: The error that ended each life before this one.
         self.losses: list[BaseException] = []
+        self.chronicle = Chronicle()
         self._spark = spark
         self._tag = tag
         self._keys = RunKeys.made()
@@ -163,6 +171,7 @@ class Supervision:
         #: The Spark job whose tasks are the workers.
         self._job: threading.Thread | None = None
         self._plan, self.coordinator = self._begun()
+        self.chronicle.note("begun", self._number, _begins_with(self._plan))
         self._thread = threading.Thread(target=self._run, name="emberflow lives", daemon=True)
 
     def start(self) -> None:
@@ -170,6 +179,8 @@ class Supervision:
 
     def stop(self) -> None:
         """Read no more elements, store all output that is final, then end."""
+        if not self._stop_requested.is_set():
+            self.chronicle.note("stopping", self._number)
         self._stop_requested.set()
         self.coordinator.stop()
 
@@ -199,6 +210,8 @@ class Supervision:
                     "the query is over, or about to be: it takes no other version."
                 )
             self._upgrade = upgrade
+        asked = "as soon as possible" if at is None else f"at the time {at}"
+        self.chronicle.note("upgrading", self._number, f"{settings.graph.flow}, {asked}")
         self._ask_for_takeover(upgrade)
         if not upgrade.over.wait(seconds):
             raise EmberflowError(
@@ -237,6 +250,7 @@ class Supervision:
             )
             plan = plan_of(settings, life, carried, self._keys, coordinator)
             self._shadow = coordinator
+        self.chronicle.note("shadow", self._number, f"{settings.graph.flow} runs beside")
         coordinator.start()
         try:
             shipped = cloudpickle.dumps(plan._replace(is_mirror=True))
@@ -284,11 +298,13 @@ class Supervision:
                 ):
                     break
                 reason = str(failure).partition("\n")[0]
+                self.chronicle.note("lost", self._number, reason)
                 self._tell(logging.WARNING, "lost", f"lost, the next one begins: {reason}")
                 time.sleep(_UNWRITABLE_SECONDS if is_unwritable(failure) else _PAUSE_SECONDS)
                 # Replacing a lost executor takes a moment.
                 check_cluster(self._spark, self.settings.workers)
                 self._plan, self.coordinator = self._begun_when_writable()
+                self.chronicle.note("begun", self._number, _begins_with(self._plan))
                 self.losses.append(failure)
                 if self._stop_requested.is_set():
                     self.coordinator.stop()
@@ -299,6 +315,10 @@ class Supervision:
         except Exception as error:
             self.failure = error
         finally:
+            if self.failure is None:
+                self.chronicle.note("ended", self._number)
+            else:
+                self.chronicle.note("failed", self._number, str(self.failure))
             self._over.set()
             ended = EmberflowError("the query has ended before the new version ran.")
             ended.__cause__ = self.failure
@@ -345,6 +365,7 @@ class Supervision:
 
     def _runs(self) -> None:
         """The workers of this life were told to begin."""
+        self.chronicle.note("running", self._number)
         if self._upgrade is not None and self.settings is self._upgrade.settings:
             self._ends_upgrade(None)
             self._log.event_later(
@@ -372,6 +393,10 @@ class Supervision:
             upgrade, self._upgrade = self._upgrade, None
         if upgrade is not None:
             self._discard_successor(upgrade)
+            if failure is None:
+                self.chronicle.note("upgraded", self._number, upgrade.settings.graph.flow)
+            else:
+                self.chronicle.note("kept", self._number, str(failure))
             upgrade.end(failure)
 
     # Versions that take over in the same processes.

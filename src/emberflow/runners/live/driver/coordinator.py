@@ -35,6 +35,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -55,6 +56,7 @@ from emberflow.runners.live.driver.link import PIGGYBACK_SECONDS, WorkerLink
 from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.driver.progress import Latencies
 from emberflow.runners.live.driver.watchdog import Watchdog
+from emberflow.runners.live.observation import ASIDE_MAX, Aside
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.codec import unpacked_bundle
 from emberflow.runners.live.wire.links import UNNUMBERED, LinkError, Receiver, received_parts
@@ -64,6 +66,7 @@ from emberflow.runners.live.wire.sockets import RunKeys, Wire
 from emberflow.runners.live.worker.memory import SLOW_FROM
 from emberflow.sinks.protocol import sink_contract
 from emberflow.sinks.writer import WriterThread
+from emberflow.values.item import Place
 
 _POLL_MS = 5
 _MEETING_SECONDS_MAX = 120.0
@@ -221,6 +224,10 @@ class Coordinator:
         self.failure: BaseException | None = None
         self.news: dict[int, WorkerNews] = {}
         self.latencies = Latencies()
+        #: The least place in flight, if that and no front holds the minimal time back; now and then.
+        self.least_in_flight: Place | None = None
+        #: The newest records that were diverted or late, until somebody takes them.
+        self.aside: deque[Aside] = deque(maxlen=ASIDE_MAX)
         self._settled_of = dict.fromkeys(range(workers), BEFORE_ALL)
         self._settled = BEFORE_ALL
         #: Reads of state.
@@ -298,6 +305,11 @@ class Coordinator:
     @property
     def progress(self) -> Progress:
         return self._acker.progress
+
+    @property
+    def promises(self) -> dict[int, Moment]:
+        """By front index: it lets nothing more in below this."""
+        return dict(self._acker.reports)
 
     @property
     def is_quiet(self) -> bool:
@@ -426,6 +438,8 @@ class Coordinator:
         self._warn_of_memory(news)
         self._heard_at[news.worker] = time.monotonic()
         self.latencies.note(news.latencies_ms)
+        if news.observation is not None:
+            self.aside += news.observation.aside
 
     def _warn_of_memory(self, news: WorkerNews) -> None:
         now = time.monotonic()
@@ -645,7 +659,8 @@ class Coordinator:
         now = time.monotonic()
         if now - self._watched_at >= _WATCH_SECONDS:
             self._watched_at = now
-            self._watchdog.look(now, self._acker.least_in_flight())
+            self.least_in_flight = self._acker.least_in_flight()
+            self._watchdog.look(now, self.least_in_flight)
 
     def _send_progress(self, *, at_once: bool = False) -> None:
         """Send the progress to all workers if it is new; and again from time to time, by which workers

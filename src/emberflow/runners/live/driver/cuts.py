@@ -24,6 +24,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
@@ -38,11 +39,14 @@ from emberflow.engine.progress.waiting import Resume
 from emberflow.graph.description import steps_of
 from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import CarryPlan
+from emberflow.runners.live.driver.chronicle import Cut, now_ms
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder
 
 #: How long the committer rests after a cut that was abandoned.
 _ABANDONED_REST_SECONDS = 1.0
+#: Cuts that those who look on may still ask for. They look twice a second.
+_RECENT_MAX = 100
 
 _log = logging.getLogger("emberflow")
 
@@ -190,6 +194,8 @@ class CutCommitter:
         self.last_ms = 0.0
         self.last_bytes = 0
         self.last_rows = 0
+        #: The newest cuts of this life.
+        self.recent: deque[Cut] = deque(maxlen=_RECENT_MAX)
 
     @property
     def moment(self) -> Moment:
@@ -302,6 +308,17 @@ class CutCommitter:
         )
         self.last_bytes = sum(part.bytes for part in own)
         self.last_rows = sum(part.rows for part in own)
+        self.recent.append(
+            Cut(
+                at_ms=now_ms(),
+                number=result.number,
+                moment=result.time,
+                ms=round(self.last_ms, 3),
+                rows=self.last_rows,
+                bytes=self.last_bytes,
+                is_whole=order.base is None,
+            )
+        )
         return result
 
     def _abandon(self, order: CutOrder, problem: Exception) -> None:

@@ -13,6 +13,7 @@ from emberflow.fronts.protocol import Front
 from emberflow.graph.nodes import Graph
 from emberflow.graph.transactions import Close, hears_elements_alone
 from emberflow.graph.versions import CarryPlan
+from emberflow.runners.live.observation import Observation
 from emberflow.runners.live.wire.sockets import RunKeys
 from emberflow.values.item import front_index
 from emberflow.values.shares import Shares, shares_beside_fronts
@@ -56,6 +57,8 @@ class Plan(NamedTuple):
     judges: Judges = DEFAULT_JUDGES
     #: The levels of the driver's loggers, by name.
     log_levels: dict[str, int] = {}  # noqa: RUF012
+    #: Whether the workers tell what each step does (`observation`).
+    is_observed: bool = False
 
 
 class WorkerNews(NamedTuple):
@@ -83,6 +86,8 @@ class WorkerNews(NamedTuple):
     received: dict[int, int] = {}  # noqa: RUF012
     #: By front: how many elements of its partitions here were late.
     late: dict[str, int] = {}  # noqa: RUF012
+    #: What each step does, if the plan asks for it.
+    observation: Observation | None = None
 
 
 def front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:

@@ -48,6 +48,7 @@ from emberflow.errors import ERRORS_SINK
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.interpreter import Collector, serving
 from emberflow.runners.live.mirror import Copied, Entered, Mirror, MirrorFeed, Released
+from emberflow.runners.live.observation import Observer
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.codec import packed, unpacked_frame
@@ -176,9 +177,12 @@ class WorkerLoop:
         #: For the coordinator's watchdog, which looks for frames that were lost.
         self._caught_up = False
         self._last_bound_for: dict[int, int] = {}
+        self._observer: Observer | None = None
 
     def run(self, collector: Collector | None = None) -> None:
         self._restore()
+        if self.plan.is_observed and self._mirror is None:
+            self._observer = Observer(self.plan.graph, self._engine)
         self._passed_until = time.monotonic()
         while not self._quit:
             if not self._round():
@@ -226,6 +230,8 @@ class WorkerLoop:
 
     def _close_own(self) -> None:
         """End what no other version goes on with."""
+        if self._observer is not None:
+            self._observer.close()
         if self._cut_writer is not None:
             self._cut_writer.close(_JOIN_SECONDS)
         self._heartbeat.close(_JOIN_SECONDS)
@@ -473,6 +479,8 @@ class WorkerLoop:
             else:
                 for bundle in effect.bundles:
                     self._stores[bundle.sink, bundle.partition].add(bundle)
+                if self._observer is not None:
+                    self._observer.note_released(effect.bundles)
             if effect.failure is not None:
                 raise effect.failure
         if self._twin is not None:
@@ -735,6 +743,11 @@ class WorkerLoop:
             sent={peer: (sender.sent, self._step(peer)) for peer, sender in self._peers.items()},
             received=dict(self._receiver.received),
             late=late,
+            observation=(
+                None
+                if self._observer is None
+                else self._observer.observed(self._feeds, self._stores.values())
+            ),
         )
 
     def _step(self, peer: int) -> str:
