@@ -40,6 +40,9 @@ EXTRAS: dict[str, tuple[Package, ...]] = {
         Package("grpcio-status", "grpc_status", "1.76"),
         Package("protobuf", "google.protobuf", "6"),
         Package("zstandard", "zstandard", "0.25"),
+        Package("prometheus-client", "prometheus_client", "0.22"),
+        Package("starlette", "starlette", "0.47"),
+        Package("uvicorn", "uvicorn", "0.35"),
         Package("pyzmq", "zmq", "26"),
     ),
     "kafka": (
