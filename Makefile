@@ -19,7 +19,7 @@ ON_JAVA := scripts/ensure-java scripts/brief-jvms
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-nexmark figures bench-batch bench-kafka bench-upgrade native soak dist lock clean
+.PHONY: help setup demo test docs lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-nexmark figures bench-batch bench-kafka bench-upgrade native soak dist lock ui clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -34,6 +34,7 @@ demo: setup ## run the demonstration
 test: setup ## run all tests (PYTEST_ARGS=... for some of them)
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
+	@scripts/ensure-chromium
 	$(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 docs: $(STAMP) ## build the documentation site into build/site; it has to have no broken link
@@ -56,6 +57,7 @@ native: setup ## the compiled loops at length: leaks, AddressSanitizer, every Py
 soak: setup ## all tests with all their seeds, then many more seeds and kills: make soak SEEDS=100000 CONTRACT=10 FAULTS=10
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
+	@scripts/ensure-chromium
 	EMBERFLOW_SOAK=1 $(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 	for drawn in "" --transactions --queries --histories --versions; do \
 	  for crashes in "" --crashes; do \
@@ -115,8 +117,12 @@ dist: setup ## build what is released: an sdist, and wheels with the compiled lo
 lock: ## pin the newest dependencies in requirements.lock
 	scripts/lock
 
+ui: ## build the page of a live query from ui/ (needs npm)
+	npm --prefix ui ci --no-audit --no-fund --ignore-scripts
+	npm --prefix ui run build
+
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist spark-warehouse metastore_db .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist spark-warehouse metastore_db .mypy_cache .pytest_cache .ruff_cache .hypothesis ui/node_modules
 	rm -rf src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

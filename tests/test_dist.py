@@ -113,6 +113,9 @@ def test_the_wheel_has_the_compiled_loops_and_needs_no_compiler(
     compiled = {name.split("/")[-1].split(".")[0] for name in names if name.endswith(".so")}
     assert compiled == {f"_{module}" for module in MODULES}
     assert [name for name in names if name.endswith((".c", ".h"))] == []
+    page = "emberflow/runners/live/web/page"
+    served = {"page.html", "page.js", "page.css", "icon.svg", "LICENSES.txt"}
+    assert {f"{page}/{name}" for name in served} <= set(names)
     install = BaseInstall(tmp_path / "venv", emberflow=False)
     ran(
         *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", install.python),

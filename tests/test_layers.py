@@ -91,6 +91,7 @@ ROOMS = [
     "runners.live.supervisor",
     "runners.live.shadow",
     "runners.live.serving",
+    "runners.live.web",
     "runners.live.query",
     "runners.live.builder",
     "runners.live",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast, get_args
 from emberflow.dsl.flow import Flow
 from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
 from emberflow.errors import ERRORS_SINK, LATE_SINK, InputError
+from emberflow.extras import need
 from emberflow.fronts.protocol import Front, FrontContract, front_contract
 from emberflow.graph.nodes import Graph, with_late_sink, with_unit
 from emberflow.graph.versions import Carry, checked_carry
@@ -22,7 +23,6 @@ from emberflow.runners.live.driver.cluster import (
 from emberflow.runners.live.driver.listeners import check_listener
 from emberflow.runners.live.life import Settings
 from emberflow.runners.live.query import LiveQuery
-from emberflow.runners.live.serving.http import HttpServer
 from emberflow.runners.live.serving.tokens import checked_token
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Snapshots, shares_of
 from emberflow.sinks.protocol import SinkContract, sink_contract
@@ -38,6 +38,11 @@ from emberflow.values.times import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from emberflow.runners.live.web.server import Web
+
+
+_WEB_MODULES = ("starlette", "uvicorn", "prometheus_client")
 
 
 class LiveBuilder:
@@ -95,6 +100,9 @@ class LiveBuilder:
         ``historyKept`` is how far ``as_of=`` may look back in reads of state, in the time of the elements
         or as a duration; 0 for not at all. ``httpPort`` serves reads over HTTP: a port, or 0 for a free one.
         ``httpHost`` is the address that it listens on; by default only this machine can reach it.
+        ``httpToken`` is the token of programs that read states or metrics; by default a new one.
+
+        ``uiPort`` serves the page that shows the query, at ``query.ui``: a port, or 0 for a free one.
         """
         if key not in _OPTIONS:
             raise InputError(f"a live query has no option {key!r}; it has {', '.join(_OPTIONS)}.")
@@ -145,11 +153,24 @@ class LiveBuilder:
     def start(self) -> LiveQuery:
         """Start the workers and return the handle of the query."""
         settings = self.settings()
-        http = None
-        if self._options["httpPort"] is not None:
-            http = HttpServer(self._options["httpHost"], self._options["httpPort"])
         return LiveQuery(
-            self._spark, settings, self._name, self._listeners, http=http, builder=self
+            self._spark, settings, self._name, self._listeners, web=self._web(), builder=self
+        )
+
+    def _web(self) -> Web | None:
+        """What serves the page and reads of state, if there is to be any."""
+        http_port, ui_port = self._options["httpPort"], self._options["uiPort"]
+        if http_port is None and ui_port is None:
+            return None
+        option = "uiPort" if http_port is None else "httpPort"
+        need(*_WEB_MODULES, extra="spark", what=f"the option {option!r}")
+        from emberflow.runners.live.web.server import Web
+
+        return Web(
+            self._options["httpHost"],
+            http_port=http_port,
+            ui_port=ui_port,
+            token=self._options["httpToken"],
         )
 
     def upgraded(
@@ -237,6 +258,9 @@ class LiveBuilder:
             judges=self._judges,
             carry=self._carry,
             takes_versions=self._options["upgrades"],
+            is_observed=self._options["upgrades"]
+            or self._options["httpPort"] is not None
+            or self._options["uiPort"] is not None,
         )
 
 
@@ -347,6 +371,8 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "upgrades": (False, _yes_or_no),
     "httpPort": (None, _number_up_to(65_535)),
     "httpHost": ("127.0.0.1", _text),
+    "httpToken": (None, lambda key, value: checked_token(value)),
+    "uiPort": (None, _number_up_to(65_535)),
 }
 
 

@@ -19,6 +19,7 @@ from emberflow.dsl.flow import Flow
 from emberflow.errors import EmberflowError, InputError, shortened
 from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import Carry
+from emberflow.runners.live.driver.chronicle import History
 from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.driver.listeners import Listeners
 from emberflow.runners.live.driver.log import QueryLog
@@ -31,11 +32,11 @@ from emberflow.runners.live.listener import (
     QueryTerminatedEvent,
 )
 from emberflow.runners.live.serving.bridge import Address
-from emberflow.runners.live.serving.http import Endpoint, HttpServer
 from emberflow.runners.live.serving.reads import LiveState, Reads
 from emberflow.runners.live.serving.services import OfferedServices
 from emberflow.runners.live.shadow import Compared, Shadow
 from emberflow.runners.live.supervisor import Supervision
+from emberflow.runners.live.web.overview import Overview
 from emberflow.runners.notebook import Display, facts_table
 from emberflow.runners.questions import Answer, Wanted
 from emberflow.sinks.memory import Memory
@@ -43,6 +44,8 @@ from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from emberflow.runners.live.web.server import Endpoint, Web
 
 _PROGRESS_SECONDS = 0.5
 _PROGRESS_KEPT = 100
@@ -78,10 +81,10 @@ class LiveQuery:
         name: str | None,
         listeners: Sequence[object] = (),
         *,
-        http: HttpServer | None = None,
+        web: Web | None = None,
         builder: Builder | None = None,
     ) -> None:
-        """``http`` is the server for reads of state. The query closes it. ``builder`` makes
+        """``web`` serves the page and reads of state. The query closes it. ``builder`` makes
         other versions."""
         self.id = str(uuid.uuid4())
         self.runId = str(uuid.uuid4())
@@ -89,10 +92,10 @@ class LiveQuery:
         self._tag = f"emberflow-{self.runId}"
         self._graph = settings.graph
         self._builder = builder
-        self._http = http
+        self._web = web
         with contextlib.ExitStack() as opened:
-            if http is not None:
-                opened.callback(http.close)
+            if web is not None:
+                opened.callback(web.close)
             # First, so that a name that is in use is refused before anything starts.
             self._services = OfferedServices.of(settings, name, self.runId)
             opened.callback(self._services.close)
@@ -100,11 +103,24 @@ class LiveQuery:
             self._lives = Supervision(spark, settings, self._tag, self._log)
             opened.pop_all()  # all have started: `_observe` closes them at the end
         self._reads = Reads(self._lives)
+        self._history = History()
+        self._overview = Overview(
+            identity={"id": self.id, "runId": self.runId, "name": name},
+            graph=lambda: self._graph,
+            coordinator=lambda: self._coordinator,
+            status=lambda: str(self.status["message"]),
+            is_active=lambda: self.isActive,
+            progress=lambda: self.lastProgress,
+            failure=self.exception,
+            chronicle=self._lives.chronicle,
+            history=self._history,
+        )
         self._services.begun(
             self._reads,
             lambda flow, at, carry, seconds: self.upgrade(
                 flow, at=at, carry=carry, timeout=seconds
             ),
+            self._overview.made,
         )
         self._display: Display | None = None
         self._gauge = Gauge(id=self.id, runId=self.runId, name=name)
@@ -117,8 +133,9 @@ class LiveQuery:
         told = f"started: {settings.workers} workers, checkpoint {stored}"
         self._log.event(logging.INFO, "started", 0, told)
         self._lives.start()
-        if http is not None:
-            http.start(self._reads)
+        if web is not None:
+            by_time = settings.ordering == "time"
+            web.start(self.id, self._overview, self._reads if by_time else None)
         self._watch = threading.Thread(target=self._observe, name="emberflow watch", daemon=True)
         self._watch.start()
 
@@ -232,8 +249,19 @@ class LiveQuery:
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """The URL and token for reads over HTTP; None without ``.option("httpPort", ...)``."""
-        return None if self._http is None else self._http.endpoint
+        """The URL and token for reads over HTTP and for metrics.
+
+        None without ``.option("httpPort", ...)`` and ``.option("uiPort", ...)``.
+        """
+        return None if self._web is None else self._web.endpoint
+
+    @property
+    def ui(self) -> str | None:
+        """The address of the page, for a browser; None without ``.option("uiPort", ...)``.
+
+        It works once, so each look at this gives another one.
+        """
+        return None if self._web is None else self._web.ui
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end, at most ``timeout`` seconds. Returns whether it came; raises the query's
@@ -361,8 +389,8 @@ class LiveQuery:
     def _observe(self) -> None:
         while not self._lives.wait(_PROGRESS_SECONDS):
             self._tell_progress()
-        if self._http is not None:
-            self._http.close()
+        if self._web is not None:
+            self._web.close()
         self._tell_progress()
         self._services.close()
         failure = self._lives.failure
@@ -381,6 +409,8 @@ class LiveQuery:
         before = self.lastProgress
         progress = self._gauge.look(self._coordinator, len(self._lives.losses))
         self._progress.append(progress)
+        if self._web is not None:
+            self._history.note(progress, self._coordinator)
         if self._coordinator.phase == "meeting":
             return
         moves = before is None or any(before[name] != progress[name] for name in _MOVING)

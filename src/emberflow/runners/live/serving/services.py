@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 from emberflow.engine.layout import Layout
 from emberflow.engine.queries.worker import readable_states
@@ -11,6 +13,7 @@ from emberflow.fronts.protocol import FrontContract, front_contract
 from emberflow.runners.live.life import Settings
 from emberflow.runners.live.serving.addresses import Announcement, check_free
 from emberflow.runners.live.serving.bridge import Address, Bridge, Service
+from emberflow.runners.live.serving.overview_service import OverviewService
 from emberflow.runners.live.serving.reads import Reads
 from emberflow.runners.live.serving.state_service import StateReads, StateService
 from emberflow.runners.live.serving.tokens import new_token
@@ -29,11 +32,13 @@ class OfferedServices:
         announcement: Announcement | None = None,
         states: StateReads | None = None,
         versions: VersionService | None = None,
+        overview: OverviewService | None = None,
     ) -> None:
         self._bridge = bridge
         self._announcement = announcement
         self._states = states
         self._versions = versions
+        self._overview = overview
 
     @classmethod
     def of(cls, settings: Settings, name: str | None, run: str) -> OfferedServices:
@@ -53,7 +58,8 @@ class OfferedServices:
             names = list(readable_states(Layout(settings.graph)))
         versions = VersionService() if settings.takes_versions else None
         if not offered and versions is None:
-            if not names or settings.bridge_place is None:
+            is_looked_at = name is not None and settings.is_observed
+            if not (names or is_looked_at) or settings.bridge_place is None:
                 return cls()
             assert name is not None
             try:
@@ -72,6 +78,7 @@ class OfferedServices:
         bridge: Bridge | None = None
         if versions is not None:
             services["versions"] = versions
+        services["overview"] = overview = OverviewService()
         try:
             for own, service_of in offered.items():
                 services[own] = service_of()
@@ -81,7 +88,7 @@ class OfferedServices:
                 place=settings.bridge_place,
                 token=settings.bridge_token or new_token(),
             )
-            return cls(bridge, Announcement(name, bridge.address, run), states, versions)
+            return cls(bridge, Announcement(name, bridge.address, run), states, versions, overview)
         except BaseException:
             if bridge is not None:
                 bridge.close()
@@ -90,8 +97,10 @@ class OfferedServices:
                     service.close()
             raise
 
-    def begun(self, reads: Reads, upgrade: Upgrade) -> None:
+    def begun(self, reads: Reads, upgrade: Upgrade, look: Callable[[], dict[str, Any]]) -> None:
         """From now on states can be read, and another version can take over."""
+        if self._overview is not None:
+            self._overview.look = look
         if self._states is not None:
             self._states.reads = reads
         if self._versions is not None:

@@ -1,4 +1,4 @@
-"""Reads of state over HTTP: small, read-only, and for clients with the run's token.
+"""Reads of state over HTTP: small and read-only.
 
 ::
 
@@ -11,28 +11,21 @@ All take ``as_of``, ``ordered`` and ``timeout``, those with keys ``default``; in
 in the object of a POST. An answer contains the time that it is as of. An error is a JSON object with
 ``error``, and a fitting status.
 
-What is guaranteed: **the server checks the token before it looks at the rest of a request**, and
-compares it in constant time. The token is made for the run, and the handle of the query has it. No
-request can change anything. By default the server listens on this machine alone. Connections are not
-encrypted: for clients on other machines, put a proxy in front that encrypts.
-
-Bounds: the number of concurrent requests (a request beyond it gets the answer to retry); the bytes of a
-body and the rows of an answer; the time of every read. `http_connections` bounds what connections
-without the token can take.
+No request can change anything. Bounds: the bytes of a body and the rows of an answer; the time of every
+read. Who may ask, and how many at once, is decided before (`access`, `application`).
 
 `runners.json_values` converts between JSON and Python's values.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
-import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import parse_qs, unquote
 
+from emberflow.engine.queries.worker import StateInfo
 from emberflow.errors import (
     EmberflowError,
     InputError,
@@ -40,111 +33,74 @@ from emberflow.errors import (
     ReadTimeoutError,
 )
 from emberflow.runners.json_values import from_json, key_of_text, to_json
-from emberflow.runners.live.serving.http_connections import (
-    Head,
-    HttpConnections,
-    Request,
-    Response,
-)
-from emberflow.runners.live.serving.reads import KEYS_SECONDS, Reads, TooManyRowsError
-from emberflow.runners.questions import Scan, Wanted
+from emberflow.runners.live.serving.reads import KEYS_SECONDS, TooManyRowsError
+from emberflow.runners.questions import Answer, Scan, Wanted
 from emberflow.values.item import GlobalTime
 
-REQUESTS_MAX = 16
 BODY_BYTES_MAX = 1_000_000
 ROWS_MAX = 10_000
 ROWS_WITHOUT_LIMIT = 1_000
 _TIMEOUT_SECONDS_MAX = 60.0
 
 
-class Endpoint(NamedTuple):
-    """The URL of a query and its token. Send ``headers`` with each request."""
+class Answered(NamedTuple):
+    """A status, and what is told as JSON."""
 
-    url: str
-    token: str
+    status: HTTPStatus
+    body: Any
+
+
+class StateReads(Protocol):
+    """What can be asked of a query: of one that runs, or of the checkpoint of one that has ended."""
 
     @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"}
+    def states(self) -> Mapping[str, StateInfo]: ...
 
-    def __repr__(self) -> str:
-        return f"Endpoint({self.url!r}, token=...)"  # a token does not belong in a log
-
-
-class HttpServer:
-    """Listens as soon as it is made; serves the reads of a query from `start` until `close`."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._token = secrets.token_urlsafe(32)
-        self._reads: Reads | None = None
-        try:
-            self._connections = HttpConnections(
-                host,
-                port,
-                refusal=self._refusal,
-                answer=self._answer,
-                error=_problem,
-                requests_max=REQUESTS_MAX,
-            )
-        except OSError as error:
-            raise InputError(
-                f"the query cannot listen on {host}, port {port or 'any'}: {error}. Set "
-                f".option('httpPort', ...) to a port that is free, and 'httpHost' to an address of "
-                f"this machine."
-            ) from error
-        shown = f"[{host}]" if ":" in host else host
-        self.endpoint = Endpoint(f"http://{shown}:{self._connections.port}", self._token)
-
-    def start(self, reads: Reads) -> None:
-        self._reads = reads
-        self._connections.start()
-
-    def close(self) -> None:
-        """Closing again does nothing."""
-        self._connections.close()
-
-    def _refusal(self, head: Head) -> Response | None:
-        """The answer to a request without the token."""
-        kind, _, token = head.headers.get("Authorization", "").partition(" ")
-        # Bytes, because a header may hold anything.
-        is_right = hmac.compare_digest(
-            token.strip().encode("utf-8", "surrogateescape"), self._token.encode()
-        )
-        if kind.lower() == "bearer" and is_right:
-            return None
-        refused = _problem(
-            HTTPStatus.UNAUTHORIZED,
-            "a request carries the token of the run: 'Authorization: Bearer <token>'. The handle "
-            "of the query has it, as query.endpoint.token.",
-        )
-        return refused._replace(headers={"WWW-Authenticate": "Bearer"})
-
-    def _answer(self, request: Request) -> Response:
-        assert self._reads is not None, "connections are served after the reads are there"
-        try:
-            body = _Read(self._reads, request).answer()
-            return Response(HTTPStatus.OK, json.dumps(body, allow_nan=False).encode())
-        except _RefusedError as error:
-            return _problem(error.status, str(error))
-        except TooManyRowsError as error:
-            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
-        except NotKeptError as error:
-            return _problem(HTTPStatus.GONE, str(error))
-        except InputError as error:
-            return _problem(HTTPStatus.BAD_REQUEST, str(error))
-        except ReadTimeoutError as error:
-            return _problem(HTTPStatus.GATEWAY_TIMEOUT, str(error))
-        except EmberflowError as error:
-            return _problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-        except OSError:
-            raise  # the client has gone
-        except Exception as error:
-            text = f"{type(error).__qualname__}: {error}"
-            return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+    def read(
+        self,
+        wanted: Mapping[str, Wanted],
+        *,
+        default: bool,
+        as_of: object,
+        ordered: bool,
+        timeout: float | None,
+        first: int | None = None,
+        rows_max: int | None = None,
+    ) -> Answer: ...
 
 
-def _problem(status: HTTPStatus, problem: str) -> Response:
-    return Response(status, json.dumps({"error": problem}).encode())
+class Asked(NamedTuple):
+    """A request of a client that may read. Path and query are as they came, the body is complete."""
+
+    method: str
+    path: str
+    query: str
+    body: bytes = b""
+
+
+def answered(reads: StateReads, asked: Asked) -> Answered:
+    """The answer to a request. Blocks until the workers have answered, or the time limit is over."""
+    try:
+        return Answered(HTTPStatus.OK, _Read(reads, asked).answer())
+    except _RefusedError as error:
+        return problem(error.status, str(error))
+    except TooManyRowsError as error:
+        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
+    except NotKeptError as error:
+        return problem(HTTPStatus.GONE, str(error))
+    except InputError as error:
+        return problem(HTTPStatus.BAD_REQUEST, str(error))
+    except ReadTimeoutError as error:
+        return problem(HTTPStatus.GATEWAY_TIMEOUT, str(error))
+    except EmberflowError as error:
+        return problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+    except Exception as error:
+        text = f"{type(error).__qualname__}: {error}"
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+
+
+def problem(status: HTTPStatus, text: str) -> Answered:
+    return Answered(status, {"error": text})
 
 
 class _RefusedError(Exception):
@@ -156,13 +112,12 @@ class _RefusedError(Exception):
 class _Read:
     """One request of a client that has the token."""
 
-    def __init__(self, reads: Reads, request: Request) -> None:
+    def __init__(self, reads: StateReads, asked: Asked) -> None:
         self._reads = reads
-        self._request = request
-        self._url = urlsplit(request.head.target)
+        self._asked = asked
 
     def answer(self) -> Any:
-        method = self._request.head.method
+        method = self._asked.method
         if method == "GET":
             return self._got()
         if method == "POST":
@@ -171,10 +126,10 @@ class _Read:
 
     def _got(self) -> Any:
         try:
-            parameters = parse_qs(self._url.query, keep_blank_values=True, max_num_fields=10_000)
+            parameters = parse_qs(self._asked.query, keep_blank_values=True, max_num_fields=10_000)
         except ValueError as error:
             raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the query: {error}") from None
-        steps = [unquote(step) for step in self._url.path.strip("/").split("/")]
+        steps = [unquote(step) for step in self._asked.path.strip("/").split("/")]
         if steps == ["states"]:
             return self._listed()
         if len(steps) == 2 and steps[0] == "states":
@@ -184,7 +139,7 @@ class _Read:
     def _no_such_path(self) -> _RefusedError:
         return _RefusedError(
             HTTPStatus.NOT_FOUND,
-            f"there is no {self._request.head.method} {self._url.path}. There are GET /states, "
+            f"there is no {self._asked.method} {self._asked.path}. There are GET /states, "
             f"GET /states/<name> and POST /read.",
         )
 
@@ -227,7 +182,7 @@ class _Read:
         return {"asOf": answer["asOf"], "rows": rows[:limit], "more": len(rows) > limit}
 
     def _posted(self) -> Any:
-        if self._url.path.strip("/") != "read":
+        if self._asked.path.strip("/") != "read":
             raise self._no_such_path()
         body = self._body()
         if not isinstance(body, dict) or not isinstance(body.get("states"), dict):
@@ -253,19 +208,8 @@ class _Read:
         return self._read(wanted, options)
 
     def _body(self) -> Any:
-        length = self._request.head.length
-        if length is None:
-            raise _RefusedError(
-                HTTPStatus.LENGTH_REQUIRED, "a POST says its length: 'Content-Length: ...'."
-            )
-        if length > BODY_BYTES_MAX:
-            raise _RefusedError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"a body has at most {BODY_BYTES_MAX:,} bytes, this one {length:,}.",
-            )
-        content = self._request.body()
         try:
-            return json.loads(content)
+            return json.loads(self._asked.body)
         except (ValueError, RecursionError) as error:
             raise InputError(f"the body is no JSON: {error}.") from None
 

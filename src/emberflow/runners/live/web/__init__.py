@@ -1,0 +1,1 @@
+"""The web server of a driver: the page of its queries, reads of their states, and metrics."""
