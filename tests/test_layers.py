@@ -103,6 +103,8 @@ ROOMS = [
     "__init__",
     "commands.session",
     "commands.diagnosis",
+    "commands.display",
+    "commands.views",
     "commands",
     "cli",
     "__main__",

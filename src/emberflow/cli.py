@@ -27,6 +27,8 @@ from emberflow.commands.elements import load_elements
 from emberflow.commands.run import given_carry
 from emberflow.commands.run import run as run_live
 from emberflow.commands.upgrade import upgrade as upgrade_query
+from emberflow.commands.views.top import top as top_of
+from emberflow.commands.views.ui import ui as ui_of
 from emberflow.dsl.loading import load_flow, load_flow_or_versions
 from emberflow.errors import EmberflowError
 from emberflow.graph import drawing
@@ -174,6 +176,40 @@ def upgrade(
 
 
 @app.command()
+def top(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of a query that runs here.")
+    ],
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print it once, and leave.")] = False,
+    every: Annotated[
+        float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look.")
+    ] = 1.0,
+) -> None:
+    """Show how a query that runs on this machine is doing: its steps, fronts and sinks."""
+    top_of(name, once=once, seconds=every)
+
+
+@app.command()
+def ui(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="The location of a checkpoint.")
+    ],
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = 0,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Only this machine reaches the default.")
+    ] = "127.0.0.1",
+    opens: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+) -> None:
+    """Serve the page of a query that has ended, from its checkpoint.
+
+    Shows steps, cuts, lives and versions, and reads states as of a cut.
+    """
+    ui_of(checkpoint, port=port, host=host, opens=opens)
+
+
+@app.command()
 def verify(
     target: Target,
     *,
@@ -297,6 +333,10 @@ def run(
             help="Only tell what this version of the flow changes for the checkpoint's state.",
         ),
     ] = False,
+    ui: Annotated[
+        bool,
+        typer.Option("--ui", help="Serve a page that shows the query, and print its address."),
+    ] = False,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -324,7 +364,11 @@ def run(
         master=master,
         name=name,
         on_error=on_error,
-        options=[*(option or []), *([f"checkpointLocation={checkpoint}"] if checkpoint else [])],
+        options=[
+            *(["uiPort=0"] if ui else []),
+            *(option or []),
+            *([f"checkpointLocation={checkpoint}"] if checkpoint else []),
+        ],
         conf=conf or [],
         log=log,
         carry=given_carry(carry, drop),

@@ -123,6 +123,9 @@ class Location(Protocol):
     def names(self, folder: str, *, temporary: bool = False) -> list[str]:
         """The names in a folder, sorted: proper ones, or temporary ones. Empty if it does not exist."""
 
+    def modified(self, path: str) -> float | None:
+        """When a file was written, in seconds since 1970; None if the storage does not tell."""
+
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with its content, if it exists."""
 
@@ -215,6 +218,12 @@ class LocalLocation:
             return []
         return sorted(name for name in found if name.startswith(TEMPORARY_PREFIX) == temporary)
 
+    def modified(self, path: str) -> float | None:
+        try:
+            return os.stat(self.root / path).st_mtime
+        except FileNotFoundError:
+            return None
+
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             (self.root / path).unlink()
@@ -292,6 +301,10 @@ class ArrowLocation:
         selector = FileSelector(self._full(folder), allow_not_found=True)
         found = (str(entry.base_name) for entry in self.filesystem.get_file_info(selector))
         return sorted(name for name in found if name.startswith(TEMPORARY_PREFIX) == temporary)
+
+    def modified(self, path: str) -> float | None:
+        at = self.filesystem.get_file_info(self._full(path)).mtime
+        return None if at is None else float(at.timestamp())
 
     def remove(self, path: str) -> None:
         from pyarrow.fs import FileType

@@ -80,6 +80,8 @@ def run(
         # Spark's own answer to Ctrl-C is to cancel all jobs. Ours replaces it.
         with Interrupts() as interrupts, Display(title, console=console, drawn=drawn) as display:
             query = builder.start()
+            if (page := query.ui) is not None:
+                display.say(f"The page, at an address that works once: {page}")
             progress = _watched(query, interrupts, display)
         display.say("Drained and ended." if interrupts.asked else "The fronts have ended.")
         if progress is not None:

@@ -367,6 +367,23 @@ class CheckpointStore:
                 self._warn(error)
         return found
 
+    def committed_at(self, manifest: Manifest) -> float | None:
+        """When a cut was committed, in seconds since 1970, by the clock of its storage."""
+        own = (manifest.number, manifest.incarnation)
+        named = next((one for one in self._named() if one[:2] == own), None)
+        return None if named is None else self._location.modified(named.path)
+
+    def lives(self) -> list[tuple[int, int, float | None]]:
+        """Every incarnation, the cut that it began from (0 if it began empty), and when."""
+        found = []
+        bases = self._bases()
+        for name in self._location.names("incarnations"):
+            match = _BASE.fullmatch(name)
+            if match and int(match[1]) in bases:
+                at = self._location.modified(f"incarnations/{name}")
+                found.append((int(match[1]), bases[int(match[1])], at))
+        return sorted(found)
+
     def latest(self) -> Manifest | None:
         """The newest cut that is whole; None if there has never been one.
 
