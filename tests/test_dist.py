@@ -124,7 +124,7 @@ def test_the_wheel_has_the_compiled_loops_and_needs_no_compiler(
     )
     version, *findings = printed(install, DOCTOR)
     assert version.startswith(f"emberflow {ef.__version__} on ")
-    loops = r"ok +Compiled loops +arenas, columns, loops, rows, versions"
+    loops = r"ok +Compiled loops +arenas, columns, loops, rows, trees, versions"
     assert re.search(loops, "\n".join(findings)), findings
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.runners.batch.passes import passes
+from emberflow.runners.batch.passes import lanes
 from emberflow.runners.batch.plan.stages import Units, plan_of
 from tests.batch.local import batch
 from tests.effort import blocks
@@ -95,7 +95,7 @@ def test_an_endless_loop_is_told() -> None:
 
 def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """With equal hashes all keys are in one lane, and the output is the same."""
-    monkeypatch.setattr(passes, "key_hash", lambda key: 7)
+    monkeypatch.setattr(lanes, "key_hash", lambda key: 7)
     for seed in range(60):
         flow, elements = random_flow(Random(seed))
         found = batch(flow, elements, partitions=3, seed=seed)

@@ -14,7 +14,7 @@ from emberflow.engine.messages import AFTER_ALL
 from emberflow.graph import expansion as expansion_module
 from emberflow.graph.nodes import Graph
 from emberflow.rows.paths import decoded_path
-from emberflow.runners.batch.passes import passes
+from emberflow.runners.batch.passes import lanes
 from emberflow.runners.batch.passes.machines import Ended, Kept
 from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.elements import timed_elements
@@ -208,7 +208,7 @@ def test_the_cases_are_worth_it() -> None:
 
 
 def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "key_hash", lambda key: 7)
+    monkeypatch.setattr(lanes, "key_hash", lambda key: 7)
     for seed in range(1_000, 1_040):
         flow, elements = random_case(seed)
         found = batch(flow, elements, partitions=3, seed=seed)

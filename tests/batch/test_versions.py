@@ -14,7 +14,7 @@ from emberflow.engine.cuts.cut import Row
 from emberflow.engine.cuts.translation import MigrationError, translated_rows
 from emberflow.engine.messages import Moment
 from emberflow.graph.versions import CarryError, CarryPlan
-from emberflow.runners.batch.passes import takeover
+from emberflow.runners.batch.passes import lanes, takeover
 from emberflow.runners.batch.passes.machines import Keyed
 from emberflow.runners.batch.passes.stamping import StampedRows
 from emberflow.runners.batch.passes.takeover import Successor
@@ -101,6 +101,14 @@ def test_the_plan_of_a_sink_has_what_leads_to_it_in_every_version() -> None:
     assert {name.partition("/")[0] for name in names} == {"counts"}
     assert (first.taken, second.version) == (None, 1)
     assert [link.version for link in history.chain_to(1, graph.sinks["large"])] == [1]
+
+
+def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (lanes, takeover):
+        monkeypatch.setattr(module, "key_hash", lambda key: 7)
+    for seed in range(1, 7, 2):
+        expected, found = outputs(seed)
+        assert found == expected, seed
 
 
 def counted(*, later: str | None = None) -> ef.Flow:

@@ -13,6 +13,7 @@ import html
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from typing import Any
 
 from emberflow.errors import shortened
@@ -109,16 +110,15 @@ class Display:
         self._over = threading.Event()
 
     def begin(self) -> None:
-        from IPython.display import HTML, display
-
-        handle = display(HTML(self._shown()), display_id=True)
+        shows: Any = import_module("IPython.display")  # it has no types
+        handle = shows.display(shows.HTML(self._shown()), display_id=True)
 
         def refresh() -> None:
             for _ in range(REFRESHES_MAX):
                 if self._over.wait(REFRESH_SECONDS):
                     return
                 is_active = self._is_active()  # before showing, so that the end is shown too
-                handle.update(HTML(self._shown()))
+                handle.update(shows.HTML(self._shown()))
                 if not is_active:
                     return
 
