@@ -52,7 +52,7 @@ DOCUMENTS = [
     ROOT / "ARCHITECTURE.md",
     ROOT / "bench" / "README.md",
 ]
-LANGUAGES = {"python", "sh", "text", "json", "sql", "dockerfile"}
+LANGUAGES = {"python", "sh", "text", "json", "sql", "dockerfile", "yaml"}
 #: Folders that appear when something is run.
 BUILT = {"build", "dist"}
 #: Places that a page may write to; in the test they are in the folder of the page.
