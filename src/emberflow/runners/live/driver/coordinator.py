@@ -405,7 +405,7 @@ class Coordinator:
         elif kind == protocol.PAUSED:
             self._strategy.paused(worker)
         elif kind == protocol.BOUNDED:
-            self._note_bounded(worker, body)
+            self._note_bounded(worker, *body)
         elif kind == protocol.NEWS:
             self._keep(body)
         elif kind == protocol.LOGGED:
@@ -599,12 +599,12 @@ class Coordinator:
         self._halted = takeover.is_bounded
         return order is Order.HALT
 
-    def _note_bounded(self, worker: int, reached: int) -> None:
+    def _note_bounded(self, worker: int, reached: int, promised: Moment) -> None:
         if worker in self._going_on:  # all that it said before it went on is here
             self._going_on.remove(worker)
             self.news[worker] = self.news[worker]._replace(halted=False)
         elif self._takeover is not None:
-            self._takeover.note_bounded(worker, max(reached, self._stored_before[0]))
+            self._takeover.note_bounded(worker, max(reached, self._stored_before[0]), promised)
 
     def _cut(self, *, now: bool = False, urgent: bool = False) -> None:
         if self.committer is None:

@@ -22,7 +22,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
+from emberflow.engine.messages import Moment
 from emberflow.runners.live.driver.cuts import CutCommitter
+from emberflow.values.item import FRONT_MIN
 
 #: Cuts before the last one: as long as they are large, and no more than this.
 _CUTS_MAX = 6
@@ -58,7 +60,8 @@ class Takeover:
         self.is_bounded = False
         self._is_asked_for = at is not None
         self._workers = workers
-        self._bounded: dict[int, int] = {}
+        #: By worker: see `note_bounded`.
+        self._bounded: dict[int, tuple[int, Moment]] = {}
         self._cuts = 0
         self._is_holding = False
         self._is_halting = False
@@ -72,11 +75,21 @@ class Takeover:
     @property
     def reached(self) -> int:
         """The greatest time that has entered anywhere."""
-        return max(self._bounded.values())
+        return max(reached for reached, _ in self._bounded.values())
 
-    def note_bounded(self, worker: int, reached: int) -> None:
-        """The fronts of a worker hold, or will halt, and have let in elements up to a time."""
-        self._bounded[worker] = reached
+    @property
+    def _has_passed(self) -> bool:
+        """Whether the time at which the fronts were to halt is over: elements of it have entered, or all
+        fronts have promised so much that what was scheduled for it may be final."""
+        assert self.time is not None
+        promised = min(promised for _, promised in self._bounded.values())
+        is_promised = self._is_asked_for and promised > (self.time, FRONT_MIN)
+        return self.reached >= self.time or is_promised
+
+    def note_bounded(self, worker: int, reached: int, promised: Moment) -> None:
+        """The fronts of a worker hold, or will halt. They have let in elements up to a time, and let in
+        nothing more below a moment."""
+        self._bounded[worker] = reached, promised
 
     def order(self, committer: CutCommitter | None, now: float, all_halted: bool) -> Order:
         if not self._is_asked_for and not self.in_place:
@@ -116,7 +129,7 @@ class Takeover:
     def _halted(self, now: float, all_halted: bool) -> Order:
         if not self.is_bounded and len(self._bounded) == self._workers:
             assert self.time is not None
-            if self.reached >= self.time:
+            if self._has_passed:
                 return Order.GO_ON
             self.is_bounded = True
         if not self._is_asked_for and now >= self._gives_up_at and not all_halted:

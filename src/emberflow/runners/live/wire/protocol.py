@@ -16,7 +16,9 @@ NEWS = b"N"  # WorkerNews, a few times a second
 DONE = b"D"  # WorkerNews: all is stored
 FAILED = b"X"  # an exception
 LOGGED = b"g"  # LoggedBatch: what was logged in its process since the last one
-BOUNDED = b"I"  # the greatest time that has entered: its fronts hold, or halt at the time of HALT
+BOUNDED = (
+    b"I"  # the greatest time that entered, the least promise: its fronts hold, or halt as HALT says
+)
 PAUSED = b"W"  # None, behind the acks of all elements it read
 # What SUCCESSOR asks for is there, or why not, and below which moment all is that entered before it.
 PREPARED = b"p"  # (an exception or None, a Moment)

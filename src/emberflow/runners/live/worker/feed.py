@@ -648,7 +648,7 @@ class Feed:
 
     def report(self) -> dict[int, Moment]:
         """A promise that was not reported yet, as far as a restart would keep it."""
-        promise = self.gate.promise
+        promise = self._bounded_promise()
         if self._journal is not None and self.chose:
             reached = self.gate.reached[0]
             own = (reached + 1, self.index) if self._arrival else self._stamper.own_promise
@@ -657,6 +657,12 @@ class Feed:
             return {}
         self._reported = promise
         return {self.index: promise}
+
+    def _bounded_promise(self) -> Moment:
+        """What it can promise. If it is to halt at a time, no more than that: what was scheduled for just
+        that time is for the version that begins there."""
+        promise = self.gate.promise
+        return promise if self._bound > TIME_MAX else min(promise, (self._bound, FRONT_MIN))
 
     @property
     def reported(self) -> Moment:
@@ -672,7 +678,7 @@ class Feed:
     @property
     def owes_report(self) -> bool:
         """Whether a report follows once the journal has what was promised."""
-        return self.gate.promise > self._reported
+        return self._bounded_promise() > self._reported
 
     def minimal_time(self, moment: Moment) -> None:
         """Elements below the minimal time are final, and give their credits back."""

@@ -608,7 +608,8 @@ class WorkerLoop:
             holds = kind == protocol.HOLD
             reached = [feed.hold() if holds else feed.halt_at(body) for feed in self._feeds]
             self._tells_halt = kind == protocol.HALT
-            self._link.send(protocol.BOUNDED, max(reached, default=TIME_MIN))
+            promised = min(self._promised().values(), default=AFTER_ALL)
+            self._link.send(protocol.BOUNDED, (max(reached, default=TIME_MIN), promised))
         elif kind == protocol.FLUSH:
             self._flush_stores(for_good=body)
         elif kind == protocol.END:
