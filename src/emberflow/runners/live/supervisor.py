@@ -382,8 +382,8 @@ class Supervision:
         at = None if self._upgrade is None else self._upgrade.at
         self._ends_upgrade(
             InputError(
-                f"upgrade(at={at!r}): elements up to the time {reached} have entered the old version. "
-                f"Give a later time, or none, and the query chooses one."
+                f"upgrade(at={at!r}): elements up to the time {reached} have entered the old version, or "
+                f"its fronts are beyond that time. Give a later time, or none, and the query chooses one."
             )
         )
 
