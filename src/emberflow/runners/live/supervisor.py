@@ -537,7 +537,7 @@ class Supervision:
                     if not self._number:  # a life of this driver has stored all, or nothing ended
                         check_not_ahead(cut, settings.graph, settings.sinks, settings.on_error)
                     told = "\n".join(
-                        [f"a new version takes over from cut {cut.number}:", *carried.lines()]
+                        [f"a new version takes over from cut {cut.number}", *carried.lines()]
                     )
                     self._tell(logging.WARNING, "upgraded", told)
             return cut
