@@ -17,6 +17,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from emberflow.runners.bars.terminal import bars
+from emberflow.work import watched
+
 BENCHMARKS = ("hashing", "persistent", "engine", "live", "batch")
 #: Not among those that run by default: they take long.
 EXACTLY_ONCE = "exactly_once"
@@ -75,17 +78,22 @@ def main() -> None:
             parts = "; ".join(f"{name}: {', '.join(own)}" for name, own in PARTS.items())
             parser.error(f"--only chooses parts of one benchmark that is named: {parts}")
     sys.path.insert(0, str(Path(__file__).parent))
-    for name in names:
-        print(f"\n# {name}\n", flush=True)
-        if name == "live":
-            import_module(name).main(arguments.only or PARTS[name])
-        elif name == UPGRADE:
-            import_module(name).main(quick=arguments.quick)
-        elif name in PARTS:
-            module = import_module(MODULES.get(name, name))
-            module.main(arguments.only or PARTS[name], quick=arguments.quick)
-        else:
-            import_module(name).main()
+    with bars():
+        for name in watched("benchmarks", names, len(names)):
+            _run(name, arguments)
+
+
+def _run(name: str, arguments: argparse.Namespace) -> None:
+    print(f"\n# {name}\n", flush=True)
+    if name == "live":
+        import_module(name).main(arguments.only or PARTS[name])
+    elif name == UPGRADE:
+        import_module(name).main(quick=arguments.quick)
+    elif name in PARTS:
+        module = import_module(MODULES.get(name, name))
+        module.main(arguments.only or PARTS[name], quick=arguments.quick)
+    else:
+        import_module(name).main()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 import emberflow as ef
 from emberflow import fronts, sinks
+from emberflow.work import watched
 
 COUNT_KEYS = (100_000, 1_000_000)
 #: Elements that are given at once to find the rate that the count sustains.
@@ -218,7 +219,10 @@ def main(*, quick: bool = False) -> None:
             print(
                 f"{case.name:56}{'gap, ms':>10}{'p99 around, ms':>16}{'to T, ms':>10}{'call, ms':>10}"
             )
-            found = [{way: measured(spark, case, way) for way in WAYS} for _ in range(rounds)]
+            found = [
+                {way: measured(spark, case, way) for way in WAYS}
+                for _ in watched("rounds", range(rounds), rounds)
+            ]
             for way in WAYS:
                 gap, p99, to, call = (
                     statistics.median(one[way][figure] for one in found) for figure in FIGURES

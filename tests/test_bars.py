@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 import emberflow as ef
-from emberflow.commands.bars import Bars, bars
 from emberflow.guarantees import judge
+from emberflow.runners.bars.stages import StageWatch, stages_told
+from emberflow.runners.bars.terminal import Bars, bars
 from emberflow.work import watched, watching
 from tests.effort import SOAK
 
@@ -48,6 +53,46 @@ def test_verify_tells_how_much_is_left() -> None:
     with watching(counted):
         ef.verify(shout(), words=["a"], seeds=4)
     assert counted.totals == counted.done == {"simulations": 4}
+
+
+def test_batch_tells_how_much_is_left_of_each_stage(spark: SparkSession) -> None:
+    """Also where a live query's job runs beside it: whose tasks are never done is not told of."""
+    counted = Counted()
+    slow = spark.range(0, 12, 1, 6).mapInArrow(_slowly, "id long")
+    with stages_told(counted):
+        assert slow.count() == 12
+    assert 6 in counted.totals.values()
+    assert counted.done == counted.totals
+
+
+def _slowly(batches: Iterator[Any]) -> Iterator[Any]:
+    time.sleep(0.5)
+    yield from batches
+
+
+def test_a_stage_that_is_given_up_is_over_and_one_that_is_not_done_is_not_told_of() -> None:
+    counted = Counted()
+    watch = StageWatch(counted)
+    stages = {1: Stage(4, 0), 2: Stage(1, 1), 3: Stage(3, 1)}
+    watch.look(Tracker(stages))
+    assert (counted.totals, counted.done) == ({"stage 3 of Spark": 3}, {"stage 3 of Spark": 1})
+    watch.look(Tracker({1: Stage(4, 0)}))
+    assert counted.done == {"stage 3 of Spark": 3}
+
+
+class Stage(NamedTuple):
+    numTasks: int  # noqa: N815 - as Spark's
+    numCompletedTasks: int  # noqa: N815
+
+
+class Tracker(NamedTuple):
+    stages: dict[int, Stage]
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802
+        return list(self.stages)
+
+    def getStageInfo(self, stage: int) -> Stage:  # noqa: N802
+        return self.stages[stage]
 
 
 def test_a_terminal_sees_a_bar_and_a_pipe_nothing() -> None:

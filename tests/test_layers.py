@@ -54,6 +54,7 @@ ROOMS = [
     "kafka",
     "fronts",
     "sinks",
+    "runners.bars",
     "runners.interpreter",
     "runners.notebook",
     "runners.json_values",

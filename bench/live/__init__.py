@@ -25,12 +25,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
+from emberflow.work import watched
 from live.session import spark_session
 
 
 def main(parts: Sequence[str]) -> None:
     with spark_session() as spark:
-        for number, part in enumerate(parts):
+        for number, part in enumerate(watched("parts", parts, len(parts))):
             if number:
                 print()
             import_module(f"live.{part}").main(spark)

@@ -27,13 +27,15 @@ from pathlib import Path
 
 from live.session import spark_session
 
+from emberflow.work import watched
+
 # The workers of live queries import from the same folders.
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 
 def main(parts: Sequence[str], *, quick: bool) -> None:
     with spark_session() as spark:
-        for number, part in enumerate(parts):
+        for number, part in enumerate(watched("parts", parts, len(parts))):
             if number:
                 print()
             import_module(f"nexmark_bench.{part}").main(spark, quick=quick)

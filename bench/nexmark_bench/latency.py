@@ -9,6 +9,7 @@ from __future__ import annotations
 from nexmark.queries import QUERIES
 from pyspark.sql import SparkSession
 
+from emberflow.work import watched
 from nexmark_bench import live_queries, plots, spark_streaming
 from nexmark_bench.given_events import events
 
@@ -26,7 +27,8 @@ def main(spark: SparkSession, *, quick: bool) -> None:
     )
     print(f"{f'latency, ms, {RATE:,} events a second':40}{heads}")
     found: dict[str, list[float]] = {}
-    for query in ("q0", "q5", "q17") if quick else QUERIES:
+    asked = ("q0", "q5", "q17") if quick else tuple(QUERIES)
+    for query in watched("queries", asked, len(asked)):
         ours = _percentiles(live_queries.latencies(spark, query, given))
         latencies, note = spark_streaming.latencies(spark, query, given)
         theirs = _percentiles(latencies)

@@ -11,6 +11,7 @@ import statistics
 from nexmark.queries import QUERIES
 from pyspark.sql import SparkSession
 
+from emberflow.work import watched
 from nexmark_bench import flink_rates, live_queries, plots, spark_streaming
 from nexmark_bench.given_events import events
 
@@ -32,7 +33,7 @@ def main(spark: SparkSession, *, quick: bool) -> None:
     flink = flink_rates.rates(list(asked), given[:few], given)
     found: dict[str, list[float]] = {}
     notes: dict[str, list[str]] = {}
-    for query in QUERIES:
+    for query in watched("queries", QUERIES, len(QUERIES)):
         rounds = [live_queries.rate(spark, query, given) for _ in range(1 if quick else ROUNDS)]
         ours = statistics.median(one.events_a_second for one in rounds)
         theirs = spark_streaming.rate(spark, query, given, batch)

@@ -32,10 +32,12 @@ from importlib import import_module
 
 from live.session import spark_session
 
+from emberflow.work import watched
+
 
 def main(parts: Sequence[str], *, quick: bool) -> None:
     with spark_session() as spark:
-        for number, part in enumerate(parts):
+        for number, part in enumerate(watched("parts", parts, len(parts))):
             if number:
                 print()
             import_module(f"transactions.{part}").main(spark, quick=quick)

@@ -54,6 +54,7 @@ from emberflow.errors import (
 from emberflow.graph.transactions import Rejected, Values
 from emberflow.graph.versions import Drop, Migrate
 from emberflow.rows.inputs import rows
+from emberflow.runners.bars.terminal import bars
 from emberflow.runners.batch.failures import failure_of
 from emberflow.runners.batch.front_logs import front_log
 from emberflow.runners.batch.runner import payloads
@@ -125,6 +126,7 @@ __all__ = [
     "WindowUpdate",
     "WindowedStream",
     "Windows",
+    "bars",
     "changes_from",
     "collect",
     "compare",

@@ -19,7 +19,6 @@ from rich.console import Console
 
 from emberflow import __version__
 from emberflow.commands.audit import audit as audit_run
-from emberflow.commands.bars import bars
 from emberflow.commands.diagnosis import doctor as diagnosis
 from emberflow.commands.diff import diff as diff_of
 from emberflow.commands.diff import drawing_of
@@ -34,6 +33,7 @@ from emberflow.errors import EmberflowError
 from emberflow.graph import drawing
 from emberflow.guarantees import EFFORT
 from emberflow.runners import verify as verification
+from emberflow.runners.bars.terminal import bars
 
 app = typer.Typer(
     name="emberflow",

@@ -2,7 +2,7 @@
 
 What is guaranteed: work that nobody watches costs nothing but a look at a variable when it begins. A
 watcher is set for a block of code by `watching`; the command line sets one that draws a bar
-(`commands.bars`). Libraries and notebooks are quiet unless they set one.
+(`runners.bars`). Libraries and notebooks are quiet unless they set one.
 """
 
 from __future__ import annotations

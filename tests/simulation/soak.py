@@ -19,7 +19,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from emberflow.commands.bars import bars
+from emberflow.runners.bars.terminal import bars
 from emberflow.work import watched
 from tests.batch.test_transactions import judged_in_batch
 from tests.isolation.simulated import judge_histories
