@@ -54,6 +54,11 @@ def test_the_sinks_have_what_the_reference_has(first: int) -> None:
     assert min(happened[what] for what in seen) > 4, happened
 
 
+def test_items_behind_a_restored_state_keep_the_key_of_their_version() -> None:
+    """Two versions ago they came, and were not yet trimmed when the next version took them over."""
+    judged_with_versions(VersionCase.of(30_114))
+
+
 def test_versions_are_simulated_by_users_too() -> None:
     def counted(key: Callable[[str], str]) -> ef.Flow:
         flow = ef.Flow("words")

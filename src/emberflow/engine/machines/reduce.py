@@ -470,10 +470,16 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     def _of_earlier_versions(self, given: list[ReduceBucket]) -> list[ReduceBucket]:
         """The buckets that still hold mapped items of an earlier version of the flow."""
         begun = self._earlier[-1][0]
+        # A version that was restored is the first of its bucket, and may be ahead of such items.
         return [
             versions
             for versions in given
-            if versions and versions[0][0] < begun and versions[0][2].__class__ is not _Restored
+            if versions
+            and versions[0][0] < begun
+            and (
+                versions[0][2].__class__ is not _Restored
+                or (len(versions) > 1 and versions[1][0] < begun)
+            )
         ]
 
     def rows_of(self, versions: ReduceBucket, moment: Moment, since: Moment) -> list[Row]:
