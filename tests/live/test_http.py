@@ -210,5 +210,7 @@ def test_after_its_end_nobody_is_served(reads: SlowReads) -> None:
         server.close()
         server.close()
         assert is_closed(stranger)
-    with pytest.raises(OSError):  # noqa: PT011 (the kernel chooses among several)
-        socket.create_connection(address(server), timeout=1)
+    # By now another process may have been given the port, so a connection alone says nothing.
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+        status, _ = get(server)
+        assert status != 200
