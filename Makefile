@@ -14,9 +14,9 @@ unexport SPARK_HOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 # For what starts many JVMs.
 ON_JAVA := scripts/ensure-java scripts/brief-jvms
 
-# Four processes, for two cores: three have a Spark session each, the fourth has all else; see
-# tests/conftest.py. Tests that wait do not idle a core.
-PYTEST_ARGS ?= -n 4 --dist loadgroup
+# Five processes, for two cores: three have a Spark session each, the others have all else; see
+# tests/conftest.py, which also orders them. Tests that wait do not idle a core.
+PYTEST_ARGS ?= -n 5 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test docs lint format bench bench-engine bench-live bench-exactly-once bench-transactions bench-disorder bench-nexmark figures bench-batch bench-kafka bench-upgrade native soak dist lock ui clean

@@ -1,20 +1,22 @@
 """Spark sessions and Kafka brokers that tests share, and which process runs which test.
 
-`make test` has four processes for two cores, so that tests that wait do not idle a core. Three of them
-have a Spark session each: one for batch, one for live queries, one for live queries that lose processes,
-which wait most. The fourth has everything else; whoever is done helps it. The tests that take longest
-are begun first.
+`make test` has five processes for two cores, so that tests that wait do not idle a core. Three of them
+have a Spark session each: one for batch, one for live queries, one for live queries that lose processes or
+change their version. The sessions take about as long as one another. The others have everything else, and
+whoever is done helps them. What takes longest is begun first: the sessions and the tests that share a Kafka
+broker, then tests that are marked `early`, then smaller groups.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 
 import tests.unhurried  # noqa: F401 - for all examples of hypothesis
 from tests.adapters.kafka_broker import JARS, KafkaBroker, running_broker
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 
-#: The tests of these modules share the session for batch; all other tests on Spark share the other.
+#: The tests of these modules share the session for batch.
 BATCH = {
     "test_comparison",
     "test_backfill",
@@ -36,6 +38,12 @@ BATCH = {
     "test_setup",
     "test_sql_over_state",
 }
+#: And these the session of the folder `faults`. All other tests on Spark share the third one.
+FAULTS = {"test_arrival", "test_commit_every", "test_shadows", "test_upgrades"}
+#: Fixtures that are servers: those who want one and no session share it, in one process.
+SERVERS = ("kafka", "postgres")
+#: Groups that take long, the longest first.
+FIRST = ("live", "faults", "batch", "kafka")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
@@ -43,16 +51,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # A session takes seconds to start. With `--dist loadgroup` the tests of a group run in one
     # process, and so with one session. A test has one group at most: xdist would join the names.
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "spark" in fixtures:
             item.add_marker(pytest.mark.xdist_group(session_of(item.path)))
-    items.sort(key=lambda item: item.get_closest_marker("early") is None)
+        elif group_of(item) is None:
+            for server in SERVERS:
+                if server in fixtures:
+                    item.add_marker(pytest.mark.xdist_group(server))
+    items.sort(key=turn_of)  # processes are given groups in this order (`--no-loadscope-reorder`)
+
+
+def group_of(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("xdist_group")
+    return None if marker is None else marker.args[0]
+
+
+def turn_of(item: pytest.Item) -> int:
+    """When a test is begun: those with the lowest first."""
+    group = group_of(item)
+    if group in FIRST:
+        return FIRST.index(group)
+    if item.get_closest_marker("early") is not None:
+        return len(FIRST)
+    return len(FIRST) + (1 if group is not None else 2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[Any], list[Any]]:
+    # Modules of tests have no doctests, and every process would search all of them.
+    found = yield
+    if not file_path.name.startswith("test_"):
+        return found
+    return [collector for collector in found if not isinstance(collector, DoctestModule)]
 
 
 def session_of(path: Path) -> str:
     """Which session the tests of a file share."""
     if path.stem in BATCH:
         return "batch"
-    return "faults" if path.parent.name == "faults" else "live"
+    return "faults" if path.stem in FAULTS or path.parent.name == "faults" else "live"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -37,6 +37,11 @@ def examples(soak: int) -> int:
     return soak if SOAK else max(5, soak // 3)
 
 
+def few(soak: int) -> int:
+    """How many seeds a smaller test tries: all of them in a soak, a third of them on every run."""
+    return soak if SOAK else max(2, soak // 3)
+
+
 class Effort(NamedTuple):
     """How many seeds a test tries."""
 

@@ -45,9 +45,10 @@ def test_notebooks_are_stored_without_outputs(name: str) -> None:
         pytest.param(
             name,
             marks=[
+                *([pytest.mark.early] if name != "getting-started" else []),
                 pytest.mark.skipif(
                     not SOAK and name not in ON_EVERY_RUN, reason="make soak runs this one"
-                )
+                ),
             ],
         )
         for name in NAMES

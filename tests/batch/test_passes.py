@@ -11,7 +11,7 @@ import emberflow as ef
 from emberflow.runners.batch.passes import lanes
 from emberflow.runners.batch.plan.stages import Units, plan_of
 from tests.batch.local import batch
-from tests.effort import blocks
+from tests.effort import blocks, few
 from tests.strategies import OPERATORS, random_flow
 
 
@@ -96,7 +96,7 @@ def test_an_endless_loop_is_told() -> None:
 def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """With equal hashes all keys are in one lane, and the output is the same."""
     monkeypatch.setattr(lanes, "key_hash", lambda key: 7)
-    for seed in range(60):
+    for seed in range(few(60)):
         flow, elements = random_flow(Random(seed))
         found = batch(flow, elements, partitions=3, seed=seed)
         assert repr(found) == repr(ef.run(flow, **elements)), (seed, flow.name)

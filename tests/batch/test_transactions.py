@@ -21,7 +21,7 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.values.item import Place
 from tests.batch.local import batch
-from tests.effort import blocks
+from tests.effort import blocks, few, shortened
 from tests.simulation.cases import WrongError
 from tests.simulation.transactional import TransactionCase, random_transactions
 from tests.strategies import random_flow
@@ -159,10 +159,10 @@ def test_random_transactions_equal_the_reference(seeds: range) -> None:
         judged(*random_case(seed), seed)
 
 
-@pytest.mark.parametrize("first", [0, 12])
+@pytest.mark.parametrize("first", shortened([0, 12]))
 def test_the_versions_left_are_those_that_a_cut_has(first: int) -> None:
     """Also the places where they were written, which a restored run needs."""
-    for seed in range(first, first + 12):
+    for seed in range(first, first + few(12)):
         case = TransactionCase.of(seed, workers=1)
         flow, elements = random_transactions(Random(f"transactions {seed}"))
         _, told = versions_after(flow, elements, seed)
@@ -209,7 +209,7 @@ def test_the_cases_are_worth_it() -> None:
 
 def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "key_hash", lambda key: 7)
-    for seed in range(1_000, 1_040):
+    for seed in range(1_000, 1_000 + few(40)):
         flow, elements = random_case(seed)
         found = batch(flow, elements, partitions=3, seed=seed)
         assert repr(found) == repr(ef.run(flow, **elements)), seed
@@ -218,7 +218,7 @@ def test_keys_of_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_to_decide_alone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same transactions in a keyed pass and in one region."""
     monkeypatch.setattr(expansion_module._Expansion, "_decides_alone", lambda self, drafted: False)
-    for seed in range(2_000, 2_030):
+    for seed in range(2_000, 2_000 + few(30)):
         flow, elements = random_case(seed)
         found = batch(flow, elements, partitions=3, seed=seed)
         assert repr(found) == repr(ef.run(flow, **elements)), seed

@@ -23,7 +23,7 @@ from emberflow.checkpoint.errors import CheckpointError
 from emberflow.values.hashing import HASH_MAX, HASH_MIN, hash_ranges, key_hash
 from emberflow.values.item import TIME_MAX, TIME_MIN
 from tests.checkpoint.cases import STORES, State, Workers, graph, rows_of, state_of
-from tests.effort import examples
+from tests.effort import examples, few
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def fresh(dice: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("kind", STORES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(few(8)))
 def test_a_chain_of_cuts_is_the_state_as_of_the_last(
     kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
 from emberflow.values.item import FlatItem, Place
-from tests.effort import examples
+from tests.effort import examples, few
 from tests.engine.helpers import Sent, Step, batches, by_key, only_machine, scripts
 from tests.strategies import OPERATORS, random_flow
 
@@ -215,7 +215,7 @@ def test_the_fused_cycle_is_the_unfused_graph(chunk: int) -> None:
     """Under the same network, both give the same output and nothing but the work differs."""
     seeds = (seed for seed in range(chunk, 10_000, 4))
     compared = 0
-    while compared < 15:
+    while compared < few(15):
         seed = next(seeds)
         flow, elements = random_flow(Random(f"cycle {seed}"))
         graph = flow.graph()

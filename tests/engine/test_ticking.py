@@ -9,6 +9,7 @@ import pytest
 
 import emberflow as ef
 from emberflow.engine.layout import Layout, TickingLoop
+from tests.effort import few
 
 
 class Halves:
@@ -55,7 +56,7 @@ FLOWS = {
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
 def test_nothing_is_computed_again_however_far_one_front_is_behind(flow: ef.Flow) -> None:
-    for seed in range(6):
+    for seed in range(few(6)):
         dice = Random(f"ticking {seed}")
         fronts = {
             name: [ef.At(time, dice.randrange(30)) for time in sorted(dice.sample(range(300), 60))]

@@ -17,6 +17,7 @@ from emberflow.errors import NondeterminismError
 from emberflow.graph.transactions import ABORT, ABORTED, Close
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import FlatItem, Place
+from tests.effort import few
 from tests.engine.helpers import Sent
 
 KEYS = "ab"
@@ -87,7 +88,7 @@ class Ports:
         return [sent.live for sent in self.ports]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(few(60)))
 def test_a_state_has_sent_what_is_there_whatever_came_before(seed: int) -> None:
     random = Random(seed)
     ports = Ports(machines()[0])
@@ -118,7 +119,7 @@ def test_a_state_has_sent_what_is_there_whatever_came_before(seed: int) -> None:
     assert not ports.machine.touched
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(few(60)))
 def test_a_closer_has_sent_what_is_there_whatever_came_before(seed: int) -> None:
     random = Random(seed)
     ports = Ports(machines()[1])

@@ -23,7 +23,7 @@ from emberflow.graph.nodes import Front, Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.values.hashing import key_hash, owner
-from tests.effort import examples
+from tests.effort import examples, few
 from tests.engine.fake_link import FakeLink, on_fake_link
 from tests.strategies import Elements, random_flow
 
@@ -59,7 +59,8 @@ def runs_of_one_front(
 def test_in_order_one_worker_never_replays() -> None:
     """Random flows, also with loops that are not fused. Only what is scheduled can come too soon."""
     regions = without_schedule = 0
-    for seed in range(150):
+    seeds = few(150)
+    for seed in range(seeds):
         flow, elements = random_flow(Random(f"in order {seed}"))
         graph = flow.graph()
         if seed % 2:
@@ -92,8 +93,8 @@ def test_in_order_one_worker_never_replays() -> None:
             regions += any(unit.is_region for unit in worker.layout.units)
             assert statistics.replays == statistics.tombstones == 0, f"seed {seed}: {flow.name}"
             assert statistics.arrived == statistics.released
-    assert without_schedule > 30
-    assert regions > 15
+    assert without_schedule > seeds / 5
+    assert regions > seeds / 10
 
 
 def test_what_an_earlier_life_delivered_is_not_delivered_again() -> None:

@@ -17,7 +17,7 @@ import pytest
 import emberflow as ef
 from emberflow.guarantees import Guarantee, Verdict, judge
 from emberflow.values.hashing import key_hash, owner
-from tests.effort import SOAK
+from tests.effort import SOAK, few
 from tests.strategies import random_flow
 
 Outputs: TypeAlias = dict[str, list[Any]]
@@ -125,7 +125,7 @@ def begins(outputs: Outputs, result: Outputs) -> bool:
     return all(result[name][: len(held)] == held for name, held in outputs.items())
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(SEEDS) if SOAK or seed not in COSTLY])
+@pytest.mark.parametrize("seed", [seed for seed in range(few(SEEDS)) if SOAK or seed not in COSTLY])
 def test_losses_are_judged_as_the_oracle_says(seed: int) -> None:
     flow, timed, random = drawn(seed, most=4)
     results = list(with_losses(flow, timed))
@@ -141,7 +141,7 @@ def test_losses_are_judged_as_the_oracle_says(seed: int) -> None:
         assert early.at_most_once is any(begins(outputs, result) for result in results)
 
 
-@pytest.mark.parametrize("seed", seeds_without_time(SEEDS))
+@pytest.mark.parametrize("seed", seeds_without_time(few(SEEDS)))
 def test_repetitions_are_judged_as_the_oracle_says(seed: int) -> None:
     flow, timed, random = drawn(seed, most=3)
     results = list(with_repetitions(flow, timed))
@@ -162,7 +162,7 @@ def check_explanation(flow: ef.Flow, timed: Timed, outputs: Outputs, verdict: Ve
         assert ef.run(flow, **given(flow, kept)) == outputs
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(few(100)))
 def test_the_reference_is_exactly_once_and_the_search_agrees(seed: int) -> None:
     """The search explains the reference's own output, although `judge` never asks it to."""
     flow, elements = random_flow(Random(seed))

@@ -10,19 +10,20 @@ import pytest
 
 import emberflow as ef
 from emberflow.errors import EmberflowError
+from tests.effort import few
 from tests.isolation.simulated import anomalies, drawn, judge_histories, simulated
 from tests.simulation import transaction_mutations as broken
 
 CHUNK = 8
 
 
-@pytest.mark.parametrize("first", range(0, 24, CHUNK))
+@pytest.mark.parametrize("first", range(0, few(24), CHUNK))
 def test_the_simulation_is_serializable(first: int) -> None:
     for seed in range(first, first + CHUNK):
         judge_histories(seed, crashes=False)
 
 
-@pytest.mark.parametrize("first", range(1_000, 1_016, CHUNK))
+@pytest.mark.parametrize("first", range(1_000, 1_000 + few(24), CHUNK))
 def test_with_crashes_too(first: int) -> None:
     for seed in range(first, first + CHUNK):
         judge_histories(seed, crashes=True)

@@ -15,6 +15,7 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.graph.nodes import Graph
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
+from tests.effort import few
 from tests.engine.fake_link import on_fake_link
 
 
@@ -90,7 +91,7 @@ def test_a_front_far_ahead_waits_in_its_source(credit: int) -> None:
     }
     expected = ef.run(flow, **elements)
     used = 0
-    for seed in range(6):
+    for seed in range(few(6)):
         simulation = Observed(graph, slow_options(seed, credit))
         assert simulation.run(timed_elements(graph, elements)).outputs == expected
         assert simulation.open_most <= credit
@@ -104,7 +105,7 @@ def test_no_more_waits_at_barriers_than_there_are_credits(credit: int) -> None:
     flow = two_fronts()
     graph = flow.graph()
     elements = {"fast": range(200), "slow": [ef.At(time, time) for time in range(0, 200, 25)]}
-    for seed in range(4):
+    for seed in range(few(4)):
         options = replace(slow_options(seed, credit), delay_ticks_max=1, slow_links=0.0)
         simulation = Observed(graph, options)
         simulation.run(timed_elements(graph, elements))

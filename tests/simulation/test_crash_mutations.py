@@ -13,10 +13,10 @@ from tests.effort import tried
 from tests.simulation.cases import WrongError
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 from tests.simulation.crash_mutations import CRASH_MUTATIONS, CrashMutation
-from tests.simulation.hunt import caught
+from tests.simulation.hunt import caught, hunted
 
 
-@pytest.mark.parametrize("mutation", CRASH_MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", hunted(CRASH_MUTATIONS, lambda mutation: mutation.name))
 def test_it_is_caught(mutation: CrashMutation, monkeypatch: pytest.MonkeyPatch) -> None:
     machines = mutation.make(monkeypatch) or {}
     told = caught(mutation.name, mutation.cases(), partial(wrong, **machines), mutation.cases_most)

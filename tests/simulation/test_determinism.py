@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tests.effort import tried
+from tests.effort import shortened, tried
 from tests.simulation.cases import Case
 from tests.simulation.soak import traces
 
@@ -46,8 +46,8 @@ def test_the_same_trace_in_every_process() -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for hash_seed in ("0", "1")
+        for hash_seed in shortened(["1", "0"])  # that of this process is random
     ]
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     expected = "\n".join(traces(SEEDS)) + "\n"
-    assert outputs == [expected, expected]
+    assert set(outputs) == {expected}

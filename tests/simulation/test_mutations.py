@@ -11,11 +11,11 @@ import pytest
 
 from tests.effort import tried
 from tests.simulation.cases import Case, WrongError, judged
-from tests.simulation.hunt import caught
+from tests.simulation.hunt import caught, hunted
 from tests.simulation.mutations import MUTATIONS, Mutation
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", hunted(MUTATIONS, lambda mutation: mutation.name))
 def test_it_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     machines = mutation.make(monkeypatch)
     told = caught(mutation.name, mutation.cases(), partial(wrong, **machines), mutation.cases_most)

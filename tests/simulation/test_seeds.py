@@ -13,7 +13,7 @@ import pytest
 from emberflow.engine.messages import Effects, Frame
 from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.worker.worker import Worker
-from tests.effort import tried
+from tests.effort import few, tried
 from tests.simulation.cases import Case, judged
 
 SEEDS = tried("simulated flows")
@@ -44,9 +44,9 @@ def test_however_little_a_cycle_may_speculate(
     """With few replays to spend, cycles hold back most of the time: what is held is not lost."""
     monkeypatch.setattr(budget_module, "_REPLAYS_MAX", replays_max)
     monkeypatch.setattr(Holding, "times", 0)
-    for case in islice(with_loops(10_000 * (replays_max + 1)), 25):
+    for case in islice(with_loops(10_000 * (replays_max + 1)), few(25)):
         judged(case, worker=Holding)
-    assert Holding.times > 25
+    assert Holding.times > few(25)
 
 
 def with_loops(first: int) -> Iterator[Case]:

@@ -8,6 +8,7 @@ from typing import Any
 import emberflow as ef
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation, SimulationResult
+from tests.effort import few
 from tests.simulation.cases import Case
 
 WORDS = [*"the quick brown fox jumps over the lazy dog and the dog barks"]
@@ -36,7 +37,7 @@ def test_in_order_on_one_worker_there_is_no_overhead() -> None:
 
 def test_over_random_flows_they_add_up() -> None:
     replays = 0
-    for seed in range(60):
+    for seed in range(few(60)):
         case = Case.of(200_000 + seed)
         result = case.run()
         workers = result.statistics

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
+from tests.effort import few
 from tests.simulation.cases import judged
 from tests.simulation.mutations import own_case
 
@@ -38,5 +39,5 @@ def test_where_an_item_was_first_and_last_is_not_mixed_up(rounds: int) -> None:
         f"front-{number}": [ef.At(3 * time + number, (time * 7 + number) % 10) for time in range(8)]
         for number in range(3)
     }
-    for seed in range(6):
+    for seed in range(few(6)):
         judged(own_case(flow, seed, 2 + seed % 3, **elements))

@@ -16,7 +16,7 @@ import emberflow as ef
 from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.worker import regions as cycles_module
 from emberflow.graph import expansion as expansion_module
-from tests.effort import affordable, tried
+from tests.effort import affordable, few, tried
 from tests.simulation.cases import WrongError
 from tests.simulation.hunt import caught
 from tests.simulation.transaction_mutations import BREAKS, CRASH_BREAKS, Break
@@ -55,7 +55,8 @@ def test_however_little_they_may_speculate(
     monkeypatch.setattr(budget_module, "_REPLAYS_OF_ONE_TIME_MAX", of_one_time)
     monkeypatch.setattr(cycles_module, "_SLICE_FIRST", slice_first)
     monkeypatch.setattr(cycles_module, "_CHUNK", chunk)
-    for seed in range(10_000 * (replays_max + 1), 10_000 * (replays_max + 1) + 10):
+    first = 10_000 * (replays_max + 1)
+    for seed in range(first, first + few(10)):
         judged_with_states(TransactionCase.out_of_order(seed))
 
 

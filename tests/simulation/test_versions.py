@@ -21,7 +21,7 @@ from emberflow.runners.simulation.recovery import CrashSimulation, Driver, Life
 from emberflow.runners.simulation.storage import Manifest, Restorable
 from tests.effort import tried
 from tests.simulation.cases import WrongError
-from tests.simulation.hunt import caught
+from tests.simulation.hunt import caught, hunted
 from tests.simulation.versioned import VersionCase, judged_with_versions
 
 CHUNK = 25
@@ -252,7 +252,7 @@ def heirs_forget_what_is_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(succession, "_scheduled", lambda worker, moment: iter(()))
 
 
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
+@pytest.mark.parametrize("broken", hunted(BREAKS, lambda broken: broken.__name__.replace("_", " ")))
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = broken(monkeypatch) or CrashSimulation
 

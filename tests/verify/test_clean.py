@@ -74,7 +74,7 @@ def test_every_example_is_verified() -> None:
 
 
 @pytest.mark.usefixtures("_examples_importable")
-@pytest.mark.parametrize("name", ELEMENTS if SOAK else ["catalogue", "click_sessions", "stock"])
+@pytest.mark.parametrize("name", ELEMENTS if SOAK else ["stock"])
 def test_example(name: str) -> None:
     module = example(name)
     verification = ef.verify(module.flow, seeds=4, **ELEMENTS[name](module))
@@ -100,7 +100,7 @@ def test_who_times_the_garbage_collector_does_not_make_a_function_look_impure() 
     assert verification.suspicions == ()
 
 
-@pytest.mark.parametrize("seed", range(4 if SOAK else 2))
+@pytest.mark.parametrize("seed", range(4 if SOAK else 1))
 def test_random_flow(seed: int) -> None:
     flow, elements = random_flow(Random(f"verify {seed}"))
     verification = ef.verify(flow, seeds=4, workers=(1, 3), **elements)
