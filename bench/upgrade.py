@@ -191,11 +191,10 @@ def measured(spark: SparkSession, case: Case, way: str) -> dict[str, float]:
     assert stored == expected, f"{stored} of {expected}"
     near = [output for output in outputs if called - 0.5 <= output.at]
     gaps = [later.at - earlier.at for earlier, later in pairwise(near)]
-    resumed = called if way == "no upgrade" else max(called, near[gaps.index(max(gaps))].at)
-    around = sorted(
-        1_000 * (output.at - output.due) for output in outputs if abs(output.due - resumed) < 0.5
-    )
     begins = min((output.due for output in outputs if output.generation), default=called)
+    around = sorted(
+        1_000 * (output.at - output.due) for output in outputs if abs(output.due - begins) < 0.5
+    )
     return {
         "gap": 1_000 * max(gaps),
         "p99": around[int(0.99 * (len(around) - 1))],
