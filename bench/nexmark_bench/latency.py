@@ -15,7 +15,7 @@ from nexmark_bench.given_events import events
 
 RATE = 2_000
 #: Long enough for windows of ten seconds, which close every ten seconds.
-SECONDS = 45
+SECONDS = 30
 QUICK_SECONDS = 12
 PERCENTS = (50, 99)
 
