@@ -24,7 +24,7 @@ import pytest
 from rich.console import Console
 
 import emberflow as ef
-from tests.effort import SOAK
+from tests.effort import SECONDS, SOAK
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -72,7 +72,7 @@ def ran(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
         },
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=SECONDS,
     )
 
 

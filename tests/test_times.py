@@ -27,7 +27,7 @@ from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.questions import moment_after
 from emberflow.values.event_time import EventTime
 from emberflow.values.times import MICROSECONDS, TimeError, Unit, counted_duration, counted_time
-from tests.effort import examples
+from tests.effort import SECONDS, examples
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 UNITS: list[Unit] = ["s", "ms", "us"]
@@ -278,7 +278,7 @@ def entered(front: Any, unit: Unit | None) -> list[Any]:
     """What a feed lets into a live query."""
     feed = Feed("rows", 0, front, 0, 3, 1_000, late_node=9, unit=unit)
     feed.start(Beginning())
-    feed.reader.thread.join(10)
+    feed.reader.thread.join(SECONDS)
     found: list[Any] = []
     promise = feed.gate.promise
     while promise != AFTER_ALL:

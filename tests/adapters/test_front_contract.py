@@ -11,9 +11,9 @@ from emberflow.fronts import Batch, Element, Front, Iterable
 from emberflow.testing import FRONT_RULES
 from emberflow.values.item import At
 from tests.adapters.fronts_under_test import ALL, KAFKA, REPLAYABLE, FrontCase
+from tests.effort import SECONDS
 
 #: Generous: a broker on a busy machine may take its time.
-SECONDS = 30.0
 
 
 # They ask for the broker by name, which the conftest cannot see: these are marked here.

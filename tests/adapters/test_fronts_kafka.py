@@ -22,8 +22,8 @@ from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.reader import Beginning
 from tests.adapters.kafka_broker import PASSWORD, USER, KafkaBroker, free_port
+from tests.effort import SECONDS
 
-SECONDS = 30
 SCHEMA = {"type": "record", "name": "W", "fields": [{"name": "word", "type": "string"}]}
 
 

@@ -13,8 +13,7 @@ from emberflow.errors import EmberflowError, InputError
 from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
 from emberflow.sinks.kafka import HEADER, IdempotentWriter
 from tests.adapters.kafka_broker import KafkaBroker
-
-SECONDS = 30
+from tests.effort import SECONDS
 
 
 def bundle(last: int, *payloads: Any) -> StoredBundle:

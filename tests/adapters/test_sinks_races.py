@@ -27,10 +27,9 @@ from emberflow import GlobalTime, sinks
 from emberflow.sinks import SinkMovedError, StoredBundle
 from emberflow.sinks.files import name_of
 from tests.adapters.synced import synced_inodes
-from tests.effort import SOAK
+from tests.effort import SECONDS, SOAK
 
 TRACED = {emberflow.sinks.files.__file__, emberflow.checkpoint.ownership.__file__}
-WAIT_SECONDS = 30
 _flock = fcntl.flock
 
 
@@ -48,15 +47,15 @@ class Thread:
     def step(self) -> None:
         """Let the thread run up to its next line."""
         self._may_run.release()
-        assert self._has_stopped.acquire(timeout=WAIT_SECONDS)
+        assert self._has_stopped.acquire(timeout=SECONDS)
 
     def stop(self) -> None:
         """The thread stops here until the next step."""
         self._has_stopped.release()
-        assert self._may_run.acquire(timeout=WAIT_SECONDS)
+        assert self._may_run.acquire(timeout=SECONDS)
 
     def _run(self) -> None:
-        assert self._may_run.acquire(timeout=WAIT_SECONDS)
+        assert self._may_run.acquire(timeout=SECONDS)
         current.thread = self
         sys.settrace(self._entered)
         try:

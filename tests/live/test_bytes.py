@@ -24,9 +24,9 @@ from emberflow.runners.live.worker.store import Store
 from emberflow.values.item import FlatItem
 from emberflow.values.sizes import payload_bytes, payloads_bytes, sampled_bytes
 from tests.adapters.fronts_under_test import line_server
+from tests.effort import SECONDS
 
 MEGABYTE = 1 << 20
-SECONDS = 30.0
 
 plain = st.recursive(
     st.one_of(st.text(max_size=200), st.binary(max_size=200), st.integers(), st.none()),
@@ -121,7 +121,7 @@ def test_a_queue_holds_bytes_not_elements(at_once: int) -> None:
                 feed.minimal_time(feed.gate.promise)
         assert numbers == list(range(200)), "and nothing is lost on the way"
     finally:
-        feed.join(5)
+        feed.join(SECONDS)
 
 
 def test_a_line_larger_than_all_bounds_passes_alone() -> None:
@@ -145,7 +145,7 @@ def test_a_line_larger_than_all_bounds_passes_alone() -> None:
             feed.minimal_time(feed.gate.promise)
         assert entered == [(0, 3), (1, 3), (2, 3)]
     finally:
-        feed.join(5)
+        feed.join(SECONDS)
 
 
 @given(
@@ -248,5 +248,5 @@ def test_the_thread_of_a_reader_that_waits_for_space_can_be_stopped() -> None:
     feed.start(Beginning())
     settle(lambda: feed.waiting)
     feed.halt()
-    feed.join(5)
+    feed.join(SECONDS)
     assert not feed.reader.thread.is_alive()

@@ -16,7 +16,7 @@ from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
 from emberflow.values.event_time import EventTime
 from emberflow.values.item import FRONT_MIN, TIE, FlatItem
-from tests.effort import examples
+from tests.effort import SECONDS, examples
 
 CREDIT = 7
 
@@ -42,7 +42,7 @@ class Given:
 def fed(*given: Element | Batch | Exception | None) -> Feed:
     feed = Feed("numbers", 0, Given(*given), 0, 3, CREDIT)
     feed.start(Beginning())
-    feed.reader.thread.join(10)
+    feed.reader.thread.join(SECONDS)
     return feed
 
 
@@ -120,7 +120,7 @@ def test_what_waits_enters_within_the_credits_also_when_the_source_has_ended() -
     front.event_time = EventTime(disorder=20)
     feed = Feed("numbers", 0, front, 0, 3, 10)
     feed.start(Beginning())
-    feed.reader.thread.join(10)
+    feed.reader.thread.join(SECONDS)
     found: list[int] = []
     while not feed.over:
         found += [payload for _, _, payload in feed.take(5)]
@@ -146,7 +146,7 @@ def test_a_life_that_begins_from_any_cut_gives_the_rest(
         front.event_time = EventTime(disorder)
         feed = Feed("rows", 0, front, 0, 3, 1_000, late_node=9)
         feed.start(beginning)
-        feed.reader.thread.join(10)
+        feed.reader.thread.join(SECONDS)
         found: list[FlatItem] = []
         while not feed.over:
             promised = feed.gate.promise
@@ -186,7 +186,7 @@ def test_a_feed_halts_at_a_time_exactly_and_goes_on_when_it_may(
         front.event_time = EventTime(disorder)
         feed = Feed("rows", 0, front, 0, 3, 1_000, late_node=9)
         feed.start(Beginning())
-        feed.reader.thread.join(10)
+        feed.reader.thread.join(SECONDS)
         return feed
 
     def taken(feed: Feed) -> list[FlatItem]:
@@ -244,6 +244,6 @@ def test_a_late_element_that_is_admitted_enters_at_the_promise(
     front.event_time = EventTime(disorder, on_late="admit")
     feed = Feed("numbers", 0, front, 0, 3, CREDIT)
     feed.start(Beginning())
-    feed.reader.thread.join(10)
+    feed.reader.thread.join(SECONDS)
     assert [(place[0], payload) for place, _, payload in drained(feed, 5)] == expected
     assert feed.aside.take() == []

@@ -30,6 +30,7 @@ from emberflow.values.hashing import key_hash
 from tests.adapters.structured import Sender, placed_front
 from tests.adapters.test_fronts_structured import ROWS, WORDS, words
 from tests.checkpoint.cases import graph, state_of
+from tests.effort import SECONDS
 from tests.small_disk import SmallDisk, mounted
 
 
@@ -157,7 +158,7 @@ def test_a_front_that_has_ended_is_not_over_before_its_log_is_durable(
     assert not feed.is_reported
     disk.free()
     wait_for(lambda: feed.report() and feed.is_reported)
-    feed.join(10)
+    feed.join(SECONDS)
 
 
 # --- Cuts ------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import pytest
 from emberflow.runners.live.web import application, connections
 from emberflow.runners.live.web.application import READS_MAX
 from emberflow.runners.live.web.server import Web
+from tests.effort import SECONDS
 
 
 class SlowReads:
@@ -32,7 +33,7 @@ class SlowReads:
     @property
     def states(self) -> dict[str, Any]:
         self.asked.release()
-        self.go_on.wait(30)
+        self.go_on.wait(SECONDS)
         info = SimpleNamespace(name="accounts", kind="state", has_default=True, default=0)
         return {"accounts": info}
 
@@ -66,7 +67,7 @@ def address(server: Web) -> tuple[str, int]:
 
 
 def get(server: Web, **headers: str) -> tuple[int, Any]:
-    with closing(http.client.HTTPConnection(*address(server), timeout=30)) as connection:
+    with closing(http.client.HTTPConnection(*address(server), timeout=SECONDS)) as connection:
         connection.request("GET", "/states", headers=headers or server.endpoint.headers)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
@@ -79,7 +80,7 @@ def assert_is_served(server: Web) -> None:
 
 def is_closed(connection: socket.socket) -> bool:
     """Whether the server closes a connection, within a time in which it has to."""
-    connection.settimeout(30)
+    connection.settimeout(SECONDS)
     try:
         return not connection.recv(1)
     except TimeoutError:
@@ -137,7 +138,7 @@ def test_a_stranger_cannot_make_the_server_keep_much(server: Web) -> None:
         line = b"X-Long: " + b"x" * 1_000 + b"\r\n"
         for _ in range(connections.HEAD_BYTES_MAX // 1_000 + 1):
             stranger.sendall(line)
-        stranger.settimeout(30)
+        stranger.settimeout(SECONDS)
         assert stranger.recv(100).startswith(b"HTTP/1.1 431 ")
     assert_is_served(server)
 
@@ -155,7 +156,7 @@ def test_without_the_token_nothing_is_asked_of_the_query(
 
 
 def test_a_stranger_with_a_long_body_is_told_too(server: Web) -> None:
-    with closing(http.client.HTTPConnection(*address(server), timeout=30)) as connection:
+    with closing(http.client.HTTPConnection(*address(server), timeout=SECONDS)) as connection:
         connection.request("POST", "/read", body=b"x" * 500_000)
         assert connection.getresponse().status == 401
 
@@ -171,11 +172,11 @@ def test_more_requests_than_it_serves_are_told_to_come_again(server: Web, reads:
     for client in clients:
         client.start()
     for _ in clients:
-        assert reads.asked.acquire(timeout=30)
+        assert reads.asked.acquire(timeout=SECONDS)
     assert get(server)[0] == 503
     reads.go_on.set()
     for client in clients:
-        client.join(30)
+        client.join(SECONDS)
     assert found == [200] * READS_MAX
     assert_is_served(server)
 
@@ -199,7 +200,7 @@ def test_requests_that_are_wrong(server: Web, request_line: str, status: int) ->
             f"{request_line}\r\nHost: here\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
         )
         client.shutdown(socket.SHUT_WR)
-        client.settimeout(30)
+        client.settimeout(SECONDS)
         assert client.recv(100).startswith(f"HTTP/1.1 {status} ".encode())
 
 

@@ -14,10 +14,8 @@ from emberflow.runners.live.wire import links, protocol
 from emberflow.runners.live.wire.links import LinkError, Receiver, Sender, received_parts
 from emberflow.runners.live.wire.plan import WorkerNews
 from emberflow.runners.live.wire.sockets import RunKeys, Wire
-from tests.effort import SOAK
+from tests.effort import SECONDS, SOAK
 from tests.live.proxy import Proxy
-
-SECONDS = 30.0
 
 
 class Ends:

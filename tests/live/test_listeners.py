@@ -12,8 +12,7 @@ import pytest
 
 import emberflow as ef
 from emberflow.runners.live.driver.listeners import EVENTS_MAX, Listeners, check_listener
-
-SECONDS = 30.0
+from tests.effort import SECONDS
 
 
 class Hearing(ef.LiveQueryListener):

@@ -21,8 +21,7 @@ from emberflow.runners.live.wire.log_records import (
     captured,
     levels,
 )
-
-SECONDS = 60
+from tests.effort import SECONDS
 
 
 class Kept(logging.Handler):

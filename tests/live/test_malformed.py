@@ -17,9 +17,7 @@ from emberflow.runners.live.worker import malformed as malformed_module
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
 from emberflow.values.item import Place
-from tests.effort import examples
-
-SECONDS = 20
+from tests.effort import SECONDS, examples
 
 
 class Source:

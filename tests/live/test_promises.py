@@ -19,9 +19,9 @@ from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.reader import Beginning, FrontFailedError
 from emberflow.values.event_time import EventTime
 from emberflow.values.item import TIE, FlatItem
+from tests.effort import SECONDS
 
 INDEX = 3
-SECONDS = 10
 
 
 class Given:

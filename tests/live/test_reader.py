@@ -16,6 +16,7 @@ from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.reader import Beginning
 from emberflow.values.event_time import EventTime
 from emberflow.values.item import FlatItem
+from tests.effort import SECONDS
 
 INDEX = 3
 FROM_TEN = Beginning(None, (10, 0), passes_over=True)
@@ -36,7 +37,7 @@ class Given:
 def fed(front: Given, beginning: Beginning = FROM_TEN, **rest: Any) -> Feed:
     feed = Feed("numbers", 0, front, 0, INDEX, 100, **rest)
     feed.start(beginning)
-    feed.reader.thread.join(10)
+    feed.reader.thread.join(SECONDS)
     return feed
 
 
@@ -118,7 +119,7 @@ def test_a_front_that_promises_gives_the_same_in_its_next_life(tmp_path: Path) -
         log = FrontLogWriter(tmp_path, "numbers", 0, incarnation)
         feed = fed(front, FROM_TEN._replace(joins_at=(7, 0)), journal=Journal(log, "it", INDEX))
         lives.append(entered(feed.take(100)))
-        feed.join(5)
+        feed.join(SECONDS)
     # The element at the cut keeps its time: no output at or above it was released.
     assert lives == [[(12, "p3"), (20, "late")]] * 2
 
@@ -131,4 +132,4 @@ def test_nothing_joins_in_the_first_life(tmp_path: Path) -> None:
         journal=Journal(log, "it", INDEX),
     )
     assert entered(feed.take(100)) == [(-5, "a")]
-    feed.join(5)
+    feed.join(SECONDS)

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tests.effort import shortened, tried
+from tests.effort import SECONDS, shortened, tried
 from tests.simulation.cases import Case
 from tests.simulation.soak import traces
 
@@ -48,6 +48,6 @@ def test_the_same_trace_in_every_process() -> None:
         )
         for hash_seed in shortened(["1", "0"])  # that of this process is random
     ]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
     expected = "\n".join(traces(SEEDS)) + "\n"
     assert set(outputs) == {expected}

@@ -84,7 +84,7 @@ def count_of(outputs: Bytes) -> int:
 
 def test_random_flows_handed_over(spark: SparkSession, tmp_path: Path) -> None:
     """tests/batch/test_backfill.py tries a hundred others, at random times, without Spark."""
-    flow, elements = random_flows_together([Random(seed) for seed in range(2)])
+    flow, elements = random_flows_together([Random(seed) for seed in range(2 if SOAK else 1)])
     given = {
         name: ef.rows(frame(spark, one, "value long", 2), unique=True)
         for name, one in elements.items()

@@ -126,7 +126,7 @@ def transactional_examples() -> dict[
 
 
 #: One with windows, one with joins and one with transactions; `make soak` has all.
-SOME_EXAMPLES = sorted(examples() if SOAK else {"moving_average", "orders", "seats"})
+SOME_EXAMPLES = sorted(examples() if SOAK else {"moving_average", "seats"})
 
 
 # With columns, as users have them. tests/contract runs all examples in 1, 3 and 8 partitions.

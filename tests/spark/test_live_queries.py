@@ -24,11 +24,10 @@ from emberflow import sinks
 from emberflow.fronts import Batch, Element
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.web import application as endpoint_module
-from tests.effort import SOAK
+from tests.effort import SECONDS, SOAK
 
 ACCOUNTS = 60
 BEGIN = 100
-SECONDS = 180  # for what takes one or two on an idle machine
 #: An object that cannot be pickled.
 LOCK = threading.Lock()
 

@@ -21,6 +21,7 @@ from emberflow import fronts, sinks
 from emberflow.commands.views.stored import StoredQuery
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.web.server import close_all, opened, released, show
+from tests.effort import SECONDS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, LocatorAssertions, Page
@@ -30,7 +31,6 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium: scripts/ensure-chromium installs Debian's"
 )
-SECONDS = 60  # for what takes one or two on an idle machine
 MS = SECONDS * 1_000
 
 

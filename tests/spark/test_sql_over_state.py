@@ -20,8 +20,8 @@ from emberflow.checkpoint import DamagedCutWarning, Manifest
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.runners.live.query import LiveQuery
 from emberflow.values.hashing import HashRange
+from tests.effort import SECONDS
 
-SECONDS = 200
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 NAMES = [f"account {number}" for number in range(12)]
 
