@@ -1,29 +1,35 @@
 """Kafka: latency of the inverted index from produced to consumed, and topic to topic throughput.
 
-    python bench/kafka.py [--seconds 20] [--records 200000]
+    python bench/kafka.py [--seconds 20] [--records 200000] [--rounds 3] [--only latency|throughput]
 
 A private broker, one node on this machine, shares its cores with everything else. Exactly once
-throughout: cuts, a transactional sink, and consumers that read committed.
+throughout: cuts, a transactional sink, and consumers that read committed. Each table has a row for
+topics with one partition and one for topics with four.
 
 - *Latency*: documents of 250 Zipf words at 50 a second. From the moment a document is handed to a
-  producer to the moment a consumer has the last of its change records. The first fifth does not
-  count.
-- *Throughput*: the running count of words, one partition each, from the first record in the output
-  topic to the last, by their timestamps. For comparison, a plain loop of confluent-kafka in one
-  process: consume, count in a dict, produce; without transactions, and with one per thousand
-  records.
+  producer to the moment a consumer has the last of its change records, in all partitions. Producer and
+  consumer are a process of their own. The first fifth does not count. Documents have the times of their
+  timestamps, or of their arrival. Only the latter with four partitions: by timestamps, a document waits
+  for the next one in each of the other partitions, whatever the broker does.
+- *Throughput*: the running count of words, from the first record in the output topic to the last, by
+  their timestamps. For comparison, a plain loop of confluent-kafka in one process: consume, count in a
+  dict, produce; without transactions, and with one per thousand records.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import statistics
 import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections import Counter
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -36,36 +42,49 @@ from live.session import spark_session
 from pyspark.sql import SparkSession
 
 import emberflow as ef
-from tests.adapters.kafka_broker import KafkaBroker, missing
+from tests.adapters.kafka_broker import KAFKAS_JAVA, KafkaBroker, missing
 
 RATE = 50
 WORDS = 250
 PERCENTS = (50, 75, 95, 99)
 ROUNDS = 3
+PARTITIONS = (1, 4)
 
 
-def index_flow() -> ef.Flow:
+def index_flow(partitions: int) -> ef.Flow:
     flow = ef.Flow("index")
     postings = flow.front("documents").flat_map(
         lambda document: [(word, document["number"]) for word in document["words"]]
     )
-    postings.key_by(lambda posting: posting[0]).reduce(
-        first=lambda posting: (1, posting),
-        combine=lambda held, posting: (held[0] + 1, posting),
-    ).map(lambda held: [held[1][1], held[1][0], held[0]]).sink("changes")
+    changes = (
+        postings.key_by(lambda posting: posting[0])
+        .reduce(
+            first=lambda posting: (1, posting),
+            combine=lambda held, posting: (held[0] + 1, posting),
+        )
+        .map(lambda held: [held[1][1], held[1][0], held[0]])
+    )
+    if partitions == 1:
+        changes.sink("changes")
+    else:
+        changes.key_by(lambda change: change[1]).sink("changes", partitions=partitions)
     return flow
 
 
-def count_flow() -> ef.Flow:
+def count_flow(partitions: int) -> ef.Flow:
     flow = ef.Flow("count")
-    flow.front("words").key_by(lambda word: word).count().sink("counts")
+    counts = flow.front("words").key_by(lambda word: word).count()
+    if partitions == 1:
+        counts.sink("counts")
+    else:
+        counts.key_by(lambda pair: pair[0]).sink("counts", partitions=partitions)
     return flow
 
 
-def consumer(broker: KafkaBroker, topic: str) -> Any:
+def consumer(servers: str, topic: str, partitions: int) -> Any:
     made = Consumer(
         {
-            "bootstrap.servers": broker.servers,
+            "bootstrap.servers": servers,
             "group.id": "bench",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
@@ -74,22 +93,26 @@ def consumer(broker: KafkaBroker, topic: str) -> Any:
             "log_level": 0,
         }
     )
-    made.assign([TopicPartition(topic, 0, 0)])
+    made.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     return made
 
 
-def latencies(spark: SparkSession, broker: KafkaBroker, seconds: int) -> list[float]:
-    """Milliseconds for each document that counts."""
-    source, target = broker.topic(), broker.topic()
-    count = seconds * RATE
+def client(
+    told: Connection, servers: str, source: str, target: str, partitions: int, count: int
+) -> None:
+    """A process that produces documents and consumes their changes; it sends back milliseconds."""
     words = engine.zipf_words(count * WORDS)
+    documents = [
+        json.dumps({"number": number, "words": words[number * WORDS :][:WORDS]}).encode()
+        for number in range(count)
+    ]
     begun, left = [0.0] * count, [WORDS] * count
     taken: dict[int, float] = {}
-    over = threading.Event()
+    deadline = time.monotonic() + count / RATE + 90
 
     def consume() -> None:
-        reading = consumer(broker, target)
-        while len(taken) < count and not over.is_set():
+        reading = consumer(servers, target, partitions)
+        while len(taken) < count and time.monotonic() < deadline:
             for message in reading.consume(5_000, 0.002):
                 if message.error() is None:
                     number = json.loads(message.value())[0]
@@ -98,62 +121,81 @@ def latencies(spark: SparkSession, broker: KafkaBroker, seconds: int) -> list[fl
                         taken[number] = time.monotonic()
         reading.close()
 
+    thread = threading.Thread(target=consume, daemon=True)
+    thread.start()
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
+    producer.list_topics(source)
+    told.send("ready")
+    told.recv()
+    begin = time.monotonic()
+    for number, document in enumerate(documents):
+        time.sleep(max(0.0, begin + number / RATE - time.monotonic()))
+        begun[number] = time.monotonic()
+        producer.produce(source, value=document, partition=number % partitions)
+        producer.poll(0)
+    producer.flush(30)
+    thread.join()
+    told.send([(taken[number] - begun[number]) * 1_000 for number in taken if number >= count // 5])
+
+
+def latencies(
+    spark: SparkSession, broker: KafkaBroker, seconds: int, partitions: int, times: str
+) -> list[float]:
+    """Milliseconds for each document that counts."""
+    source, target = broker.topic(partitions), broker.topic(partitions)
+    count = seconds * RATE
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=client, args=(theirs, broker.servers, source, target, partitions, count)
+    )
+    process.start()
     with tempfile.TemporaryDirectory() as checkpoint:
         query = (
-            index_flow()
+            index_flow(partitions)
             .live(spark)
-            .read(documents=ef.fronts.Kafka(broker.servers, source, idle_ms=None))
+            .read(documents=ef.fronts.Kafka(broker.servers, source, time=times, idle_ms=None))
             .write(changes=ef.sinks.Kafka(broker.servers, target))
             .option("checkpointLocation", checkpoint)
             .start()
         )
-        thread = threading.Thread(target=consume, daemon=True)
-        thread.start()
         while query.status["message"] != "Running":
             time.sleep(0.1)
-        producer = Producer({"bootstrap.servers": broker.servers, "linger.ms": 0})
-        begin = time.monotonic()
-        for number in range(count):
-            time.sleep(max(0.0, begin + number / RATE - time.monotonic()))
-            own = words[number * WORDS : (number + 1) * WORDS]
-            begun[number] = time.monotonic()
-            producer.produce(
-                source, value=json.dumps({"number": number, "words": own}).encode(), partition=0
-            )
-            producer.poll(0)
-        producer.flush(30)
-        thread.join(60)
-        over.set()
+        ours.recv()
+        ours.send("go")
+        found: list[float] = ours.recv()
+        process.join()
+        within = (query.lastProgress or {}).get("latencyMs")
+        print(f"From when a document enters until its changes are stored: {within}", file=sys.stderr)
         query.stop()
-    found = [(taken[number] - begun[number]) * 1_000 for number in taken if number >= count // 5]
-    if len(taken) < count:
-        print(f"only {len(taken)} of {count} documents were consumed in time")
+    if len(found) < count - count // 5:
+        print(f"only {len(found)} of {count - count // 5} documents were consumed in time")
     return found
 
 
-def written(broker: KafkaBroker, records: int) -> str:
-    topic = broker.topic()
-    broker.produce(topic, [word.encode() for word in engine.zipf_words(records)])
+def written(broker: KafkaBroker, records: int, partitions: int) -> str:
+    """A topic with words, dealt out to the partitions."""
+    topic = broker.topic(partitions)
+    producer = Producer({"bootstrap.servers": broker.servers, "enable.idempotence": True})
+    for number, word in enumerate(engine.zipf_words(records)):
+        producer.produce(topic, value=word.encode(), partition=number % partitions)
+        if number % 50_000 == 49_999:  # the producer holds 100,000 records at most
+            producer.flush(60)
+    producer.flush(60)
     return topic
 
 
 def live_rate(
-    spark: SparkSession,
-    broker: KafkaBroker,
-    source: str,
-    records: int,
-    *,
-    unit: str = "ms",
+    spark: SparkSession, broker: KafkaBroker, source: str, records: int, partitions: int
 ) -> float:
     """Records a second, from the first in the output topic to the last, by their timestamps."""
-    target = broker.topic()
+    target = broker.topic(partitions)
     with tempfile.TemporaryDirectory() as checkpoint:
         query = (
-            count_flow()
+            count_flow(partitions)
             .live(spark)
             .read(
                 words=ef.fronts.Kafka(
-                    broker.servers, source, value="text", unit=unit, idle_ms=None, until_end=True
+                    broker.servers, source, value="text", idle_ms=None, until_end=True
                 )
             )
             .write(counts=ef.sinks.Kafka(broker.servers, target))
@@ -162,27 +204,26 @@ def live_rate(
         )
         query.awaitTermination(600)
         query.stop()
-    first, last, count = None, 0, 0
-    reading = consumer(broker, target)
-    while count < records:
-        for message in reading.consume(10_000, 0.2):
-            if message.error() is None:
-                count += 1
-                last = message.timestamp()[1]
-                first = last if first is None else first
+    times: list[int] = []
+    reading = consumer(broker.servers, target, partitions)
+    while len(times) < records:
+        messages = reading.consume(10_000, 0.2)
+        times += [message.timestamp()[1] for message in messages if message.error() is None]
     reading.close()
-    return records / ((last - (first or 0)) / 1_000)
+    return records / ((max(times) - min(times)) / 1_000)
 
 
-def plain_rate(broker: KafkaBroker, source: str, records: int, transactions: bool) -> float:
-    target = broker.topic()
+def plain_rate(
+    broker: KafkaBroker, source: str, records: int, partitions: int, *, transactions: bool
+) -> float:
+    target = broker.topic(partitions)
     settings: dict[str, Any] = {"bootstrap.servers": broker.servers, "log_level": 0}
     if transactions:
         settings["transactional.id"] = f"plain {target}"
     producer = Producer({**settings, "enable.idempotence": True})
     if transactions:
         producer.init_transactions(30)
-    reading = consumer(broker, source)
+    reading = consumer(broker.servers, source, partitions)
     counts: Counter[str] = Counter()
     begin, done = 0.0, 0
     while done < records:
@@ -197,11 +238,12 @@ def plain_rate(broker: KafkaBroker, source: str, records: int, transactions: boo
             word = message.value().decode()
             counts[word] += 1
             value = json.dumps([word, counts[word]], separators=(",", ":")).encode()
+            partition = zlib.crc32(message.value()) % partitions if partitions > 1 else 0
             try:
-                producer.produce(target, value=value, partition=0)
+                producer.produce(target, value=value, partition=partition)
             except BufferError:
                 producer.flush(30)
-                producer.produce(target, value=value, partition=0)
+                producer.produce(target, value=value, partition=partition)
             done += 1
         if transactions:
             producer.commit_transaction(30)
@@ -220,6 +262,40 @@ def percentiles(found: list[float]) -> str:
     )
 
 
+def print_latencies(spark: SparkSession, broker: KafkaBroker, seconds: int) -> None:
+    print(f"\nProduced to consumed, {RATE} documents a second (ms)\n")
+    print("| partitions | times of | documents | " + " | ".join(f"p{p}" for p in PERCENTS) + " |")
+    print("| --- | --- | --- | " + " | ".join("---" for _ in PERCENTS) + " |", flush=True)
+    for partitions, times in ((1, "timestamp"), (1, "arrival"), (4, "arrival")):
+        found = latencies(spark, broker, seconds, partitions, times)
+        print(f"| {partitions} | {times} | {len(found)} | {percentiles(found)} |", flush=True)
+
+
+def print_rates(spark: SparkSession, broker: KafkaBroker, records: int, rounds: int) -> None:
+    print(f"\nRunning count of {records:,} words, topic to topic, median of {rounds} rounds\n")
+    print("| partitions | | records a second | of the plain loop | of it with transactions |")
+    print("| --- | --- | --- | --- | --- |", flush=True)
+    for partitions in PARTITIONS:
+        source = written(broker, records, partitions)
+        rates: dict[str, list[float]] = {}
+        for _ in range(rounds):
+            given = (broker, source, records, partitions)
+            for name, rate in (
+                ("live, exactly once", live_rate(spark, *given)),
+                ("plain loop", plain_rate(*given, transactions=False)),
+                ("plain loop, transactions", plain_rate(*given, transactions=True)),
+            ):
+                rates.setdefault(name, []).append(rate)
+        medians = {name: statistics.median(given) for name, given in rates.items()}
+        plain, transactions = medians["plain loop"], medians["plain loop, transactions"]
+        for name, median in medians.items():
+            print(
+                f"| {partitions} | {name} | {median:,.0f} | {median / plain:.2f} | "
+                f"{median / transactions:.2f} |",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -227,40 +303,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only", choices=("latency", "throughput"))
     arguments = parser.parse_args()
     problem = missing()
     if problem is not None:
         sys.exit(f"The benchmark of Kafka cannot run: {problem}")
-    broker = KafkaBroker()
+    broker = KafkaBroker(KAFKAS_JAVA)
     try:
         broker.start()
         with spark_session() as spark:
-            found = latencies(spark, broker, arguments.seconds)
-            print(f"\nProduced to consumed, {RATE} documents a second, {len(found)} of them (ms)\n")
-            print("| " + " | ".join(f"p{percent}" for percent in PERCENTS) + " |")
-            print("| " + " | ".join("---" for _ in PERCENTS) + " |")
-            print(f"| {percentiles(found)} |", flush=True)
-            source = written(broker, arguments.records)
-            rates: dict[str, list[float]] = {}
-            for _ in range(arguments.rounds):
-                for name, rate in (
-                    (
-                        "live, exactly once",
-                        lambda: live_rate(spark, broker, source, arguments.records),
-                    ),
-                    ("plain loop", lambda: plain_rate(broker, source, arguments.records, False)),
-                    (
-                        "plain loop, transactions",
-                        lambda: plain_rate(broker, source, arguments.records, True),
-                    ),
-                ):
-                    rates.setdefault(name, []).append(rate())
-        print(f"\nRunning count of {arguments.records:,} words, topic to topic, median of rounds\n")
-        print("| | records a second | of the plain loop |\n| --- | --- | --- |")
-        limit = statistics.median(rates["plain loop"])
-        for name, given in rates.items():
-            median = statistics.median(given)
-            print(f"| {name} | {median:,.0f} | {median / limit:.2f} |")
+            print(f"Load of the machine at the beginning: {os.getloadavg()[0]:.1f}", flush=True)
+            if arguments.only != "throughput":
+                print_latencies(spark, broker, arguments.seconds)
+            if arguments.only != "latency":
+                print_rates(spark, broker, arguments.records, arguments.rounds)
     finally:
         broker.stop()
 

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,18 @@ USER, PASSWORD = "ada", "lovelace"
 _START_SECONDS_MAX = SECONDS
 _STOP_SECONDS_MAX = 20
 _SETTLE_SECONDS_MAX = 1.0
-# Small and soon there: what it does here takes no heap and no optimizing.
-_JAVA = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+#: Small and soon there: what tests do takes no heap and no optimizing.
+_JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+#: As Kafka's own script starts it: for benchmarks.
+KAFKAS_JAVA = (
+    "-Xms1g",
+    "-Xmx1g",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
 
 
 def missing() -> str | None:
@@ -79,7 +89,8 @@ def _started(attempts: int = 3) -> KafkaBroker:
 
 
 class KafkaBroker:
-    def __init__(self) -> None:
+    def __init__(self, java_options: Sequence[str] = _JAVA) -> None:
+        self._java_options = java_options
         self._home = Path(tempfile.mkdtemp(prefix="emberflow-kafka-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._port, self._secret_port, self._controller_port = (free_port() for _ in range(3))
@@ -281,7 +292,7 @@ class KafkaBroker:
     def _java(self, program: str) -> list[str]:
         found = java()
         assert found is not None
-        return [found, *_JAVA, "-cp", f"{JARS}/broker/*", program]
+        return [found, *self._java_options, "-cp", f"{JARS}/broker/*", program]
 
     def _properties(self) -> str:
         login = "org.apache.kafka.common.security.plain.PlainLoginModule"

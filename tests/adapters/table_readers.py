@@ -38,7 +38,8 @@ def delta_files(folder: Path) -> list[DataFile]:
         for action in actions:
             if "add" in action:
                 path = action["add"]["path"]
-                found[path] = DataFile(folder / unquote(path), int(writers[0].split("/")[1]))
+                partition = int(writers[0].split("/")[1]) if writers else 0
+                found[path] = DataFile(folder / unquote(path), partition)
     return list(found.values())
 
 

@@ -11,7 +11,7 @@ from emberflow import GlobalTime, sinks
 from emberflow import kafka as codecs
 from emberflow.errors import EmberflowError, InputError
 from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
-from emberflow.sinks.kafka import HEADER, IdempotentWriter
+from emberflow.sinks.kafka import HEADER, IdempotentWriter, TransactionalWriter
 from tests.adapters.kafka_broker import KafkaBroker
 from tests.effort import SECONDS
 
@@ -142,21 +142,59 @@ def test_without_transactions_a_header_of_others_keeps_no_writer_from_opening(
     writer.close()
 
 
-def test_an_open_transaction_of_a_writer_that_died_is_aborted(kafka: KafkaBroker) -> None:
+@pytest.mark.parametrize("stored", [0, 1, 2])
+def test_an_open_transaction_of_a_writer_that_died_is_aborted(
+    kafka: KafkaBroker, stored: int
+) -> None:
+    """Whichever of its ids the writer was using."""
     topic = kafka.topic()
     sink = sinks.Kafka(kafka.servers, topic)
     dead = sink.open(0)
-    dead.store(bundle(1, "first"))
+    for number in range(stored):
+        dead.store(bundle(number, number))
     dead._producer.begin_transaction()
-    dead._produce([(None, b'"never"')], GlobalTime(2, 0))
+    dead._produce([(None, b'"never"')], GlobalTime(8, 0))
     dead._producer.flush(SECONDS)
     later = sink.open(0)
-    assert later.last() == GlobalTime(1, 0)
-    later.store(bundle(2, "second"))
+    assert later.last() == (GlobalTime(stored - 1, 0) if stored else None)
+    later.store(bundle(9, "last"))
     with pytest.raises(SinkMovedError, match="another writer"), dead._explained("failed"):
         dead._producer.commit_transaction(SECONDS)  # it comes back to life
-    assert values(kafka, topic) == [b'"first"', b'"second"']
+    assert values(kafka, topic) == [*(b"%d" % number for number in range(stored)), b'"last"']
     dead.close()
+    later.close()
+
+
+def test_of_writers_that_are_opened_at_the_same_time_one_stores_at_most(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has taken an id from the other one. Both read the same end, so both have the same to store."""
+    sink = sinks.Kafka(kafka.servers, kafka.topic())
+    before = sink.open(0)
+    before.store(bundle(1, "before"))
+    before.close()
+    others: list[Any] = []
+    take_over = TransactionalWriter._take_over
+
+    def interrupted(writer: TransactionalWriter, producer: Any, deadline: float) -> None:
+        take_over(writer, producer, deadline)
+        if not others:
+            others.append(None)
+            others[0] = sink.open(0)  # between the first id and the second one
+
+    monkeypatch.setattr(TransactionalWriter, "_take_over", interrupted)
+    first = sink.open(0)
+    assert first.last() == others[0].last() == GlobalTime(1, 0)
+    with pytest.raises(SinkMovedError, match="another writer"):
+        first.store(bundle(2, "next"))
+    others[0].store(bundle(2, "next"))
+    with pytest.raises(SinkMovedError, match="another writer"):
+        others[0].store(bundle(3, "never"))
+    assert values(kafka, sink.topic) == [b'"before"', b'"next"']
+    for writer in (first, others[0]):
+        writer.close()
+    later = sink.open(0)
+    assert later.last() == GlobalTime(2, 0)
     later.close()
 
 

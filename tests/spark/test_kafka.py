@@ -14,6 +14,9 @@ from pyspark.sql import SparkSession
 
 import emberflow as ef
 from emberflow import fronts, sinks
+from emberflow.commands.adapters import given_fronts
+from emberflow.commands.audit import audit
+from emberflow.dsl.loading import load_flow
 from emberflow.errors import InputError
 from emberflow.rows.codec import decode
 from tests.adapters.kafka_broker import JARS, KafkaBroker
@@ -255,6 +258,60 @@ def test_more_partitions_than_the_last_cut_knows_need_a_front_that_notes(
     kafka.grow(topic, 2)
     with pytest.raises(InputError, match=r"has 2 partitions, and had 1 .*idle_ms="):
         started()
+
+
+TIMED = """
+import emberflow as ef
+flow = ef.Flow("timed")
+numbers = flow.front("numbers").with_time().map(lambda timed: [timed.time, timed.payload])
+numbers.key_by(lambda pair: pair[1] % 3).sink("out", partitions=3)
+"""
+
+
+@pytest.mark.parametrize("times", shortened(["time=log&idle_ms=50", "time=arrival"]))
+def test_an_audit_reads_both_topics_and_the_log_of_the_front(
+    spark: SparkSession,
+    kafka: KafkaBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times: str,
+) -> None:
+    """The times are choices: a silent partition has promised more than it keeps, or records arrived."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "timed_topics.py").write_text(TIMED)
+    source, target = kafka.topic(2), kafka.topic(3)
+    given = {"numbers": f"kafka://{kafka.servers}/{source}?{times}"}
+    graph = load_flow("timed_topics:flow").graph()
+    query = (
+        load_flow("timed_topics:flow")
+        .live(spark)
+        .read(**given_fronts(graph, [f"{name}={spec}" for name, spec in given.items()]))
+        .write(out=sinks.Kafka(kafka.servers, target))
+        .option("checkpointLocation", tmp_path / "checkpoint")
+        .option("keepFrontLogs", True)
+        .start()
+    )
+
+    def written() -> list[bytes]:
+        return [value for number in range(3) for _, value in kafka.committed(target, number)]
+
+    try:
+        for number in range(6):
+            # All timestamps are long past, so that each record comes later than was promised.
+            kafka.produce(source, [b"%d" % number], partition=number % 2, timestamp=lambda _: 1_000)
+            awaited(written, number + 1, query)
+    finally:
+        query.stop()
+
+    def verdict(front: str) -> Any:
+        held = f"out=kafka://{kafka.servers}/{target}"
+        return audit("timed_topics:flow", fronts=[f"numbers={front}"], sinks=[held])
+
+    found = verdict(f"log:{tmp_path / 'checkpoint'}?source={given['numbers']}")
+    assert found.exactly_once, found.why
+    timestamps = verdict(f"kafka://{kafka.servers}/{source}?time=log")
+    assert not timestamps.exactly_once  # the promises are in the log alone
 
 
 FLOW = """

@@ -20,7 +20,10 @@ from emberflow.rows.plain import to_json
 from emberflow.runners.diversion import known_sinks
 from emberflow.values.times import TimeError, checked_duration, milliseconds, seconds
 
-FRONT_FORMS = "files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT, kafka://HOST:PORT/TOPIC or structured"
+FRONT_FORMS = (
+    "files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT, kafka://HOST:PORT/TOPIC, delta:TABLE "
+    "or structured"
+)
 SINK_FORMS = (
     "files:FOLDER (JSON Lines), parquet:FOLDER, delta:TABLE, iceberg:NAMESPACE.TABLE, "
     "postgres:DSN?table=NAME, kafka://HOST:PORT/TOPIC, structured or console"
@@ -67,13 +70,14 @@ def given_fronts(
     >>> given_fronts(flow.graph(), ["words=ftp:topic"])
     Traceback (most recent call last):
     emberflow.errors.InputError: front 'words': there is no kind 'ftp'. Give it as files:FOLDER
-    (JSON Lines), text:FOLDER, socket:HOST:PORT, kafka://HOST:PORT/TOPIC or structured.
+    (JSON Lines), text:FOLDER, socket:HOST:PORT, kafka://HOST:PORT/TOPIC, delta:TABLE or structured.
     """
     kinds: dict[str, Callable[[_Given], Any]] = {
         "files": lambda given: _files_front(given, "jsonl"),
         "text": lambda given: _files_front(given, "text"),
         "socket": _socket_front,
         "kafka": _kafka_front,
+        "delta": _delta_front,
         "structured": _structured_front,
     }
     for kind, make in (more or {}).items():
@@ -294,14 +298,12 @@ def _check_known(given: _Given, options: Mapping[str, str], *known: str) -> None
 
 def _kafka_front(given: _Given) -> Front:
     servers, topic, options, config = _kafka_topic(given)
-    _check_known(given, options, "time", "value", "key", "unit", "idle_ms", "until_end", *_RULE)
-    more: dict[str, Any] = {key: options[key] for key in ("time", "key", "unit") if key in options}
-    if "idle_ms" in options:
-        try:
-            idle = options["idle_ms"]
-            more["idle_ms"] = None if idle == "none" else float(idle)
-        except ValueError:
-            more["idle_ms"] = milliseconds(idle, f"front {given.name!r}: idle_ms")
+    known = ("time", "value", "key", "unit", "idle_ms", "until_end")
+    _check_known(given, options, *known, *_RULE)
+    more: dict[str, Any] = {key: options[key] for key in ("time", "unit") if key in options}
+    if "key" in options:
+        more["key"] = options["key"]
+    more |= _idle_ms(given, options)
     return fronts.Kafka(
         servers,
         topic,
@@ -311,6 +313,42 @@ def _kafka_front(given: _Given) -> Front:
         **more,
         **_rule(given, options),
     )
+
+
+def _idle_ms(given: _Given, options: Mapping[str, str]) -> dict[str, float | None]:
+    if "idle_ms" not in options:
+        return {}
+    idle = options["idle_ms"]
+    try:
+        return {"idle_ms": None if idle == "none" else float(idle)}
+    except ValueError:
+        return {"idle_ms": milliseconds(idle, f"front {given.name!r}: idle_ms")}
+
+
+def _delta_front(given: _Given) -> Front:
+    place, options = given.options(
+        "key", "time", "begin", "snapshot", "idle_ms", "until_end", "unit", *_RULE
+    )
+    if "://" not in place:
+        place = _folder(given._replace(place=place))
+    begin = options.get("begin", "0")
+    if not begin.isdecimal():
+        raise given.wrong(f"begin is a number, got {begin!r}.")
+    return fronts.Delta(
+        place,
+        key=_delta_key(options.get("key", "")),
+        time=options.get("time", "timestamp"),
+        begin=int(begin),
+        snapshot=_is_true(given, options, "snapshot", "false"),
+        until_end=_is_true(given, options, "until_end", "false"),
+        **_idle_ms(given, options),
+        **_rule(given, options),
+    )
+
+
+def _delta_key(key: str) -> str | list[str] | None:
+    """Columns with commas between them; one is the key itself, and several are a tuple."""
+    return key.split(",") if "," in key else key or None
 
 
 def _kafka_sink(given: _Given) -> Any:

@@ -4,8 +4,9 @@ Two kinds of readers meet here. Each is a function, and a new one is a line in a
 
 - *What went in* is `LoggedElements`: the global time, the front's name and the payload of each
   element. A folder of files gives them again, with times from a field or, for a single front, from
-  the numbers of its lines. What a front with arrival times saw cannot be told from its files; that is
-  what logs are for, and `LOGS` is where readers of logs belong.
+  the numbers of its lines; a topic or a table, with the times that its front gives them. What a front
+  with arrival times saw cannot be told from its source; that is what logs are for, and `LOGS` is where
+  readers of logs belong.
 - *What came out* is the payloads of each partition, as a reader of that sink sees them, and the form
   in which the sink keeps a payload: the reference's payloads are brought into it before they are
   compared. Where a store loses something (jsonb the order of fields, Parquet the difference between
@@ -19,6 +20,7 @@ import glob
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,13 +29,14 @@ from emberflow import guarantees
 from emberflow import sinks as sink_kinds
 from emberflow.commands.adapters import given_fronts, given_sinks
 from emberflow.commands.logs import logged_elements
+from emberflow.commands.topics import form_in_topic, held_in_topic
 from emberflow.dsl.loading import load_flow
 from emberflow.errors import LATE_SINK, InputError
-from emberflow.fronts.protocol import front_contract
+from emberflow.fronts.protocol import front_contract, only_elements
 from emberflow.graph.nodes import Graph, Sink, with_late_sink
 from emberflow.guarantees import LoggedElements, Verdict
 from emberflow.rows.plain import to_json
-from emberflow.runners.elements import stamped_records
+from emberflow.runners.elements import stamped_records, timed_partitions
 from emberflow.sinks.formats import decoded, encoded
 from emberflow.values.item import GlobalTime
 
@@ -116,10 +119,30 @@ def entered(graph: Graph, sources: Mapping[str, Any]) -> Iterator[tuple[GlobalTi
         elif isinstance(source, front_kinds.Files):
             yield from _of_files(graph, name, source)
         else:
-            raise InputError(
-                f"front {name!r}: what came through {type(source).__name__.lower()}: cannot be read "
-                "again. Give a copy of it as files:PATH or text:PATH."
-            )
+            yield from _of_source(graph, name, source)
+
+
+def _of_source(graph: Graph, name: str, source: front_kinds.Front) -> LoggedElements:
+    """The elements of a front that can be read again, to where its source ends now.
+
+    What a partition has promised while it was idle is not known without the front's log.
+    """
+    contract = front_contract(source, f"front {name!r}")
+    kind = type(source).__name__.lower()
+    if not contract.replayable or contract.until_end is None:
+        raise InputError(
+            f"front {name!r}: what came through {kind}: cannot be read again. Give a copy of it as "
+            f"files:PATH or text:PATH."
+        )
+    if contract.arrival is True:
+        raise InputError(
+            f"front {name!r}: its elements had the times of their arrival, which only the front's log has: "
+            f"{name}=log:CHECKPOINT?source={kind}:..."
+        )
+    contract.check()
+    elements = timed_partitions(graph.fronts[name], source, len(graph.fronts))
+    for at, _, payload in chain.from_iterable(elements):
+        yield at, name, payload
 
 
 def _of_files(graph: Graph, name: str, files: front_kinds.Files) -> LoggedElements:
@@ -129,7 +152,7 @@ def _of_files(graph: Graph, name: str, files: front_kinds.Files) -> LoggedElemen
     index = graph.fronts[name].index
     if not files.arrival:
         rule = front_contract(files, f"front {name!r}").counted(graph.unit).event_time
-        records = ((*element, None) for element in files.read(0, None) if element is not None)
+        records = ((*element, None) for element in only_elements(files.read(0, None)))
         for at, _, payload in stamped_records(graph.fronts[name], rule, 0, index, records):
             yield at, name, payload
         return
@@ -139,7 +162,7 @@ def _of_files(graph: Graph, name: str, files: front_kinds.Files) -> LoggedElemen
             "ordered by their times, and these have none. Name the field that holds it: "
             f"{name}=files:PATH?time=FIELD."
         )
-    elements = (element for element in files.read(0, None) if element is not None)
+    elements = only_elements(files.read(0, None))
     for number, element in enumerate(elements):
         yield GlobalTime(number, index), name, element.payload
 
@@ -153,6 +176,8 @@ def held_by(sink: Sink, store: Any) -> Held:
         return _held_in_files(sink, store)
     if isinstance(store, sink_kinds.Postgres):
         return _held_in_postgres(sink, store)
+    if isinstance(store, sink_kinds.Kafka):
+        return Held(held_in_topic(sink.name, store, sink.partitions), form_in_topic(store))
     raise InputError(f"sink {sink.name!r}: what {type(store).__name__} holds cannot be read.")
 
 

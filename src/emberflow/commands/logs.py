@@ -21,8 +21,8 @@ from urllib.parse import quote
 from emberflow.checkpoint.logs.front_log import read_log
 from emberflow.checkpoint.logs.segments import OwnTime
 from emberflow.errors import InputError
-from emberflow.fronts import Files, Front
-from emberflow.fronts.protocol import front_contract
+from emberflow.fronts import Front
+from emberflow.fronts.protocol import front_contract, only_elements
 from emberflow.graph.nodes import Graph
 from emberflow.guarantees import LoggedElements
 from emberflow.runners.elements import stamped_records
@@ -106,9 +106,8 @@ def _records(
                 f"was there: {front}=log:CHECKPOINT?source=files:FOLDER."
             )
         if reading is None:
-            if isinstance(source, Files):
-                source.until_end = True
-            reading = (element for element in source.read(partition, None) if element is not None)
+            ending = front_contract(front_contract(source).ending())
+            reading = only_elements(ending.read(partition, None))
         element = next(reading, None)
         if element is None or element.position != entry[0]:
             raise InputError(

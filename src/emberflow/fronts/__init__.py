@@ -8,6 +8,7 @@ front          elements                                          position
 `Socket`       lines that a server sends over TCP                none that can be replayed
 `Structured`   rows that Structured Streaming writes             batch and row
 `Kafka`        records of a topic, each partition by itself      offset
+`Delta`        what the commits of a Delta table change          version and change
 =============  ================================================  ==========================
 
 A front is a description. The driver sends it to the workers, and a thread of a worker reads it. To
@@ -36,6 +37,7 @@ meanings. ``docs/adapters.md`` has a complete example, and `emberflow.testing.ch
 
 from __future__ import annotations
 
+from emberflow.fronts.delta import Delta
 from emberflow.fronts.files import Files
 from emberflow.fronts.iterable import Iterable
 from emberflow.fronts.kafka import Kafka
@@ -46,6 +48,7 @@ from emberflow.values.event_time import EventTime
 
 __all__ = [
     "Batch",
+    "Delta",
     "Element",
     "EventTime",
     "Files",

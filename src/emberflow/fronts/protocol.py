@@ -88,6 +88,15 @@ class Idle(NamedTuple):
     ahead: Duration = 1_000
 
 
+def only_elements(reading: Iterator[Any]) -> Iterator[Element]:
+    """What a front reads, without its pauses and promises.
+
+    >>> list(only_elements(iter([None, Element(0, "a"), Idle(7)])))
+    [Element(position=0, payload='a', time=None)]
+    """
+    return (given for given in reading if given.__class__ is not Idle and given is not None)
+
+
 class FrontGrewError(EmberflowError):
     """A reader raises this when its source has more partitions than the query reads.
 

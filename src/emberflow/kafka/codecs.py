@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 from emberflow.errors import EmberflowError, InputError, shortened
 from emberflow.extras import need
+from emberflow.rows.plain import to_json
 
 #: How the Confluent serializers begin a record: this byte and the id of the schema in 4 more.
 _MAGIC = b"\x00"
@@ -49,8 +50,6 @@ class Json:
             raise ValueError(f"not JSON ({error})") from None
 
     def encode(self, payload: Any) -> bytes:
-        from emberflow.rows.plain import to_json  # sinks import this module
-
         return to_json(payload).encode("utf-8")
 
 

@@ -37,6 +37,7 @@ import json
 import math
 import pathlib
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from emberflow.errors import Diverted, PayloadError, shortened
@@ -46,6 +47,11 @@ from emberflow.values.persistent import PersistentList
 #: stack, which has room for 1,000.
 NESTED_MAX = 200
 
+#: Kinds of values that are written as they are, and have nothing within.
+_LEAVES = frozenset({type(None), bool, int, str})
+#: The kind of most keys of an object.
+_TEXT = frozenset({str})
+_LISTS = (list, tuple, PersistentList)
 _AS_TEXT = (decimal.Decimal, uuid.UUID, pathlib.PurePath)
 _AS_ISO = (datetime.date, datetime.time)
 
@@ -82,9 +88,26 @@ def to_json(payload: Any) -> str:
         ) from None
 
 
+def _made_encoder() -> Callable[[Any], str]:
+    """What writes plain values. `json.dumps` makes an encoder for each value, which takes longer than to
+    write a small one."""
+    own = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return own.encode
+    # Values within values have been looked at, so there are no circles and no NaN.
+    encode = make(
+        None, own.default, json.encoder.encode_basestring, None, ":", ",", False, False, True
+    )
+    return lambda plain: "".join(encode(plain, 0))
+
+
+_encode = _made_encoder()
+
+
 def _written(plain: Any) -> str:
     try:
-        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+        text = _encode(plain)
     except ValueError as error:  # an int with too many digits
         raise _RefusedError(str(error)) from None
     if not text.isascii():
@@ -99,8 +122,19 @@ def _written(plain: Any) -> str:
 
 def _plain(value: Any, depth: int = 0) -> Any:
     kind = type(value)
-    if value is None or kind is str or kind is int or kind is bool:
+    if kind in _LEAVES:
         return value
+    # The common case, before all others: a list or an object of such values, and of nothing else.
+    if depth < NESTED_MAX:
+        if kind is tuple or kind is list:
+            if _LEAVES.issuperset(map(type, value)):
+                return value
+        elif (
+            kind is dict
+            and _LEAVES.issuperset(map(type, value.values()))
+            and _TEXT.issuperset(map(type, value))
+        ):
+            return value
     if isinstance(value, enum.Enum):
         return _plain(value.value, depth)
     if isinstance(value, float):
@@ -121,7 +155,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     fields = fields_of(value)
     if fields is not None:
         return {name: _plain(entry, below) for name, entry in fields.items()}
-    if isinstance(value, list | tuple | PersistentList):
+    if isinstance(value, _LISTS):
         return [_plain(entry, below) for entry in value]
     if isinstance(value, _AS_ISO):
         return value.isoformat()
@@ -131,7 +165,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def _has_values_within(value: Any) -> bool:
-    return isinstance(value, list | tuple | PersistentList) or fields_of(value) is not None
+    return isinstance(value, _LISTS) or fields_of(value) is not None
 
 
 def _shown(payload: Any) -> Any:

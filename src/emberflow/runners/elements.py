@@ -15,7 +15,13 @@ from typing import Any, NamedTuple, TypeAlias
 from emberflow.engine.messages import Moment
 from emberflow.engine.progress.event_time import Attached, LateBy, Stamper, parts_of, problem_of
 from emberflow.errors import EmberflowError, FunctionError, InputError, Late, shortened
-from emberflow.fronts.protocol import FrontContract, Malformed, front_contract, is_front
+from emberflow.fronts.protocol import (
+    FrontContract,
+    Malformed,
+    front_contract,
+    is_front,
+    only_elements,
+)
 from emberflow.graph.nodes import Front, Graph, with_late_sink, with_unit
 from emberflow.values.event_time import EventTime, promised_time
 from emberflow.values.functions import UserFunction, blamed
@@ -109,7 +115,7 @@ def timed_elements(graph: Graph, elements: Mapping[str, Iterable[Any]]) -> Itera
             timed
             for name, front in graph.fronts.items()
             for timed in (
-                _partitions(front, elements[name], len(graph.fronts))
+                timed_partitions(front, elements[name], len(graph.fronts))
                 if is_front(elements[name])
                 else [_timed(front, elements[name])]
             )
@@ -131,7 +137,8 @@ def _timed(front: Front, elements: object) -> Iterator[Entry]:
     return _in_order(front, numbered)
 
 
-def _partitions(front: Front, given: Any, fronts: int) -> list[Iterator[Entry]]:
+def timed_partitions(front: Front, given: Any, fronts: int) -> list[Iterator[Entry]]:
+    """The elements of each partition of a front, to its end; ``fronts`` is how many the flow has."""
     contract = front_contract(given, f"front {front.name!r}")
     ending = front_contract(contract.ending(), f"front {front.name!r}").counted(front.unit)
     return [
@@ -148,9 +155,7 @@ def _stamped(front: Front, contract: FrontContract, partition: int, index: int) 
             f"has. Say which field of the payload is its time, or which function of it, with time=; or "
             f"pass a list: element i of a list has time i."
         )
-    records = (
-        (*element, None) for element in contract.read(partition, None) if element is not None
-    )
+    records = ((*element, None) for element in only_elements(contract.read(partition, None)))
     return stamped_records(front, contract.event_time, partition, index, records)
 
 

@@ -8,8 +8,20 @@ the order of the sink. A writer that opens the partition reads its end to learn 
 1. *All or nothing.* A bundle is a transaction. If nobody can know whether it was committed (the broker
    died, the answer was lost), `store` raises. The next writer first makes the broker finish or abort
    open transactions (``init_transactions``), and then reads the last committed record.
-2. *One writer.* The transactional id is that of the sink and the partition. Opening a writer raises the
-   epoch of the id, and the broker refuses whatever an older writer still sends.
+2. *One writer.* The transactional ids are those of the sink and the partition. Opening a writer raises
+   their epochs, and the broker refuses whatever an older writer still sends.
+
+A writer has several transactional ids and uses them in turn. The broker answers a commit once it is
+decided, and marks the records as committed after that. Until then it refuses the next transaction of the
+same id, and the library tries again only 20 ms later. Another id need not wait. Why this is safe:
+
+- A transaction begins only when the one before it is decided. So at most one is open, and its records
+  are behind those that are decided.
+- Opening a writer takes over the ids in turn, which ends what is open, and only then reads the last
+  record. After that no older writer commits anything: it holds none of the ids any more.
+- A writer stores its first bundle with the first id. So if two writers are opened at the same time, the
+  one that has lost the first id stores nothing, although it may hold another id. The other one is
+  refused at that id. Both then end, and the next writer finds what was stored.
 
 The end of the log may hold markers, and records of aborted transactions. They take offsets but are not
 read as records. So the writer reads the end backwards, in growing steps, until it finds the last
@@ -51,6 +63,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.dsl.operators.changes import Change
@@ -71,9 +84,12 @@ _OPEN_SECONDS_MAX = 45.0
 _STORE_SECONDS_MAX = 30.0
 _ASK_SECONDS = 5.0
 _POLL_SECONDS = 0.2
+#: Transactional ids of a writer, used in turn.
+_IDS = 2
 #: How many records from the end are read first, and by which factor more if none has a header.
 _END_RECORDS = 128
 _END_GROWTH = 16
+_END_WAIT_MS = 20
 
 #: A field of the payload, or a function of it.
 KeyOf: TypeAlias = str | Callable[[Any], Any]
@@ -172,6 +188,14 @@ class Kafka:
                 f"{shortened(payload)}"
             )
         return key, value
+
+    def encoded_all(self, payloads: list[Any]) -> list[Encoded]:
+        """The records of payloads."""
+        if self.key is None and not self.upsert and Diverted not in set(map(type, payloads)):
+            values = list(map(self.value.encode, payloads))
+            if max(map(len, values), default=0) <= self._bytes_max:
+                return list(zip(repeat(None), values))
+        return list(map(self.encoded, payloads))
 
     def _record_of(self, payload: Any) -> Encoded:
         return None if self.key is None else self._encoded_key(payload), self.value.encode(payload)
@@ -276,11 +300,17 @@ class _Writer(ABC):
         self._partition = partition
         self._last: GlobalTime | None = None
         self._failures: list[Any] = []
-        self._producer = self._made_producer()
+        self._producers = self._made_producers()
+        #: The number of the producer that stores the next bundle.
+        self._turn = 0
+
+    @property
+    def _producer(self) -> Any:
+        return self._producers[self._turn]
 
     @abstractmethod
-    def _made_producer(self) -> Any:
-        """A producer with the settings of this kind of writer."""
+    def _made_producers(self) -> list[Any]:
+        """Producers with the settings of this kind of writer."""
 
     def _settings(self, **own: Any) -> dict[str, Any]:
         return self._sink.cluster.settings(
@@ -295,9 +325,10 @@ class _Writer(ABC):
 
     def close(self) -> None:
         # Records that are still on their way belong to a store that has failed.
-        with contextlib.suppress(Exception):
-            self._producer.purge()
-            self._producer.close(0)
+        for producer in self._producers:
+            with contextlib.suppress(Exception):
+                producer.purge()
+                producer.close(0)
 
     def _records(self, bundle: StoredBundle) -> list[Encoded]:
         if self._last is not None and bundle.last <= self._last:
@@ -305,18 +336,21 @@ class _Writer(ABC):
                 f"sinks.Kafka: {self._place} has stored up to {self._last} and was given a bundle "
                 f"that ends at {bundle.last}."
             )
-        return list(map(self._sink.encoded, bundle.payloads))
+        return self._sink.encoded_all(bundle.payloads)
 
     def _produce(self, records: list[Encoded], last: GlobalTime) -> None:
         """Give all records to the library, the last one with the header."""
         self._failures = []
-        final = len(records) - 1
-        for number, (key, value) in enumerate(records):
-            headers = None
-            if number == final:
-                header = self._sink.header(self._partition, last, (key, value))
-                headers = [(HEADER, header)]
-            self._hand_over(key, value, headers)
+        produce, topic, partition = self._producer.produce, self._sink.topic, self._partition
+        hear = self._on_delivery
+        for key, value in records[:-1]:
+            try:
+                produce(topic, value, key, partition, hear)
+            except BufferError:
+                self._hand_over(key, value, None)
+        key, value = records[-1]
+        header = self._sink.header(partition, last, (key, value))
+        self._hand_over(key, value, [(HEADER, header)])
 
     def _hand_over(self, key: bytes | None, value: bytes | None, headers: Any) -> None:
         deadline = time.monotonic() + _STORE_SECONDS_MAX
@@ -328,7 +362,7 @@ class _Writer(ABC):
                     key=key,
                     partition=self._partition,
                     headers=headers,
-                    on_delivery=self._delivered,
+                    on_delivery=self._on_delivery,
                 )
                 return
             except BufferError:  # the library's queue is full
@@ -338,6 +372,11 @@ class _Writer(ABC):
                         f"{_STORE_SECONDS_MAX:.0f} s"
                     ) from None
                 self._producer.poll(_POLL_SECONDS)
+
+    @property
+    def _on_delivery(self) -> Callable[[Any, Any], None] | None:
+        """What hears of each record. The library takes Python's lock for each call of it."""
+        return self._delivered
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
@@ -379,40 +418,56 @@ class TransactionalWriter(_Writer):
         super().__init__(sink, partition)
         try:
             with self._explained("cannot be opened"):
-                self._begin_epoch()
+                deadline = time.monotonic() + _OPEN_SECONDS_MAX
+                for producer in self._producers:
+                    self._take_over(producer, deadline)
                 self._last = read_end(sink, partition, "read_committed").last
         except BaseException:
             self.close()
             raise
 
-    def _made_producer(self) -> Any:
+    def _made_producers(self) -> list[Any]:
         sink = self._sink
-        return sink.cluster.made(
-            library().Producer,
-            self._settings(
-                transactional_id=f"emberflow {sink.name} {self._partition}",
-                transaction_timeout_ms=60_000,
-            ),
-        )
+        return [
+            sink.cluster.made(
+                library().Producer,
+                self._settings(
+                    transactional_id=transactional_id(sink.name, self._partition, number),
+                    transaction_timeout_ms=60_000,
+                ),
+            )
+            for number in range(_IDS)
+        ]
 
-    def _begin_epoch(self) -> None:
-        """Fence older writers, and have the broker finish or abort their transactions."""
-        deadline = time.monotonic() + _OPEN_SECONDS_MAX
+    def _take_over(self, producer: Any, deadline: float) -> None:
+        """Fence older writers off an id, and have the broker finish or abort its transaction."""
         while True:
             try:
-                self._producer.init_transactions(_ASK_SECONDS)
+                producer.init_transactions(_ASK_SECONDS)
                 return
             except library().KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() > deadline:
                     raise
 
+    @property
+    def _on_delivery(self) -> None:
+        """The commit tells what has failed, so no record has to."""
+
     def store(self, bundle: StoredBundle) -> None:
         records = self._records(bundle)
+        producer = self._producer
         with self._explained("could not store a bundle"):
-            self._producer.begin_transaction()
+            producer.begin_transaction()
             self._produce(records, bundle.last)
-            self._producer.commit_transaction(_STORE_SECONDS_MAX)
+            producer.commit_transaction(_STORE_SECONDS_MAX)
         self._last = bundle.last
+        self._turn = (self._turn + 1) % _IDS
+
+
+def transactional_id(name: str, partition: int, number: int) -> str:
+    """The id of a sink's partition with this number. The first is that of writers that had only one."""
+    own = f"emberflow {name} {partition}"
+    return own if number == 0 else f"{own}/{number}"
 
 
 class IdempotentWriter(_Writer):
@@ -433,11 +488,13 @@ class IdempotentWriter(_Writer):
             self.close()
             raise
 
-    def _made_producer(self) -> Any:
+    def _made_producers(self) -> list[Any]:
         seconds = int(_STORE_SECONDS_MAX)
-        return self._sink.cluster.made(
-            library().Producer, self._settings(acks="all", message_timeout_ms=seconds * 1_000)
-        )
+        return [
+            self._sink.cluster.made(
+                library().Producer, self._settings(acks="all", message_timeout_ms=seconds * 1_000)
+            )
+        ]
 
     def _read_end(self) -> None:
         end = read_end(self._sink, self._partition, "read_uncommitted")
@@ -514,7 +571,11 @@ def _marked(offset: int) -> Encoded:
 def read_end(sink: Kafka, partition: int, isolation: str) -> End:
     """Read a partition backwards until the last header of the sink is found."""
     kafka = library()
-    consumer = sink.cluster.consumer(isolation_level=isolation)
+    consumer = sink.cluster.consumer(
+        isolation_level=isolation,
+        # Behind the last record there may be markers alone, and then the end is told after this.
+        fetch_wait_max_ms=_END_WAIT_MS,
+    )
     tag = kafka.TopicPartition(sink.topic, partition)
     try:
         low, high = _asked_until(
