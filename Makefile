@@ -34,6 +34,7 @@ demo: setup ## run the demonstration
 test: setup ## run all tests (PYTEST_ARGS=... for some of them)
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
+	@scripts/ensure-s3
 	@scripts/ensure-chromium
 	$(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
@@ -57,6 +58,7 @@ native: setup ## the compiled loops at length: leaks, AddressSanitizer, every Py
 soak: setup ## all tests with all their seeds, then many more seeds and kills: make soak SEEDS=100000 CONTRACT=10 FAULTS=10
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
+	@scripts/ensure-s3
 	@scripts/ensure-chromium
 	EMBERFLOW_SOAK=1 $(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 	for drawn in "" --transactions --queries --histories --versions; do \

@@ -19,7 +19,9 @@ import pytest
 from _pytest.doctest import DoctestModule
 
 import tests.unhurried  # noqa: F401 - for all examples of hypothesis
-from tests.adapters.kafka_broker import JARS, KafkaBroker, running_broker
+from tests.adapters.kafka_broker import JARS, KafkaBroker, free_port, running_broker
+from tests.adapters.s3_server import FaultyS3, S3Server, environment
+from tests.adapters.s3_server import running_server as running_s3_server
 from tests.faults.toll import toll_of_the_run
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(s3_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # Set by the Makefile; needed when pytest is called directly.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -133,3 +135,31 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def kafka() -> Iterator[KafkaBroker]:
     with running_broker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def s3_port() -> Iterator[int]:
+    """Where this process and all that it starts look for an S3 server. There need not be one."""
+    port = free_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(f"http://127.0.0.1:{port}").items():
+            patch.setenv(name, value)
+        yield port
+
+
+@pytest.fixture(scope="session")
+def s3(s3_port: int) -> Iterator[S3Server]:
+    with running_s3_server(s3_port) as server:
+        yield server
+
+
+@pytest.fixture
+def faulty(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
+    """What makes faults in front of the server, for what connects from now on. It tries again soon."""
+    from emberflow.checkpoint import objects
+
+    proxy = FaultyS3(s3)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+    monkeypatch.setattr(objects, "_PAUSE_SECONDS_MIN", 0.005)
+    yield proxy
+    proxy.close()

@@ -293,6 +293,7 @@ class TestTheCommand:
             "Extra 'kafka'",
             "Extra 'delta'",
             "Extra 'iceberg'",
+            "Extra 's3'",
             "Extra 'postgres'",
             "Extra 'graph'",
             "Graphviz",

@@ -48,6 +48,7 @@ calls = {
     "sinks.Postgres": lambda: ef.sinks.Postgres("", "words"),
     "sinks.Delta": lambda: ef.sinks.Delta("table"),
     "sinks.Iceberg": lambda: ef.sinks.Iceberg("shop.words"),
+    "the location 's3://bucket/x'": lambda: ef.sinks.Files("s3://bucket/x"),
     "the format 'parquet'": lambda: ef.sinks.Files("out", format="parquet"),
     "the data source 'emberflow'": lambda: __import__("pyspark_emberflow"),
 }
@@ -193,6 +194,7 @@ class TestWhatNeedsAnExtra:
                 "postgres": ["sinks.Postgres"],
                 "delta": ["sinks.Delta"],
                 "iceberg": ["sinks.Iceberg"],
+                "s3": ["the location 's3://bucket/x'"],
             }.items()
             for name in names
         }

@@ -37,6 +37,8 @@ ROOMS = [
     "engine.arrival",
     "engine",
     "checkpoint.errors",
+    "checkpoint.objects",
+    "checkpoint.chains",
     "checkpoint.files",
     "checkpoint.ownership",
     "checkpoint.seals",

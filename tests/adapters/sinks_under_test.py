@@ -17,6 +17,7 @@ from emberflow.sinks import Sink, StoredBundle
 from emberflow.testing import SINK_RULES
 from tests.adapters.kafka_broker import KafkaBroker
 from tests.adapters.postgres_server import PostgresServer
+from tests.adapters.s3_server import S3Server
 from tests.adapters.table_readers import delta_files, iceberg_files, iceberg_metadata
 from tests.adapters.table_readers import rows as rows_of
 
@@ -85,6 +86,17 @@ def _files(format: str) -> Callable[[Path, pytest.FixtureRequest], Held]:
         return Held(
             sinks.Files(folder, format=format),
             lambda partition: sinks.read_files(folder, partition),
+        )
+
+    return made
+
+
+def _objects(format: str) -> Callable[[Path, pytest.FixtureRequest], Held]:
+    def made(folder: Path, request: pytest.FixtureRequest) -> Held:
+        server: S3Server = request.getfixturevalue("s3")
+        url = server.new_url("sink")
+        return Held(
+            sinks.Files(url, format=format), lambda partition: sinks.read_files(url, partition)
         )
 
     return made
@@ -185,6 +197,10 @@ def _in_order(found: list[Any], upsert: list[str]) -> list[Any]:
 
 
 FILES = [SinkCase("Files jsonl", _files("jsonl")), SinkCase("Files parquet", _files("parquet"))]
+OBJECTS = [
+    SinkCase("Files on S3", _objects("jsonl")),
+    SinkCase("Files on S3 parquet", _objects("parquet"), rules=frozenset(("order", "crash"))),
+]
 POSTGRES = [
     SinkCase("Postgres json", _postgres_json),
     SinkCase("Postgres columns", _postgres_columns([]), partitions=1),
@@ -206,4 +222,4 @@ ICEBERG = [
     SinkCase("Iceberg upsert", _iceberg(["key"]), partitions=1, rules=_CRASH),
 ]
 ON_DRIVER = [SinkCase("Memory", _memory), SinkCase("Callback", _callback)]
-ALL = [*ON_DRIVER, *FILES, *DELTA, *ICEBERG, *POSTGRES, *KAFKA]
+ALL = [*ON_DRIVER, *FILES, *OBJECTS, *DELTA, *ICEBERG, *POSTGRES, *KAFKA]

@@ -16,6 +16,7 @@ from pyiceberg.table import Transaction
 from sqlalchemy.orm import Session
 
 from emberflow import GlobalTime, sinks, testing
+from emberflow.checkpoint.chains import Chain
 from emberflow.sinks import Sink, StoredBundle
 from emberflow.sinks.files import FilesWriter
 from emberflow.sinks.kafka import TransactionalWriter
@@ -28,6 +29,7 @@ from tests.adapters.sinks_under_test import (
     FILES,
     ICEBERG,
     KAFKA,
+    OBJECTS,
     ON_DRIVER,
     POSTGRES,
     Held,
@@ -86,6 +88,7 @@ CRASHES: list[tuple[str, list[SinkCase], Callable[[pytest.MonkeyPatch], None]]] 
     ("half written", FILES, lambda patch: patch.setattr(FilesWriter, "_write", half_written)),
     ("not synced", FILES, lambda patch: patch.setattr(os, "fsync", crash_instead)),
     ("not renamed", FILES, lambda patch: patch.setattr(os, "rename", crash_instead)),
+    ("not recorded", OBJECTS, lambda patch: patch.setattr(Chain, "add", crash_instead)),
     (
         "rows without a commit",
         DELTA[:1],
@@ -161,7 +164,7 @@ def crashes_of(case: SinkCase) -> dict[str, Callable[[], Any]]:
 
 def marks_of(case: SinkCase) -> list[pytest.MarkDecorator]:
     # They ask for the server by name, which the conftest cannot see: these are marked here.
-    servers = {"postgres": POSTGRES, "kafka": KAFKA}
+    servers = {"postgres": POSTGRES, "kafka": KAFKA, "s3": OBJECTS}
     return [pytest.mark.xdist_group(name) for name, cases in servers.items() if case in cases]
 
 

@@ -14,7 +14,15 @@ import cloudpickle
 import pytest
 
 from emberflow.sinks import Sink
-from tests.adapters.sinks_under_test import DELTA, FILES, ICEBERG, KAFKA, POSTGRES, SinkCase
+from tests.adapters.sinks_under_test import (
+    DELTA,
+    FILES,
+    ICEBERG,
+    KAFKA,
+    OBJECTS,
+    POSTGRES,
+    SinkCase,
+)
 from tests.effort import SOAK
 
 KILLS = 6
@@ -48,6 +56,7 @@ while True:
             for case in [*DELTA, *ICEBERG]
             if SOAK or case == DELTA[0]
         ],
+        pytest.param(OBJECTS[0], id=OBJECTS[0].name, marks=pytest.mark.xdist_group("s3")),
         pytest.param(POSTGRES[0], id=POSTGRES[0].name, marks=pytest.mark.xdist_group("postgres")),
         pytest.param(KAFKA[0], id=KAFKA[0].name, marks=pytest.mark.xdist_group("kafka")),
     ],

@@ -1,4 +1,4 @@
-"""A flow, stores on two kinds of file system, and cuts of a state that is a plain dict."""
+"""A flow, stores on all kinds of file system, and cuts of a state that is a plain dict."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import emberflow as ef
@@ -15,6 +16,7 @@ from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.graph.nodes import Graph
 from emberflow.values.hashing import hash_ranges, key_hash, owner
+from tests.adapters import s3_server
 
 #: By operation and key: the items of the bucket.
 State = dict[tuple[str, Any], list[tuple[tuple[int, ...], Any]]]
@@ -32,7 +34,23 @@ def remote(folder: Path) -> CheckpointStore:
     return CheckpointStore("", filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
 
 
-STORES: dict[str, Callable[[Path], CheckpointStore]] = {"local": CheckpointStore, "remote": remote}
+def on_objects(folder: Path) -> CheckpointStore:
+    """A store on the S3 server of the tests: which runs for those with the parameter "objects"."""
+    return CheckpointStore(url_of(folder))
+
+
+def url_of(folder: Path) -> str:
+    return f"s3://{s3_server.BUCKET}{folder}"
+
+
+STORES: dict[str, Callable[[Path], CheckpointStore]] = {
+    "local": CheckpointStore,
+    "remote": remote,
+    "objects": on_objects,
+}
+FILES = ["local", "remote"]
+#: The tests that run on a server share one: see conftest.py.
+KINDS = [*FILES, pytest.param("objects", marks=pytest.mark.xdist_group("s3"))]
 
 
 def hash_of(key: Any, spread: int) -> int:

@@ -22,7 +22,7 @@ from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import CheckpointError
 from emberflow.values.hashing import HASH_MAX, HASH_MIN, hash_ranges, key_hash
 from emberflow.values.item import TIME_MAX, TIME_MIN
-from tests.checkpoint.cases import STORES, State, Workers, graph, rows_of, state_of
+from tests.checkpoint.cases import FILES, KINDS, STORES, State, Workers, graph, rows_of, state_of
 from tests.effort import examples, few
 
 
@@ -54,7 +54,7 @@ BUCKETS = st.lists(st.tuples(PLACES, PAYLOADS), min_size=1, max_size=4)
 OPERATIONS = st.sampled_from(["last", "count", "ä"])
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", FILES)
 @settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     buckets=st.dictionaries(st.tuples(OPERATIONS, KEYS), BUCKETS, max_size=25),
@@ -104,7 +104,7 @@ def fresh(dice: random.Random) -> Any:
     )
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(few(8)))
 def test_a_chain_of_cuts_is_the_state_as_of_the_last(
     kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

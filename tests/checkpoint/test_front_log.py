@@ -17,17 +17,17 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from emberflow.checkpoint import CheckpointError, DamagedLogError, FencedError
 from emberflow.checkpoint.logs.front_log import FrontLogWriter, last_reservation, read_log, trim
+from tests.checkpoint.cases import FILES, KINDS, url_of
 from tests.effort import examples
-
-KINDS = ["local", "remote"]
 
 
 class Place:
-    """A location that can append, or one that has a file for each block."""
+    """A location that can append, or one that has a file or an object for each block."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder = folder
-        self.arguments: tuple[Any, ...] = ("" if kind == "remote" else folder, "words", 3)
+        location = {"local": folder, "remote": "", "objects": url_of(folder)}[kind]
+        self.arguments: tuple[Any, ...] = (location, "words", 3)
         system = SubTreeFileSystem(str(folder), LocalFileSystem()) if kind == "remote" else None
         self.options: dict[str, Any] = {"filesystem": system}
 
@@ -57,7 +57,7 @@ POSITIONS = st.one_of(
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILES)
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     lives=st.lists(
@@ -202,6 +202,7 @@ def test_reservations(place: Place) -> None:
     assert place.read() == [("a", 5), ("b", 60), ("c", 101)]
 
 
+@pytest.mark.parametrize("place", FILES, indirect=True)
 def test_a_slow_writer_of_an_older_life_is_not_read(place: Place) -> None:
     slow = place.writer(1)
     slow.append([("a", 1)])
@@ -223,6 +224,7 @@ def test_a_slow_writer_of_an_older_life_is_not_read(place: Place) -> None:
             place.writer(late)
 
 
+@pytest.mark.parametrize("place", FILES, indirect=True)
 def test_a_slow_writer_that_begins_another_segment_is_not_read(place: Place) -> None:
     slow = place.writer(1, segment_size=1)
     fast = place.writer(2)

@@ -13,7 +13,7 @@ import pytest
 
 from emberflow.checkpoint import CheckpointError, FencedError, Manifest
 from emberflow.checkpoint.cuts.store import CheckpointStore
-from tests.checkpoint.cases import STORES, State, Workers, state_of
+from tests.checkpoint.cases import KINDS, STORES, State, Workers, state_of
 
 DICE = random.Random(5)
 
@@ -36,7 +36,7 @@ def committed(store: CheckpointStore, incarnation: int, number: int, **options: 
     return cut
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_newest_driver_wins(kind: str, tmp_path: Path) -> None:
     one, other = STORES[kind](tmp_path), STORES[kind](tmp_path)
     assert one.begin() == (1, None)
@@ -55,7 +55,7 @@ def test_the_newest_driver_wins(kind: str, tmp_path: Path) -> None:
     assert [cut.number for cut in one.cuts()] == [1, 2]
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_driver_goes_on_after_itself_and_after_nobody_else(kind: str, tmp_path: Path) -> None:
     one, other = STORES[kind](tmp_path), STORES[kind](tmp_path)
     one.begin()
@@ -91,7 +91,7 @@ def test_without_a_lock_a_driver_that_claims_beside_its_successor_gives_way(
     assert successor.begin(after=2).incarnation == 3
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_driver_that_slips_through_the_fence_changes_nothing(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_begin_that_crashed_is_no_life(tmp_path: Path) -> None:
     assert store.begin() == (3, first)
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_drivers_that_begin_at_once_get_incarnations_of_their_own(
     kind: str, tmp_path: Path
 ) -> None:
@@ -198,7 +198,7 @@ def test_numbers_go_up(tmp_path: Path) -> None:
             store.commit(write(store, 1, number))
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_pruning_keeps_what_is_needed(kind: str, tmp_path: Path) -> None:
     store = STORES[kind](tmp_path)
     store.begin()
@@ -215,7 +215,7 @@ def test_pruning_keeps_what_is_needed(kind: str, tmp_path: Path) -> None:
         store.prune(keep, incarnation=2)
         assert store.cuts() == cuts[-keep:]
         needed = {part.path for cut in (*cuts[-keep:], under_way) for part in cut.parts}
-        assert {f"parts/{path.name}" for path in (tmp_path / "parts").iterdir()} == needed
+        assert {f"parts/{name}" for name in store._location.names("parts")} == needed
         for cut in store.cuts():
             store.check_whole(cut)
             assert state_of(store.rows(cut)) == state(cut.number)

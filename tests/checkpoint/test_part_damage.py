@@ -18,7 +18,7 @@ from emberflow.checkpoint.cuts.scan import Wanted
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.files import Written
 from emberflow.values.hashing import key_hash
-from tests.checkpoint.cases import STORES, State, graph, remote, rows_of, state_of
+from tests.checkpoint.cases import FILES, STORES, State, graph, remote, rows_of, state_of
 
 FLIPS = 1_200
 BLOCK = 512
@@ -51,7 +51,7 @@ def scanned(store: CheckpointStore, cut: Manifest, **wanted: Any) -> Any:
     return [tuple(map(list, page)) for page in pages]
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", FILES)
 def test_no_flipped_bit_changes_what_is_read(kind: str, tmp_path: Path) -> None:
     store = STORES[kind](tmp_path)
     cut = stored(store)
@@ -68,7 +68,7 @@ def test_no_flipped_bit_changes_what_is_read(kind: str, tmp_path: Path) -> None:
     assert len(part.blocks) > 10
     dice = random.Random(f"part {kind}")
     refusals = []
-    for bit in dice.sample(range(8 * len(whole)), FLIPS // len(STORES)):
+    for bit in dice.sample(range(8 * len(whole)), FLIPS // len(FILES)):
         path.write_bytes(flipped(whole, bit))
         number = dice.randrange(len(readers))
         try:

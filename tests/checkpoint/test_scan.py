@@ -15,7 +15,7 @@ from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.scan import Counted, KeyTest, Wanted, split
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.values.hashing import HASH_MAX, HASH_MIN, key_hash
-from tests.checkpoint.cases import STORES, State, Workers, graph, rows_of
+from tests.checkpoint.cases import FILES, STORES, State, Workers, graph, rows_of
 from tests.checkpoint.test_cuts import fresh, grown
 from tests.effort import SOAK
 
@@ -39,7 +39,7 @@ def by_key(rows: list[tuple[Any, tuple[int, ...], Any]]) -> dict[Any, list[Any]]
     return found
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("seed", range(4 if SOAK else 1))
 def test_a_scan_agrees_with_a_restore_on_any_chain(
     kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,11 +53,11 @@ def plain(payloads: list[Any]) -> list[Any]:
     return payloads
 
 
-def check_files(folder: Path, expected: dict[str, list[Any]]) -> None:
+def check_files(folder: Path | str, expected: dict[str, list[Any]]) -> None:
     """What `sinks.Files` hold of the flow is what the reference gives, in every partition."""
     for name in ("pairs", "windows"):
-        assert sinks.read_files(folder / name) == plain(expected[name])
+        assert sinks.read_files(f"{folder}/{name}") == plain(expected[name])
     for partition in range(3):
-        assert sinks.read_files(folder / "counts", partition) == [
+        assert sinks.read_files(f"{folder}/counts", partition) == [
             plain(held) for held in expected["counts"] if owner(key_hash(held[1]), 3) == partition
         ]

@@ -1,6 +1,6 @@
 """A query in a process of its own, which tests kill as a whole and restart with the same command.
 
-    python -m tests.faults.programs MASTER FOLDER COUNT RATE
+    python -m tests.faults.programs MASTER FOLDER-OR-URL COUNT RATE
 
 Prints the workers' process ids whenever they change, and 'done' at the end.
 """
@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 
 from emberflow import fronts, sinks
 from tests.faults.flows import documents, index_flow
 
 
-def main(master: str, folder: Path, count: int, rate: float) -> None:
+def main(master: str, folder: str, count: int, rate: float) -> None:
     from pyspark.sql import SparkSession
 
     spark = (
@@ -34,12 +33,12 @@ def main(master: str, folder: Path, count: int, rate: float) -> None:
         .live(spark)
         .read(documents=fronts.Iterable(documents(count), rate=rate))
         .write(
-            counts=sinks.Files(folder / "counts"),
-            pairs=sinks.Files(folder / "pairs"),
-            windows=sinks.Files(folder / "windows"),
+            counts=sinks.Files(f"{folder}/counts"),
+            pairs=sinks.Files(f"{folder}/pairs"),
+            windows=sinks.Files(f"{folder}/windows"),
         )
         .option("workers", 2)
-        .option("checkpointLocation", folder / "checkpoint")
+        .option("checkpointLocation", f"{folder}/checkpoint")
         .option("checkpointInterval", 200)
         .start()
     )
@@ -57,4 +56,4 @@ def main(master: str, folder: Path, count: int, rate: float) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

@@ -12,7 +12,7 @@ _toll: Counter[str] = Counter()
 
 
 def toll(victim: str) -> None:
-    """A worker, driver, executor, broker or database was killed, or a connection was cut."""
+    """A worker, driver, executor, broker, database or object store was killed, or a connection was cut."""
     _toll[victim] += 1
 
 

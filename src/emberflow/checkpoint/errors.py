@@ -25,6 +25,10 @@ class FencedError(CheckpointError):
     """A newer incarnation has taken over the location: the process that gets this must stop."""
 
 
+class TakenError(CheckpointError):
+    """An object of this name exists, and another process has created it."""
+
+
 class UnfitCutError(CheckpointError):
     """The cut is of another flow, or of another version of it."""
 

@@ -1,12 +1,13 @@
 """A location of files: each is written whole or not at all, and durable when the call returns.
 
 On a local disk that takes a temporary name, ``fsync`` of the file, ``rename``, and ``fsync`` of the
-folder; the entry of a new folder has to be synced too. Other file systems are reached through
-``pyarrow.fs``. An object store shows an object only when its upload is complete, so there the file
-gets its final name at once; other file systems (HDFS) move a temporary file.
+folder; the entry of a new folder has to be synced too. An object store shows an object only when its
+upload is complete, so there the file gets its final name at once (`checkpoint.objects`). Other file systems
+(HDFS) are reached through ``pyarrow.fs``: there a temporary file is moved.
 
 `lock` excludes other processes on *one* local disk. Elsewhere there is no lock, and correctness does
-not depend on one: `checkpoint.cuts.store` explains how fencing works without.
+not depend on one: `checkpoint.cuts.store` explains how fencing works without. On an object store
+`ObjectLocation.create` decides between processes.
 
 **Only the owner can read a local location.** It holds the users' data, and whoever can write to it can
 run code: parts and logs are pickled. So files have the mode 0600 and folders 0700, whatever the umask.
@@ -30,13 +31,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from xxhash import xxh64
 
 from emberflow.checkpoint.errors import CheckpointError, UntrustedFileError
+from emberflow.checkpoint.objects import Objects, UnavailableError, is_object_url
+from emberflow.errors import InputError
 from emberflow.extras import need
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-#: Object stores, where an object appears only when it is complete.
-_APPEARS_WHOLE = frozenset(("s3", "gcs", "abfs"))
+#: Object stores as ``pyarrow.fs`` calls them. Its writes are not conditional.
+_OBJECT_STORES = {"s3": "s3://", "gcs": "gs://", "abfs": "abfss://"}
 _LOCK = ".lock"
 _LOCK_WAIT_S_MAX = 60.0
 _LOCK_PAUSE_S = 0.01
@@ -149,7 +152,8 @@ def digest(location: Location, path: str) -> tuple[int, str]:
 
 
 def is_unwritable(error: BaseException) -> bool:
-    """Whether a write failed only because the file system takes no writes now. Then wait and try again.
+    """Whether a write failed only because the file system takes no writes now, or the object store does
+    not answer. Then wait and try again.
 
     >>> (
     ...     is_unwritable(OSError(errno.ENOSPC, "No space left on device")),
@@ -159,6 +163,8 @@ def is_unwritable(error: BaseException) -> bool:
     """
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, UnavailableError):
+            return True
         if isinstance(cause, OSError) and cause.errno in _UNWRITABLE:
             return True
         cause = cause.__cause__
@@ -270,23 +276,19 @@ class ArrowLocation:
     @contextlib.contextmanager
     def new(self, path: str) -> Iterator[Written]:
         filesystem = self.filesystem
-        whole = filesystem.type_name in _APPEARS_WHOLE
-        if not whole:
-            filesystem.create_dir(self._full(path).rpartition("/")[0], recursive=True)
+        filesystem.create_dir(self._full(path).rpartition("/")[0], recursive=True)
         target = self._full(path)
-        written_to = target if whole else self._full(temporary_name(path))
+        written_to = self._full(temporary_name(path))
         file = filesystem.open_output_stream(written_to)
         try:
             yield Written(cast(BinaryIO, file))
         except BaseException:
-            # Arrow completes an upload when its file is closed, so remove the incomplete object.
             with contextlib.suppress(Exception):
                 file.close()
                 filesystem.delete_file(written_to)
             raise
         file.close()
-        if not whole:
-            filesystem.move(written_to, target)
+        filesystem.move(written_to, target)
 
     def open(self, path: str) -> Any:
         return self.filesystem.open_input_file(self._full(path))
@@ -322,14 +324,64 @@ class ArrowLocation:
         yield
 
 
+class ObjectLocation:
+    """A folder of an object store."""
+
+    is_local = False
+
+    def __init__(self, objects: Objects) -> None:
+        self.objects = objects
+
+    def shown(self, path: str) -> str:
+        return self.objects.shown(path)
+
+    @contextlib.contextmanager
+    def new(self, path: str) -> Iterator[Written]:
+        upload = self.objects.upload(path)
+        try:
+            yield Written(cast(BinaryIO, upload))
+        except BaseException:
+            upload.abandon()
+            raise
+        upload.complete()
+
+    def create(self, path: str, data: bytes, *, token: str | None = None) -> None:
+        """Write a file that does not exist. Raises `TakenError` if it does; see `Objects.create`."""
+        self.objects.create(path, data, token=token)
+
+    def open(self, path: str) -> Any:
+        return self.objects.open(path)
+
+    def read(self, path: str) -> bytes:
+        return self.objects.read(path)
+
+    def names(self, folder: str, *, temporary: bool = False) -> list[str]:
+        folders, objects = self.objects.listed(folder)
+        found = {*folders, *(one.name for one in objects)}
+        return sorted(name for name in found if name.startswith(TEMPORARY_PREFIX) == temporary)
+
+    def modified(self, path: str) -> float | None:
+        try:
+            return self.objects.meta(path).modified
+        except FileNotFoundError:
+            return None
+
+    def remove(self, path: str) -> None:
+        self.objects.remove([*self.objects.all_below(path), path])
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        yield
+
+
 def location_of(
     path: str | os.PathLike[str],
     filesystem: FileSystem | None = None,
     *,
     own_files: bool = False,
 ) -> Location:
-    """The location of a path, a URI (``file:///``, ``hdfs://``, ``s3://`` ...), or a path of
-    ``filesystem``.
+    """The location of a path, of a URI (``file:///``, ``s3://``, ``gs://``, ``az://``, ``hdfs://`` and
+    what else ``pyarrow.fs`` opens), or of a path of ``filesystem``.
 
     With ``own_files``, `Location.open` raises `UntrustedFileError` for a local file that a user other
     than this one and root may have written.
@@ -340,11 +392,18 @@ def location_of(
     text = os.fspath(path)
     if filesystem is None and "://" not in text:
         return LocalLocation(Path(text).absolute(), own_files=own_files)
+    if filesystem is None and is_object_url(text):
+        return ObjectLocation(Objects(text))
     if filesystem is None:
         arrow = need("pyarrow.fs", extra="spark", what=f"the location {text!r}")
         filesystem, text = arrow.FileSystem.from_uri(text)
     if filesystem.type_name == "local":
         return LocalLocation(Path(text).absolute(), own_files=own_files)
+    if filesystem.type_name in _OBJECT_STORES:
+        raise InputError(
+            f"{text}: pyarrow's file system for {filesystem.type_name} has no conditional puts. Give the "
+            f"location as a URL, {_OBJECT_STORES[filesystem.type_name]}..."
+        )
     return ArrowLocation(filesystem, text)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from emberflow import fronts, sinks
+from emberflow.checkpoint.objects import is_object_url
 from emberflow.errors import LATE_SINK, InputError, OnError, beginning
 from emberflow.fronts import Front
 from emberflow.graph.nodes import Graph, with_late_sink
@@ -21,11 +22,11 @@ from emberflow.runners.diversion import known_sinks
 from emberflow.values.times import TimeError, checked_duration, milliseconds, seconds
 
 FRONT_FORMS = (
-    "files:FOLDER (JSON Lines), text:FOLDER, socket:HOST:PORT, kafka://HOST:PORT/TOPIC, delta:TABLE "
-    "or structured"
+    "files:FOLDER (JSON Lines; also s3://BUCKET/PATH), text:FOLDER, socket:HOST:PORT, "
+    "kafka://HOST:PORT/TOPIC, delta:TABLE or structured"
 )
 SINK_FORMS = (
-    "files:FOLDER (JSON Lines), parquet:FOLDER, delta:TABLE, iceberg:NAMESPACE.TABLE, "
+    "files:FOLDER (JSON Lines; also s3://BUCKET/PATH), parquet:FOLDER, delta:TABLE, iceberg:NAMESPACE.TABLE, "
     "postgres:DSN?table=NAME, kafka://HOST:PORT/TOPIC, structured or console"
 )
 
@@ -146,6 +147,8 @@ def _made(
 def _folder(given: _Given) -> str:
     if not given.place:
         raise given.wrong(f"which folder? Write {given.kind}:FOLDER.")
+    if is_object_url(given.place):
+        return given.place
     # Workers may run in another folder than this process.
     return str(Path(given.place).expanduser().resolve())
 

@@ -18,10 +18,8 @@ from __future__ import annotations
 import decimal
 import glob
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from emberflow import fronts as front_kinds
@@ -43,8 +41,6 @@ from emberflow.values.item import GlobalTime
 #: Readers of other logs by kind, as in ``--front NAME=KIND:PLACE``: functions of the front's name and
 #: of the place. Those of live queries are ``log``: see `logs`.
 LOGS: dict[str, Callable[[str, str], LoggedElements]] = {}
-
-_PARTITION = re.compile(r"partition-(\d{4,})")
 
 
 class Held(NamedTuple):
@@ -146,7 +142,7 @@ def _of_source(graph: Graph, name: str, source: front_kinds.Front) -> LoggedElem
 
 
 def _of_files(graph: Graph, name: str, files: front_kinds.Files) -> LoggedElements:
-    if files.folder.is_file():
+    if files.folder is not None and files.folder.is_file():
         files.pattern, files.folder = glob.escape(files.folder.name), files.folder.parent
     files.until_end = True
     index = graph.fronts[name].index
@@ -182,9 +178,11 @@ def held_by(sink: Sink, store: Any) -> Held:
 
 
 def _held_in_files(sink: Sink, store: sink_kinds.Files) -> Held:
-    if not store.folder.is_dir():
-        raise InputError(f"sink {sink.name!r}: {store.folder} is not a folder.")
-    _check_partitions(sink, _partitions_in(store.folder), str(store.folder))
+    try:
+        found = store.partitions()
+    except InputError as error:
+        raise InputError(f"sink {sink.name!r}: {error}") from None
+    _check_partitions(sink, found, store.place)
     by_partition = {number: store.payloads(number) for number in range(sink.partitions)}
     if store.format == "jsonl":
         return Held(by_partition, _as_json)
@@ -193,11 +191,6 @@ def _held_in_files(sink: Sink, store: sink_kinds.Files) -> Held:
         for number, held in by_partition.items()
     }
     return Held(rows, _as_parquet)
-
-
-def _partitions_in(folder: Path) -> set[int]:
-    found = (_PARTITION.fullmatch(entry.name) for entry in folder.iterdir() if entry.is_dir())
-    return {int(match[1]) for match in found if match is not None}
 
 
 def _held_in_postgres(sink: Sink, store: sink_kinds.Postgres) -> Held:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain, count
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from emberflow.checkpoint.files import location_of
 from emberflow.checkpoint.logs.front_log import read_log
 from emberflow.checkpoint.logs.segments import OwnTime
 from emberflow.errors import InputError
@@ -35,8 +35,9 @@ def logged_elements(
     """All elements of a front. ``source_of`` makes a front of ``KIND:PLACE``."""
     location, _, source = place.partition("?source=")
     found = False
+    folders = set(location_of(location).names("fronts"))
     for partition in count():
-        if not (Path(location) / "fronts" / f"{quote(front, safe='')}-{partition}").exists():
+        if f"{quote(front, safe='')}-{partition}" not in folders:
             break
         found = True
         index = front_index(graph.fronts[front].index, len(graph.fronts), partition)

@@ -16,6 +16,8 @@ Guarantees:
 
 So the writer appends to the last file, begins each new file with a later name (a number or a time with
 leading zeros), and never touches earlier files again.
+
+The folder may be one of an object store (``s3://bucket/folder``): see `folders`.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ import re
 import time as clock
 from collections import deque
 from collections.abc import Callable, Iterator
-from io import FileIO
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from emberflow.checkpoint.objects import Objects, is_object_url
 from emberflow.errors import InputError
+from emberflow.fronts.folders import OpenFile, folder_of
 from emberflow.fronts.lines import LINE_BYTES_MAX, LineFormat, TimeOf
 from emberflow.fronts.protocol import Element
 from emberflow.values.event_time import OnLate, event_time
@@ -51,7 +55,8 @@ class Files:
     ``watermark`` and ``ahead``. Datetimes and durations are counted in ``unit``. Blank lines are not
     JSON, and the front skips them; lines of text may be blank.
 
-    The front waits for more and looks every ``poll_ms``. With ``until_end=True`` it ends at the end of
+    The front waits for more and looks every ``poll_ms``: 20 ms, and 1 s on an object store, where a look
+    costs money. With ``until_end=True`` it ends at the end of
     the last file. The worker that reads the front must see the folder.
 
     >>> import tempfile
@@ -71,7 +76,7 @@ class Files:
         format: str = "jsonl",
         pattern: str = "*",
         time: TimeOf | None = None,
-        poll_ms: float | Duration = 20,
+        poll_ms: float | Duration | None = None,
         until_end: bool = False,
         disorder: Duration = 0,
         watermark: Callable[[Any], Time | None] | None = None,
@@ -79,10 +84,24 @@ class Files:
         on_late: OnLate = "divert",
         unit: Unit = DEFAULT_UNIT,
     ) -> None:
+        #: None on an object store.
+        self.folder: Path | None = None
+        self.objects: Objects | None = None
+        text = os.fspath(folder)
+        if is_object_url(text):
+            self.objects = Objects(text)
+        elif "://" in text:
+            raise InputError(
+                f"fronts.Files reads a folder of a local disk, or of an object store as in "
+                f"s3://bucket/folder, got {text!r}."
+            )
+        else:
+            self.folder = Path(text).absolute()
+        if poll_ms is None:
+            poll_ms = folder_of(self.place).poll_ms
         poll_ms = milliseconds(poll_ms, "fronts.Files(poll_ms=)")
         if not poll_ms > 0:
             raise InputError(f"fronts.Files(poll_ms=) takes milliseconds, got {poll_ms!r}.")
-        self.folder = Path(folder).absolute()
         self.lines = LineFormat("Files", format, time, unit)
         self.arrival = time is None
         self.event_time = event_time(
@@ -98,10 +117,19 @@ class Files:
         self.poll_seconds = poll_ms / 1_000
         self.until_end = until_end
 
+    @property
+    def place(self) -> Path | Objects:
+        place = self.objects or self.folder
+        assert place is not None
+        return place
+
     def check(self) -> None:
-        """Raises `InputError` if there is no such folder."""
-        if not self.folder.is_dir():
-            raise InputError(f"fronts.Files: {self.folder} is not a folder. Make it first.")
+        """Raises `InputError` if there is no such folder, or no such bucket."""
+        if self.objects is not None:
+            self.objects.listed()
+        problem = folder_of(self.place).problem()
+        if problem is not None:
+            raise InputError(f"fronts.Files: {problem}")
 
     def read(self, partition: int, position: Any) -> Iterator[Element | None]:
         self.check()
@@ -119,11 +147,12 @@ class _Reading:
 
     def __init__(self, front: Files) -> None:
         self._front = front
+        self._folder = folder_of(front.place)
         self._matches = re.compile(fnmatch.translate(front.pattern)).match
         self._known: set[str] = set()
         self._later: deque[str] = deque()
         self._left: deque[tuple[str, int]] = deque(maxlen=_WATCHED_MAX)
-        self._file: FileIO | None = None
+        self._file: OpenFile | None = None
         self._name = ""
         self._offset = 0  # behind the last whole line
         self._rest = b""  # the bytes read behind it
@@ -202,12 +231,7 @@ class _Reading:
         return bool(new)
 
     def _names(self) -> list[str]:
-        with os.scandir(self._front.folder) as entries:
-            return [
-                entry.name
-                for entry in entries
-                if entry.name[0] != "." and self._matches(entry.name) and entry.is_file()
-            ]
+        return [name for name in self._folder.names() if self._matches(name)]
 
     def _leave_for(self, name: str) -> None:
         if self._file is not None:
@@ -222,7 +246,7 @@ class _Reading:
             ) from None
 
     def _open(self, name: str) -> None:
-        self._file = FileIO(self._path(name))
+        self._file = self._folder.begin(name)
         self._name, self._offset, self._rest = name, 0, b""
         self._counted = 0, 0
 
@@ -237,36 +261,29 @@ class _Reading:
         """Raise unless the file being read is still the one that was opened, and has not shrunk."""
         if self._file is None:
             return
-        opened = os.fstat(self._file.fileno())
-        try:
-            found = os.stat(self._path(self._name))
-        except FileNotFoundError:
-            found = None
-        if found is None or found.st_ino != opened.st_ino:
+        size = self._folder.size()
+        if size is None:
             raise InputError(
                 f"fronts.Files: {self._path(self._name)} was removed or replaced while it was the "
                 "one to be read. Files only grow; begin a new one with a later name."
             )
-        if opened.st_size < self._offset:
+        if size < self._offset:
             raise InputError(
-                f"fronts.Files: {self._path(self._name)} has {opened.st_size} bytes, and was read "
+                f"fronts.Files: {self._path(self._name)} has {size} bytes, and was read "
                 f"up to byte {self._offset}. Files only grow."
             )
 
     def _check_left(self) -> None:
         for name, size in self._left:
-            try:
-                grown = os.stat(self._path(name)).st_size > size
-            except FileNotFoundError:
-                continue  # read and cleared away
+            grown = self._folder.size_of(name) > size
             if grown:
                 raise InputError(
                     f"fronts.Files: {self._path(name)} grew after {self._name} was begun. Files are "
                     "read in the order of their names: append to the last one only."
                 )
 
-    def _path(self, name: str) -> Path:
-        return self._front.folder / name
+    def _path(self, name: str) -> str:
+        return self._folder.path(name)
 
     def _where(self) -> str:
         """The line that is being read, for a message. A position has bytes, so this counts lines.
@@ -277,7 +294,7 @@ class _Reading:
         path = self._path(self._name)
         offset, number = self._counted
         try:
-            with open(path, "rb") as file:
+            with closing(self._folder.open(self._name)) as file:
                 file.seek(offset)
                 while offset < self._offset:
                     chunk = file.read(min(_CHUNK_BYTES, self._offset - offset))

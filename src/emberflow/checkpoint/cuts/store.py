@@ -20,8 +20,11 @@ of the incarnation and the rename of the manifest one step. Elsewhere a slow dri
 its check. So readers decide which cuts are valid: an incarnation records the cut it began from (its
 *base*), its cuts continue from that number, and a cut of an older incarnation with a greater number is
 void, whenever it appears. For the same reason `begin` claims first and then chooses the cut to
-restore. Two drivers that claim the same number at the same time see each other's claim and take the
-next; at most one finds itself alone. A driver that has begun an incarnation claims another one only
+restore. And `commit` looks at the claims once more when the manifest is stored. So either the newer driver
+sees the cut, or the older one hears of its successor before it tells anybody, a source for one, that it
+has a cut. On an object store a claim has the name of its number alone, and one driver creates it. On
+other file systems two drivers that claim the same number at the same time see each other's claim and take
+the next; at most one finds itself alone. A driver that has begun an incarnation claims another one only
 *after* its own: if anybody else has claimed since, it gets `FencedError` and does not take the location
 back.
 
@@ -61,8 +64,16 @@ from emberflow.checkpoint.errors import (
     DamagedCutError,
     DamagedCutWarning,
     FencedError,
+    TakenError,
 )
-from emberflow.checkpoint.files import Location, Written, digest, location_of, write
+from emberflow.checkpoint.files import (
+    Location,
+    ObjectLocation,
+    Written,
+    digest,
+    location_of,
+    write,
+)
 from emberflow.values.hashing import HASH_MAX, HASH_MIN
 
 if TYPE_CHECKING:
@@ -76,6 +87,8 @@ _MANIFEST = re.compile(r"(\d+)-(\d+)\.json")
 _PART = re.compile(r"(\d+)-(\d+)-.*\.parquet")
 _HOLD = re.compile(r"(\d+)-(\d+)-(\d+)-[0-9a-f]+\.hold")
 _CLAIMS_MAX = 50
+#: In the place of a claim's token, where one driver creates the claim of a number.
+_ONLY_ONE = "00000000"
 _CLAIM_PAUSE_S_MAX = 0.2
 
 
@@ -170,7 +183,7 @@ class NewPart:
 
 
 class CheckpointStore:
-    """The cuts at a location: a path, or a URI that ``pyarrow.fs`` knows.
+    """The cuts at a location: a path, or the URL of an object store or of a file system of ``pyarrow.fs``.
 
     >>> import tempfile
     >>> import emberflow as ef
@@ -195,6 +208,7 @@ class CheckpointStore:
     ) -> None:
         self._arguments = (os.fspath(location), filesystem, own_files)
         self._location = location_of(location, filesystem, own_files=own_files)
+        self._known: dict[str, bytes] = {}
 
     def __reduce__(self) -> Any:
         return _reopened, self._arguments
@@ -213,8 +227,11 @@ class CheckpointStore:
         """Begin the next incarnation from the latest cut, or from the one that ``choose`` returns.
 
         All cuts above that one are void from then on. A driver gives the incarnation that it began
-        before as ``after``. Raises `FencedError` if that is not the newest.
+        before as ``after``. Raises `FencedError` if that is not the newest, and `InputError` if the
+        location is on an object store that cannot hold a checkpoint.
         """
+        if isinstance(self._location, ObjectLocation):
+            self._location.objects.check()
         incarnation, token = self._claim(after)
         restored = choose(self) if choose is not None else self.latest()
         base = None if restored is None else restored.number
@@ -255,22 +272,29 @@ class CheckpointStore:
         return "began at an unknown time"
 
     def _claim(self, after: int | None) -> tuple[int, str]:
+        is_created = isinstance(self._location, ObjectLocation)
         for _ in range(_CLAIMS_MAX):
-            token = uuid.uuid4().hex[:8]
+            token = _ONLY_ONE if is_created else uuid.uuid4().hex[:8]
             with self._location.lock():
                 if after is not None:
                     self.check_incarnation(after)
                 incarnation = self.incarnation() + 1
-                self._write_json(
-                    f"incarnations/{incarnation:06d}-{token}.claim.json",
-                    {
-                        "incarnation": incarnation,
-                        "host": socket.gethostname(),
-                        "pid": os.getpid(),
-                        "time": time.time(),
-                    },
-                )
-            if [other for number, other in self._claims() if number == incarnation] == [token]:
+                path = f"incarnations/{incarnation:06d}-{token}.claim.json"
+                claim = {
+                    "incarnation": incarnation,
+                    "host": socket.gethostname(),
+                    "pid": os.getpid(),
+                    "time": time.time(),
+                }
+                try:
+                    self._write_json(path, claim)
+                except TakenError:
+                    if after is not None:  # let the other driver
+                        raise self._fenced(after, incarnation) from None
+                    continue
+            if is_created or [
+                other for number, other in self._claims() if number == incarnation
+            ] == [token]:
                 return incarnation, token
             if after is not None:  # the other driver takes the next number: let it
                 raise self._fenced(after, incarnation, own=token)
@@ -283,17 +307,33 @@ class CheckpointStore:
 
     def _bases(self, only: int | None = None) -> dict[int, int]:
         """For each incarnation the number of the cut it began from; 0 if it began empty."""
-        bases: dict[int, int] = {}
-        for name in self._location.names("incarnations"):
-            match = _BASE.fullmatch(name)
-            if match and only in (None, int(match[1])):
-                path = f"incarnations/{name}"
-                body = checked_json(self._location.read(path), self._location.shown(path))
-                bases[body["incarnation"]] = body["base"] or 0
-        return bases
+        found = map(_BASE.fullmatch, self._location.names("incarnations"))
+        paths = [
+            f"incarnations/{match[0]}" for match in found if match and only in (None, int(match[1]))
+        ]
+        bodies = (
+            checked_json(data, self._location.shown(path))
+            for path, data in zip(paths, self._read_once(paths), strict=True)
+        )
+        return {body["incarnation"]: body["base"] or 0 for body in bodies}
+
+    def _read_once(self, paths: list[str]) -> list[bytes]:
+        """Files that never change. On an object store each is a request, so they are remembered there."""
+        if not isinstance(self._location, ObjectLocation):
+            return [self._location.read(path) for path in paths]
+        missing = [path for path in paths if path not in self._known]
+        self._known.update(zip(missing, self._location.objects.read_all(missing), strict=True))
+        return [self._known[path] for path in paths]
 
     def _write_json(self, path: str, body: dict[str, Any]) -> None:
-        write(self._location, path, json_with_checksum(body))
+        self._write_once(path, json_with_checksum(body))
+
+    def _write_once(self, path: str, data: bytes) -> None:
+        """Write a file that has a name of its own. Where the store tells, raises `TakenError` if not."""
+        if isinstance(self._location, ObjectLocation):
+            self._location.create(path, data)
+        else:
+            write(self._location, path, data)
 
     # Writing
 
@@ -349,11 +389,9 @@ class CheckpointStore:
                 raise CheckpointError(
                     f"{self}: cut {manifest.number} comes after cut {newest}. Numbers go up."
                 )
-            write(
-                self._location,
-                f"cuts/{manifest.number:010d}-{manifest.incarnation:06d}.json",
-                data,
-            )
+            self._write_once(f"cuts/{manifest.number:010d}-{manifest.incarnation:06d}.json", data)
+            if not self._location.is_local:  # there is no lock
+                self.check_incarnation(manifest.incarnation)
 
     # Reading
 
@@ -629,8 +667,14 @@ class CheckpointStore:
                 match = _HOLD.fullmatch(name)
                 if match is not None and int(match[3]) / 1000 <= now:
                     removed.append(f"holds/{name}")
-            for path in removed:  # manifests first, so that none is left without its files
-                location.remove(path)
+            # Manifests first, so that none is left without its files.
+            if isinstance(location, ObjectLocation):
+                manifests = [path for path in removed if path.startswith("cuts/")]
+                location.objects.remove(manifests)
+                location.objects.remove(path for path in removed if path not in manifests)
+            else:
+                for path in removed:
+                    location.remove(path)
             return removed
 
 

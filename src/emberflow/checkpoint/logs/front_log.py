@@ -44,7 +44,9 @@ a failed write has left on the disk is unknown, so the writer begins another seg
 the one before only up to where that was durable, and all later blocks are written again.
 
 Other file systems than local disks have no append: there a segment is a folder, and each block a file,
-which is durable when it is complete.
+which is durable when it is complete. On an object store the writer that takes a log over seals what is
+there: the one before can add nothing more, and hears of it (`logs.object_segments`). A block is a request
+there. One that the store does not answer is made again, with the same block under the same name.
 """
 
 from __future__ import annotations
@@ -147,11 +149,15 @@ class FrontLogWriter:
                 f"{self._log}: incarnation {newest[0]} has a log here already, and incarnation "
                 f"{incarnation} comes too late. Begin the next incarnation."
             )
+        # No block can follow those that are read now.
+        self._log.take_over(segment_name(incarnation, 0))
         self._before = self._log.pieces()
         self._time, self._reservation, self._dropped = self._log.ends(self._before)
         self._inherited = self._reservation
         self._pieces = list(self._before)
         self._sequence = -1
+        #: One that was begun, and could not be, and will be.
+        self._beginning: Segment | None = None
         #: None after a write failed, until the next one begins another segment.
         self._segment: Segment | None = self._begun_segment()
 
@@ -295,9 +301,13 @@ class FrontLogWriter:
             if segment.end >= self._segment_size:
                 self._mark()
                 segment.sync()
-                self._leave_segment()
-                self._segment = self._begun_segment()
+                self._go_on_behind(segment)
         return reached
+
+    def _go_on_behind(self, segment: Segment) -> None:
+        segment.seal(segment_name(self._incarnation, self._sequence + 1))
+        self._leave_segment()
+        self._segment = self._begun_segment()
 
     def _write_ahead(self) -> None:
         """Write blocks without waiting for the disk. If it takes none now, the next sync tries again."""
@@ -347,12 +357,14 @@ class FrontLogWriter:
         try:
             if self._segment is None:
                 self._segment = self._begun_segment()
+            elif self._segment.is_ending:
+                self._go_on_behind(self._segment)
             yield self._segment
         except BaseException as error:
-            if is_unwritable(error):
-                self._leave_segment()
-            else:
+            if not is_unwritable(error):
                 self._failure = error
+            elif self._segment is None or not self._segment.is_resumed:
+                self._leave_segment()
             raise
 
     def _leave_segment(self) -> None:
@@ -410,18 +422,24 @@ class FrontLogWriter:
             "incarnation": self._incarnation,
             "older": {piece.name: piece.limit for piece in self._pieces},
         }
-        # A new name at each attempt: one that failed may have left a file, and this one supersedes it.
-        self._sequence += 1
-        segment = self._log.new_segment(segment_name(self._incarnation, self._sequence))
+        segment = self._beginning
+        if segment is None:
+            # A new name at each attempt: one that failed may have left a file, and this one supersedes it.
+            self._sequence += 1
+            segment = self._log.new_segment(segment_name(self._incarnation, self._sequence))
         try:
             segment.add(HEADER + json.dumps(header).encode())
             segment.sync()
             segment.mark()
         except BaseException:
+            if segment.is_resumed:
+                self._beginning = segment
+                raise
             with suppress(OSError):
                 segment.close()
                 self._log.location.remove(f"{self._log.folder}/{segment.name}")
             raise
+        self._beginning = None
         return segment
 
 
@@ -492,6 +510,6 @@ def trim(
         time, reservation, _ = log.ends([piece])
         if any(end is not None and end >= before for end in (time, reservation)):
             break
-        log.location.remove(f"{log.folder}/{piece.name}")
+        log.remove(piece.name)
         removed.append(piece.name)
     return removed

@@ -6,7 +6,6 @@ A `Log` reads from the newest segment's header which segments belong to it, and 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -25,12 +24,22 @@ from emberflow.checkpoint.errors import CheckpointError, DamagedLogError, Fenced
 from emberflow.checkpoint.files import (
     LocalLocation,
     Location,
+    ObjectLocation,
     make_private_folder,
     private_opener,
     sync_folder,
-    write,
 )
-from emberflow.checkpoint.logs.blocks import Block, block_at, blocks, encoded_block
+from emberflow.checkpoint.logs.blocks import Block, blocks, encoded_block
+from emberflow.checkpoint.logs.object_segments import (
+    ObjectSegment,
+    SealedSegment,
+    count,
+    first_block,
+    is_trimmed,
+    object_blocks,
+    remove,
+    take_over,
+)
 from emberflow.values.nesting import Flat, can_be_pickled
 
 #: ``(position, time)`` or ``(position, time, payload)``
@@ -46,7 +55,6 @@ class OwnTime(NamedTuple):
 
 FORMAT_VERSION = 1
 _SEGMENT = re.compile(r"(\d+)-(\d+)\.log")
-_OBJECT = re.compile(r"(\d+)\.frame")
 #: The flag of a write that returns when its data is durable. 0 if the system has no such flag.
 _DURABLY = getattr(os, "RWF_DSYNC", 0)
 #: The errors of file systems that do not support it.
@@ -169,16 +177,30 @@ class Segment(Protocol):
     end: int
 
     @property
+    def is_resumed(self) -> bool:
+        """Whether a write that failed is repeated here, and not in another segment."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its seal was begun: nothing else may be added."""
+
+    @property
     def durable(self) -> int: ...
     def add(self, body: bytes) -> None: ...
     def add_durably(self, body: bytes) -> None: ...
     def mark(self) -> None: ...
     def sync(self) -> None: ...
+    def seal(self, following: str) -> None:
+        """Say that the log goes on with that segment."""
+
     def close(self) -> None: ...
 
 
 class _LocalSegment:
     """A file that is appended to."""
+
+    is_resumed = False
+    is_ending = False
 
     def __init__(self, path: Path) -> None:
         make_private_folder(path.parent)
@@ -231,43 +253,13 @@ class _LocalSegment:
         self._is_synced = True
         self.durable = self.end
 
+    def seal(self, following: str) -> None:
+        """Nothing: the header of the next segment says so."""
+
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-class _ObjectSegment:
-    """A folder with a numbered file for each block: its end is the number of blocks."""
-
-    def __init__(self, location: Location, path: str) -> None:
-        self.name = path.rpartition("/")[2]
-        self._location = location
-        self._path = path
-        self.end = 0
-
-    def add(self, body: bytes) -> None:
-        write(
-            self._location,
-            f"{self._path}/{self.end:010d}.frame",
-            encoded_block(body, self.end, self.end),
-        )
-        self.end += 1
-
-    add_durably = add
-
-    @property
-    def durable(self) -> int:
-        return self.end
-
-    def mark(self) -> None:
-        """Nothing: every file is durable, and the numbers reveal a missing one."""
-
-    def sync(self) -> None:
-        """Nothing: a block is durable when `add` returns."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class Log:
@@ -288,8 +280,10 @@ class Log:
 
     def new_segment(self, name: str) -> Segment:
         path = f"{self.folder}/{name}"
+        if isinstance(self.location, ObjectLocation):
+            return SealedSegment(self.location, path)
         if not isinstance(self.location, LocalLocation):
-            return _ObjectSegment(self.location, path)
+            return ObjectSegment(self.location, path)
         try:
             return _LocalSegment(self.location.root / path)
         except FileExistsError:
@@ -297,6 +291,31 @@ class Log:
                 f"{self.location.shown(path)} exists: another writer has begun it. Does each "
                 f"incarnation have only one writer per partition?"
             ) from None
+
+    def take_over(self, own: str) -> None:
+        """Let the log go on with the segment ``own``: from now on, writers of others can add nothing.
+
+        Only an object store can tell them. Elsewhere readers ignore what they add.
+        """
+        if not isinstance(self.location, ObjectLocation):
+            return
+
+        def checked(following: str) -> None:
+            if following >= own:
+                raise FencedError(
+                    f"{self}: the log goes on with {following}, and a writer of {own} comes too late. "
+                    f"Begin the next incarnation."
+                )
+
+        begun = next((n for _, _, n in reversed(self.names()) if self._header(n)), None)
+        take_over(self.location, self.folder, begun, own, checked)
+
+    def remove(self, name: str) -> None:
+        path = f"{self.folder}/{name}"
+        if isinstance(self.location, ObjectLocation):
+            remove(self.location, path)
+        else:
+            self.location.remove(path)
 
     def pieces(self, incarnation: int | None = None) -> list[Piece]:
         """The pieces of the log by the newest segment's header, or by that of an incarnation."""
@@ -309,7 +328,7 @@ class Log:
             return []
         found: list[Piece] = []
         for name, limit in sorted(header["older"].items()):
-            if name in names:
+            if name in names and not is_trimmed(self.location, f"{self.folder}/{name}"):
                 found.append(Piece(name, limit))
             elif found:
                 raise DamagedLogError(
@@ -325,6 +344,8 @@ class Log:
         return [] if header is None else list(header["older"])
 
     def _end(self, name: str) -> int:
+        if not isinstance(self.location, LocalLocation):
+            return count(self.location, f"{self.folder}/{name}")
         end = 0
         for block in self._blocks(Piece(name, None)):
             end = block.end
@@ -332,7 +353,10 @@ class Log:
 
     def _header(self, name: str) -> dict[str, Any] | None:
         """The header of a segment; None if a crash came before it was written."""
-        first = next(self._blocks(Piece(name, None)), None)
+        if isinstance(self.location, LocalLocation):
+            first = next(self._blocks(Piece(name, None)), None)
+        else:
+            first = first_block(self.location, f"{self.folder}/{name}")
         if first is None:
             return None
         header: dict[str, Any] = json.loads(first.body[1:])
@@ -379,25 +403,7 @@ class Log:
         shown = self.location.shown(path)
         if isinstance(self.location, LocalLocation):
             return blocks(self.location.read(path), shown, piece.limit)
-        return self._object_blocks(path, shown, piece.limit)
-
-    def _object_blocks(self, path: str, shown: str, limit: int | None) -> Iterator[Block]:
-        """One file per block, completed one by one, so none may be missing or damaged."""
-        names = filter(_OBJECT.fullmatch, self.location.names(path))
-        numbers = sorted(int(name.partition(".")[0]) for name in names)
-        end = limit if limit is not None else max(numbers, default=-1) + 1
-        for number in range(end):
-            name = f"{path}/{number:010d}.frame"
-            data = b""
-            with contextlib.suppress(FileNotFoundError):
-                data = self.location.read(name)
-            block = block_at(data, 0, number=number)
-            if block is None or block.end != len(data):
-                raise DamagedLogError(
-                    f"{shown} is damaged at offset {number}: the file of that number is "
-                    f"{'damaged' if data else 'missing'}, and was durable. Restore it from a backup."
-                )
-            yield block._replace(offset=number, end=number + 1)
+        return object_blocks(self.location, path, piece.limit)
 
 
 def segment_name(incarnation: int, sequence: int) -> str:
