@@ -12,24 +12,25 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-LISTS = sorted((SCRIPTS / "kafka").glob("*.sha256"))
+LISTS = sorted(SCRIPTS.glob("*/*.sha256"))
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
 class Checkout:
     """A checkout whose lists name one jar each, and a repository that has these jars."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: str = "kafka", *names: str) -> None:
         self.folder = folder
         self.repository = folder / "repository"
-        (folder / "scripts" / "kafka").mkdir(parents=True)
-        shutil.copy(SCRIPTS / "ensure-kafka", folder / "scripts")
-        for name in ("broker", "spark"):
+        self._script = f"ensure-{kind}"
+        (folder / "scripts" / kind).mkdir(parents=True)
+        shutil.copy(SCRIPTS / self._script, folder / "scripts")
+        for name in names or ("broker", "spark"):
             jar = self.jar(name)
             jar.parent.mkdir(parents=True)
             jar.write_bytes(name.encode())
             pinned = f"{hashlib.sha256(name.encode()).hexdigest()}  org/{name}/{name}-1.jar\n"
-            (folder / "scripts" / "kafka" / f"{name}.sha256").write_text(pinned)
+            (folder / "scripts" / kind / f"{name}.sha256").write_text(pinned)
 
     def jar(self, name: str) -> Path:
         return self.repository / "org" / name / f"{name}-1.jar"
@@ -44,7 +45,7 @@ class Checkout:
             "MAVEN_REPOSITORY": "" if by_maven else f"file://{self.repository}",
         }
         return subprocess.run(
-            [self.folder / "scripts" / "ensure-kafka"],
+            [self.folder / "scripts" / self._script],
             capture_output=True,
             check=False,
             encoding="utf-8",
@@ -97,6 +98,23 @@ def test_what_cannot_be_fetched_is_told(checkout: Checkout) -> None:
     found = checkout.ensure()
     assert found.returncode == 0
     assert "the tests of Kafka are skipped" in found.stderr
+
+
+def test_the_jar_of_an_s3_server_is_checked_as_well(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path, "s3", "server")
+    assert checkout.ensure().returncode == 0
+    assert checkout.fetched() == ["server-1.jar"]
+    assert checkout.ensure().stderr == ""
+    shutil.rmtree(tmp_path / "build")
+    checkout.jar("server").write_bytes(b"forged")
+    found = checkout.ensure()
+    assert found.returncode == 1
+    assert "server-1.jar does not have the SHA-256" in found.stderr
+    checkout.jar("server").unlink()
+    found = checkout.ensure()
+    assert found.returncode == 0
+    assert "the tests of object stores are skipped" in found.stderr
+    assert checkout.fetched() == []
 
 
 @pytest.mark.parametrize("pins", LISTS, ids=lambda path: path.stem)

@@ -356,9 +356,11 @@ class ObjectLocation:
         return self.objects.read(path)
 
     def names(self, folder: str, *, temporary: bool = False) -> list[str]:
+        if temporary:
+            return []  # an object that is not complete is not there
         folders, objects = self.objects.listed(folder)
         found = {*folders, *(one.name for one in objects)}
-        return sorted(name for name in found if name.startswith(TEMPORARY_PREFIX) == temporary)
+        return sorted(name for name in found if not name.startswith(TEMPORARY_PREFIX))
 
     def modified(self, path: str) -> float | None:
         try:

@@ -52,7 +52,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _AZURE = ("az", "azure", "abfs", "abfss")
 EXTRA = "s3"
 #: A request is made again for about so long, whatever it is.
-_RETRY_SECONDS = 60.0
+_RETRY_SECONDS = 20.0
 _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.1, 5.0
 _REQUEST_SECONDS_MAX = 30.0
 _CONNECT_SECONDS_MAX = 5.0
@@ -126,11 +126,6 @@ class Objects:
 
     def __reduce__(self) -> Any:
         return Objects, (self.given,)
-
-    def below(self, folder: str) -> Objects:
-        """The objects of a folder of these."""
-        query = self.given.partition("?")[2]
-        return Objects(f"{self.url}/{folder}" + (f"?{query}" if query else ""))
 
     def shown(self, name: str) -> str:
         return f"{self.url}/{name}" if name else self.url
