@@ -45,8 +45,10 @@ calls = {
     "sinks.Kafka": lambda: ef.sinks.Kafka("localhost:9092", "words"),
     "kafka.Avro": lambda: ef.kafka.Avro({"type": "string"}),
     "kafka.Protobuf": lambda: ef.kafka.Protobuf(str),
+    "kafka.Registry": lambda: ef.kafka.Registry("http://localhost:8081"),
     "sinks.Postgres": lambda: ef.sinks.Postgres("", "words"),
     "sinks.Delta": lambda: ef.sinks.Delta("table"),
+    "fronts.Delta": lambda: ef.fronts.Delta("table"),
     "sinks.Iceberg": lambda: ef.sinks.Iceberg("shop.words"),
     "the format 'parquet'": lambda: ef.sinks.Files("out", format="parquet"),
     "the data source 'emberflow'": lambda: __import__("pyspark_emberflow"),
@@ -191,7 +193,8 @@ class TestWhatNeedsAnExtra:
                 ],
                 "kafka": ["fronts.Kafka", "sinks.Kafka", "kafka.Avro", "kafka.Protobuf"],
                 "postgres": ["sinks.Postgres"],
-                "delta": ["sinks.Delta"],
+                "registry": ["kafka.Registry"],
+                "delta": ["sinks.Delta", "fronts.Delta"],
                 "iceberg": ["sinks.Iceberg"],
             }.items()
             for name in names
