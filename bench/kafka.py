@@ -42,7 +42,7 @@ from live.session import spark_session
 from pyspark.sql import SparkSession
 
 import emberflow as ef
-from tests.adapters.kafka_broker import KAFKAS_JAVA, KafkaBroker, missing
+from tests.adapters.kafka_broker import KafkaBroker, missing
 
 RATE = 50
 WORDS = 250
@@ -310,7 +310,7 @@ def main() -> None:
     problem = missing()
     if problem is not None:
         sys.exit(f"The benchmark of Kafka cannot run: {problem}")
-    broker = KafkaBroker(KAFKAS_JAVA)
+    broker = KafkaBroker()
     try:
         broker.start()
         with spark_session() as spark:

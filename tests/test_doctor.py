@@ -291,6 +291,7 @@ class TestTheCommand:
             "Compiled loops",
             "Huge pages",
             "Extra 'kafka'",
+            "Extra 'registry'",
             "Extra 'delta'",
             "Extra 'iceberg'",
             "Extra 's3'",

@@ -50,6 +50,11 @@ EXTRAS: dict[str, tuple[Package, ...]] = {
         Package("fastavro", "fastavro", "1.9"),
         Package("protobuf", "google.protobuf", "6"),
     ),
+    "registry": (
+        Package("confluent-kafka", "confluent_kafka.schema_registry", "2.6"),
+        Package("fastavro", "fastavro", "1.9"),
+        Package("protobuf", "google.protobuf", "6"),
+    ),
     "delta": (
         Package("deltalake", "deltalake", "1.6", "2"),
         Package("pyarrow", "pyarrow", "18"),

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,11 @@ from tests.effort import SECONDS
 JARS = Path(__file__).parents[2] / "build" / "kafka"
 USER, PASSWORD = "ada", "lovelace"
 _START_SECONDS_MAX = SECONDS
+_STOP_SECONDS_MAX = 20
+_SETTLE_SECONDS_MAX = 1.0
+#: Small and soon there: what tests do takes no heap and no optimizing.
+_JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_START_SECONDS_MAX = 90
 _STOP_SECONDS_MAX = 20
 _SETTLE_SECONDS_MAX = 1.0
 #: Small and soon there: what tests do takes no heap and no optimizing.
@@ -89,8 +94,7 @@ def _started(attempts: int = 3) -> KafkaBroker:
 
 
 class KafkaBroker:
-    def __init__(self, java_options: Sequence[str] = _JAVA) -> None:
-        self._java_options = java_options
+    def __init__(self) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="emberflow-kafka-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._port, self._secret_port, self._controller_port = (free_port() for _ in range(3))
@@ -292,7 +296,7 @@ class KafkaBroker:
     def _java(self, program: str) -> list[str]:
         found = java()
         assert found is not None
-        return [found, *self._java_options, "-cp", f"{JARS}/broker/*", program]
+        return [found, *_JAVA, "-cp", f"{JARS}/broker/*", program]
 
     def _properties(self) -> str:
         login = "org.apache.kafka.common.security.plain.PlainLoginModule"

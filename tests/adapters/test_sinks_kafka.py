@@ -279,6 +279,21 @@ def test_a_record_that_is_too_large_is_no_reason_to_try_again(kafka: KafkaBroker
     assert values(kafka, topic) == []
 
 
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_record_that_is_too_large_for_the_topic_is_told(
+    kafka: KafkaBroker, transactional: bool
+) -> None:
+    """The broker says so, of the records or of the whole transaction."""
+    topic = kafka.topic(**{"max.message.bytes": "2000"})
+    writer = sinks.Kafka(kafka.servers, topic, transactional=transactional).open(0)
+    writer.store(bundle(1, "a"))
+    with pytest.raises(PayloadError, match=r"could not store a bundle: .*Raise the topic's"):
+        writer.store(bundle(2, "b", "x" * 5_000, "c"))
+    writer.close()
+    if transactional:
+        assert values(kafka, topic) == [b'"a"']
+
+
 def test_a_topic_with_too_few_partitions_is_told(kafka: KafkaBroker) -> None:
     with pytest.raises(InputError, match="has 1 partitions, and the sink has a partition 1"):
         sinks.Kafka(kafka.servers, kafka.topic()).open(1)

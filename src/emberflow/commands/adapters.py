@@ -17,6 +17,8 @@ from emberflow.checkpoint.objects import is_object_url
 from emberflow.errors import LATE_SINK, InputError, OnError, beginning
 from emberflow.fronts import Front
 from emberflow.graph.nodes import Graph, with_late_sink
+from emberflow.kafka import Avro, Registry
+from emberflow.kafka.codecs import CodecLike
 from emberflow.rows.plain import to_json
 from emberflow.runners.diversion import known_sinks
 from emberflow.values.times import TimeError, checked_duration, milliseconds, seconds
@@ -301,16 +303,16 @@ def _check_known(given: _Given, options: Mapping[str, str], *known: str) -> None
 
 def _kafka_front(given: _Given) -> Front:
     servers, topic, options, config = _kafka_topic(given)
-    known = ("time", "value", "key", "unit", "idle_ms", "until_end")
+    known = ("time", "value", "key", "registry", "unit", "idle_ms", "until_end")
     _check_known(given, options, *known, *_RULE)
     more: dict[str, Any] = {key: options[key] for key in ("time", "unit") if key in options}
     if "key" in options:
-        more["key"] = options["key"]
+        more["key"] = _codec(given, options["key"], options)
     more |= _idle_ms(given, options)
     return fronts.Kafka(
         servers,
         topic,
-        value=options.get("value", "json"),
+        value=_codec(given, options.get("value", "json"), options),
         until_end=_is_true(given, options, "until_end", "false"),
         config=config,
         **more,
@@ -318,7 +320,23 @@ def _kafka_front(given: _Given) -> Front:
     )
 
 
-def _idle_ms(given: _Given, options: Mapping[str, str]) -> dict[str, float | None]:
+def _codec(given: _Given, name: str, options: Mapping[str, str]) -> CodecLike:
+    """A codec by its name. Avro has a registry, and where it is written a file with the schema."""
+    if name != "avro":
+        return name
+    if "registry" not in options or (given.role == "sink" and "schema" not in options):
+        more = ", and the file of the schema: schema=PATH" if given.role == "sink" else ""
+        raise given.wrong(f"avro needs the URL of a registry: registry=http://HOST:PORT{more}.")
+    schema = None
+    if "schema" in options:
+        try:
+            schema = Path(options["schema"]).expanduser().read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise given.wrong(f"the schema {options['schema']!r} cannot be read: {error}") from None
+    return Avro(schema, registry=Registry(options["registry"]))
+
+
+def _idle_ms(given: _Given, options: Mapping[str, str]) -> dict[str, Any]:
     if "idle_ms" not in options:
         return {}
     idle = options["idle_ms"]
@@ -356,11 +374,11 @@ def _delta_key(key: str) -> str | list[str] | None:
 
 def _kafka_sink(given: _Given) -> Any:
     servers, topic, options, config = _kafka_topic(given)
-    _check_known(given, options, "value", "key", "transactional", "name")
+    _check_known(given, options, "value", "key", "registry", "schema", "transactional", "name")
     return sinks.Kafka(
         servers,
         topic,
-        value=options.get("value", "json"),
+        value=_codec(given, options.get("value", "json"), options),
         key=options.get("key"),
         transactional=_is_true(given, options, "transactional", "true"),
         name=options.get("name"),

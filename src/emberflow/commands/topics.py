@@ -38,6 +38,7 @@ class _Found(NamedTuple):
 def held_in_topic(sink: str, store: Kafka, partitions: int) -> dict[int, list[Any]]:
     """The payloads of each partition, as `form_in_topic` has them."""
     try:
+        store.register()
         count = store.cluster.partitions_of(store.topic)
         if count < partitions:
             raise InputError(

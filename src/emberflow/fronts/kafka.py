@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from emberflow.errors import InputError, shortened
 from emberflow.fronts.protocol import Batch, Element, FrontGrewError, Idle, Malformed
 from emberflow.kafka.client import Cluster, library
-from emberflow.kafka.codecs import CodecLike, codec_of
+from emberflow.kafka.codecs import CodecLike, check_registry, codec_of
 from emberflow.values.event_time import OnLate, event_time
 from emberflow.values.functions import described
 from emberflow.values.times import (
@@ -162,6 +162,8 @@ class Kafka:
     def check(self) -> None:
         """Raises `InputError` if no broker answers, the broker refuses the client, or has no such topic."""
         self.look_again()
+        for codec in (self.value, self.key):
+            check_registry(codec)
 
     def look_again(self) -> None:
         """Ask the broker how many partitions the topic has now."""

@@ -10,6 +10,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 from collections.abc import Mapping
@@ -17,11 +18,17 @@ from typing import Any, Protocol, TypeAlias
 
 from emberflow.errors import EmberflowError, InputError, shortened
 from emberflow.extras import need
+from emberflow.kafka.registry import (
+    PREFIX_BYTES,
+    Registry,
+    Written,
+    avro_schema,
+    id_in,
+    message_indexes,
+    prefix_of,
+    protobuf_schema,
+)
 from emberflow.rows.plain import to_json
-
-#: How the Confluent serializers begin a record: this byte and the id of the schema in 4 more.
-_MAGIC = b"\x00"
-_PREFIX_BYTES = 5
 
 
 class Codec(Protocol):
@@ -91,6 +98,11 @@ class Avro:
     With ``schema_id`` a record begins as the Confluent serializers begin it, with a zero byte and that
     id. A record with another id has another schema, which only a registry knows, and is refused.
 
+    With ``registry``, each record has the id of its own schema. A front asks the registry for it; with
+    ``schema`` payloads are as that one says, by Avro's rules of schema resolution, and otherwise as they
+    were written. A sink needs ``schema``, and registers it before the query starts, under ``subject`` (by
+    default the topic with ``-value`` or ``-key`` behind it). With ``register=False`` it has to be there.
+
     >>> words = Avro(
     ...     {"type": "record", "name": "W", "fields": [{"name": "word", "type": "string"}]}
     ... )
@@ -98,31 +110,61 @@ class Avro:
     {'word': 'ash'}
     """
 
-    def __init__(self, schema: Mapping[str, Any] | str, *, schema_id: int | None = None) -> None:
-        fastavro = need("fastavro", extra="kafka", what="kafka.Avro")
-        try:
-            given = json.loads(schema) if isinstance(schema, str) else dict(schema)
-            self._schema = fastavro.parse_schema(given)
-        except Exception as error:
+    def __init__(
+        self,
+        schema: Mapping[str, Any] | str | None = None,
+        *,
+        schema_id: int | None = None,
+        registry: Registry | None = None,
+        subject: str | None = None,
+        register: bool = True,
+    ) -> None:
+        need("fastavro", extra="kafka", what="kafka.Avro")
+        if schema is None and registry is None:
+            raise InputError("kafka.Avro takes a schema, or registry= to ask for those of records.")
+        if schema_id is not None and registry is not None:
+            raise InputError("kafka.Avro takes schema_id= or registry=, not both.")
+        self.registry = registry
+        self._written = None if registry is None else Written(registry, subject, register)
+        self._text = None if schema is None else _text_of(schema)
+        self._schema = None if self._text is None else _parsed(self._text)
+        #: How a record begins; None as long as that is not known.
+        self._prefix = b"" if registry is None else None
+        if schema_id is not None:
+            self._prefix = prefix_of(schema_id)
+        #: The schemas of the registry that were asked for, by their ids.
+        self._writers: dict[int, Any] = {}
+
+    def registered(self, subject: str) -> Avro:
+        """This codec with the id that the registry has for its schema."""
+        if self._written is None or self._prefix is not None:
+            return self
+        if self._text is None:
             raise InputError(
-                f"kafka.Avro takes a schema as a dict or as JSON, and this one cannot be parsed: "
-                f"{type(error).__qualname__}: {error}"
-            ) from None
-        self._prefix = b"" if schema_id is None else _MAGIC + schema_id.to_bytes(4, "big")
+                "kafka.Avro(registry=) has no schema to write with: give the sink schema=."
+            )
+        own = copy.copy(self)
+        own._prefix = prefix_of(self._written.id_of(subject, avro_schema(self._text)))
+        return own
 
     def decode(self, data: bytes) -> Any:
-        prefix = self._prefix
-        if prefix and data[:_PREFIX_BYTES] != prefix:
-            raise ValueError(
-                f"not of schema {int.from_bytes(prefix[1:], 'big')}: it begins with "
-                f"{data[:_PREFIX_BYTES]!r}, expected {prefix!r}"
-            )
         import fastavro  # a statement: `need` would cost a microsecond a record
 
         stream = io.BytesIO(data)
-        stream.seek(len(prefix))
+        if self._written is None:
+            prefix = self._prefix or b""
+            if prefix and data[:PREFIX_BYTES] != prefix:
+                raise ValueError(
+                    f"not of schema {int.from_bytes(prefix[1:], 'big')}: it begins with "
+                    f"{data[:PREFIX_BYTES]!r}, expected {prefix!r}"
+                )
+            writer, reader = self._schema, None
+            stream.seek(len(prefix))
+        else:
+            writer, reader = self._writer(id_in(data)), self._schema
+            stream.seek(PREFIX_BYTES)
         try:
-            payload = fastavro.schemaless_reader(stream, self._schema, None)
+            payload = fastavro.schemaless_reader(stream, writer, reader)  # type: ignore[arg-type]
         except Exception as error:  # other bytes can make the library raise anything
             raise ValueError(
                 f"not Avro of this schema ({type(error).__qualname__}: {error})"
@@ -133,13 +175,41 @@ class Avro:
             )
         return payload
 
+    def _writer(self, schema_id: int) -> Any:
+        """The schema of the registry with an id. Raises `ValueError`."""
+        found = self._writers.get(schema_id)
+        if found is None:
+            assert self.registry is not None
+            schema = self.registry.schema(schema_id)
+            if schema.schema_type != "AVRO":
+                raise ValueError(f"its schema {schema_id} is one of {schema.schema_type}, not Avro")
+            named: dict[str, Any] = {}
+            self._add_referred(schema, named)
+            try:
+                found = _parsed(schema.schema_str, named)
+            except InputError as error:
+                raise ValueError(f"its schema {schema_id}: {error}") from None
+            self._writers[schema_id] = found
+        return found
+
+    def _add_referred(self, schema: Any, named: dict[str, Any]) -> None:
+        """Parse the schemas that a schema refers to, and those that they refer to."""
+        assert self.registry is not None
+        for reference in schema.references or ():
+            found = self.registry.referred(reference)
+            self._add_referred(found, named)
+            _parsed(found.schema_str, named)
+
     def encode(self, payload: Any) -> bytes:
         import fastavro
 
+        prefix = self._prefix
+        if prefix is None:
+            raise _unregistered("kafka.Avro")
         stream = io.BytesIO()
-        stream.write(self._prefix)
+        stream.write(prefix)
         try:
-            fastavro.schemaless_writer(stream, self._schema, payload)
+            fastavro.schemaless_writer(stream, self._schema, payload)  # type: ignore[arg-type]
         except Exception as error:
             raise _refused(
                 f"the Avro schema does not take it ({type(error).__qualname__}: {error})", payload
@@ -147,30 +217,102 @@ class Avro:
         return stream.getvalue()
 
 
+def _text_of(schema: Mapping[str, Any] | str) -> str:
+    if isinstance(schema, str):
+        return schema
+    try:
+        return json.dumps(dict(schema))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"kafka.Avro takes a schema as a dict or as JSON: {error}.") from None
+
+
+def _parsed(schema: str, named: dict[str, Any] | None = None) -> Any:
+    import fastavro
+
+    try:
+        return fastavro.parse_schema(json.loads(schema), named_schemas=named)
+    except Exception as error:
+        raise InputError(
+            f"kafka.Avro takes a schema as a dict or as JSON, and this one cannot be parsed: "
+            f"{type(error).__qualname__}: {error}"
+        ) from None
+
+
 class Protobuf:
     """One message of a class that ``protoc`` made. The payload is the message itself.
 
     A message can be changed, but a payload must not be: do not change it. The workers must be able to
     import the class. Messages are written deterministically.
+
+    With ``registry`` a record begins as the Confluent serializers begin it: with a zero byte, the id of
+    its schema and where the message is in its file. A front takes any id, since Protobuf reads what other
+    versions of a message wrote, but no other message. A sink registers the file of the class before the
+    query starts, and the files that it imports, each under its name; ``subject`` and ``register`` are
+    those of `Avro`.
     """
 
-    def __init__(self, message: type[Any]) -> None:
+    def __init__(
+        self,
+        message: type[Any],
+        *,
+        registry: Registry | None = None,
+        subject: str | None = None,
+        register: bool = True,
+    ) -> None:
         need("google.protobuf", extra="kafka", what="kafka.Protobuf")
         if not hasattr(message, "FromString") or not hasattr(message, "SerializeToString"):
             raise InputError(f"kafka.Protobuf takes a class that protoc made, got {message!r}.")
         self._message = message
+        self.registry = registry
+        self._written = None if registry is None else Written(registry, subject, register)
+        self._indexes = b"" if registry is None else message_indexes(message.DESCRIPTOR)
+        #: How a record begins; None as long as that is not known.
+        self._prefix = b"" if registry is None else None
+
+    def registered(self, subject: str) -> Protobuf:
+        """This codec with the id that the registry has for its file."""
+        if self._written is None or self._prefix is not None:
+            return self
+        own = copy.copy(self)
+        schema = protobuf_schema(self._written, self._message.DESCRIPTOR.file)
+        own._prefix = prefix_of(self._written.id_of(subject, schema)) + self._indexes
+        return own
 
     def decode(self, data: bytes) -> Any:
+        if self._written is not None:
+            id_in(data)
+            end = PREFIX_BYTES + len(self._indexes)
+            if data[PREFIX_BYTES:end] != self._indexes:
+                raise ValueError(
+                    f"not a {self._message.__name__}: the indexes of the message begin with "
+                    f"{data[PREFIX_BYTES:end]!r}, expected {self._indexes!r}"
+                )
+            data = data[end:]
         try:
             return self._message.FromString(data)
         except Exception as error:  # protobuf has a DecodeError of its own
             raise ValueError(f"not a {self._message.__name__} ({error})") from None
 
     def encode(self, payload: Any) -> bytes:
+        if self._prefix is None:
+            raise _unregistered("kafka.Protobuf")
         if not isinstance(payload, self._message):
             raise _refused(f"expected a {self._message.__name__}", payload)
         data: bytes = payload.SerializeToString(deterministic=True)
-        return data
+        return self._prefix + data if self._prefix else data
+
+
+def registered(codec: Codec, subject: str) -> Codec:
+    """A codec that is to write under a subject. One with a registry then has the id of its schema."""
+    made: Codec = codec.registered(subject) if hasattr(codec, "registered") else codec
+    return made
+
+
+def check_registry(codec: Codec | None) -> None:
+    """Raises `InputError` if a codec has a registry that does not answer."""
+    registry = getattr(codec, "registry", None)
+    if isinstance(registry, Registry):
+        registry.check()
 
 
 _NAMED: dict[str, type[Any]] = {"json": Json, "text": Text, "bytes": Bytes}
@@ -200,4 +342,10 @@ def _refused(why: str, payload: Any) -> EmberflowError:
 
     return PayloadError(
         f"a payload cannot be written to Kafka: {why}. The payload: {shortened(payload)}"
+    )
+
+
+def _unregistered(what: str) -> EmberflowError:
+    return EmberflowError(
+        f"{what}(registry=) does not know the id of its schema yet: a sink registers it in check() or open()."
     )

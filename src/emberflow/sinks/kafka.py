@@ -69,7 +69,7 @@ from typing import Any, NamedTuple, TypeAlias
 from emberflow.dsl.operators.changes import Change
 from emberflow.errors import Diverted, EmberflowError, InputError, PayloadError, shortened
 from emberflow.kafka.client import Cluster, library, told
-from emberflow.kafka.codecs import CodecLike, codec_of
+from emberflow.kafka.codecs import CodecLike, codec_of, registered
 from emberflow.rows.plain import fields_of, to_json
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, refusal
 from emberflow.values.item import GlobalTime
@@ -105,7 +105,7 @@ class Kafka:
     """Writes payloads as records.
 
     ``value`` is the codec of records: ``"json"``, ``"text"``, ``"bytes"``, `kafka.Avro` or
-    `kafka.Protobuf`. ``key`` is a field of the payload, or a function of it, and ``key_codec`` is its
+    `kafka.Protobuf`, which may have a schema registry. ``key`` is a field of the payload, or a function of it, and ``key_codec`` is its
     codec; without it records have no key.
 
     ``upsert=True`` is for changes (`Changes.sink`) and a topic with compaction: the record of a change has
@@ -164,6 +164,13 @@ class Kafka:
     def check(self) -> None:
         """Raises `InputError` if no broker answers, the broker refuses the client, or has no such topic."""
         self.cluster.partitions_of(self.topic)
+        self.register()
+
+    def register(self) -> None:
+        """Give codecs with a registry the ids of their schemas. The driver does it, in `check`."""
+        self.value = registered(self.value, f"{self.topic}-value")
+        if self.key is not None or self.upsert:
+            self.key_codec = registered(self.key_codec, f"{self.topic}-key")
 
     def open(self, partition: int) -> TransactionalWriter | IdempotentWriter:
         count = self.cluster.partitions_of(self.topic, _OPEN_SECONDS_MAX, patient=True)
@@ -172,6 +179,7 @@ class Kafka:
                 f"sinks.Kafka: topic {self.topic!r} has {count} partitions, and the sink has a "
                 f"partition {partition}. Give the topic as many as the sink has in the flow."
             )
+        self.register()
         return (TransactionalWriter if self.transactional else IdempotentWriter)(self, partition)
 
     def encoded(self, payload: Any) -> Encoded:

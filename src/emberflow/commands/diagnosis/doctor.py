@@ -37,7 +37,9 @@ _PROBES: dict[str, _Probe] = {
     "Open files": probes.open_files,
     "Compiled loops": probes.compiled_loops,
     "Huge pages": probes.huge_pages,
-    "Extras": partial(probes.extras, "kafka", "delta", "iceberg", "s3", "postgres", "graph"),
+    "Extras": partial(
+        probes.extras, "kafka", "registry", "delta", "iceberg", "s3", "postgres", "graph"
+    ),
     "Graphviz": probes.graphviz_program,
 }
 

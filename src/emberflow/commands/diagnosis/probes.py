@@ -88,7 +88,7 @@ def python() -> Finding:
 _IMPORTS = """
 import importlib, importlib.metadata, json, sys
 for name, module in json.loads(sys.argv[1]):
-    print(json.dumps([name, None, "importing it did not come to an end"]), flush=True)
+    print(json.dumps([module, None, "importing it did not come to an end"]), flush=True)
     version, problem = None, ""
     try:
         found = importlib.import_module(module)
@@ -99,26 +99,25 @@ for name, module in json.loads(sys.argv[1]):
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
-    print(json.dumps([name, version, problem]), flush=True)
+    print(json.dumps([module, version, problem]), flush=True)
 """
 
 
 def extras(*names: str) -> list[Finding]:
     """One finding for each of these extras."""
-    packages = {package.name: package for extra in names for package in EXTRAS[extra]}
+    # A package may have modules that need more than others.
+    packages = {package.module: package for extra in names for package in EXTRAS[extra]}
     wanted = json.dumps([[package.name, package.module] for package in packages.values()])
     child = ended_python(["-c", _IMPORTS, wanted], _IMPORT_SECONDS_MAX)
     seen: dict[str, tuple[str | None, str]] = {}
-    for name, version, problem in _json_lines(child.output):
-        seen[name] = (version, problem)
+    for module, version, problem in _json_lines(child.output):
+        seen[module] = (version, problem)
     problems = {
-        name: _problem_of(package, *seen.get(name, (None, "it was not reached")))
-        for name, package in packages.items()
+        module: _problem_of(package, *seen.get(module, (None, "it was not reached")))
+        for module, package in packages.items()
     }
-    return [
-        _extra_finding(extra, problems, {name: version for name, (version, _) in seen.items()})
-        for extra in names
-    ]
+    versions = {module: version for module, (version, _) in seen.items()}
+    return [_extra_finding(extra, problems, versions) for extra in names]
 
 
 def _extra_finding(
@@ -127,20 +126,21 @@ def _extra_finding(
     needed_for = {
         "spark": SPARK,
         "kafka": (KAFKA,),
+        "registry": (KAFKA,),
         "delta": (DELTA,),
         "iceberg": (ICEBERG,),
         "s3": (OBJECTS,),
         "postgres": (POSTGRES,),
         "graph": (PICTURES,),
     }
-    names = [package.name for package in EXTRAS[extra]]
-    wrong = [f"{name} {problems[name]}" for name in names if problems[name]]
+    own = EXTRAS[extra]
+    wrong = [f"{one.name} {problems[one.module]}" for one in own if problems[one.module]]
     name = f"Extra '{extra}'"
     if not wrong:
-        found = ", ".join(f"{name} {versions[name] or ''}".rstrip() for name in names)
+        found = ", ".join(f"{one.name} {versions[one.module] or ''}".rstrip() for one in own)
         return Finding(name, "ok", found, "", needed_for[extra])
-    if all(problems[name] == _ABSENT for name in names):
-        found = f"not installed: {', '.join(names)}"
+    if all(problems[one.module] == _ABSENT for one in own):
+        found = f"not installed: {', '.join(one.name for one in own)}"
     else:
         found = "; ".join(wrong)
     return Finding(name, "missing", found, install_command(extra), needed_for[extra])
