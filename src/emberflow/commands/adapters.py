@@ -73,7 +73,8 @@ def given_fronts(
     >>> given_fronts(flow.graph(), ["words=ftp:topic"])
     Traceback (most recent call last):
     emberflow.errors.InputError: front 'words': there is no kind 'ftp'. Give it as files:FOLDER
-    (JSON Lines), text:FOLDER, socket:HOST:PORT, kafka://HOST:PORT/TOPIC, delta:TABLE or structured.
+    (JSON Lines; also s3://BUCKET/PATH), text:FOLDER, socket:HOST:PORT, kafka://HOST:PORT/TOPIC,
+    delta:TABLE or structured.
     """
     kinds: dict[str, Callable[[_Given], Any]] = {
         "files": lambda given: _files_front(given, "jsonl"),
