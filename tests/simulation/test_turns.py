@@ -45,9 +45,8 @@ def test_transactions(workers: int, seed: int) -> None:
     assert sum(worker.items_sent for worker in result.statistics) < transactions * 20
 
 
-def whirl(count: int, rounds: int) -> ef.Flow:
+def whirling(flow: ef.Flow, count: int, rounds: int) -> ef.Stream:
     """An element makes many numbers that go round a loop; each hop depends on all earlier visitors."""
-    flow = ef.Flow("whirl")
     again = flow.loop()
     many = flow.front("elements").flat_map(lambda n: [(n * 7 + i, rounds) for i in range(count)])
     mixed = (
@@ -56,7 +55,12 @@ def whirl(count: int, rounds: int) -> ef.Flow:
         .fold(initial=(0, 0), combine=lambda sum_, n: ((sum_[0] * 3 + n[0]) % 97, n[1]))
     )
     again.close(mixed.filter(lambda n: n[1] > 0).map(lambda n: (n[0], n[1] - 1)))
-    mixed.sink("mixed")
+    return mixed
+
+
+def whirl(count: int, rounds: int) -> ef.Flow:
+    flow = ef.Flow("whirl")
+    whirling(flow, count, rounds).sink("mixed")
     return flow
 
 
@@ -72,3 +76,15 @@ def test_rounds_of_a_loop(workers: int, seed: int) -> None:
     assert sum(worker.replays for worker in result.statistics) < numbers * numbers / 4
     # A machine that presumes again at every turn would send many times as much.
     assert sum(worker.items_sent for worker in result.statistics) < numbers * 20
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_what_is_behind_a_loop_that_goes_by_turns_is_acked_by_turns_too(seed: int) -> None:
+    """It was acked by its global time, and the minimal time went back from a turn of that."""
+    flow = ef.Flow("behind a whirl")
+    pairs = whirling(flow, 15, 3).key_by(lambda n: n[0] % 7).group(window=2)
+    sums = pairs.map(lambda ns: sum(n[0] for n in ns)).key_by(lambda n: n % 3).group(window=2)
+    sums.map(sum).key_by(lambda n: n % 4).count().sink("counts")
+    elements = [3, 5]
+    result = ef.simulate(flow, elements=elements, seed=seed, workers=4)
+    assert result.outputs == ef.run(flow, elements=elements)

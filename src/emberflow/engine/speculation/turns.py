@@ -25,7 +25,8 @@ under the least turn in it (`Outbox.frame`), the acker's minimum is a turn, and 
 depends on nothing that is still under way. A worker that has budget left need not know of turns: a
 global time is below all turns of its element, so a frame that counts under that holds up more than
 it must, and never less. But where a frame counted under a turn, all that it begets must, or the
-minimum would go back.
+minimum would go back. That holds behind the cycle too, on workers that do not go by turns themselves
+(`Outbox.go_by_turns`).
 """
 
 from __future__ import annotations

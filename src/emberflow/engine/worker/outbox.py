@@ -112,6 +112,18 @@ class Outbox(FrameLedger):
         self._receipts = receipts
         self._bound = bound
         self._outgoing: dict[tuple[int, int], list[FlatItem]] = {}
+        #: Global times of which frames came that counted under a turn, from the minimal time on.
+        self._by_turns: set[Moment] = set()
+
+    def go_by_turns(self, moment: Moment) -> None:
+        """A frame of this time counted under a turn. So must all that it begets, behind regions too:
+        otherwise the minimum would go back (`turns`)."""
+        self._by_turns.add(moment)
+
+    def forget_below(self, minimal: Moment) -> None:
+        """Nothing below this is under way any more."""
+        if self._by_turns:
+            self._by_turns = {moment for moment in self._by_turns if moment >= minimal}
 
     def post(self, destination: int, reader: int, items: list[FlatItem]) -> None:
         outgoing = self._outgoing.get((destination, reader))
@@ -123,7 +135,7 @@ class Outbox(FrameLedger):
     def frame(self, parts: list[Part]) -> Frame:
         bound = self._bound
         least: Place | None = _least(items for node, items in parts if node not in bound)
-        if any(budget.by_turns_at == least for budget in self._budgets):
+        if least in self._by_turns or any(budget.by_turns_at == least for budget in self._budgets):
             turns = self._turns
             least = min(min(map(turns[node], own)) for node, own in parts if node not in bound)
         stages = [self._stage[node] for node, _ in parts if node not in bound]

@@ -175,6 +175,7 @@ class Worker:
         """The minimal time has moved: release what is final. `tidy` trims what became obsolete."""
         self._receipts.progress(progress)
         self._anywhere = progress.anywhere
+        self._outbox.forget_below(progress.anywhere)
         turn = progress.turn_of(self.layout.stage[self.layout.failures])
         self._failing = (turn[0], turn[1])
         for rank, budget in self._budgets.items():
@@ -231,6 +232,7 @@ class Worker:
     def _go_by_turns(self, frame: Frame) -> None:
         """Another worker goes by turns in the regions that a frame is for, so this one does too."""
         assert frame.least is not None
+        self._outbox.go_by_turns((frame.least[0], frame.least[1]))
         rank_of = self.layout.rank
         for node, _ in frame.parts:
             budget = self._budgets.get(rank_of.get(node, -1))

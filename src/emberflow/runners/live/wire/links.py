@@ -34,6 +34,9 @@ RECONNECT_SECONDS_MAX = 5.0
 #: How often a link looks at its connection.
 _LOOK_SECONDS = 0.05
 
+#: Plain numbers: each operation on an enum calls functions in Python.
+_ZMQ_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+
 _EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 
@@ -118,9 +121,12 @@ class Receiver:
         return envelope
 
 
+def has_come(socket: zmq.Socket[Any]) -> bool:
+    """Whether a message waits to be received."""
+    return bool(socket.get(_ZMQ_EVENTS) & _POLLIN)
+
+
 def received_parts(socket: zmq.Socket[Any]) -> list[bytes] | None:
     """The parts of what has come, or None. Never waits."""
-    try:
-        return socket.recv_multipart(zmq.NOBLOCK)
-    except zmq.Again:
-        return None
+    # Mostly nothing has: to ask first takes a quarter of the time of an exception.
+    return socket.recv_multipart(zmq.NOBLOCK) if has_come(socket) else None

@@ -53,7 +53,7 @@ from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.bell import Bell
 from emberflow.runners.live.wire.codec import packed, unpacked_frame
 from emberflow.runners.live.wire.heartbeat import Heartbeat
-from emberflow.runners.live.wire.links import Receiver, Sender, received_parts
+from emberflow.runners.live.wire.links import Receiver, Sender, has_come, received_parts
 from emberflow.runners.live.wire.log_records import capture, captured
 from emberflow.runners.live.wire.plan import Plan, WorkerNews
 from emberflow.runners.live.wire.questions import Answering
@@ -458,9 +458,7 @@ class WorkerLoop:
     def _is_waited_for(self) -> bool:
         """Whether there is something for the next round already."""
         sockets = (self._frames_in, self._link.socket)
-        return any(int(socket.get(zmq.EVENTS)) & zmq.POLLIN for socket in sockets) or any(
-            feed.waiting for feed in self._feeds
-        )
+        return any(map(has_come, sockets)) or any(feed.waiting for feed in self._feeds)
 
     def _do(self, effects: list[Effects], *, reports_follow: bool = False) -> None:
         """Send frames first, then one ack, then hand on what is final.
