@@ -34,6 +34,7 @@ demo: setup ## run the demonstration
 test: setup ## run all tests (PYTEST_ARGS=... for some of them)
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
+	@scripts/ensure-hadoop
 	@scripts/ensure-chromium
 	$(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
@@ -57,6 +58,7 @@ native: setup ## the compiled loops at length: leaks, AddressSanitizer, every Py
 soak: setup ## all tests with all their seeds, then many more seeds and kills: make soak SEEDS=100000 CONTRACT=10 FAULTS=10
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
+	@scripts/ensure-hadoop
 	@scripts/ensure-chromium
 	EMBERFLOW_SOAK=1 $(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 	for drawn in "" --transactions --queries --histories --versions; do \
@@ -69,7 +71,7 @@ soak: setup ## all tests with all their seeds, then many more seeds and kills: m
 	  EMBERFLOW_CONTRACT_ROUND=$$round $(ON_JAVA) $(BIN)/python -m pytest -q tests/contract || exit 1; \
 	done
 	for round in $$(seq 1 $(or $(FAULTS),3)); do \
-	  EMBERFLOW_FAULTS_ROUND=$$round $(ON_JAVA) $(BIN)/python -m pytest -q tests/faults tests/spark/test_kafka_killed.py || exit 1; \
+	  EMBERFLOW_FAULTS_ROUND=$$round $(ON_JAVA) $(BIN)/python -m pytest -q tests/faults tests/spark/test_kafka_killed.py tests/hadoop || exit 1; \
 	done
 
 bench: setup ## run the benchmarks

@@ -293,6 +293,7 @@ class TestTheCommand:
             "Extra 'kafka'",
             "Extra 'delta'",
             "Extra 'iceberg'",
+            "Extra 'hdfs'",
             "Extra 'postgres'",
             "Extra 'graph'",
             "Graphviz",

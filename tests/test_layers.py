@@ -37,6 +37,7 @@ ROOMS = [
     "engine.arrival",
     "engine",
     "checkpoint.errors",
+    "checkpoint.hdfs",
     "checkpoint.files",
     "checkpoint.ownership",
     "checkpoint.seals",

@@ -58,6 +58,7 @@ EXTRAS: dict[str, tuple[Package, ...]] = {
         Package("pyiceberg", "pyiceberg", "0.12", "0.13"),
         Package("pyarrow", "pyarrow", "18"),
     ),
+    "hdfs": (Package("hdfs-native", "hdfs_native", "0.14.7", "0.15"),),
     "postgres": (Package("psycopg", "psycopg", "3.2"),),
     "graph": (Package("graphviz", "graphviz", "0.20"),),
 }

@@ -170,7 +170,7 @@ class NewPart:
 
 
 class CheckpointStore:
-    """The cuts at a location: a path, or a URI that ``pyarrow.fs`` knows.
+    """The cuts at a location: a path, or a URI (`checkpoint.files.location_of`).
 
     >>> import tempfile
     >>> import emberflow as ef

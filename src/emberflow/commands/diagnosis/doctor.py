@@ -37,7 +37,7 @@ _PROBES: dict[str, _Probe] = {
     "Open files": probes.open_files,
     "Compiled loops": probes.compiled_loops,
     "Huge pages": probes.huge_pages,
-    "Extras": partial(probes.extras, "kafka", "delta", "iceberg", "postgres", "graph"),
+    "Extras": partial(probes.extras, "kafka", "delta", "iceberg", "hdfs", "postgres", "graph"),
     "Graphviz": probes.graphviz_program,
 }
 

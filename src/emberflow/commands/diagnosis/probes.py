@@ -45,7 +45,8 @@ LIVE, BATCH = "live", "batch"
 SPARK = (LIVE, BATCH)
 KAFKA, POSTGRES, PICTURES = "Kafka fronts and sinks", "Postgres sinks", "graph --svg"
 DELTA, ICEBERG = "Delta sinks", "Iceberg sinks"
-FEATURES = (LIVE, BATCH, KAFKA, DELTA, ICEBERG, POSTGRES, PICTURES)
+HDFS = "checkpoints on HDFS"
+FEATURES = (LIVE, BATCH, KAFKA, DELTA, ICEBERG, HDFS, POSTGRES, PICTURES)
 
 _JAVA_SECONDS_MAX = 20.0
 _IMPORT_SECONDS_MAX = 60.0
@@ -128,6 +129,7 @@ def _extra_finding(
         "kafka": (KAFKA,),
         "delta": (DELTA,),
         "iceberg": (ICEBERG,),
+        "hdfs": (HDFS,),
         "postgres": (POSTGRES,),
         "graph": (PICTURES,),
     }
