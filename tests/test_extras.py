@@ -48,6 +48,7 @@ calls = {
     "sinks.Postgres": lambda: ef.sinks.Postgres("", "words"),
     "sinks.Delta": lambda: ef.sinks.Delta("table"),
     "sinks.Iceberg": lambda: ef.sinks.Iceberg("shop.words"),
+    "a location on HDFS": lambda: ef.sinks.Files("hdfs://cluster/out"),
     "the format 'parquet'": lambda: ef.sinks.Files("out", format="parquet"),
     "the data source 'emberflow'": lambda: __import__("pyspark_emberflow"),
 }
@@ -193,6 +194,7 @@ class TestWhatNeedsAnExtra:
                 "postgres": ["sinks.Postgres"],
                 "delta": ["sinks.Delta"],
                 "iceberg": ["sinks.Iceberg"],
+                "hdfs": ["a location on HDFS"],
             }.items()
             for name in names
         }

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from emberflow import fronts, sinks
+from emberflow.checkpoint.hdfs import is_hdfs
 from emberflow.errors import LATE_SINK, InputError, OnError, beginning
 from emberflow.fronts import Front
 from emberflow.graph.nodes import Graph, with_late_sink
@@ -142,6 +143,8 @@ def _made(
 def _folder(given: _Given) -> str:
     if not given.place:
         raise given.wrong(f"which folder? Write {given.kind}:FOLDER.")
+    if is_hdfs(given.place) and given.role == "sink":
+        return given.place
     # Workers may run in another folder than this process.
     return str(Path(given.place).expanduser().resolve())
 

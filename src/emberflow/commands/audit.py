@@ -157,6 +157,11 @@ def held_by(sink: Sink, store: Any) -> Held:
 
 
 def _held_in_files(sink: Sink, store: sink_kinds.Files) -> Held:
+    if store.on_hdfs is not None:
+        raise InputError(
+            f"sink {sink.name!r}: audit reads folders of this machine, and {store.on_hdfs} is not one. "
+            f"Copy it first: hdfs dfs -get {store.on_hdfs} held"
+        )
     if not store.folder.is_dir():
         raise InputError(f"sink {sink.name!r}: {store.folder} is not a folder.")
     _check_partitions(sink, _partitions_in(store.folder), str(store.folder))

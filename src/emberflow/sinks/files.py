@@ -17,6 +17,8 @@ Guarantees:
    unique and the writer creates it exclusively. So an old writer never writes to a file that its
    successor renames.
 
+On HDFS (``hdfs://...``) the same holds by other means: `sinks.folders.hdfs` has them.
+
 How many files there are depends on how the query made bundles, which differs from run to run. The
 content of the files of a partition, one behind the other, does not.
 """
@@ -26,7 +28,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -34,21 +35,16 @@ from pathlib import Path
 from typing import Any
 
 from emberflow.checkpoint.files import make_folder, private_opener, sync_folder
+from emberflow.checkpoint.hdfs import is_hdfs
 from emberflow.checkpoint.ownership import OwnedFolder
 from emberflow.errors import EmberflowError, InputError
+from emberflow.sinks.folders.hdfs import HdfsFolder
+from emberflow.sinks.folders.names import bundles_among, name_of, partition_name, time_of
 from emberflow.sinks.formats import FORMATS, check, decoded, encoded, pyarrow
-from emberflow.sinks.protocol import SinkMovedError, StoredBundle, refusal
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle, Writer, refusal
 from emberflow.values.item import GlobalTime
 from emberflow.values.times import Duration, seconds
 
-_TIME_DIGITS = 19
-_FRONT_DIGITS = 10
-#: Of fronts with a tie (`values.item.TIE`) too great for the other names.
-_TIED_DIGITS = 19
-_NAME = re.compile(
-    rf"([np]\d{{{_TIME_DIGITS}}})-([np]\d{{{_FRONT_DIGITS}}}|q\d{{{_TIED_DIGITS}}})"
-    rf"\.(jsonl|parquet|arrow)"
-)
 _TEMPORARY_SUFFIX = ".temporary"
 
 
@@ -82,12 +78,17 @@ class Files:
             )
         if format == "parquet":
             pyarrow()
-        self.folder = Path(folder).absolute()
+        #: The folder if it is on HDFS; None if it is one of this machine.
+        self.on_hdfs = _hdfs_folder(os.fspath(folder), format)
+        self.folder = Path(folder).absolute() if self.on_hdfs is None else Path(folder)
         self.format = format
         self.commit_every = seconds(commit_every, "sinks.Files(commit_every=)")
 
     def check(self) -> None:
         """Raises `InputError` if files cannot be written there. Makes the folder if it is missing."""
+        if self.on_hdfs is not None:
+            self.on_hdfs.check()
+            return
         try:
             make_folder(self.folder)
         except OSError as error:
@@ -96,8 +97,10 @@ class Files:
             denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.folder))
             raise InputError(f"sinks.Files may not write to {self.folder}.") from denied
 
-    def open(self, partition: int) -> FilesWriter:
+    def open(self, partition: int) -> Writer:
         self.check()
+        if self.on_hdfs is not None:
+            return self.on_hdfs.open(partition)
         # Another process may have made the folder, and not have synced its entry yet. Where this one may
         # not read the parent, the folder is older than the query.
         with contextlib.suppress(PermissionError):
@@ -113,7 +116,13 @@ class Files:
 
     def payloads(self, partition: int = 0) -> list[Any]:
         """What a partition has stored so far."""
+        if self.on_hdfs is not None:
+            return self.on_hdfs.payloads(partition)
         return read_files(self.folder, partition)
+
+
+def _hdfs_folder(folder: str, format: str) -> HdfsFolder | None:
+    return HdfsFolder(folder, format) if is_hdfs(folder) else None
 
 
 class FilesWriter:
@@ -184,6 +193,9 @@ class FilesWriter:
 
 def read_files(folder: str | os.PathLike[str], partition: int = 0) -> list[Any]:
     """The payloads of a partition, in order, as JSON values or as rows of Parquet."""
+    elsewhere = _hdfs_folder(os.fspath(folder), "jsonl")
+    if elsewhere is not None:
+        return elsewhere.payloads(partition)
     own = partition_folder(Path(folder), partition)
     if not own.is_dir():
         return []
@@ -195,54 +207,9 @@ def read_files(folder: str | os.PathLike[str], partition: int = 0) -> list[Any]:
 
 
 def partition_folder(folder: Path, partition: int) -> Path:
-    return folder / f"partition-{partition:04d}"
-
-
-def name_of(last: GlobalTime) -> str:
-    """The name of a file, without its ending: time and front, each with a sign and leading zeros.
-
-    ``p`` is for numbers from 0 on. ``n`` is for negative numbers, which are written as their distance
-    from the least number of so many digits. So names sort as numbers: ``n`` before ``p``, and a greater
-    distance after a smaller one. ``q`` is for fronts of more digits: those of elements behind many others
-    of the same time.
-
-    >>> name_of(GlobalTime(12, 0))
-    'p0000000000000000012-p0000000000'
-    >>> name_of(GlobalTime(-1, -3))
-    'n9999999999999999999-n9999999997'
-    >>> name_of(GlobalTime(12, 5 * 2**32))
-    'p0000000000000000012-q0000000021474836480'
-    """
-    time = _digits(last.time, _TIME_DIGITS)
-    if last.front >= 10**_FRONT_DIGITS:
-        return f"{time}-q{last.front:0{_TIED_DIGITS}d}"
-    return f"{time}-{_digits(last.front, _FRONT_DIGITS)}"
-
-
-def time_of(name: str) -> GlobalTime:
-    """The last global time that a file is named after.
-
-    >>> time_of("n9999999999999999999-n9999999997.jsonl")
-    GlobalTime(time=-1, front=-3)
-    """
-    match = _NAME.fullmatch(name)
-    if match is None:
-        raise ValueError(f"{name!r} is not the name of a bundle")
-    return GlobalTime(_number(match[1]), _number(match[2]))
-
-
-def _digits(number: int, digits: int) -> str:
-    if not -(10**digits) <= number < 10**digits:
-        raise EmberflowError(f"{number} does not fit into the name of a file.")
-    sign, distance = ("p", number) if number >= 0 else ("n", number + 10**digits)
-    return f"{sign}{distance:0{digits}d}"
-
-
-def _number(text: str) -> int:
-    number = int(text[1:])
-    return number - 10 ** (len(text) - 1) if text[0] == "n" else number
+    return folder / partition_name(partition)
 
 
 def bundle_names(folder: Path) -> Iterator[str]:
     """The names of the files that writers have finished. Other programs may have put files there."""
-    return (name for name in os.listdir(folder) if _NAME.fullmatch(name))
+    return bundles_among(os.listdir(folder))
