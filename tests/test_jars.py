@@ -102,8 +102,8 @@ def test_what_cannot_be_fetched_is_told(checkout: Checkout) -> None:
 
 def test_the_hadoop_of_the_tests_is_the_one_that_spark_brings() -> None:
     """Its cluster takes the other jars that it needs from PySpark."""
-    (pin,) = (SCRIPTS / "hadoop" / "minicluster.sha256").read_text().splitlines()
-    version = pin.rpartition("-")[2]
+    pins = (SCRIPTS / "hadoop" / "minicluster.sha256").read_text()
+    (version,) = re.findall(r"/hadoop-client-minicluster-(.*)\n", pins)
     assert (Path(pyspark.__file__).parent / "jars" / f"hadoop-client-runtime-{version}").exists()
 
 

@@ -233,6 +233,8 @@ class Yarn:
         }
         conf = process.configuration(here | files["core-site"] | settings)
         server = process.jvm.org.apache.hadoop.yarn.server
+        # Two daemons in a process have sources of metrics of the same names.
+        process.jvm.org.apache.hadoop.metrics2.lib.DefaultMetricsSystem.setMiniClusterMode(True)
         with process.telling_errors():
             manager = server.resourcemanager.ResourceManager()
             manager.init(process.jvm.org.apache.hadoop.yarn.conf.YarnConfiguration(conf))

@@ -102,6 +102,8 @@ def submit(packed: Path, *arguments: str) -> list[str]:
         "spark.executorEnv.PYSPARK_PYTHON": "./environment/bin/python",
         "spark.yarn.appMasterEnv.JAVA_HOME": java_home,
         "spark.executorEnv.JAVA_HOME": java_home,
+        "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
+        "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
         # All nodes of this cluster have Spark's jars.
         "spark.yarn.jars": f"local:{SPARK_HOME}/jars/*",
         "spark.driver.memory": "512m",
