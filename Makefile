@@ -35,6 +35,7 @@ test: setup ## run all tests (PYTEST_ARGS=... for some of them)
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
 	@scripts/ensure-s3
+	@scripts/ensure-hadoop
 	@scripts/ensure-chromium
 	$(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
@@ -59,6 +60,7 @@ soak: setup ## all tests with all their seeds, then many more seeds and kills: m
 	@scripts/ensure-postgres
 	@scripts/ensure-kafka
 	@scripts/ensure-s3
+	@scripts/ensure-hadoop
 	@scripts/ensure-chromium
 	EMBERFLOW_SOAK=1 $(ON_JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 	for drawn in "" --transactions --queries --histories --versions; do \
@@ -71,7 +73,7 @@ soak: setup ## all tests with all their seeds, then many more seeds and kills: m
 	  EMBERFLOW_CONTRACT_ROUND=$$round $(ON_JAVA) $(BIN)/python -m pytest -q tests/contract || exit 1; \
 	done
 	for round in $$(seq 1 $(or $(FAULTS),3)); do \
-	  EMBERFLOW_FAULTS_ROUND=$$round $(ON_JAVA) $(BIN)/python -m pytest -q tests/faults tests/spark/test_kafka_killed.py || exit 1; \
+	  EMBERFLOW_FAULTS_ROUND=$$round $(ON_JAVA) $(BIN)/python -m pytest -q tests/faults tests/spark/test_kafka_killed.py tests/hadoop || exit 1; \
 	done
 
 bench: setup ## run the benchmarks

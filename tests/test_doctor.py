@@ -295,6 +295,7 @@ class TestTheCommand:
             "Extra 'delta'",
             "Extra 'iceberg'",
             "Extra 's3'",
+            "Extra 'hdfs'",
             "Extra 'postgres'",
             "Extra 'graph'",
             "Graphviz",

@@ -51,6 +51,7 @@ calls = {
     "fronts.Delta": lambda: ef.fronts.Delta("table"),
     "sinks.Iceberg": lambda: ef.sinks.Iceberg("shop.words"),
     "the location 's3://bucket/x'": lambda: ef.sinks.Files("s3://bucket/x"),
+    "a location on HDFS": lambda: ef.sinks.Files("hdfs://cluster/out"),
     "the format 'parquet'": lambda: ef.sinks.Files("out", format="parquet"),
     "the data source 'emberflow'": lambda: __import__("pyspark_emberflow"),
 }
@@ -198,6 +199,7 @@ class TestWhatNeedsAnExtra:
                 "delta": ["sinks.Delta", "fronts.Delta"],
                 "iceberg": ["sinks.Iceberg"],
                 "s3": ["the location 's3://bucket/x'"],
+                "hdfs": ["a location on HDFS"],
             }.items()
             for name in names
         }

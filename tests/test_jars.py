@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pyspark
 import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -115,6 +116,57 @@ def test_the_jar_of_an_s3_server_is_checked_as_well(tmp_path: Path) -> None:
     assert found.returncode == 0
     assert "the tests of object stores are skipped" in found.stderr
     assert checkout.fetched() == []
+
+
+def test_the_hadoop_of_the_tests_is_the_one_that_spark_brings() -> None:
+    """Its cluster takes the other jars that it needs from PySpark."""
+    pins = (SCRIPTS / "hadoop" / "minicluster.sha256").read_text()
+    (version,) = re.findall(r"/hadoop-client-minicluster-(.*)\n", pins)
+    assert (Path(pyspark.__file__).parent / "jars" / f"hadoop-client-runtime-{version}").exists()
+
+
+@pytest.mark.parametrize("hash_is_right", [True, False])
+def test_hadoop_is_fetched_once_and_a_forged_one_is_an_error(
+    tmp_path: Path, hash_is_right: bool
+) -> None:
+    (tmp_path / "scripts" / "hadoop").mkdir(parents=True)
+    shutil.copy(SCRIPTS / "ensure-hadoop", tmp_path / "scripts")
+    jar = tmp_path / "repository" / "org" / "hadoop-1.jar"
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(b"hadoop")
+    pinned = hashlib.sha256(b"hadoop" if hash_is_right else b"another").hexdigest()
+    pins = tmp_path / "scripts" / "hadoop" / "minicluster.sha256"
+    pins.write_text(f"{pinned}  org/hadoop-1.jar\n")
+
+    def ensure() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [tmp_path / "scripts" / "ensure-hadoop"],
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+            env={
+                **os.environ,
+                "HOME": str(tmp_path),
+                "MAVEN_REPOSITORY": f"file://{tmp_path / 'repository'}",
+            },
+            timeout=60,
+        )
+
+    found = ensure()
+    kept = [path.name for path in (tmp_path / "build").rglob("*.jar")]
+    if not hash_is_right:
+        assert found.returncode == 1
+        assert "org/hadoop-1.jar does not have the SHA-256" in found.stderr
+        assert kept == []
+        return
+    assert (found.returncode, kept) == (0, ["hadoop-1.jar"])
+    jar.unlink()
+    again = ensure()
+    assert (again.returncode, again.stderr) == (0, "")
+    (tmp_path / "build" / "hadoop" / "minicluster" / "installed.sha256").unlink()
+    gone = ensure()
+    assert gone.returncode == 0
+    assert "the tests of HDFS and YARN are skipped" in gone.stderr
 
 
 @pytest.mark.parametrize("pins", LISTS, ids=lambda path: path.stem)

@@ -37,6 +37,7 @@ ROOMS = [
     "engine.arrival",
     "engine",
     "checkpoint.errors",
+    "checkpoint.hdfs",
     "checkpoint.objects",
     "checkpoint.chains",
     "checkpoint.files",

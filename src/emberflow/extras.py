@@ -64,6 +64,7 @@ EXTRAS: dict[str, tuple[Package, ...]] = {
         Package("pyarrow", "pyarrow", "18"),
     ),
     "s3": (Package("obstore", "obstore", "0.12", "0.13"),),
+    "hdfs": (Package("hdfs-native", "hdfs_native", "0.14.7", "0.15"),),
     "postgres": (Package("psycopg", "psycopg", "3.2"),),
     "graph": (Package("graphviz", "graphviz", "0.20"),),
 }

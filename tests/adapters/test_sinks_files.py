@@ -22,7 +22,7 @@ from emberflow import Diverted, GlobalTime, PersistentList, sinks
 from emberflow.errors import InputError, MissingExtraError
 from emberflow.rows.plain import to_json
 from emberflow.sinks import PayloadError, StoredBundle
-from emberflow.sinks.files import name_of, time_of
+from emberflow.sinks.folders.names import name_of, time_of
 from emberflow.values.item import TIE, TIME_MAX, TIME_MIN
 
 

@@ -25,7 +25,7 @@ import emberflow.checkpoint.ownership
 import emberflow.sinks.files
 from emberflow import GlobalTime, sinks
 from emberflow.sinks import SinkMovedError, StoredBundle
-from emberflow.sinks.files import name_of
+from emberflow.sinks.folders.names import name_of
 from tests.adapters.synced import synced_inodes
 from tests.effort import SECONDS, SOAK
 

@@ -39,3 +39,7 @@ class DamagedCutWarning(UserWarning):
 
 class UntrustedFileError(CheckpointError):
     """Another user may have written a file that would be unpickled."""
+
+
+class UnreachableError(OSError):
+    """Storage that is elsewhere cannot be reached now. The same call may work in a while."""

@@ -1,9 +1,9 @@
 """A location of files: each is written whole or not at all, and durable when the call returns.
 
 On a local disk that takes a temporary name, ``fsync`` of the file, ``rename``, and ``fsync`` of the
-folder; the entry of a new folder has to be synced too. An object store shows an object only when its
-upload is complete, so there the file gets its final name at once (`checkpoint.objects`). Other file systems
-(HDFS) are reached through ``pyarrow.fs``: there a temporary file is moved.
+folder; the entry of a new folder has to be synced too. `checkpoint.hdfs` says why it holds on HDFS. An
+object store shows an object only when its upload is complete, so there the file gets its final name at once
+(`checkpoint.objects`). Other file systems are reached through ``pyarrow.fs``: there a temporary file is moved.
 
 `lock` excludes other processes on *one* local disk. Elsewhere there is no lock, and correctness does
 not depend on one: `checkpoint.cuts.store` explains how fencing works without. On an object store
@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from xxhash import xxh64
 
-from emberflow.checkpoint.errors import CheckpointError, UntrustedFileError
+from emberflow.checkpoint.errors import CheckpointError, UnreachableError, UntrustedFileError
+from emberflow.checkpoint.hdfs import Hdfs, is_hdfs, parsed
 from emberflow.checkpoint.objects import Objects, UnavailableError, is_object_url
 from emberflow.errors import InputError
 from emberflow.extras import need
@@ -163,7 +164,7 @@ def is_unwritable(error: BaseException) -> bool:
     """
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, UnavailableError):
+        if isinstance(cause, UnavailableError | UnreachableError):
             return True
         if isinstance(cause, OSError) and cause.errno in _UNWRITABLE:
             return True
@@ -376,6 +377,57 @@ class ObjectLocation:
         yield
 
 
+class HdfsLocation:
+    """A folder on HDFS that holds a checkpoint."""
+
+    is_local = False
+
+    def __init__(self, location: str) -> None:
+        self._url = parsed(location)
+        self._hdfs = Hdfs(self._url.place)
+
+    def shown(self, path: str) -> str:
+        return f"{self._url}/{path}" if path else str(self._url)
+
+    def _full(self, path: str) -> str:
+        return f"{self._url.path}/{path}" if path else self._url.path
+
+    @contextlib.contextmanager
+    def new(self, path: str) -> Iterator[Written]:
+        folder = self._full(path).rpartition("/")[0]
+        temporary = self._full(temporary_name(path))
+        self._hdfs.make_folder(folder, 0o700)
+        try:
+            with self._hdfs.create(temporary, permission=0o600, make_folders=False) as file:
+                yield Written(file)
+            self._hdfs.rename(temporary, self._full(path), replace=True)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._hdfs.remove(temporary)
+            raise
+
+    def open(self, path: str) -> io.BufferedReader:
+        return self._hdfs.open(self._full(path))
+
+    def read(self, path: str) -> bytes:
+        return self._hdfs.read(self._full(path))
+
+    def names(self, folder: str, *, temporary: bool = False) -> list[str]:
+        found = self._hdfs.names(self._full(folder))
+        return [name for name in found if name.startswith(TEMPORARY_PREFIX) == temporary]
+
+    def modified(self, path: str) -> float | None:
+        found = self._hdfs.status(self._full(path))
+        return None if found is None else found.modification_time / 1000
+
+    def remove(self, path: str) -> None:
+        self._hdfs.remove(self._full(path))
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        yield
+
+
 def location_of(
     path: str | os.PathLike[str],
     filesystem: FileSystem | None = None,
@@ -396,6 +448,8 @@ def location_of(
         return LocalLocation(Path(text).absolute(), own_files=own_files)
     if filesystem is None and is_object_url(text):
         return ObjectLocation(Objects(text))
+    if filesystem is None and is_hdfs(text):
+        return HdfsLocation(text)
     if filesystem is None:
         arrow = need("pyarrow.fs", extra="spark", what=f"the location {text!r}")
         filesystem, text = arrow.FileSystem.from_uri(text)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from emberflow import fronts, sinks
+from emberflow.checkpoint.hdfs import is_hdfs
 from emberflow.checkpoint.objects import is_object_url
 from emberflow.errors import LATE_SINK, InputError, OnError, beginning
 from emberflow.fronts import Front
@@ -150,7 +151,7 @@ def _made(
 def _folder(given: _Given) -> str:
     if not given.place:
         raise given.wrong(f"which folder? Write {given.kind}:FOLDER.")
-    if is_object_url(given.place):
+    if is_object_url(given.place) or (is_hdfs(given.place) and given.role == "sink"):
         return given.place
     # Workers may run in another folder than this process.
     return str(Path(given.place).expanduser().resolve())

@@ -28,13 +28,8 @@ from typing import TYPE_CHECKING, Any
 from emberflow.checkpoint.files import location_of, make_private_folder, write
 from emberflow.checkpoint.seals import sealed, unsealed
 from emberflow.errors import InputError, PayloadError
-from emberflow.sinks.files import (
-    FilesWriter,
-    bundle_names,
-    name_of,
-    partition_folder,
-    time_of,
-)
+from emberflow.sinks.files import FilesWriter, bundle_names, partition_folder
+from emberflow.sinks.folders.names import name_of, time_of
 from emberflow.sinks.protocol import StoredBundle, refusal
 from emberflow.values.item import GlobalTime
 

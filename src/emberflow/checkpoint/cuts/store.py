@@ -183,7 +183,7 @@ class NewPart:
 
 
 class CheckpointStore:
-    """The cuts at a location: a path, or the URL of an object store or of a file system of ``pyarrow.fs``.
+    """The cuts at a location: a path, or a URI (`checkpoint.files.location_of`).
 
     >>> import tempfile
     >>> import emberflow as ef

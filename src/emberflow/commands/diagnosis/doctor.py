@@ -38,7 +38,7 @@ _PROBES: dict[str, _Probe] = {
     "Compiled loops": probes.compiled_loops,
     "Huge pages": probes.huge_pages,
     "Extras": partial(
-        probes.extras, "kafka", "registry", "delta", "iceberg", "s3", "postgres", "graph"
+        probes.extras, "kafka", "registry", "delta", "iceberg", "s3", "hdfs", "postgres", "graph"
     ),
     "Graphviz": probes.graphviz_program,
 }

@@ -46,7 +46,8 @@ SPARK = (LIVE, BATCH)
 KAFKA, POSTGRES, PICTURES = "Kafka fronts and sinks", "Postgres sinks", "graph --svg"
 DELTA, ICEBERG = "Delta sinks", "Iceberg sinks"
 OBJECTS = "object stores (S3, GCS, Azure)"
-FEATURES = (LIVE, BATCH, KAFKA, DELTA, ICEBERG, OBJECTS, POSTGRES, PICTURES)
+HDFS = "checkpoints on HDFS"
+FEATURES = (LIVE, BATCH, KAFKA, DELTA, ICEBERG, OBJECTS, HDFS, POSTGRES, PICTURES)
 
 _JAVA_SECONDS_MAX = 20.0
 _IMPORT_SECONDS_MAX = 60.0
@@ -130,6 +131,7 @@ def _extra_finding(
         "delta": (DELTA,),
         "iceberg": (ICEBERG,),
         "s3": (OBJECTS,),
+        "hdfs": (HDFS,),
         "postgres": (POSTGRES,),
         "graph": (PICTURES,),
     }

@@ -123,7 +123,7 @@ class Receiver:
 
 def has_come(socket: zmq.Socket[Any]) -> bool:
     """Whether a message waits to be received."""
-    return bool(socket.get(_ZMQ_EVENTS) & _POLLIN)
+    return bool(int(socket.get(_ZMQ_EVENTS)) & _POLLIN)
 
 
 def received_parts(socket: zmq.Socket[Any]) -> list[bytes] | None:
