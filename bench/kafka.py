@@ -165,7 +165,9 @@ def latencies(
         found: list[float] = ours.recv()
         process.join()
         within = (query.lastProgress or {}).get("latencyMs")
-        print(f"From when a document enters until its changes are stored: {within}", file=sys.stderr)
+        print(
+            f"From when a document enters until its changes are stored: {within}", file=sys.stderr
+        )
         query.stop()
     if len(found) < count - count // 5:
         print(f"only {len(found)} of {count - count // 5} documents were consumed in time")
