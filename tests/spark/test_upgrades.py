@@ -23,6 +23,7 @@ from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import UnfitCutError
 from emberflow.graph.versions import CarryError
 from emberflow.runners.live.query import LiveQuery
+from emberflow.runners.live.supervisor import Supervision
 from emberflow.values.item import FRONT_MIN
 from tests.effort import FAULTS_ROUND, SECONDS, SOAK
 from tests.faults.test_kills import held_back
@@ -347,9 +348,19 @@ def test_partitions_that_are_apart_are_given_over_where_they_are(
 
 
 def test_a_version_that_cannot_take_over_leaves_the_old_one_running(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: dict[str, Any] = {}
+    begun = Supervision._begun_when_writable
+    was_told: list[bool] = []
+
+    def watched(lives: Supervision) -> Any:
+        """An upgrade is told that it failed when the next life is there, which takes the next one."""
+        found = begun(lives)
+        was_told.append(lives._upgrade is None)
+        return found
+
+    monkeypatch.setattr(Supervision, "_begun_when_writable", watched)
     query = started(spark, sums(0), tmp_path, kept)
     try:
         when(query, 200)
@@ -360,6 +371,7 @@ def test_a_version_that_cannot_take_over_leaves_the_old_one_running(
             ef.EmberflowError, match="migration of step 'sums' raised ZeroDivisionError"
         ):
             query.upgrade(sums(1), carry={"sums": wrong}, timeout=SECONDS)
+        assert was_told == [False]
         with pytest.raises(ef.InputError, match="sink 'sevens' is not given"):
             query.upgrade(sums(1, more=True))
         when(query, 200)

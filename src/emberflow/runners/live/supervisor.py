@@ -348,7 +348,10 @@ class Supervision:
             told = f"the new version could not take over, the old one goes on: {failure}"
             self._tell(logging.WARNING, "upgraded", told)
             self.settings = upgrade.before
+            self._plan, self.coordinator = self._begun_when_writable()
+            # Not before: who hears of it may ask for another version, and this life is to be asked.
             self._ends_upgrade(failure)
+            return True
         elif failure is None and self.coordinator.halted_before_the_end:
             self.settings = upgrade.settings
         else:
@@ -356,11 +359,9 @@ class Supervision:
         try:
             self._plan, self.coordinator = self._begun_when_writable()
         except Exception as error:
-            if self.settings is not upgrade.settings:
-                raise
             self.settings = upgrade.before
-            self._ends_upgrade(error)
             self._plan, self.coordinator = self._begun_when_writable()
+            self._ends_upgrade(error)
         return True
 
     def _runs(self) -> None:

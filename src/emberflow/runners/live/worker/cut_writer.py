@@ -76,6 +76,8 @@ class CutWriter:
         self._worker = worker
         self._incarnation = incarnation
         self._capture: Capture | None = None
+        #: From `begin` until `go_on` has told what was stored.
+        self.is_under_way = False
         self._is_urgent = False
         self._rests_until = 0.0
         #: When the loop last had something to do; how much CPU time the thread had used at its last rest.
@@ -96,6 +98,7 @@ class CutWriter:
         self._capture = engine.begin_cut(order.moment, order.since)
         self._is_urgent = order.is_urgent
         self._positions = dict(positions)
+        self.is_under_way = True
         self._orders.put_nowait(order)  # the coordinator orders one cut at a time
 
     def go_on(self, *, loop_is_busy: bool) -> Captured | None:
@@ -119,6 +122,7 @@ class CutWriter:
             return None
         if isinstance(result, Exception):
             raise result
+        self.is_under_way = False
         return result._replace(positions=self._positions)
 
     @property

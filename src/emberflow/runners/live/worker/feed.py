@@ -235,6 +235,11 @@ class Feed:
         return self._arrival or self._promises or not self._replayable
 
     @property
+    def tells_time(self) -> bool:
+        """Whether it promises the present as long as nothing comes."""
+        return self._arrival and not self._ended and not self._halted
+
+    @property
     def waiting(self) -> int:
         """How many elements wait to enter."""
         if self._halted:

@@ -5,7 +5,7 @@ of the fronts it feeds), runs the engine over all of it, and sends the results: 
 everything for the coordinator, in one message. The loop sends the results of frames and control
 messages first, because other workers wait for them. Then it reads new elements. When a round finds
 nothing, the next one waits for the sockets and for the loop's threads (`wire.bell`), a millisecond at
-most.
+most, or ten once nothing has come for a while: a query without input costs its machine next to nothing.
 
 A worker begins by restoring its range of the cut that its life begins from, and says that it is ready.
 Fronts begin when all workers are. The loop begins a cut at the end of a round, when it has handed to
@@ -75,6 +75,9 @@ Strategy: TypeAlias = Callable[[Plan, int, Delivered], WorkerCuts]
 
 #: However idle it is: a front that takes the time of arrival promises the present in every round.
 _IDLE_MS = 1
+#: Where no front does, and this many rounds found nothing. What is sent alone now and then has been sent.
+_REST_MS = 10
+_QUIET_ROUNDS = 20
 _NEWS_SECONDS = 0.25
 #: Fronts wait while this many final items, or bytes of them, wait for sinks here.
 _UNSTORED_MAX = 200_000
@@ -173,6 +176,8 @@ class WorkerLoop:
         self._quit = False
         self._news_at = 0.0
         self._passed_until = 0.0
+        #: Rounds since something came.
+        self._quiet_rounds = 0
         self._memory = MemoryWatch()
         #: For the coordinator's watchdog, which looks for frames that were lost.
         self._caught_up = False
@@ -185,7 +190,9 @@ class WorkerLoop:
             self._observer = Observer(self.plan.graph, self._engine)
         self._passed_until = time.monotonic()
         while not self._quit:
-            if not self._round():
+            if self._round():
+                self._quiet_rounds = 0
+            else:
                 self._wait()
             if collector is not None:
                 collector.look()
@@ -419,7 +426,14 @@ class WorkerLoop:
     # A round.
 
     def _wait(self) -> None:
-        self._bell.heard_in(self._poller.poll(_IDLE_MS))
+        """Wait for a socket or a thread."""
+        rests = self._quiet_rounds >= _QUIET_ROUNDS and not (
+            any(feed.tells_time for feed in self._feeds)
+            or (self._cut_writer is not None and self._cut_writer.is_under_way)
+        )
+        ready = self._poller.poll(_REST_MS if rests else _IDLE_MS)
+        self._quiet_rounds = 0 if ready else self._quiet_rounds + 1
+        self._bell.heard_in(ready)
 
     def _round(self) -> bool:
         """Do what there is to do; return whether there was anything."""

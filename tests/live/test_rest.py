@@ -1,0 +1,68 @@
+"""A worker that has nothing to do costs next to nothing, and is at once back at work."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zmq
+
+from emberflow.runners.live.wire.bell import Bell
+from emberflow.runners.live.worker import loop as loop_module
+from emberflow.runners.live.worker.loop import WorkerLoop
+
+QUIET, REST = loop_module._QUIET_ROUNDS, loop_module._REST_MS
+
+
+class Watched:
+    """A poller that tells how long it was allowed to wait, and does not."""
+
+    def __init__(self, bell: Bell) -> None:
+        self.waits: list[int] = []
+        self._poller = zmq.Poller()
+        self._poller.register(bell.fileno(), zmq.POLLIN)
+
+    def poll(self, timeout: int) -> Any:
+        self.waits.append(timeout)
+        return self._poller.poll(0)
+
+
+@pytest.fixture
+def loop() -> Any:
+    """As much of a loop as waits."""
+    loop: Any = WorkerLoop.__new__(WorkerLoop)
+    loop._bell = Bell()
+    loop._poller = Watched(loop._bell)
+    loop._feeds = [SimpleNamespace(tells_time=False)]
+    loop._cut_writer = None
+    loop._quiet_rounds = 0
+    yield loop
+    loop._bell.close()
+
+
+def waits(loop: Any, rounds: int) -> list[int]:
+    loop._poller.waits.clear()
+    for _ in range(rounds):
+        loop._wait()
+    found: list[int] = loop._poller.waits
+    return found.copy()
+
+
+def test_it_waits_longer_once_nothing_has_come_for_a_while(loop: Any) -> None:
+    assert waits(loop, QUIET + 5) == [1] * QUIET + [REST] * 5
+
+
+def test_what_comes_ends_the_rest(loop: Any) -> None:
+    waits(loop, QUIET + 5)
+    loop._bell.ring()
+    assert waits(loop, QUIET + 2) == [REST] + [1] * QUIET + [REST]
+
+
+@pytest.mark.parametrize("busy", ["a front that tells the time", "a cut that is being stored"])
+def test_it_does_not_rest_while_something_depends_on_its_rounds(loop: Any, busy: str) -> None:
+    if busy == "a cut that is being stored":
+        loop._cut_writer = SimpleNamespace(is_under_way=True)
+    else:
+        loop._feeds.append(SimpleNamespace(tells_time=True))
+    assert set(waits(loop, 2 * QUIET)) == {1}
