@@ -43,7 +43,7 @@ BATCH = {
 #: And these the session of the folder `faults`. All other tests on Spark share the third one.
 FAULTS = {"test_arrival", "test_commit_every", "test_shadows", "test_upgrades"}
 #: Fixtures that are servers: those who want one and no session share it, in one process.
-SERVERS = ("kafka", "postgres")
+SERVERS = ("kafka", "postgres", "s3")
 #: Groups that take long, the longest first.
 FIRST = ("live", "faults", "batch", "kafka")
 
@@ -57,10 +57,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in fixtures:
             item.add_marker(pytest.mark.xdist_group(session_of(item.path)))
         elif group_of(item) is None:
-            for server in SERVERS:
-                if server in fixtures:
-                    item.add_marker(pytest.mark.xdist_group(server))
+            wanted = servers_of(item)
+            if wanted:
+                item.add_marker(pytest.mark.xdist_group(wanted[0]))
     items.sort(key=turn_of)  # processes are given groups in this order (`--no-loadscope-reorder`)
+
+
+def servers_of(item: pytest.Item) -> list[str]:
+    """The servers that a test wants. Tests of checkpoints want the one for objects by a parameter."""
+    fixtures = getattr(item, "fixturenames", ())
+    callspec = getattr(item, "callspec", None)
+    wanted = [server for server in SERVERS if server in fixtures]
+    return wanted or ["s3"] * (callspec is not None and "objects" in callspec.params.values())
 
 
 def group_of(item: pytest.Item) -> str | None:
