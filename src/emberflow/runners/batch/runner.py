@@ -78,7 +78,7 @@ def batch(
     end = None if until is None else ending(graph, inputs, until, "batch")
     units = Units(graph)
     sinks = list(graph.sinks)
-    return sink_frames(spark, units, inputs, sinks, schema, partitions, raw, ordered, end)
+    return sink_dataframes(spark, units, inputs, sinks, schema, partitions, raw, ordered, end)
 
 
 def ending(graph: Graph, inputs: Mapping[str, FrontRows], until: object, method: str) -> Moment:
@@ -123,7 +123,7 @@ def graph_of(graph: Graph, inputs: Mapping[str, FrontRows]) -> Graph:
     return with_late_sink(graph) if any(rows.diverts for rows in inputs.values()) else graph
 
 
-def sink_frames(
+def sink_dataframes(
     spark: SparkSession,
     units: Units,
     inputs: Mapping[str, FrontRows],
@@ -142,11 +142,13 @@ def sink_frames(
 
     spread = Spread(partitions or shuffle_partitions(spark))
     columns = columns_of([units.graph], [inputs], sinks, schema, raw, _sample)
-    frames = {}
+    dataframes = {}
     for name in sinks:
         given = Pass(units.graph, columns[name].sink, until=until, spread=spread)
-        frames[name] = PlanBuilder(units, inputs, given, partitions).rows(columns[name], ordered)
-    return frames
+        dataframes[name] = PlanBuilder(units, inputs, given, partitions).rows(
+            columns[name], ordered
+        )
+    return dataframes
 
 
 def columns_of(
@@ -303,7 +305,7 @@ def enter_sample(reference: Reference, inputs: Mapping[str, FrontRows]) -> list[
 class Left(NamedTuple):
     """What a version has left for the next one: its ends, and how they are taken over."""
 
-    frame: DataFrame
+    dataframe: DataFrame
     takeover: Takeover
 
 
@@ -340,24 +342,24 @@ class PlanBuilder:
     def joined(self) -> DataFrame:
         """The union of the last stages' output."""
         plan = self._plan
-        frames = [
+        dataframes = [
             self._front(self._inputs[front.name], targets)
             for front, targets in zip(plan.fronts, plan.front_targets, strict=True)
         ]
         if self._left is not None:
             assert plan.taken_targets is not None
-            frame, takeover = self._left
-            frames.append(self._passed(frame, plan.taken_targets, takeover=takeover))
+            dataframe, takeover = self._left
+            dataframes.append(self._passed(dataframe, plan.taken_targets, takeover=takeover))
         for stage in plan.stages:
-            taken = _union([frames[number] for number in stage.datasets])
+            taken = _union([dataframes[number] for number in stage.datasets])
             in_order = self._spread(taken, "lane").sortWithinPartitions("lane", "time", "path")
-            frames.append(self._passed(in_order, stage.targets, units=stage.units))
-        return _union([frames[number] for number in plan.last])
+            dataframes.append(self._passed(in_order, stage.targets, units=stage.units))
+        return _union([dataframes[number] for number in plan.last])
 
-    def _spread(self, frame: DataFrame, column: str) -> DataFrame:
+    def _spread(self, dataframe: DataFrame, column: str) -> DataFrame:
         if self._partitions is None:
-            return frame.repartition(column)
-        return frame.repartition(self._partitions, column)
+            return dataframe.repartition(column)
+        return dataframe.repartition(self._partitions, column)
 
     def refusals(self, rows: FrontRows, schema: StructType) -> DataFrame:
         """No rows; it fails if an element enters. For a pass that refuses what enters."""
@@ -374,21 +376,21 @@ class PlanBuilder:
         return spread.sortWithinPartitions(SOURCE_PARTITION, SOURCE_POSITION)
 
     def _front(self, rows: FrontRows, targets: frozenset[int]) -> DataFrame:
-        frame = self._passed(self._selected(rows), targets, front=rows.checked())
+        dataframe = self._passed(self._selected(rows), targets, front=rows.checked())
         doubles = rows.doubles()
         if doubles is None:
-            return frame
+            return dataframe
         from emberflow.runners.batch.passes.passes import no_doubles
 
         check = doubles.mapInArrow(task_of(no_doubles, rows.checked()), self._schema(targets))
-        return frame.union(check)
+        return dataframe.union(check)
 
-    def _passed(self, frame: DataFrame, targets: frozenset[int], **rest: Any) -> DataFrame:
+    def _passed(self, dataframe: DataFrame, targets: frozenset[int], **rest: Any) -> DataFrame:
         from emberflow.runners.batch.passes.passes import run_pass
 
         columns = self._columns if targets == self._last else None
         given = replace(self._given, columns=columns, **rest)
-        return frame.mapInArrow(task_of(run_pass, given), self._schema(targets))
+        return dataframe.mapInArrow(task_of(run_pass, given), self._schema(targets))
 
     def _schema(self, targets: frozenset[int]) -> str | StructType:
         from emberflow.runners.batch.shuffle.bus import BUS_SCHEMA
@@ -425,8 +427,8 @@ def task_of(
     return task
 
 
-def _union(frames: list[DataFrame]) -> DataFrame:
-    return reduce(lambda one, other: one.union(other), frames)
+def _union(dataframes: list[DataFrame]) -> DataFrame:
+    return reduce(lambda one, other: one.union(other), dataframes)
 
 
 def payloads(df: DataFrame) -> list[Any]:

@@ -92,7 +92,7 @@ def batch_versions(
     plans = _Plans(versions, history, inputs[: len(history.ticks)], fronts, partitions)
     sinks = list(dict.fromkeys(name for graph in history.graphs for name in graph.sinks))
     columns = columns_of(history.graphs, plans.inputs, sinks, schema, raw, history.sample)
-    return {name: plans.frame(columns[name], ordered) for name in sinks}
+    return {name: plans.dataframe(columns[name], ordered) for name in sinks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class _Plans:
             for refused in self._without_front(name, fronts[name], versions)
         ]
 
-    def frame(self, columns: SinkColumns, ordered: bool) -> DataFrame:
+    def dataframe(self, columns: SinkColumns, ordered: bool) -> DataFrame:
         """The rows of a sink in all versions that have it."""
         name = columns.sink.name
         found = [
@@ -228,13 +228,13 @@ class _Plans:
         ]
         widest = max((sink for _, sink in found), key=lambda sink: sink.partitions)
         schema = replace(columns, sink=widest).schema()
-        frames = [
+        dataframes = [
             self._rows(version, replace(columns, sink=sink), ordered) for version, sink in found
         ]
         if PARTITION in schema.names:
-            frames = [_with_partition(frame) for frame in frames]
-        frames += [builder.refusals(rows, schema) for builder, rows in self._refused]
-        return reduce(lambda one, other: one.union(other), frames)
+            dataframes = [_with_partition(dataframe) for dataframe in dataframes]
+        dataframes += [builder.refusals(rows, schema) for builder, rows in self._refused]
+        return reduce(lambda one, other: one.union(other), dataframes)
 
     def _rows(self, version: int, columns: SinkColumns, ordered: bool) -> DataFrame:
         """The rows of a sink in one version: the last of a chain of plans."""
@@ -280,10 +280,10 @@ class _Plans:
         return plans
 
 
-def _with_partition(frame: DataFrame) -> DataFrame:
+def _with_partition(dataframe: DataFrame) -> DataFrame:
     """All versions of a sink have the column if one of them has several partitions."""
     from pyspark.sql import functions as sql
 
-    if PARTITION in frame.columns:
-        return frame
-    return frame.withColumn(PARTITION, sql.lit(0).cast("int"))
+    if PARTITION in dataframe.columns:
+        return dataframe
+    return dataframe.withColumn(PARTITION, sql.lit(0).cast("int"))

@@ -47,7 +47,7 @@ from emberflow.runners.batch.runner import (
     ending,
     graph_of,
     shuffle_partitions,
-    sink_frames,
+    sink_dataframes,
     task_of,
 )
 from emberflow.sinks.protocol import sink_contract
@@ -98,12 +98,12 @@ def backfill(
     units = Units(graph)
     rest = [name for name in graph.sinks if name not in write]
     # First: a missing schema should be reported before an hour of work, not after it.
-    frames = sink_frames(spark, units, inputs, rest, schema, partitions, raw, ordered, end)
+    dataframes = sink_dataframes(spark, units, inputs, rest, schema, partitions, raw, ordered, end)
     for sink in write.values():
         sink_contract(sink).check()
     promised = _promised(inputs, known)
     _Backfill(spark, units, inputs, end, location, write, known, promised, partitions).run()
-    return frames
+    return dataframes
 
 
 def _check_sinks(graph: Graph, write: Mapping[str, Any]) -> None:

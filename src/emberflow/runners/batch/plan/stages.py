@@ -39,7 +39,7 @@ class Stage:
 class Plan:
     """How the rows of a sink, or of other goals, are made.
 
-    Frames are numbered: fronts, then what the version before has left, if that is needed, then stages.
+    Datasets are numbered: fronts, then what the version before has left, if that is needed, then stages.
     """
 
     fronts: tuple[Front, ...]
