@@ -71,9 +71,9 @@ def test_a_bundle_whose_writer_died_before_the_copy_is_copied_by_the_next(
 def test_records_are_removed_while_a_writer_goes_on(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from emberflow.sinks import files
+    from emberflow.sinks.folders import objects
 
-    monkeypatch.setattr(files, "_REMOVED_AT_ONCE", 5)
+    monkeypatch.setattr(objects, "_REMOVED_AT_ONCE", 5)
     url = s3.new_url()
     writer, zombie = sinks.Files(url).open(0), sinks.Files(url).open(0)
     writer = sinks.Files(url).open(0)

@@ -35,8 +35,7 @@ UNKNOWN_MAX = 256
 HEAD_BYTES_MAX = 16_384
 HEAD_SECONDS_MAX = 5.0
 _BACKLOG = 512
-#: It takes a fraction of a second beyond the grace; on a machine that is overloaded, more.
-_JOIN_SECONDS = 30.0
+_JOIN_SECONDS = 5.0
 #: Requests in progress have so long when the server ends.
 _GRACE_SECONDS = 2
 
