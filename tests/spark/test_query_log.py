@@ -40,6 +40,8 @@ def test_a_query_logs_its_events_and_what_its_functions_log(
         )
         until(lambda: len(kept.payloads()) == 2 and events(caplog, "cut"))
         until(lambda: len((query.lastProgress or {}).get("pids", ())) == 2)
+        # What a worker has logged goes with its next news: who is killed before takes it along.
+        until(lambda: {"I see a", "I see b"} <= said(caplog))
         os.kill(query.lastProgress["pids"][1], signal.SIGKILL)  # type: ignore[index]
         go.touch()
         assert query.awaitTermination(SECONDS)
@@ -55,8 +57,7 @@ def test_a_query_logs_its_events_and_what_its_functions_log(
         logging.INFO,
         "query shouting: ended: all is stored",
     )
-    said = {one.getMessage() for one in events(caplog, "logged") if one.name == "shop"}
-    assert {"I see a", "I see b", "I see c"} <= said
+    assert {"I see a", "I see b", "I see c"} <= said(caplog)
     assert {one.worker for one in events(caplog, "logged")} <= {0, 1}  # type: ignore[attr-defined]
     assert not [
         one for one in caplog.records if "\n" in one.getMessage() and one.name == "emberflow"
@@ -65,6 +66,10 @@ def test_a_query_logs_its_events_and_what_its_functions_log(
 
 def events(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
     return [one for one in caplog.records if getattr(one, "event", None) == event]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> set[str]:
+    return {one.getMessage() for one in events(caplog, "logged") if one.name == "shop"}
 
 
 def until(condition: object) -> None:
