@@ -25,7 +25,8 @@ class Checkout:
         self.repository = folder / "repository"
         self._script = f"ensure-{kind}"
         (folder / "scripts" / kind).mkdir(parents=True)
-        shutil.copy(SCRIPTS / self._script, folder / "scripts")
+        for script in (self._script, "ensure-jars"):
+            shutil.copy(SCRIPTS / script, folder / "scripts")
         for name in names or ("broker", "spark"):
             jar = self.jar(name)
             jar.parent.mkdir(parents=True)
@@ -130,7 +131,8 @@ def test_hadoop_is_fetched_once_and_a_forged_one_is_an_error(
     tmp_path: Path, hash_is_right: bool
 ) -> None:
     (tmp_path / "scripts" / "hadoop").mkdir(parents=True)
-    shutil.copy(SCRIPTS / "ensure-hadoop", tmp_path / "scripts")
+    for script in ("ensure-hadoop", "ensure-jars"):
+        shutil.copy(SCRIPTS / script, tmp_path / "scripts")
     jar = tmp_path / "repository" / "org" / "hadoop-1.jar"
     jar.parent.mkdir(parents=True)
     jar.write_bytes(b"hadoop")
