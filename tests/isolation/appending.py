@@ -25,7 +25,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import emberflow as ef
-from emberflow.guarantees.isolation import Append, Read, Transaction
+from emberflow.guarantees.isolation import Append, Observed, Read
 
 #: How many values a transaction may append.
 VALUES = 100
@@ -193,7 +193,7 @@ def drawn_work(
 class History:
     """The history that the outputs show, and whether it is complete."""
 
-    transactions: list[Transaction]
+    transactions: list[Observed]
     final: dict[Any, list[int]]
     #: Elements that were neither committed nor rejected, and outputs that belong to no commit.
     incomplete: list[str]
@@ -207,15 +207,15 @@ def recorded(elements: dict[str, list[Any]], outputs: dict[str, list[Any]]) -> H
     for line in outputs["seen"]:
         seen.setdefault(line[0], []).append(line)
     transactions = [
-        Transaction(number, _committed(seen.pop(number, ())), True, works[number].time)
+        Observed(number, _committed(seen.pop(number, ())), True, works[number].time)
         for number in outputs["committed"]
     ]
     transactions += [
-        Transaction(number, _rejected(works[number].payload, values), False, works[number].time)
+        Observed(number, _rejected(works[number].payload, values), False, works[number].time)
         for number, _, values in outputs["rejected"]
     ]
     looked = [
-        Transaction(number, _committed(seen.pop(number, ())), True, looks[number].time)
+        Observed(number, _committed(seen.pop(number, ())), True, looks[number].time)
         for number in outputs["looked"]
     ]
     transactions += looked

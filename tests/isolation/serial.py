@@ -8,14 +8,14 @@ from itertools import combinations, pairwise, permutations
 from random import Random
 from typing import Any
 
-from emberflow.guarantees.isolation import Append, Read, Transaction
+from emberflow.guarantees.isolation import Append, Observed, Read
 
 Lists = dict[Any, tuple[Any, ...]]
 
 
 def serial_history(
     random: Random, *, transactions: int, keys: int, operations: int = 4
-) -> tuple[list[Transaction], Lists]:
+) -> tuple[list[Observed], Lists]:
     """Transactions executed in the order of ``at``, recorded in another order, and the final state."""
     lists: Lists = {}
     history = []
@@ -32,14 +32,14 @@ def serial_history(
                 own[key] = (*own.get(key, ()), value)
                 done.append(Append(key, value))
         committed = random.random() < 0.8
-        history.append(Transaction(f"t{at}", tuple(done), committed, at))
+        history.append(Observed(f"t{at}", tuple(done), committed, at))
         if committed:
             lists = own
     random.shuffle(history)
     return history, lists
 
 
-def executed(history: Iterable[Transaction]) -> Lists | None:
+def executed(history: Iterable[Observed]) -> Lists | None:
     """The state after executing all transactions; None if one of them read something else."""
     lists: Lists = {}
     for transaction in history:
@@ -52,7 +52,7 @@ def executed(history: Iterable[Transaction]) -> Lists | None:
     return lists
 
 
-def some_order_explains(history: Sequence[Transaction], final: Lists | None) -> bool:
+def some_order_explains(history: Sequence[Observed], final: Lists | None) -> bool:
     """Whether some serial order explains the committed transactions, by trying all of them.
 
     Of those whose outcome is unknown, it tries all subsets.
@@ -68,7 +68,7 @@ def some_order_explains(history: Sequence[Transaction], final: Lists | None) -> 
     return False
 
 
-def cycle_kinds(history: Sequence[Transaction]) -> set[str]:
+def cycle_kinds(history: Sequence[Observed]) -> set[str]:
     """The kinds of cycles of a history, by trying all of them.
 
     The lists of each key have to agree on an order, and all transactions to be committed. Each strong
@@ -139,8 +139,8 @@ def _reached(edges: Iterable[tuple[int, int]], start: int) -> set[int]:
 
 
 def with_operation(
-    history: list[Transaction], index: int, number: int, operation: Append | Read
-) -> list[Transaction]:
+    history: list[Observed], index: int, number: int, operation: Append | Read
+) -> list[Observed]:
     """The same history with one operation of one transaction replaced."""
     changed = list(history[index].operations)
     changed[number] = operation

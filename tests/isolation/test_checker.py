@@ -19,8 +19,8 @@ from emberflow.guarantees import cycles, isolation
 from emberflow.guarantees.isolation import (
     Anomaly,
     Append,
+    Observed,
     Read,
-    Transaction,
     find_anomalies,
     find_disorder,
 )
@@ -39,8 +39,8 @@ many = settings(
 )
 
 
-def t(name: str, *operations: Append | Read, committed: bool = True) -> Transaction:
-    return Transaction(name, operations, committed)
+def t(name: str, *operations: Append | Read, committed: bool = True) -> Observed:
+    return Observed(name, operations, committed)
 
 
 def w(key: str, value: int) -> Append:
@@ -53,7 +53,7 @@ def r(key: str, *seen: int) -> Read:
 
 # --- Each kind, by hand ----------------------------------------------------------------------------
 
-BY_HAND: dict[str, tuple[list[Transaction], str, set[str], set[str]]] = {
+BY_HAND: dict[str, tuple[list[Observed], str, set[str], set[str]]] = {
     "two writers interleaved": (
         [
             t("a", w("x", 1), w("y", 1)),
@@ -246,7 +246,7 @@ def test_a_cycle_is_told_once_and_as_what_it_is(name: str) -> None:
 RING = 120
 
 
-def ring(*closing: Append | Read) -> list[Transaction]:
+def ring(*closing: Append | Read) -> list[Observed]:
     """Each transaction overlooks an append of the next one, in a ring that the last one closes."""
     around = [t(f"t{n}", Append(n, "v"), Read(n + 1, ())) for n in range(RING)]
     return [*around, t("last", Append(RING, "v"), *closing)]
@@ -281,7 +281,7 @@ def ring(*closing: Append | Read) -> list[Transaction]:
     ],
     ids=["G2", "G-single", "G2 and G-single", "G0"],
 )
-def test_a_long_ring_is_told_as_what_it_is(history: list[Transaction], kind: str) -> None:
+def test_a_long_ring_is_told_as_what_it_is(history: list[Observed], kind: str) -> None:
     assert kind in kinds(find_anomalies(history))
 
 
@@ -322,8 +322,8 @@ def test_what_is_there_at_the_end_counts(final: Lists, kind: str) -> None:
 
 def test_what_rejected_transactions_read_is_nobodys_business_but_that_of_the_order() -> None:
     history = [
-        Transaction("a", [w("x", 1)], at=1),
-        Transaction("b", [r("x")], committed=False, at=2),
+        Observed("a", [w("x", 1)], at=1),
+        Observed("b", [r("x")], committed=False, at=2),
     ]
     assert find_anomalies(history) == []
     assert kinds(find_disorder(history)) == {"out of order"}
@@ -386,7 +386,7 @@ def test_it_says_what_trying_all_orders_says(seed: int, ends: bool, mistakes: in
     assert some_order_explains(history, known) == (not found), found
 
 
-def another_read(random: Random, history: list[Transaction], final: Lists) -> list[Transaction]:
+def another_read(random: Random, history: list[Observed], final: Lists) -> list[Observed]:
     """A read that sees an earlier version, a later one, or one that never existed."""
     reads = places(history, Read)
     if not reads:
@@ -401,7 +401,7 @@ def another_read(random: Random, history: list[Transaction], final: Lists) -> li
     return with_operation(history, index, number, Read(key, seen))
 
 
-def places(history: list[Transaction], kind: type) -> list[tuple[int, int]]:
+def places(history: list[Observed], kind: type) -> list[tuple[int, int]]:
     return [
         (index, number)
         for index, transaction in enumerate(history)
@@ -433,7 +433,7 @@ def test_it_tells_the_kinds_that_trying_all_cycles_tells(seed: int) -> None:
     assert found & {"lost update"} or ("G2" in found) == ("several" in expected)
 
 
-def any_versions(random: Random, transaction: Transaction, orders: Lists) -> Transaction:
+def any_versions(random: Random, transaction: Observed, orders: Lists) -> Observed:
     """The transaction with reads of any versions that fit what it appended itself."""
     done: list[Append | Read] = []
     for one in transaction.operations:
@@ -451,7 +451,7 @@ def any_versions(random: Random, transaction: Transaction, orders: Lists) -> Tra
 
 
 def test_a_transaction_of_unknown_outcome_may_have_happened_or_not() -> None:
-    unknown = Transaction("a", [w("x", 1), w("y", 1)], committed=None)
+    unknown = Observed("a", [w("x", 1), w("y", 1)], committed=None)
     assert find_anomalies([unknown, t("b", r("x"))]) == []
     assert find_anomalies([unknown, t("b", r("x", 1))]) == []
     assert find_anomalies([unknown], final={}) == []
@@ -459,7 +459,7 @@ def test_a_transaction_of_unknown_outcome_may_have_happened_or_not() -> None:
 
 
 def test_what_was_read_of_it_proves_that_all_of_it_happened() -> None:
-    unknown = Transaction("a", [w("x", 1), w("y", 1)], committed=None)
+    unknown = Observed("a", [w("x", 1), w("y", 1)], committed=None)
     assert kinds(find_anomalies([unknown, t("b", r("x", 1), r("y"))])) == {"G-single"}
     assert kinds(find_anomalies([unknown], final={"x": (1,)})) == {"lost append"}
     # What a rejected transaction read proves nothing.
@@ -468,20 +468,20 @@ def test_what_was_read_of_it_proves_that_all_of_it_happened() -> None:
 
 
 def test_what_it_read_counts_if_it_happened() -> None:
-    first = Transaction("a", [w("x", 1)], committed=None)
-    second = Transaction("b", [r("x", 1), w("y", 2)], committed=None)
+    first = Observed("a", [w("x", 1)], committed=None)
+    second = Observed("b", [r("x", 1), w("y", 2)], committed=None)
     assert find_anomalies([first, second, t("c", r("x"))], final={}) == []
     assert kinds(find_anomalies([first, second, t("c", r("y", 2), r("x"))])) == {"G-single"}
 
 
 def test_the_order_of_unknown_outcomes_counts() -> None:
-    unknown = Transaction("a", [w("x", 1)], committed=None, at=1)
-    seen, unseen = Transaction("b", [r("x", 1)], at=2), Transaction("c", [r("x")], at=3)
+    unknown = Observed("a", [w("x", 1)], committed=None, at=1)
+    seen, unseen = Observed("b", [r("x", 1)], at=2), Observed("c", [r("x")], at=3)
     assert find_disorder([unknown, seen]) == []
     assert find_disorder([unknown, unseen]) == []
     assert kinds(find_disorder([unknown, seen, unseen])) == {"out of order"}
     # The read of a rejected transaction has to match as well, so here it proves.
-    rejected = Transaction("b", [r("x", 1)], committed=False, at=2)
+    rejected = Observed("b", [r("x", 1)], committed=False, at=2)
     assert find_disorder([unknown, rejected]) == []
 
 
@@ -502,10 +502,10 @@ def test_unknown_outcomes_are_judged_as_trying_all_of_them_would(
 
 # --- One mistake in a big history ------------------------------------------------------------------
 
-Corrupted = tuple[list[Transaction], Lists]
+Corrupted = tuple[list[Observed], Lists]
 
 
-def a_read_without_a_value(random: Random, history: list[Transaction], final: Lists) -> Corrupted:
+def a_read_without_a_value(random: Random, history: list[Observed], final: Lists) -> Corrupted:
     """Drops a value that is not the last, so that the list is no longer any version."""
     choices = [at for at in places(history, Read) if len(_seen(history, at)) > 1]
     assume(choices)
@@ -515,7 +515,7 @@ def a_read_without_a_value(random: Random, history: list[Transaction], final: Li
     return _with_seen(history, at, seen), final
 
 
-def a_read_in_another_order(random: Random, history: list[Transaction], final: Lists) -> Corrupted:
+def a_read_in_another_order(random: Random, history: list[Observed], final: Lists) -> Corrupted:
     choices = [at for at in places(history, Read) if len(_seen(history, at)) > 1]
     assume(choices)
     at = random.choice(choices)
@@ -525,9 +525,7 @@ def a_read_in_another_order(random: Random, history: list[Transaction], final: L
     return _with_seen(history, at, seen), final
 
 
-def a_read_with_a_value_twice(
-    random: Random, history: list[Transaction], final: Lists
-) -> Corrupted:
+def a_read_with_a_value_twice(random: Random, history: list[Observed], final: Lists) -> Corrupted:
     choices = [at for at in places(history, Read) if _seen(history, at)]
     assume(choices)
     at = random.choice(choices)
@@ -536,9 +534,7 @@ def a_read_with_a_value_twice(
     return _with_seen(history, at, seen), final
 
 
-def a_read_of_a_rejected_value(
-    random: Random, history: list[Transaction], final: Lists
-) -> Corrupted:
+def a_read_of_a_rejected_value(random: Random, history: list[Observed], final: Lists) -> Corrupted:
     rejected = [
         one
         for transaction in history
@@ -559,19 +555,19 @@ def a_read_of_a_rejected_value(
 
 
 def a_commit_that_was_a_rejection(
-    random: Random, history: list[Transaction], final: Lists
+    random: Random, history: list[Observed], final: Lists
 ) -> Corrupted:
     """Its appends are there, but it is recorded as rejected."""
     choices = {index for index, _ in places(history, Append)}
     assume(choices)
     index = random.choice(sorted(choices))
     was = history[index]
-    turned = Transaction(was.name, was.operations, committed=False, at=was.at)
+    turned = Observed(was.name, was.operations, committed=False, at=was.at)
     return [turned if each is was else each for each in history], final
 
 
 def a_rejection_that_was_a_commit(
-    random: Random, history: list[Transaction], final: Lists
+    random: Random, history: list[Observed], final: Lists
 ) -> Corrupted:
     choices = [
         index
@@ -581,11 +577,11 @@ def a_rejection_that_was_a_commit(
     ]
     assume(choices)
     was = history[random.choice(choices)]
-    turned = Transaction(was.name, was.operations, committed=True, at=was.at)
+    turned = Observed(was.name, was.operations, committed=True, at=was.at)
     return [turned if each is was else each for each in history], final
 
 
-def an_append_that_is_lost(random: Random, history: list[Transaction], final: Lists) -> Corrupted:
+def an_append_that_is_lost(random: Random, history: list[Observed], final: Lists) -> Corrupted:
     assume(final)
     key = random.choice(sorted(final))
     values = list(final[key])
@@ -593,23 +589,21 @@ def an_append_that_is_lost(random: Random, history: list[Transaction], final: Li
     return history, {**final, key: tuple(values)}
 
 
-def a_transaction_told_twice(random: Random, history: list[Transaction], final: Lists) -> Corrupted:
+def a_transaction_told_twice(random: Random, history: list[Observed], final: Lists) -> Corrupted:
     return [*history, random.choice(history)], final
 
 
-def _seen(history: list[Transaction], at: tuple[int, int]) -> tuple[int, ...]:
+def _seen(history: list[Observed], at: tuple[int, int]) -> tuple[int, ...]:
     read = history[at[0]].operations[at[1]]
     assert isinstance(read, Read)
     return tuple(read.seen)  # type: ignore[arg-type]
 
 
-def _with_seen(
-    history: list[Transaction], at: tuple[int, int], seen: list[int]
-) -> list[Transaction]:
+def _with_seen(history: list[Observed], at: tuple[int, int], seen: list[int]) -> list[Observed]:
     return with_operation(history, *at, Read(history[at[0]].operations[at[1]].key, tuple(seen)))
 
 
-MISTAKES: list[Callable[[Random, list[Transaction], Lists], Corrupted]] = [
+MISTAKES: list[Callable[[Random, list[Observed], Lists], Corrupted]] = [
     a_read_without_a_value,
     a_read_in_another_order,
     a_read_with_a_value_twice,
@@ -627,7 +621,7 @@ MISTAKES: list[Callable[[Random, list[Transaction], Lists], Corrupted]] = [
     max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
 )
 def test_one_mistake_is_found(
-    mistake: Callable[[Random, list[Transaction], Lists], Corrupted], seed: int
+    mistake: Callable[[Random, list[Observed], Lists], Corrupted], seed: int
 ) -> None:
     random = Random(seed)
     history, final = serial_history(random, transactions=25, keys=random.choice((2, 5, 20)))

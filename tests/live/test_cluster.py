@@ -16,7 +16,7 @@ from emberflow.runners.live.driver.cluster import (
     too_few,
 )
 from emberflow.runners.live.driver.coordinator import Coordinator
-from emberflow.runners.live.wire.sockets import RunKeys, Wire
+from emberflow.runners.live.wire.sockets import Wire, WireKeys
 
 NO_SESSION: Any = None  # the user's own setting needs no session
 
@@ -53,7 +53,7 @@ def test_a_host_that_nobody_knows_is_refused() -> None:
 def test_a_port_that_is_taken_is_told_and_nothing_is_left_open() -> None:
     flow = ef.Flow("as it is")
     flow.front("numbers").sink("out")
-    keys = RunKeys.made()
+    keys = WireKeys.made()
     other = Wire(keys, 1)
     try:
         _, address = other.listening(zmq.PULL, "127.0.0.1")

@@ -13,7 +13,7 @@ from emberflow.runners.live.driver.watchdog import STALLED_SECONDS, StalledError
 from emberflow.runners.live.wire import links, protocol
 from emberflow.runners.live.wire.links import LinkError, Receiver, Sender, received_parts
 from emberflow.runners.live.wire.plan import WorkerNews
-from emberflow.runners.live.wire.sockets import RunKeys, Wire
+from emberflow.runners.live.wire.sockets import Wire, WireKeys
 from tests.effort import SECONDS, SOAK
 from tests.live.proxy import Proxy
 
@@ -22,7 +22,7 @@ class Ends:
     """Two processes of a run, in one, and a proxy between them."""
 
     def __init__(self) -> None:
-        keys = RunKeys.made()
+        keys = WireKeys.made()
         self._here, self._there = Wire(keys, 7), Wire(keys, 7)
         self._listening, address = self._there.listening(zmq.PULL, "127.0.0.1")
         self.proxy = Proxy(int(address.rpartition(":")[2]))

@@ -17,9 +17,9 @@ from emberflow.runners.live.wire.sockets import (
     HANDSHAKE_MS_MAX,
     PART_BYTES_MAX,
     STRANGERS_MAX,
-    RunKeys,
     Wire,
     WireError,
+    WireKeys,
 )
 
 SOON_MS = 5_000
@@ -28,12 +28,12 @@ AGAIN_MS = 250
 
 
 @pytest.fixture
-def keys() -> RunKeys:
-    return RunKeys.made()
+def keys() -> WireKeys:
+    return WireKeys.made()
 
 
 @pytest.fixture
-def server(keys: RunKeys) -> Iterator[tuple[Wire, zmq.Socket[bytes], str]]:
+def server(keys: WireKeys) -> Iterator[tuple[Wire, zmq.Socket[bytes], str]]:
     wire = Wire(keys, incarnation=7)
     socket, address = wire.listening(zmq.PULL, "127.0.0.1")
     yield wire, socket, address
@@ -45,7 +45,7 @@ def arrives(socket: zmq.Socket[bytes], within_ms: int) -> bool:
 
 
 def test_what_is_sent_arrives_in_order(
-    keys: RunKeys, server: tuple[Wire, zmq.Socket[bytes], str]
+    keys: WireKeys, server: tuple[Wire, zmq.Socket[bytes], str]
 ) -> None:
     wire, listening, address = server
     peer = Wire(keys, incarnation=7)
@@ -58,7 +58,7 @@ def test_what_is_sent_arrives_in_order(
 
 
 def test_what_is_too_large_for_one_part_travels_in_several(
-    keys: RunKeys, server: tuple[Wire, zmq.Socket[bytes], str]
+    keys: WireKeys, server: tuple[Wire, zmq.Socket[bytes], str]
 ) -> None:
     wire, listening, address = server
     peer = Wire(keys, incarnation=7)
@@ -94,10 +94,10 @@ class Bomb:
 
 @pytest.mark.parametrize("stranger", ["another client key", "another server key", "no keys at all"])
 def test_a_stranger_is_not_heard(
-    stranger: str, keys: RunKeys, server: tuple[Wire, zmq.Socket[bytes], str]
+    stranger: str, keys: WireKeys, server: tuple[Wire, zmq.Socket[bytes], str]
 ) -> None:
     _, listening, address = server
-    others = RunKeys.made()
+    others = WireKeys.made()
     given = {
         "another client key": others._replace(server_public=keys.server_public),
         "another server key": keys._replace(server_public=others.server_public),
@@ -120,7 +120,7 @@ def test_a_stranger_is_not_heard(
 
 
 def test_garbage_on_the_port_reaches_nobody_and_harms_nobody(
-    keys: RunKeys, server: tuple[Wire, zmq.Socket[bytes], str]
+    keys: WireKeys, server: tuple[Wire, zmq.Socket[bytes], str]
 ) -> None:
     wire, listening, address = server
     host, port = address.removeprefix("tcp://").split(":")
@@ -162,7 +162,7 @@ def test_a_stranger_cannot_make_us_allocate(
 
 
 def test_strangers_cannot_hold_all_connections(
-    keys: RunKeys, server: tuple[Wire, zmq.Socket[bytes], str]
+    keys: WireKeys, server: tuple[Wire, zmq.Socket[bytes], str]
 ) -> None:
     """Each says nothing and waits. Those beyond a number are turned away, and peers get in."""
     wire, listening, address = server
@@ -197,7 +197,7 @@ def test_strangers_cannot_hold_all_connections(
             stranger.close()
 
 
-def test_a_message_of_another_incarnation_is_dropped_unread(keys: RunKeys) -> None:
+def test_a_message_of_another_incarnation_is_dropped_unread(keys: WireKeys) -> None:
     now, before = Wire(keys, incarnation=8), Wire(keys, incarnation=7)
     try:
         [message] = before.envelope(0, 0, [before.encode(b"F", "late")])
@@ -211,7 +211,7 @@ def test_a_message_of_another_incarnation_is_dropped_unread(keys: RunKeys) -> No
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_several_messages_in_one_are_told_apart_again(count: int, keys: RunKeys) -> None:
+def test_several_messages_in_one_are_told_apart_again(count: int, keys: WireKeys) -> None:
     wire = Wire(keys, incarnation=7)
     try:
         words = [(bytes([65 + number]), ["word", b"&" * number]) for number in range(count)]
@@ -232,7 +232,7 @@ def test_several_messages_in_one_are_told_apart_again(count: int, keys: RunKeys)
 
 @pytest.mark.parametrize("garbled", [b"", b"short", None])
 def test_a_garbled_message_of_a_peer_is_an_error_that_says_so(
-    garbled: bytes | None, keys: RunKeys
+    garbled: bytes | None, keys: WireKeys
 ) -> None:
     wire = Wire(keys, incarnation=7)
     try:
@@ -244,7 +244,7 @@ def test_a_garbled_message_of_a_peer_is_an_error_that_says_so(
         wire.close()
 
 
-def test_keys_do_not_show_in_what_is_printed(keys: RunKeys) -> None:
+def test_keys_do_not_show_in_what_is_printed(keys: WireKeys) -> None:
     assert keys.client_secret.decode() not in repr(keys)
     assert keys.server_secret.decode() not in f"{keys}"
 
@@ -254,7 +254,7 @@ def test_payloads_of_a_class_that_no_module_has_travel_by_value() -> None:
     namespace: dict[str, Any] = {}
     exec("class Word(str):\n    __module__ = '__main__'", namespace)
     word = namespace["Word"]
-    wire = Wire(RunKeys.made(), 7)
+    wire = Wire(WireKeys.made(), 7)
     try:
         for payload in ("plain", word("own"), "plain again"):
             decoded = wire.decode(wire.encode(b"F", [payload]))

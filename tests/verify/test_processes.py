@@ -19,7 +19,7 @@ from emberflow.runners.verify.functions.comparison import fresh, saved
 from emberflow.runners.verify.functions.findings import STATE
 from emberflow.runners.verify.processes import children, nursery, tasks
 from emberflow.runners.verify.processes.children import ChildError, Job, results_of
-from emberflow.runners.verify.processes.tasks import Calls, Checked, Run
+from emberflow.runners.verify.processes.tasks import Calls, Checked, Rerun
 from emberflow.runners.verify.trial import Case, Subject
 from tests.verify import impure
 
@@ -176,7 +176,7 @@ def test_one_function_after_the_other_finds_who_makes_the_difference() -> None:
 def test_outputs_are_those_of_the_runners() -> None:
     flow = mapping(str.upper)
     with Subject(flow.graph()) as subject:
-        task = Run(saved({"words": ["a", "b"]}), Options.drawn(3, workers=2))
+        task = Rerun(saved({"words": ["a", "b"]}), Options.drawn(3, workers=2))
         ran = tasks.ran(subject.graph, subject.sites, task)
         assert ran.outputs is not None
         assert fresh(ran.outputs) == {"out": ["A", "B"]}

@@ -50,7 +50,7 @@ reads of committed transactions, and the final lists. If there is one, no order 
 histories the tests compare both with an exhaustive search over all orders.)
 
 **A given order.** Serializable means that some order explains the history. `find_disorder` demands
-the order of ``Transaction.at``: it executes one transaction after another in that order. The reads of
+the order of ``Observed.at``: it executes one transaction after another in that order. The reads of
 rejected transactions must match too, though their appends do not last.
 """
 
@@ -85,7 +85,7 @@ class Read(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class Observed:
     """The operations of a transaction, in its order."""
 
     name: Hashable
@@ -112,15 +112,15 @@ class Anomaly(NamedTuple):
 
 
 def find_anomalies(
-    history: Iterable[Transaction], *, final: Mapping[Any, Sequence[Value]] | None = None
+    history: Iterable[Observed], *, final: Mapping[Any, Sequence[Value]] | None = None
 ) -> list[Anomaly]:
     """The anomalies of a history; none if it is serializable.
 
     ``final`` has the lists of all keys at the end, if known.
 
     >>> history = [
-    ...     Transaction("ada", [Read("x", ()), Append("y", 1)]),
-    ...     Transaction("bob", [Read("y", ()), Append("x", 2)]),
+    ...     Observed("ada", [Read("x", ()), Append("y", 1)]),
+    ...     Observed("bob", [Read("y", ()), Append("x", 2)]),
     ... ]
     >>> (skew,) = find_anomalies(history)
     >>> print(skew)
@@ -131,15 +131,15 @@ def find_anomalies(
 
 
 def find_disorder(
-    history: Iterable[Transaction], *, final: Mapping[Any, Sequence[Value]] | None = None
+    history: Iterable[Observed], *, final: Mapping[Any, Sequence[Value]] | None = None
 ) -> list[Anomaly]:
     """The differences from an execution of one transaction after another, in the order of ``at``.
 
     The reads of rejected transactions have to match, too.
 
     >>> late = [
-    ...     Transaction("ada", [Append("x", 1)], at=1),
-    ...     Transaction("bob", [Read("x", ())], at=2),
+    ...     Observed("ada", [Append("x", 1)], at=1),
+    ...     Observed("bob", [Read("x", ())], at=2),
     ... ]
     >>> find_anomalies(late)  # bob may have been first
     []
@@ -148,7 +148,7 @@ def find_disorder(
     """
     lists: dict[Key, list[Value]] = {}
     found: list[Anomaly] = []
-    ahead: Transaction | None = None
+    ahead: Observed | None = None
     # Here the reads of all transactions have to match, so that each of them is a proof.
     decided = _decided(list(history), final, are_proofs=lambda transaction: True)
     for transaction in sorted(decided, key=lambda one: one.at):
@@ -177,11 +177,11 @@ def find_disorder(
 
 
 def _decided(
-    history: Sequence[Transaction],
+    history: Sequence[Observed],
     final: Mapping[Any, Sequence[Value]] | None,
     *,
-    are_proofs: Callable[[Transaction], bool],
-) -> list[Transaction]:
+    are_proofs: Callable[[Observed], bool],
+) -> list[Observed]:
     """The history without unknown outcomes: what was seen of a transaction proves that it happened.
 
     ``are_proofs`` says of whom the reads are proofs. Those of a transaction that is proven are, too.
@@ -249,10 +249,10 @@ _SEVERITY = {"ww": 0, "wr": 1, "rw": 2}
 
 @dataclass(slots=True)
 class _Judgement:
-    history: Iterable[Transaction]
+    history: Iterable[Observed]
     final: Mapping[Any, Sequence[Value]] | None
     anomalies: list[Anomaly] = field(default_factory=list)
-    nodes: list[Transaction] = field(default_factory=list)
+    nodes: list[Observed] = field(default_factory=list)
     #: By key and value, the number of the transaction that appended it.
     appended: dict[Key, dict[Value, int]] = field(default_factory=dict)
     reads: dict[Key, list[_SeenList]] = field(default_factory=dict)
@@ -267,7 +267,7 @@ class _Judgement:
             self._connect(key)
         self._look_for_cycles()
 
-    def _found(self, kind: str, evidence: str, *transactions: Transaction, key: Key) -> None:
+    def _found(self, kind: str, evidence: str, *transactions: Observed, key: Key) -> None:
         names = tuple(transaction.name for transaction in transactions)
         self.anomalies.append(Anomaly(kind, evidence, names, (key,)))
 
@@ -297,11 +297,11 @@ class _Judgement:
                     )
                 writers[one.value] = number
 
-    def _writer(self, key: Key, value: Value) -> Transaction | None:
+    def _writer(self, key: Key, value: Value) -> Observed | None:
         number = self.appended.get(key, {}).get(value)
         return None if number is None else self.nodes[number]
 
-    def _look_inside(self, number: int, transaction: Transaction) -> None:
+    def _look_inside(self, number: int, transaction: Observed) -> None:
         """Find anomalies within one transaction, and record its reads of other transactions' values."""
         own: dict[Key, list[Value]] = {}
         known: dict[Key, list[Value]] = {}
@@ -324,9 +324,7 @@ class _Judgement:
             if self._is_sound(transaction, key, seen, others):
                 self.reads.setdefault(key, []).append(_SeenList(number, seen, len(mine)))
 
-    def _is_sound(
-        self, reader: Transaction, key: Key, seen: list[Value], others: list[Value]
-    ) -> bool:
+    def _is_sound(self, reader: Observed, key: Key, seen: list[Value], others: list[Value]) -> bool:
         """Whether each value of a read occurs once and is of a committed transaction."""
         name, shown = repr(reader.name), _list(seen)
         if len(set(seen)) < len(seen):
@@ -540,7 +538,7 @@ class _Judgement:
                 self._found("lost update", evidence, *updaters, key=key)
 
 
-def _anomaly(kind: str, evidence: str, transaction: Transaction) -> Anomaly:
+def _anomaly(kind: str, evidence: str, transaction: Observed) -> Anomaly:
     keys = tuple(dict.fromkeys(one.key for one in transaction.operations))
     return Anomaly(kind, evidence, (transaction.name,), keys)
 

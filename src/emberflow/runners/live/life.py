@@ -23,7 +23,7 @@ from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverC
 from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.wire.log_records import levels
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Plan, Snapshots
-from emberflow.runners.live.wire.sockets import RunKeys
+from emberflow.runners.live.wire.sockets import WireKeys
 from emberflow.sinks.protocol import sink_contract
 from emberflow.values.shares import Shares
 
@@ -106,7 +106,7 @@ def coordinator_of(
     settings: Settings,
     life: Life,
     carried: CarryPlan | None,
-    keys: RunKeys,
+    keys: WireKeys,
     *,
     running: Callable[[], None],
     committer: CutCommitter | None = None,
@@ -142,7 +142,7 @@ def plan_of(
     settings: Settings,
     life: Life,
     carried: CarryPlan | None,
-    keys: RunKeys,
+    keys: WireKeys,
     coordinator: Coordinator,
 ) -> Plan:
     """What the workers of a life need."""

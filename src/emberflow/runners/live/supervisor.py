@@ -77,7 +77,7 @@ from emberflow.runners.live.life import (
     plan_of,
 )
 from emberflow.runners.live.wire.plan import Plan
-from emberflow.runners.live.wire.sockets import RunKeys, WireError
+from emberflow.runners.live.wire.sockets import WireError, WireKeys
 from emberflow.runners.live.worker.link import CoordinatorGoneError
 from emberflow.sinks.protocol import SinkMovedError
 
@@ -158,7 +158,7 @@ class Supervision:
         self.chronicle = Chronicle()
         self._spark = spark
         self._tag = tag
-        self._keys = RunKeys.made()
+        self._keys = WireKeys.made()
         self._over = threading.Event()
         self._changing = threading.Lock()
         self._stop_requested = threading.Event()

@@ -35,13 +35,13 @@ from emberflow.runners.verify.functions.probes import (
 from emberflow.runners.verify.functions.sites import Watch, watched
 from emberflow.runners.verify.functions.variables import keeping
 from emberflow.runners.verify.processes.children import HASH_SEEDS, Job, results_of
-from emberflow.runners.verify.processes.tasks import Ran, Run, ran, run
+from emberflow.runners.verify.processes.tasks import Ran, Rerun, ran, run
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject
 
 
 def simulated(subject: Subject, case: Case, options: Options) -> OtherRun | None:
     """Run a simulation in this process; return the run if it differs from the reference."""
-    problem = problem_with(ran(subject.graph, subject.sites, Run(case.data, options)), case)
+    problem = problem_with(ran(subject.graph, subject.sites, Rerun(case.data, options)), case)
     return OtherRun(case, HASH_SEEDS[0], options, problem) if problem else None
 
 
@@ -53,11 +53,11 @@ def blamed(subject: Subject, other: OtherRun) -> Failure:
 
     def fails(tried: Elements) -> Finding | None:
         data = saved(tried)
-        (again,) = subject.performed([Run(data, other.options)], hash_seed=other.hash_seed)
+        (again,) = subject.performed([Rerun(data, other.options)], hash_seed=other.hash_seed)
         if other.options is None:  # the child's reference run itself differed
-            reference = ran(subject.graph, subject.sites, Run(data))
+            reference = ran(subject.graph, subject.sites, Rerun(data))
         else:
-            (reference,) = subject.performed([Run(data)], hash_seed=other.hash_seed)
+            (reference,) = subject.performed([Rerun(data)], hash_seed=other.hash_seed)
         return finding if reference.outputs is not None and not _agree(reference, again) else None
 
     return Failure(finding, other.case.elements, fails)
@@ -70,7 +70,7 @@ def _agree(one: Ran, other: Ran) -> bool:
 
 
 def _by_records(subject: Subject, other: OtherRun) -> Finding | None:
-    task = Run(other.case.data, other.options, recorded=True)
+    task = Rerun(other.case.data, other.options, recorded=True)
     ((again,),) = results_of(subject.data, [Job(other.hash_seed, [task])])
     differing = conflict(subject.sites, other.case.checked.records, again.records)
     if differing is None:
@@ -136,5 +136,6 @@ def _alike(subject: Subject, other: OtherRun, *, but: int | None) -> bool:
     watch: Watch = memoised({}, but=but)
     graph = watched(subject.graph, subject.sites, watch)
     return _agree(
-        ran(graph, (), Run(other.case.data)), ran(graph, (), Run(other.case.data, other.options))
+        ran(graph, (), Rerun(other.case.data)),
+        ran(graph, (), Rerun(other.case.data, other.options)),
     )

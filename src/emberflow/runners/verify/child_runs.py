@@ -27,7 +27,7 @@ from emberflow.runners.verify.differences import SIMULATIONS, differing_calls
 from emberflow.runners.verify.functions.comparison import NotComparableError, fresh, same
 from emberflow.runners.verify.functions.probes import agree, conflict
 from emberflow.runners.verify.processes.children import HASH_SEEDS, Job
-from emberflow.runners.verify.processes.tasks import Calls, Check, Checked, Ran, Run, Task
+from emberflow.runners.verify.processes.tasks import Calls, Check, Checked, Ran, Rerun, Task
 from emberflow.runners.verify.trial import Case, Failure, Subject, failed_check
 
 
@@ -53,8 +53,8 @@ def _tasks(hash_seed: int, case: Case, options: Sequence[Options]) -> list[Task]
         return [Check(case.data)]
     numbers = _order(hash_seed, len(case.checked.records))
     calls = Calls([case.checked.records[number][:2] for number in numbers])
-    simulations: list[Task] = [Run(case.data, drawn) for drawn in options[:SIMULATIONS]]
-    reference = Run(case.data)
+    simulations: list[Task] = [Rerun(case.data, drawn) for drawn in options[:SIMULATIONS]]
+    reference = Rerun(case.data)
     if hash_seed == HASH_SEEDS[1]:
         return [calls, reference, *simulations]
     return [*simulations, calls, reference]
@@ -96,7 +96,7 @@ def differences(
         elif isinstance(result, Ran) and other_run is None:
             problem = problem_with(result, case)
             if problem:
-                assert isinstance(task, Run)
+                assert isinstance(task, Rerun)
                 other_run = OtherRun(case, seed, task.options, problem)
     return other_run
 

@@ -30,7 +30,7 @@ from emberflow.runners.verify.functions.findings import (
 from emberflow.runners.verify.functions.probes import RecordedCall, agree
 from emberflow.runners.verify.functions.variables import keeping
 from emberflow.runners.verify.processes.children import HASH_SEEDS, Job, results_of
-from emberflow.runners.verify.processes.tasks import Calls, Run, Task
+from emberflow.runners.verify.processes.tasks import Calls, Rerun, Task
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject
 
 #: How many simulations a child runs for each case; each has its own order of calls. Shrinking tries
@@ -123,8 +123,8 @@ def _by_order(
 
     def fails(tried: Elements) -> Finding | None:
         data = saved(tried)
-        simulations: list[Task] = [Run(data, drawn) for drawn in options[:SIMULATIONS]]
-        (ran,) = subject.performed([Run(data, recorded=True)])
+        simulations: list[Task] = [Rerun(data, drawn) for drawn in options[:SIMULATIONS]]
+        (ran,) = subject.performed([Rerun(data, recorded=True)])
         calls = [record[:2] for record in ran.records]
         first, second = subject.performed([Calls(calls), Calls(calls)])
         (backwards,) = subject.performed([Calls(calls[::-1])])

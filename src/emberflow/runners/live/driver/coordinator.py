@@ -62,7 +62,7 @@ from emberflow.runners.live.wire.codec import unpacked_bundle
 from emberflow.runners.live.wire.links import UNNUMBERED, LinkError, Receiver, received_parts
 from emberflow.runners.live.wire.plan import WorkerNews, feeding_workers, front_indices
 from emberflow.runners.live.wire.questions import Questions
-from emberflow.runners.live.wire.sockets import RunKeys, Wire
+from emberflow.runners.live.wire.sockets import Wire, WireKeys
 from emberflow.runners.live.worker.memory import SLOW_FROM
 from emberflow.sinks.protocol import sink_contract
 from emberflow.sinks.writer import WriterThread
@@ -120,7 +120,7 @@ class Coordinator:
         *,
         workers: int,
         incarnation: int,
-        keys: RunKeys,
+        keys: WireKeys,
         place: CoordinatorAddress,
         fronts: Mapping[str, Front],
         sinks: Mapping[str, Any],

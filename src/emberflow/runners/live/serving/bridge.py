@@ -48,7 +48,7 @@ from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddre
 from emberflow.runners.live.serving.messages import decoded, encoded, frames
 from emberflow.runners.live.serving.strangers import Strangers
 from emberflow.runners.live.wire.bell import Bell
-from emberflow.runners.live.wire.sockets import RunKeys
+from emberflow.runners.live.wire.sockets import WireKeys
 
 #: The size of a request or an answer. Services send less.
 MESSAGE_BYTES_MAX = 32 << 20
@@ -107,7 +107,7 @@ class Service(Protocol):
     def close(self) -> None: ...
 
 
-def keys_of(token: str) -> RunKeys:
+def keys_of(token: str) -> WireKeys:
     """The keys of both sides: digests of the token. Any 32 bytes are a secret key."""
 
     def pair(side: bytes) -> tuple[bytes, bytes]:
@@ -115,7 +115,7 @@ def keys_of(token: str) -> RunKeys:
         secret = zmq.utils.z85.encode(digest)
         return zmq.curve_public(secret), secret
 
-    return RunKeys(*pair(b"emberflow server"), *pair(b"emberflow client"))
+    return WireKeys(*pair(b"emberflow server"), *pair(b"emberflow client"))
 
 
 class _OnlyWithToken:

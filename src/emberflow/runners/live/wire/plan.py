@@ -14,7 +14,7 @@ from emberflow.graph.nodes import Graph
 from emberflow.graph.transactions import Close, hears_elements_alone
 from emberflow.graph.versions import CarryPlan
 from emberflow.runners.live.observation import Observation
-from emberflow.runners.live.wire.sockets import RunKeys
+from emberflow.runners.live.wire.sockets import WireKeys
 from emberflow.values.item import front_index
 from emberflow.values.shares import Shares, shares_beside_fronts
 
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
     graph: Graph
     workers: int
     incarnation: int
-    keys: RunKeys
+    keys: WireKeys
     coordinator: str
     fronts: dict[str, Front]
     shares: Shares

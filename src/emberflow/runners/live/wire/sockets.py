@@ -59,7 +59,7 @@ _TOGETHER = b"&"
 
 
 class WireError(EmberflowError):
-    """A message of this run could not be sent or understood."""
+    """A message of this query could not be sent or understood."""
 
 
 def own_address(towards: str) -> str:
@@ -70,8 +70,8 @@ def own_address(towards: str) -> str:
         return str(probe.getsockname()[0])
 
 
-class RunKeys(NamedTuple):
-    """The keys of a run: one pair for all listening sockets, one for all connecting ones."""
+class WireKeys(NamedTuple):
+    """The keys of a query: one pair for all listening sockets, one for all connecting ones."""
 
     server_public: bytes
     server_secret: bytes
@@ -79,11 +79,11 @@ class RunKeys(NamedTuple):
     client_secret: bytes
 
     @classmethod
-    def made(cls) -> RunKeys:
+    def made(cls) -> WireKeys:
         return cls(*zmq.curve_keypair(), *zmq.curve_keypair())
 
     def __repr__(self) -> str:
-        return "RunKeys(...)"  # keys do not belong in a log
+        return "WireKeys(...)"  # keys do not belong in a log
 
 
 class Envelope(NamedTuple):
@@ -94,10 +94,10 @@ class Envelope(NamedTuple):
     content: memoryview  # see `Wire.decoded`
 
 
-class _OnlyThisRun:
-    """Accepts only the client key of this run."""
+class _OnlyThisQuery:
+    """Accepts only the client key of this query."""
 
-    def __init__(self, keys: RunKeys) -> None:
+    def __init__(self, keys: WireKeys) -> None:
         self._key = keys.client_public
 
     def callback(self, domain: str, key: bytes) -> bool:
@@ -107,7 +107,7 @@ class _OnlyThisRun:
 class Wire:
     """A process's end of the wire: its context, its authenticator and its sockets."""
 
-    def __init__(self, keys: RunKeys, incarnation: int) -> None:
+    def __init__(self, keys: WireKeys, incarnation: int) -> None:
         self.incarnation = incarnation
         self._keys = keys
         self._by_value = False
@@ -115,7 +115,7 @@ class Wire:
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback(
-            domain="*", credentials_provider=_OnlyThisRun(keys)
+            domain="*", credentials_provider=_OnlyThisQuery(keys)
         )
         self._sockets: list[zmq.Socket[bytes]] = []
         self._monitors: list[tuple[zmq.Socket[bytes], zmq.Socket[Any]]] = []

@@ -39,7 +39,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Rerun:
     """Run the flow on saved elements, by the reference or by a simulation. Returns `Ran`."""
 
     elements: bytes
@@ -77,14 +77,14 @@ class Checked:
     error: str = ""
 
 
-Task: TypeAlias = Calls | Run | Check
+Task: TypeAlias = Calls | Rerun | Check
 
 
 def perform(graph: Tried, sites: Sequence[Site], task: Task) -> Any:
     """Perform a task in this process."""
     if isinstance(task, Calls):
         return [_called(sites[site], arguments) for site, arguments in task.calls]
-    if isinstance(task, Run):
+    if isinstance(task, Rerun):
         return ran(graph, sites, task)
     try:
         return checked(graph, sites, task.elements)
@@ -99,7 +99,7 @@ def _called(site: Site, arguments: bytes) -> bytes | None:
         return None
 
 
-def ran(graph: Tried, sites: Sequence[Site], task: Run) -> Ran:
+def ran(graph: Tried, sites: Sequence[Site], task: Rerun) -> Ran:
     """Run once. An error is part of the result: the reference did not fail on these elements."""
     records: list[RecordedCall] = []
     if task.recorded:
