@@ -8,6 +8,7 @@
 `given_events`       the events: in memory, and as files of JSON Lines for the other systems
 `live_queries`       our queries of examples/nexmark, live and exactly once
 `spark_sql`          the same queries in the SQL of Spark
+`spark_rows`         q15 to q19 with a row for each bid, their state written by hand
 `spark_streaming`    runs them in Structured Streaming
 `flink_sql`          the same queries in the SQL of Flink
 `flink_job`          runs them; a script, for the Python that has PyFlink

@@ -28,6 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StreamingQuery
 
 from nexmark_bench.given_events import line, write_batches
+from nexmark_bench.spark_rows import rows_of
 from nexmark_bench.spark_sql import COLUMNS, SCHEMA, SQL, UPDATED
 
 SECONDS_MAX = 300.0
@@ -43,7 +44,10 @@ class Rate(NamedTuple):
     refusal: str = ""
 
 
-def rate(spark: SparkSession, query: str, events: list[Event], batch: int) -> Rate:
+def rate(
+    spark: SparkSession, query: str, events: list[Event], batch: int, *, by_row: bool = False
+) -> Rate:
+    """``by_row``: with a row for each bid, see `spark_rows`."""
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder, "events")
         write_batches(given, events, batch)
@@ -54,7 +58,9 @@ def rate(spark: SparkSession, query: str, events: list[Event], batch: int) -> Ra
             rows.append(output.toArrow().num_rows)
 
         try:
-            running = _started(spark, query, stream, folder, store, available_now=True)
+            running = _started(
+                spark, query, stream, folder, store, available_now=True, by_row=by_row
+            )
             over = running.awaitTermination(SECONDS_MAX)
             batches = [one for one in running.recentProgress if one.numInputRows]
             running.stop()
@@ -158,6 +164,7 @@ def _started(
     store: Any,
     *,
     available_now: bool,
+    by_row: bool = False,
 ) -> StreamingQuery:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     timed = stream.withColumn("dateTime", F.timestamp_millis("date_time"))
@@ -168,9 +175,9 @@ def _started(
         ).createOrReplaceTempView(view)
     side = spark.createDataFrame(list(SIDE_INPUT.items()), "key bigint, value string")
     F.broadcast(side).createOrReplaceTempView("side_input")
+    output = rows_of(query, spark.table("bid")) if by_row else spark.sql(SQL[query])
     writer = (
-        spark.sql(SQL[query])
-        .writeStream.outputMode("update" if query in UPDATED else "append")
+        output.writeStream.outputMode("update" if query in UPDATED else "append")
         .foreachBatch(store)
         .option("checkpointLocation", str(Path(folder, "checkpoint")))
     )

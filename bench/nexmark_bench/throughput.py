@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from emberflow.work import watched
 from nexmark_bench import flink_rates, live_queries, plots, spark_streaming
 from nexmark_bench.given_events import events
+from nexmark_bench.spark_rows import ROWS
 
 EVENTS, BATCH, FEW, ROUNDS = 200_000, 50_000, 20_000, 3
 QUICK_EVENTS, QUICK_BATCH, QUICK_FEW = 4_000, 2_000, 1_000
@@ -33,6 +34,7 @@ def main(spark: SparkSession, *, quick: bool) -> None:
     flink = flink_rates.rates(list(asked), given[:few], given)
     found: dict[str, list[float]] = {}
     notes: dict[str, list[str]] = {}
+    by_rows: list[float] = []
     for query in watched("queries", QUERIES, len(QUERIES)):
         rounds = [live_queries.rate(spark, query, given) for _ in range(1 if quick else ROUNDS)]
         ours = statistics.median(one.events_a_second for one in rounds)
@@ -48,9 +50,19 @@ def main(spark: SparkSession, *, quick: bool) -> None:
             notes.setdefault(f"Spark: {theirs.refusal}", []).append(query)
         if isinstance(of_flink, str):
             notes.setdefault(f"Flink: {of_flink}", []).append(query)
+        if query in ROWS:
+            by_row = spark_streaming.rate(spark, query, given, batch, by_row=True)
+            assert by_row.rows == rounds[0].rows, f"{query}: {by_row.rows} rows, {rounds[0].rows}"
+            told = _beside(ours, by_row.events_a_second)
+            print(f"    {'with a row for each bid':34}{told}", flush=True)
+            by_rows.append(ours / by_row.events_a_second)
     for note, queries in notes.items():
         print(f"  {' '.join(queries)}: {note}")
     _medians(found)
+    print(
+        f"  ours to Spark with a row for each bid: median {statistics.median(by_rows):.2f}, least "
+        f"{min(by_rows):.2f}"
+    )
     plots.throughput(found)
 
 

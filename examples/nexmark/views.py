@@ -6,6 +6,7 @@ A time is a number of milliseconds since 1970, and days and hours are those of U
 from __future__ import annotations
 
 from datetime import date
+from functools import cache
 from typing import TypeAlias, cast
 
 import emberflow as ef
@@ -35,7 +36,12 @@ def day_of(time: int) -> str:
     >>> day_of(1_436_918_400_000)
     '2015-07-15'
     """
-    return date.fromordinal(_EPOCH_DAY + time // _DAY_MS).isoformat()
+    return _day(time // _DAY_MS)
+
+
+@cache
+def _day(number: int) -> str:
+    return date.fromordinal(_EPOCH_DAY + number).isoformat()
 
 
 def hour_of(time: int) -> int:

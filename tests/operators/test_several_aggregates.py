@@ -18,7 +18,7 @@ import emberflow as ef
 from emberflow.dsl.operators.aggregates.catalogue import count_distinct
 from emberflow.dsl.operators.aggregates.record import record_of
 from emberflow.rows.codec import decode_all, encode_all
-from emberflow.values.hashing import key_hash
+from emberflow.values.hashing import encode_key, key_hash
 from tests.operators.inputs import (
     Event,
     events,
@@ -117,7 +117,10 @@ def own() -> ef.Aggregate[Event]:
 
 
 #: Which aggregates, and which of them are over positive values only.
-drawn = st.dictionaries(st.sampled_from(sorted(AGGREGATES)), st.booleans(), min_size=1)
+everything = st.dictionaries(st.sampled_from(sorted(AGGREGATES)), st.booleans(), min_size=1)
+#: Those that cannot fail and so travel as what they need of a payload, if they are alone.
+counts = st.dictionaries(st.sampled_from(["count", "count distinct"]), st.booleans(), min_size=1)
+drawn = everything | counts
 
 
 def arguments(chosen: dict[str, bool]) -> dict[str, ef.Aggregate[Event]]:
@@ -250,6 +253,37 @@ def test_several_aggregates_are_one_reduction() -> None:
     keyed = flow.front("numbers").key_by(lambda n: n)
     keyed.aggregate(total=ef.sum(), mean=ef.mean(), number=ef.count()).sink("out")
     assert len(flow.graph().reductions) == 1
+
+
+def test_counts_let_only_what_they_count_travel() -> None:
+    def price_of(bid: tuple[str, int]) -> int:
+        return bid[1]
+
+    flow = ef.Flow("travels")
+    keyed = flow.front("bids").key_by(lambda bid: bid[0])
+    high = ef.count(where=lambda bid: bid[1] > 5)
+    keyed.aggregate(all=ef.count(), high=high, prices=ef.count_distinct(price_of)).sink("out")
+    graph = flow.graph()
+    (reduction,) = graph.reductions
+    (pair,) = [node for node in graph.nodes if node.name.endswith("pair")]
+    assert pair.function(("ada", 7)) == ("ada", False, (True, encode_key(7)))
+    assert reduction.pair is None, "the pair is made ahead of the shuffle"
+    assert ef.run(flow, bids=[("ada", 7), ("ada", 3), ("ada", 7)])["out"] == [
+        ("ada", (1, 1, 1)),
+        ("ada", (2, 1, 2)),
+        ("ada", (3, 2, 2)),
+    ]
+
+
+def test_an_element_whose_condition_raises_is_diverted_whole() -> None:
+    flow = ef.Flow("diverted")
+    keyed = flow.front("numbers").key_by(lambda n: n % 2)
+    keyed.aggregate(all=ef.count(), exact=ef.count(where=lambda n: 6 % n == 0)).sink("out")
+    found = ef.run(flow, numbers=[2, 0, 4], on_error="divert")
+    assert found["out"] == [(0, (1, 1)), (0, (2, 1))]
+    (diverted,) = found["errors"]
+    assert diverted.payload == 0
+    assert "exact.where=" in diverted.function
 
 
 # --- Errors ---------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from emberflow.graph.nodes import Broadcast, Group, Input, Key, Merge, Reduction
 from emberflow.values.functions import UserFunction, itself
+from emberflow.values.hashing import key_hash
 from emberflow.values.item import At
 
 if TYPE_CHECKING:
@@ -72,6 +73,43 @@ class Paired:
 
     def __call__(self, payload: Any) -> tuple[Any, bool, Any]:
         return self.key(payload), False, payload
+
+
+class PairedWith:
+    """Payload to mapped item: ``(key, False, what is needed of the payload)``."""
+
+    __slots__ = ("key", "project")
+
+    def __init__(self, key: Callable[[Any], Any], project: Callable[[Any], Any]) -> None:
+        self.key = key
+        self.project = project
+
+    def __call__(self, payload: Any) -> tuple[Any, bool, Any]:
+        key = self.key(payload)
+        return key, False, self.project(payload) if is_stable(key) else payload
+
+
+#: Types whose values have a stable hash, all of them.
+_STABLE = frozenset({str, int, bytes, bool, type(None)})
+
+
+def is_stable(key: Any) -> bool:
+    """Whether a key has a stable hash. Of one that has not, nothing is projected: it is refused behind, with
+    an error that shows the payload."""
+    kind = key.__class__
+    if kind in _STABLE:
+        return True
+    if kind is tuple:
+        for part in key:
+            if part.__class__ not in _STABLE:
+                break
+        else:
+            return True
+    try:
+        key_hash(key)
+    except Exception:
+        return False
+    return True
 
 
 class NoneYet:
@@ -181,24 +219,31 @@ def reduce(
     name: str | None,
     label: str = "reduce",
     given: tuple[UserFunction, ...] | None = None,
+    project: Callable[[Any], Any] | None = None,
 ) -> Stream[Any]:
-    """See `KeyedStream.reduce`."""
+    """See `KeyedStream.reduce`. ``project`` is what ``first`` and ``combine`` need of a payload, if less
+    than the payload. It is computed where the payload is, before the shuffle."""
     if given is None:
         given = (UserFunction("first", first), UserFunction("combine", combine))
     key = stream._key
     flow = stream.flow
     with flow._scope(label, name):
-        mapped = _unkeyed(stream)._map(Paired(key.function), "one", key.given, name="pair")
+        pair = Paired(key.function) if project is None else PairedWith(key.function, project)
+        needed = () if project is None else given
+        mapped = _unkeyed(stream)._map(pair, "one", key.given, *needed, name="pair")
         accumulators = drift(mapped, first, combine, key=key.given, given=given)
         value = _key_and_value_of if with_key else _value_of
         reduced = accumulators._map(value, "one", *given, name="value", schedules=False)
-        flow._reductions[-1] = replace(
-            flow._reductions[-1],
-            pair=mapped._input.node,
-            value=reduced._input.node,
-            key=key.function,
-            with_key=with_key,
-        )
+        # With a projection, the step takes triples: an engine that ran the pair as well would run it behind
+        # the shuffle.
+        if project is None:
+            flow._reductions[-1] = replace(
+                flow._reductions[-1],
+                pair=mapped._input.node,
+                value=reduced._input.node,
+                key=key.function,
+                with_key=with_key,
+            )
         return reduced
 
 

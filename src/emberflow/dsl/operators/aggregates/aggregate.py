@@ -49,6 +49,22 @@ class Parts(NamedTuple):
     otherwise: Any = None
     #: The step as an expression of ``{held}`` and ``{value}``, if that is quicker than a call.
     written: str | None = None
+    #: Whether ``begin`` and ``step`` never raise. Then nobody has to be shown the payload.
+    never_fails: bool = False
+    #: Whether the steps look at the value at all. A count does not.
+    looks: bool = True
+
+
+class Projected(NamedTuple):
+    """An aggregate in two stages: what it needs of a payload, and an aggregate of that.
+
+    The first is computed where the payload is, before it travels to the worker of its key: by many workers
+    although a key has one, and with less to send.
+    """
+
+    project: Callable[[Any], Any]
+    first: Callable[[Any], Any]
+    combine: Callable[[Any, Any], Any]
 
 
 class Aggregate(Generic[T_contra]):
@@ -75,7 +91,7 @@ class Aggregate(Generic[T_contra]):
     ('all', Aggregates(spread=7, count=3))
     """
 
-    __slots__ = ("combine", "first", "given", "merge", "parts", "result")
+    __slots__ = ("combine", "first", "given", "merge", "parts", "projected", "result")
 
     def __init__(
         self,
@@ -86,9 +102,10 @@ class Aggregate(Generic[T_contra]):
         merge: Callable[[A, A], A] | None = None,
         given: tuple[UserFunction, ...] | None = None,
         parts: Parts | None = None,
+        projected: Projected | None = None,
     ) -> None:
-        """``given`` are the user's functions, if the others are not they but call them. ``parts`` do what
-        ``first`` and ``combine`` do."""
+        """``given`` are the user's functions, if the others are not they but call them. ``parts``, and
+        ``projected``, do what ``first`` and ``combine`` do."""
         functions = {"first": first, "combine": combine, "result": result, "merge": merge}
         for role, function in functions.items():
             is_left_out = function is None and role in ("result", "merge")
@@ -101,6 +118,7 @@ class Aggregate(Generic[T_contra]):
         self.result: Callable[[Any], Any] | None = result
         self.merge: Callable[[Any, Any], Any] | None = merge
         self.parts = Parts((), first, combine) if parts is None else parts
+        self.projected = projected
         self.given = (
             tuple(UserFunction(role, own) for role, own in functions.items() if own is not None)
             if given is None
@@ -159,15 +177,16 @@ def aggregate(
     stream: KeyedStream[Any, Any], aggregate: Aggregate[Any], label: str, name: str | None
 ) -> Stream[tuple[Any, Any]]:
     """``(key, result so far)`` for each payload."""
-    result = aggregate.result
+    result, projected = aggregate.result, aggregate.projected
     with stream.flow._scope(label, name):
         reduced = reduce(
             stream,
-            aggregate.first,
-            aggregate.combine,
+            aggregate.first if projected is None else projected.first,
+            aggregate.combine if projected is None else projected.combine,
             with_key=True,
             name="reduce",
             given=aggregate.given,
+            project=None if projected is None else projected.project,
         )
         if result is None:
             return reduced

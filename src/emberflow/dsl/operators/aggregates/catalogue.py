@@ -53,7 +53,7 @@ def count(*, where: Callable[[T], object] | None = None) -> Aggregate[T]:
         combine=one_more,
         merge=_plus,
         given=(),
-        parts=Parts((), _one, one_more, written="{held} + 1"),
+        parts=Parts((), _one, one_more, written="{held} + 1", never_fails=True, looks=False),
     )
     return _where(counted, where, 0)
 
@@ -185,6 +185,7 @@ def count_distinct(
             _alone,
             _with,
             written="{held} if {value} in {held} else {held}.set({value}, None)",
+            never_fails=True,
         ),
     )
     return _where(counted, where, 0)

@@ -34,7 +34,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from emberflow.dsl.operators.aggregates.aggregate import EMPTY, Aggregate, Parts
+from emberflow.dsl.operators.aggregates.aggregate import EMPTY, Aggregate, Parts, Projected
 from emberflow.values.functions import itself
 
 
@@ -102,6 +102,78 @@ def combining(aggregates: Sequence[Aggregate[Any]]) -> Callable[[Any, Any], Any]
             f"return ({held})",
         ],
         known,
+    )
+
+
+def projecting(aggregates: Sequence[Aggregate[Any]]) -> Projected | None:
+    """The same in two stages. None where a step may raise: its error shows the payload, which has not
+    travelled.
+
+    Of a count of the high bids and how many bidders there are::
+
+        def project(payload):                       def combine(held, needed):
+            h0 = True if holds0(payload) else False     (h0, v0,) = needed
+            v0 = select0_1(select0_0(payload))          ...
+            return (h0, v0,)
+    """
+    if not all(aggregate.parts.never_fails for aggregate in aggregates):
+        return None
+    known: dict[str, Any] = {"EMPTY": EMPTY}
+    conditions, selections = _Numbered(), _Numbered()
+    #: By selection, the conditions under which it is needed; None among them if always.
+    needed_if: dict[int, dict[int | None, None]] = {}
+    begins, steps = [], []
+    for number, aggregate in enumerate(aggregates):
+        own = aggregate.parts
+        holds = None if own.holds is None else conditions.number(own.holds)
+        value = "None"
+        if own.looks:
+            selection = selections.number(*own.select)
+            needed_if.setdefault(selection, {})[holds] = None
+            value = f"v{selection}"
+        known[f"begin{number}"] = own.begin
+        begin = f"begin{number}({value})"
+        begins.append(begin if holds is None else f"{begin} if h{holds} else EMPTY")
+        step = f"a{number} = {_next(number, own, value, known)}"
+        steps.append(step if holds is None else f"if h{holds}: {step}")
+    lines = []
+    for number, (condition,) in enumerate(conditions.functions):
+        known[f"holds{number}"] = condition
+        lines.append(f"h{number} = True if holds{number}(payload) else False")
+    for number, functions in enumerate(selections.functions):
+        known |= {f"select{number}_{place}": one for place, one in enumerate(functions)}
+        line = f"v{number} = {_selected(number, len(functions))}"
+        if None not in needed_if[number]:
+            line += f" if {' or '.join(f'h{holds}' for holds in needed_if[number])} else None"
+        lines.append(line)
+    needed = " ".join(
+        [f"h{number}," for number in range(len(conditions.functions))]
+        + [f"v{number}," for number in range(len(selections.functions))]
+    )
+    taken = [f"({needed}) = needed"] if needed else []
+    held = _accumulators(len(aggregates))
+    return Projected(
+        _compiled("project(payload)", [*lines, f"return ({needed})"], known),
+        _compiled(
+            "first(needed)", [*taken, f"return ({' '.join(f'{b},' for b in begins)})"], known
+        ),
+        _compiled(
+            "combine(held, needed)",
+            [f"{held} = held", *taken, *steps, f"return ({held})"],
+            known,
+        ),
+    )
+
+
+def projecting_one(aggregate: Aggregate[Any]) -> Projected | None:
+    """The same for an aggregate that may be alone, as those of windows are."""
+    own = aggregate.parts
+    if aggregate.projected is not None or own.holds is not None or not own.never_fails:
+        return aggregate.projected
+    known: dict[str, Any] = {f"select0_{place}": one for place, one in enumerate(own.select)}
+    needed = _selected(0, len(own.select)) if own.looks else "None"
+    return Projected(
+        _compiled("project(payload)", [f"return {needed}"], known), own.begin, own.step
     )
 
 

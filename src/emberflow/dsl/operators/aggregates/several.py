@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
-from emberflow.dsl.operators.aggregates.fused import combining, finishing
+from emberflow.dsl.operators.aggregates.fused import combining, finishing, projecting
 from emberflow.dsl.operators.aggregates.record import can_be_field, is_record, record_of
 from emberflow.errors import FlowError
 from emberflow.values.functions import UserFunction, caller, name_of
@@ -77,6 +77,7 @@ def _fused(
         result=finishing(parts, make, is_record=is_record(make)),
         merge=merge if len(merges) == len(parts) else None,
         given=given,
+        projected=projecting(parts),
     )
 
 

@@ -30,6 +30,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
+from emberflow.dsl.operators.aggregates.fused import projecting_one
+from emberflow.dsl.operators.reduce import is_stable
 from emberflow.dsl.operators.windows.specs import (
     CountWindow,
     Cumulate,
@@ -44,7 +46,7 @@ from emberflow.dsl.operators.windows.specs import (
     described_windows,
 )
 from emberflow.dsl.operators.windows.windowed import Parts, Windowed
-from emberflow.values.functions import UserFunction
+from emberflow.values.functions import UserFunction, itself
 from emberflow.values.item import At
 from emberflow.values.persistent_map import PersistentMap
 
@@ -70,11 +72,18 @@ class WindowedStream(Windowed[K, T, WindowResult]):
     def _parts(self, aggregation: Aggregate[T]) -> Parts:
         closing = self._emit == "close"
         ticking = closing and not isinstance(self._windows, CountWindow)
+        step = _step(self._windows, aggregation, closing)
+        # A window that a function of the user tells may fail, and then the payload is shown.
+        projected = None if isinstance(step, _OwnStep) else projecting_one(aggregation)
+        project = itself
+        if projected is not None:
+            project, step.begin, step.combine = projected
         parts = Parts(
-            _Timed(self._stream._key.function),
-            _step(self._windows, aggregation, closing),
+            _Timed(self._stream._key.function, project),
+            step,
             _Results(aggregation),
             ticks if ticking else None,
+            given=() if projected is None else aggregation.given,
         )
         # Other names where other things are held: a cut of one does not fit the other.
         if isinstance(parts.step, _CumulateStep):
@@ -98,15 +107,18 @@ _Accumulator: TypeAlias = tuple[Any, _Open, tuple[int, ...]]
 
 
 class _Timed:
-    """Payload to mapped item: ``(key, False, (time, is_tick, payload))``."""
+    """Payload to mapped item: ``(key, False, (time, is_tick, what is needed of the payload))``."""
 
-    __slots__ = ("key",)
+    __slots__ = ("key", "project")
 
-    def __init__(self, key: Callable[[Any], Any]) -> None:
+    def __init__(self, key: Callable[[Any], Any], project: Callable[[Any], Any]) -> None:
         self.key = key
+        self.project = project
 
     def __call__(self, time: int, payload: Any) -> tuple[Any, bool, Any]:
-        return self.key(payload), False, (time, False, payload)
+        key = self.key(payload)
+        needed = self.project(payload) if is_stable(key) else payload
+        return key, False, (time, False, needed)
 
 
 def ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
@@ -149,7 +161,7 @@ def _step(windows: WindowSpec, aggregation: Aggregate[Any], closing: bool) -> St
     if isinstance(windows, Tumbling):
         return _TumblingStep(windows, aggregation, closing)
     if isinstance(windows, Sliding):
-        return _TimeStep(windows, aggregation, closing)
+        return _SlidingStep(windows, aggregation, closing)
     return _OwnStep(windows, aggregation, closing)
 
 
@@ -196,6 +208,34 @@ class _TimeStep(Step):
             # A payload scheduled for the end of a window may come before the tick, and closes it too.
             return open_windows, ended, tuple(opened)
         return open_windows, tuple(touched), ()
+
+
+class _SlidingStep(_TimeStep):
+    """Sliding windows. All that are open contain the next payload, unless they have ended; those that it
+    opens begin behind them."""
+
+    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        time, is_tick, payload = mapped
+        open_windows: _Open = accumulator[0]
+        ended: _Open = ()
+        if open_windows and open_windows[0][0][1] <= time:
+            ended = tuple([entry for entry in open_windows if entry[0][1] <= time])
+            open_windows = open_windows[len(ended) :]
+        if is_tick:
+            return open_windows, ended, ()
+        combine, size, slide = self.combine, self.windows.size, self.windows.slide
+        touched = [(window, combine(held, payload)) for window, held in open_windows]
+        last = time - (time - self.windows.offset) % slide
+        newest = touched[-1][0][0] if touched else time - size
+        ends: tuple[int, ...] = ()
+        if newest < last:
+            starts = range(last, newest, -slide)[::-1]
+            touched += [(Window(start, start + size), self.begin(payload)) for start in starts]
+            ends = tuple([start + size for start in starts])
+        open_windows = tuple(touched)
+        if self.closing:
+            return open_windows, ended, ends
+        return open_windows, open_windows, ()
 
 
 class _TumblingStep(_TimeStep):
