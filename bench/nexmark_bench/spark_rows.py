@@ -9,8 +9,11 @@ which our pure functions may not. The state is a pickle.
 from __future__ import annotations
 
 import pickle
+import sys
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -130,8 +133,13 @@ def rows_of(query: str, bids: DataFrame) -> DataFrame:
     """The query over bids, with a row for each, or for each that changes something."""
     asked = ROWS[query]
     names = StructType.fromDDL(asked.columns).fieldNames()
+    folder = str(Path(__file__).parents[1])
 
     def told(key: tuple[Any, ...], batches: Iterable[pd.DataFrame], held: Any) -> Iterator[Any]:
+        # Spark's workers do not have the folders that this process imports from.
+        if folder not in sys.path:
+            sys.path.append(folder)
+        asked = import_module("nexmark_bench.spark_rows").ROWS[query]
         state = pickle.loads(held.get[0]) if held.exists else asked.begin()
         rows = []
         for batch in batches:

@@ -75,7 +75,7 @@ class WindowedStream(Windowed[K, T, WindowResult]):
         step = _step(self._windows, aggregation, closing)
         # A window that a function of the user tells may fail, and then the payload is shown.
         projected = None if isinstance(step, _OwnStep) else projecting_one(aggregation)
-        project = itself
+        project: Callable[[Any], Any] = itself
         if projected is not None:
             project, step.begin, step.combine = projected
         parts = Parts(
