@@ -80,6 +80,7 @@ EFFORTS = {
     "transactions handed over from batch": Effort(6, 60),
     "simulated versions": Effort(25, 2_000),
     "versions that change nothing": Effort(25, 1_000),
+    "steps that begin from a backfill": Effort(20, 1_000),
     "versions in batch": Effort(15, 1_000),
     "unchanged versions in batch": Effort(8, 400),
     "unchanged transactions in batch": Effort(4, 200),

@@ -17,6 +17,7 @@ import emberflow as ef
 from emberflow import cli
 from emberflow.dsl.loading import LoadingError, load_flow
 from emberflow.graph import drawing
+from tests.backfilled import backfilled
 
 SHOUT = """
 import emberflow as ef
@@ -277,6 +278,24 @@ lower.key_by(str).count(name="by word").sink("out")
         result = diffed(f"{file}:old", f"{file}:new", "--drop", "counts")
         assert result.exit_code == 0
         assert {"  dropped: counts", "  begun: by word"} <= set(result.stdout.splitlines())
+
+    def test_a_step_begins_from_a_backfill_of_the_moment_of_the_checkpoint(
+        self, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "versions.py"
+        file.write_text(self.FILE)
+        words = {"words": ["a", "A", "b"]}
+        old, new = (load_flow(f"{file}:{name}") for name in ("old", "new"))
+        query = backfilled(old, words, (2, 0), tmp_path / "query")
+        early = backfilled(new, words, (1, 0), tmp_path / "early")
+        history = backfilled(new, words, (2, 0), tmp_path / "history")
+        arguments = (str(query), f"{file}:new", "--drop", "counts", "--begin")
+        result = diffed(*arguments, f"by word={history}")
+        assert result.exit_code == 0
+        assert f"  backfilled: by word, from {history}" in result.stdout.splitlines()
+        result = diffed(*arguments, f"by word={early}")
+        assert result.exit_code == 1
+        assert "until=2" in result.stdout
 
     def test_a_drawing_marks_what_is_new(self, tmp_path: Path) -> None:
         file = tmp_path / "versions.py"

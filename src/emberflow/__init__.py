@@ -2,6 +2,7 @@
 
 from emberflow import fronts, kafka, sinks, testing
 from emberflow.api import Flow, Versions
+from emberflow.checkpoint.cuts.backfills import last_moment
 from emberflow.dsl.operators.aggregates import Aggregate
 from emberflow.dsl.operators.aggregates.catalogue import (
     collect,
@@ -52,7 +53,7 @@ from emberflow.errors import (
     UnstableKeyError,
 )
 from emberflow.graph.transactions import Rejected, Values
-from emberflow.graph.versions import Drop, Migrate
+from emberflow.graph.versions import Backfilled, Drop, Migrate
 from emberflow.rows.inputs import rows
 from emberflow.runners.bars.terminal import bars
 from emberflow.runners.batch.failures import failure_of
@@ -73,6 +74,7 @@ __all__ = [
     "Aggregate",
     "Answer",
     "At",
+    "Backfilled",
     "Change",
     "Changes",
     "Comparison",
@@ -139,6 +141,7 @@ __all__ = [
     "fronts",
     "kafka",
     "last",
+    "last_moment",
     "max",
     "mean",
     "merge",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from emberflow.dsl.versions import When
     from emberflow.graph.versions import Carry
     from emberflow.runners.live.builder import LiveBuilder
     from emberflow.values.times import Time
@@ -79,7 +80,7 @@ class Flow(builder.Flow):
         spark: SparkSession,
         /,
         *,
-        until: Time,
+        until: When,
         checkpoint: str | os.PathLike[str],
         write: Mapping[str, Any] | None = None,
         positions: Mapping[str, Any] | None = None,
@@ -92,7 +93,9 @@ class Flow(builder.Flow):
         """Run the flow in batch up to a time, and leave a checkpoint that `live` goes on from.
 
         Fronts take DataFrames as in `batch`; their elements below the time ``until`` are run, and
-        what they schedule for later is part of the checkpoint. ``write`` has a sink of
+        what they schedule for later is part of the checkpoint. ``until`` may also be a moment ``(time,
+        front)``, such as `emberflow.last_moment` of a query that was stopped: a step of its next version
+        can begin with the state here (`emberflow.Backfilled`). ``write`` has a sink of
         `emberflow.sinks` for each sink that is to be written, exactly once even if this is killed
         and called again; of all others the DataFrames are returned, as by `batch`. ``positions``
         says behind which position of its source a live front goes on (a dict by partition where

@@ -70,6 +70,14 @@ Drops = Annotated[
         "--drop", metavar="STEP", help="Give up the state of this step of the version before."
     ),
 ]
+Begins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--begin",
+        metavar="STEP=CHECKPOINT",
+        help="STEP begins with the state that it has in the checkpoint of a backfill. Once for each.",
+    ),
+]
 
 
 def main() -> None:
@@ -133,6 +141,7 @@ def diff(
     target: Target,
     *,
     carry: Carries = None,
+    begin: Begins = None,
     drop: Drops = None,
     mermaid: Annotated[
         bool,
@@ -146,7 +155,7 @@ def diff(
     if mermaid:
         print(drawing_of(old, target))
         return
-    text, can_take_over = diff_of(old, target, given_carry(carry, drop))
+    text, can_take_over = diff_of(old, target, given_carry(carry, drop, begin))
     print(text)
     if not can_take_over:
         raise typer.Exit(1)
@@ -160,9 +169,13 @@ def upgrade(
     target: Target,
     *,
     at: Annotated[
-        int | None, typer.Option(help="The time at which it takes over; by default, just ahead.")
+        int | None,
+        typer.Option(
+            help="The time at which it takes over; by default just ahead, or where its backfills end."
+        ),
     ] = None,
     carry: Carries = None,
+    begin: Begins = None,
     drop: Drops = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until it runs.")] = 120.0,
 ) -> None:
@@ -171,7 +184,7 @@ def upgrade(
     The driver imports the flow anew, from the folder that it was started in. If the new version
     cannot take over, the old one goes on.
     """
-    upgrade_query(name, target, at=at, carry=given_carry(carry, drop), seconds=timeout)
+    upgrade_query(name, target, at=at, carry=given_carry(carry, drop, begin), seconds=timeout)
     print(f"{name} runs {target}")
 
 
@@ -325,6 +338,7 @@ def run(
         ),
     ] = None,
     carry: Carries = None,
+    begin: Begins = None,
     drop: Drops = None,
     dry_run: Annotated[
         bool,
@@ -354,7 +368,7 @@ def run(
     if dry_run:
         if checkpoint is None:
             raise typer.BadParameter("--dry-run looks at a checkpoint: give --checkpoint LOCATION")
-        diff(checkpoint, target, carry=carry, drop=drop)
+        diff(checkpoint, target, carry=carry, begin=begin, drop=drop)
         return
     run_live(
         target,
@@ -371,7 +385,7 @@ def run(
         ],
         conf=conf or [],
         log=log,
-        carry=given_carry(carry, drop),
+        carry=given_carry(carry, drop, begin),
     )
 
 

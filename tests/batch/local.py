@@ -24,7 +24,7 @@ from emberflow.rows.outputs import SinkColumns
 from emberflow.runners.batch.passes.ends import EndTargets
 from emberflow.runners.batch.passes.machines import Ended
 from emberflow.runners.batch.passes.passes import Pass, passed
-from emberflow.runners.batch.passes.takeover import Takeover
+from emberflow.runners.batch.passes.takeover import ORDER_LANE, Takeover
 from emberflow.runners.batch.plan.stages import Units, plan_of
 from emberflow.runners.batch.shuffle.bus import Spread
 from emberflow.runners.batch.versions import History
@@ -79,14 +79,22 @@ def batch_versions(
                 continue
             left: tuple[list[Row], Takeover] | None = None
             links = history.chain_to(version, graph.sinks[name])
+            if links[0].taken is not None:
+                left = orders(history.takeover(links[0])), history.takeover(links[0])
             for link, following in pairwise(links):
                 given, units = history.given(link, None), history.units[link.version]
                 made = planned(units, given, elements, partitions, random, left)
-                left = made, history.takeover(following)
+                takeover = history.takeover(following)
+                left = made + orders(takeover), takeover
             given = history.given(links[-1], graph.sinks[name])
             rows += planned(history.units[version], given, elements, partitions, random, left)
         outputs[name] = in_order(rows)
     return outputs
+
+
+def orders(takeover: Takeover) -> list[Row]:
+    """The rows that have tasks read backfills."""
+    return [(ORDER_LANE, number, b"", b"") for number in range(takeover.orders)]
 
 
 def planned(

@@ -80,3 +80,26 @@ def test_nothing_else_is_imported(folder: Path, target: str) -> None:
     with pytest.raises(ef.InputError, match="imports no"):
         asked(service, folder.parent, "talkative:flow")
     assert set(sys.modules) == before
+
+
+def test_backfills_are_read_where_the_query_keeps_its_own(
+    folder: Path, tmp_path_factory: Any
+) -> None:
+    heard: list[Any] = []
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    service = VersionService(str(elsewhere / "cuts" / "own"))
+    service.upgrade = lambda *given: heard.append(given)
+    near = elsewhere / "cuts" / "history"
+    near.mkdir(parents=True)
+    (folder / "history").mkdir()
+    for location in (near, folder / "history"):
+        asked(service, folder, "talkative:flow", begin={"counts": str(location)})
+        assert heard.pop()[2] == {"counts": ef.Backfilled(str(location))}
+    for location in (elsewhere, near / "none", near / ".." / "..", "/proc", "s3://bucket/history"):
+        with pytest.raises(ef.InputError, match="is not read for a request"):
+            asked(service, folder, "talkative:flow", begin={"counts": str(location)})
+    stored = VersionService("s3://bucket/cuts/own")
+    stored.upgrade = lambda *given: heard.append(given)
+    asked(stored, folder, "talkative:flow", begin={"counts": "s3://bucket/cuts/history"})
+    with pytest.raises(ef.InputError, match="is not read for a request"):
+        asked(stored, folder, "talkative:flow", begin={"counts": "s3://bucket/cuts/../evil"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partialmethod
 from itertools import count
 from typing import Any, TypeAlias
@@ -11,6 +12,8 @@ from typing import Any, TypeAlias
 import pytest
 
 import emberflow as ef
+from emberflow.checkpoint.cuts import backfills
+from emberflow.engine.cuts.cut import owned
 from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.reduce import ReduceMachine
 from emberflow.engine.messages import AFTER_ALL
@@ -19,6 +22,7 @@ from emberflow.graph.versions import CarryPlan
 from emberflow.runners.simulation import recovery as recovery_module
 from emberflow.runners.simulation.recovery import CrashSimulation, Driver, Life
 from emberflow.runners.simulation.storage import Manifest, Restorable
+from tests.backfilled import BACKFILLED
 from tests.effort import tried
 from tests.simulation.cases import WrongError
 from tests.simulation.hunt import caught, hunted
@@ -50,13 +54,22 @@ def test_the_sinks_have_what_the_reference_has(first: int) -> None:
             for life in lives
             if life.cut and life.cut.manifest.version < life.version
         )
-    seen = ("before T", "behind T", "carried", "in memory", "timers")
+        happened["backfilled"] += sum(
+            version.plan is not None and bool(version.plan.backfills)
+            for version in simulation.versions
+        )
+    seen = ("backfilled", "before T", "behind T", "carried", "in memory", "timers")
     assert min(happened[what] for what in seen) > 4, happened
 
 
 def test_items_behind_a_restored_state_keep_the_key_of_their_version() -> None:
     """Two versions ago they came, and were not yet trimmed when the next version took them over."""
     judged_with_versions(VersionCase.of(30_114))
+
+
+def test_workers_do_not_hand_over_at_a_cut_that_is_torn() -> None:
+    """The next life would go on from an older cut than they did."""
+    judged_with_versions(VersionCase.of(1_523))
 
 
 def test_versions_are_simulated_by_users_too() -> None:
@@ -250,6 +263,60 @@ def heirs_make_keys_of_what_they_did_not_map(monkeypatch: pytest.MonkeyPatch) ->
 @breaks
 def heirs_forget_what_is_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(succession, "_scheduled", lambda worker, moment: iter(()))
+
+
+def with_backfills(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Any, Any], Any]) -> None:
+    """``changed`` gets the rows and the scheduled items that a version begins with; in the runs, not in the
+    reference."""
+    true = recovery_module.all_rows
+    monkeypatch.setattr(recovery_module, "all_rows", lambda plan: changed(*true(plan)))
+
+
+@breaks
+def what_was_backfilled_is_added_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_backfills(monkeypatch, lambda rows, due: ([*rows, *rows], [*due, *due]))
+
+
+@breaks
+def what_was_backfilled_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_backfills(monkeypatch, lambda rows, due: ([], due))
+
+
+@breaks
+def what_a_backfill_has_scheduled_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_backfills(monkeypatch, lambda rows, due: (rows, []))
+
+
+@breaks
+def rows_of_a_backfill_go_to_the_wrong_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory; from a cut, whoever restores it shares out all rows alike."""
+    monkeypatch.setattr(
+        recovery_module,
+        "owned",
+        lambda rows, index, shares: owned(rows, (index + 1) % len(set(shares)), shares),
+    )
+
+
+@breaks
+def every_worker_takes_all_rows_of_a_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery_module, "owned", lambda rows, index, shares: rows)
+
+
+@breaks
+def a_backfill_of_another_time_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its elements end some time before the version begins; the reference has the right one."""
+
+    def earlier(plan: CarryPlan) -> Any:
+        found: tuple[list[Any], list[Any]] = ([], [])
+        for backfill in plan.backfills:
+            shorter = BACKFILLED[backfill.cut.checkpoint](4)
+            name, _ = backfills.known_cut(shorter)
+            rows, due = backfills.rows_of(replace(backfill, cut=name))
+            found[0].extend(rows)
+            found[1].extend(item for item in due if item.place[0] >= backfill.cut.moment[0])
+        return found
+
+    monkeypatch.setattr(recovery_module, "all_rows", earlier)
 
 
 @pytest.mark.parametrize("broken", hunted(BREAKS, lambda broken: broken.__name__.replace("_", " ")))

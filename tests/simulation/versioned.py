@@ -1,7 +1,8 @@
 """One seed is one case with versions: a random flow, what random versions make of it, and when.
 
 A version has random steps of every kind with state. The next one keeps some of them with other
-functions, renames some, migrates some, drops some and adds others. Fronts come and go.
+functions, renames some, migrates some, drops some and adds others. Fronts come and go. Some steps begin
+from a backfill: new ones, and ones that take the place of an old one of their name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from emberflow.runners.reference import run_versions
 from emberflow.runners.served import served
 from emberflow.runners.simulation import CrashSimulation, Faults, Options, SimulationResult
 from emberflow.runners.simulation.checkers import check_outputs
+from emberflow.values.item import FRONT_MIN
+from tests.backfilled import backfilled
 from tests.simulation.cases import WrongError, always_trimming
 
 KINDS = (
@@ -123,11 +126,12 @@ class VersionCase:
         has_second = [random.random() < 0.7 for _ in (None, *begins)]
         first = flow_of(parts, has_second[0])
         told = [f"{[part.name for part in parts]}"]
-        later = []
+        names = {part.name for part in parts}
+        later: list[tuple[int, list[Part], bool, dict[str, Any]]] = []
         for at, second in zip(begins, has_second[1:], strict=True):
             parts, carry = changed(random, parts)
             told.append(f"{at}: {[part.name for part in parts]} {carry}")
-            later.append((at, flow_of(parts, second), carry))
+            later.append((at, parts, second, carry))
         times = sorted(random.choices(range(60), k=random.randint(5, 40)))
         ends = [*begins, 60]
         elements = {"one": [ef.At(time, 7 * time % 23) for time in times]}
@@ -137,9 +141,10 @@ class VersionCase:
                 for time in sorted(random.choices(range(60), k=20))
                 if has_second[sum(time >= at for at in ends[:-1])]
             ]
+        begun = begun_from_backfills(Random(f"backfills {seed}"), names, later, elements)
         return cls(
-            name=" -> ".join(told),
-            versions=ef.Versions(first, *later),
+            name=" -> ".join([*told, *(f"{at}: {carry}" for at, _, carry in begun)]),
+            versions=ef.Versions(first, *begun),
             elements=elements,
             options=Options.drawn(seed),
             faults=Faults.drawn(seed, crashes=random.randint(0, 4)),
@@ -190,6 +195,44 @@ def changed(random: Random, parts: list[Part]) -> tuple[list[Part], dict[str, An
         found.append(Part(f"{kind} {random.randint(100, 10**6)}", kind))
     random.shuffle(found)
     return found, carry
+
+
+def begun_from_backfills(
+    random: Random,
+    before: set[str],
+    later: list[tuple[int, list[Part], bool, dict[str, Any]]],
+    elements: dict[str, list[Any]],
+) -> list[tuple[Any, ef.Flow, dict[str, Any]]]:
+    """The later versions, in which some steps begin from a backfill of their own or of the whole flow.
+
+    ``before`` are the names that the first version has.
+    """
+    found: list[tuple[Any, ef.Flow, dict[str, Any]]] = []
+    for at, parts, second, carry in later:
+        flow = flow_of(parts, second)
+        new = {part.name for part in parts if part.name not in before and part.name not in carry}
+        before = {part.name for part in parts}
+        begun = [part for part in parts if may_begin(random, part, carry, is_new=part.name in new)]
+        if not begun:
+            found.append((at, flow, carry))
+            continue
+        moment = at, random.choice((FRONT_MIN, FRONT_MIN, 0))
+        filled = flow if random.random() < 0.5 else flow_of(begun, second)
+        checkpoint = backfilled(filled, elements, moment)
+        begins = {name: ef.Backfilled(checkpoint) for part in begun for name in part.keepers}
+        if filled is flow:  # what it knows besides is new too, and begins empty
+            rest = [part for part in parts if part.name in new and part not in begun]
+            begins |= {name: ef.Drop(name) for part in rest for name in part.keepers}
+        found.append((moment, flow, {**carry, **begins}))
+    return found
+
+
+def may_begin(random: Random, part: Part, carry: dict[str, Any], *, is_new: bool) -> bool:
+    """Often a new step, and now and then one that the old version has, if nothing is said of it."""
+    if is_new:
+        return random.random() < 0.7
+    said = {*carry, *(source for source in carry.values() if isinstance(source, str))}
+    return not said.intersection(part.keepers) and random.random() < 0.15
 
 
 def judged_with_versions(

@@ -20,7 +20,7 @@ from emberflow.dsl.loading import load_flow
 from emberflow.errors import InputError, beginning
 from emberflow.extras import need
 from emberflow.fronts.protocol import front_contract
-from emberflow.graph.versions import Carry, Drop, Migrate
+from emberflow.graph.versions import Backfilled, Carry, Drop, Source
 from emberflow.runners.diversion import checked_on_error
 from emberflow.sinks import Callback
 from emberflow.sinks.protocol import sink_contract
@@ -88,13 +88,17 @@ def run(
             display.summary(progress)
 
 
-def given_carry(carry: Sequence[str] | None, drop: Sequence[str] | None) -> Carry:
-    """What ``--carry NEW=OLD`` and ``--drop STEP`` say.
+def given_carry(
+    carry: Sequence[str] | None, drop: Sequence[str] | None, begin: Sequence[str] | None = None
+) -> Carry:
+    """What ``--carry NEW=OLD``, ``--drop STEP`` and ``--begin STEP=CHECKPOINT`` say.
 
-    >>> given_carry(["totals=sums"], ["old"])
-    {'totals': 'sums', 'old': Drop(step='old')}
+    >>> given_carry(["totals=sums"], ["old"], ["by page=history"])
+    {'totals': 'sums', 'by page': Backfilled(checkpoint='history', step=None), 'old': Drop(step='old')}
     """
-    found: dict[str, str | Migrate | Drop] = dict(_pairs("--carry", carry or (), "totals=sums"))
+    found: dict[str, Source] = dict(_pairs("--carry", carry or (), "totals=sums"))
+    for name, checkpoint in _pairs("--begin", begin or (), "totals=history").items():
+        found[name] = Backfilled(checkpoint)
     return {**found, **{name: Drop(name) for name in drop or ()}}
 
 

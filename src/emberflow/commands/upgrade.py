@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from emberflow.checkpoint.cuts.backfills import absolute
 from emberflow.dsl.loading import folder_of, load_flow
 from emberflow.errors import InputError
 from emberflow.extras import need
-from emberflow.graph.versions import Carry, Drop
+from emberflow.graph.versions import Backfilled, Carry, Drop
 
 #: The driver answers later than it gives up.
 _MARGIN_SECONDS = 10.0
@@ -31,6 +32,11 @@ def upgrade(
                     at=at,
                     carry={new: old for new, old in carry.items() if isinstance(old, str)},
                     drop=[given.step for given in carry.values() if isinstance(given, Drop)],
+                    begin={
+                        new: absolute(given.checkpoint)
+                        for new, given in carry.items()
+                        if isinstance(given, Backfilled)
+                    },
                     seconds=seconds,
                 )
             )

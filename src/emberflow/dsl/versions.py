@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
+from emberflow.checkpoint.cuts.backfills import planned
 from emberflow.dsl.flow import Flow
 from emberflow.errors import FlowError
 from emberflow.graph.description import steps_of
 from emberflow.graph.nodes import Graph
-from emberflow.graph.versions import Carry, CarryPlan, carry_plan
+from emberflow.graph.versions import Carry, CarryPlan
 from emberflow.values.item import FRONT_MIN, TIME_MIN, GlobalTime, is_time
-from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
+from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, Unit, counted_time
 
 #: When a version begins: a time, or a moment.
 When: TypeAlias = Time | tuple[int, int]
@@ -49,8 +50,9 @@ class Versions:
     {'out': [('a', 1), ('A', 1), ('a', 2), ('b', 1)]}
 
     What else should happen to state is said by ``(time, flow, carry)``: a step of another name
-    (``{"new": "old"}``), values of another shape (`Migrate`), state that is given up (`Drop`). State that
-    would be lost without a word is an error.
+    (``{"new": "old"}``), values of another shape (`Migrate`), a step that begins with its state in a
+    backfill (`Backfilled`), state that is given up (`Drop`). State that would be lost without a word is an
+    error.
 
     >>> after = ef.Flow("words")
     >>> words = after.front("words").key_by(str)
@@ -93,13 +95,13 @@ class Versions:
                 f"versions of a flow count times in one unit: {last.flow!r} counts in "
                 f"{last.graph.unit!r} and {flow!r} in {flow.graph().unit!r}."
             )
-        at = _moment(time, flow)
+        at = moment_of(time, flow.graph().unit)
         if at <= last.at:
             raise FlowError(
                 f"versions begin one after another: the version of time {told(at)} follows the one of "
                 f"time {told(last.at)}."
             )
-        plan = carry_plan(steps_of(last.graph), flow.graph(), carry)
+        plan = planned(steps_of(last.graph), flow.graph(), carry, at)
         self._versions.append(Version(at, flow, plan))
 
     def __iter__(self) -> Iterator[Version]:
@@ -118,13 +120,14 @@ class Versions:
         return f"Versions({self._versions[0].flow!r}{later})"
 
 
-def _moment(when: Any, flow: Flow) -> GlobalTime:
+def moment_of(when: Any, unit: Unit | None) -> GlobalTime:
+    """The moment at which a version begins that is said to begin then."""
     if isinstance(when, tuple):
         if len(when) == 2 and is_time(when[0]) and isinstance(when[1], int):
             return GlobalTime(*when)
         raise FlowError(f"a version begins at a time or at a moment (time, front), got {when!r}.")
     try:
-        return GlobalTime(counted_time(when, flow.graph().unit or DEFAULT_UNIT), FRONT_MIN)
+        return GlobalTime(counted_time(when, unit or DEFAULT_UNIT), FRONT_MIN)
     except TimeError as error:
         raise FlowError(f"a version begins at a time, got {when!r}. {error}") from None
 

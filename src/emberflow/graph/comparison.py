@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from emberflow.graph.description import Step, changed_steps, steps_of
 from emberflow.graph.drawing import Mark, mermaid
 from emberflow.graph.nodes import Graph
-from emberflow.graph.versions import Carry, CarryError, carry_plan, written
+from emberflow.graph.versions import Carry, CarryError, CarryPlan, carry_plan, written
+
+#: `carry_plan` for who knows backfills: of the state at a moment, if that is known.
+Planned: TypeAlias = Callable[
+    [Sequence[Step], Graph, Carry | None, tuple[int, int] | None], CarryPlan
+]
 
 
-def compared(before: Sequence[Step], graph: Graph, carry: Carry | None = None) -> tuple[str, bool]:
+def compared(
+    before: Sequence[Step],
+    graph: Graph,
+    carry: Carry | None = None,
+    at: tuple[int, int] | None = None,
+    planned: Planned | None = None,
+) -> tuple[str, bool]:
     """The changes from some steps to those of a graph, as text, and whether it can take over.
 
     >>> import emberflow as ef
@@ -32,7 +44,11 @@ def compared(before: Sequence[Step], graph: Graph, carry: Carry | None = None) -
     """
     lines = [f"flow {graph.flow}: steps", *(f"  {line}" for line in _steps(before, graph)), "state"]
     try:
-        plan = carry_plan(before, graph, carry)
+        plan = (
+            carry_plan(before, graph, carry)
+            if planned is None
+            else planned(before, graph, carry, at)
+        )
     except CarryError as error:
         # Without the flow's name and the advice, which is about code.
         told = str(error).partition(": ")[2].splitlines()[:-1]

@@ -43,6 +43,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from emberflow.checkpoint.cuts.backfills import all_rows
 from emberflow.dsl.flow import Flow
 from emberflow.dsl.operators.reduce import NoneYet
 from emberflow.dsl.versions import Versions
@@ -150,9 +151,12 @@ def run_served(
         rows: list[Row | Scheduled] = []
         if reference is not None:
             reference.advance(version.at)
+            begun, timers = all_rows(version.plan)
             rows = [
                 *translated_rows(reference.cut(), version.plan),
+                *begun,
                 *translated_timers(reference.scheduled(), version.plan),
+                *timers,
             ]
         reference = kind(graph, on_error=checked, outputs=outputs)
         reference.restore(rows)

@@ -39,7 +39,7 @@ from emberflow.checkpoint.cuts.rows import SCHEDULED
 from emberflow.checkpoint.errors import CheckpointError, DamagedCutError, UnfitCutError
 from emberflow.graph.description import Step, differences, steps_of
 from emberflow.graph.nodes import Graph
-from emberflow.graph.versions import Carry, CarryError, CarryPlan, carry_plan
+from emberflow.graph.versions import Carry, CarryError, CarryPlan, Look, carry_plan
 from emberflow.values.hashing import KEY_ENCODING_VERSION
 
 FORMAT_VERSION = 1
@@ -379,10 +379,12 @@ def fitted(
     carry: Carry | None = None,
     ordering: str = "time",
     is_new: bool = False,
+    look: Look | None = None,
 ) -> CarryPlan | None:
     """How a flow goes on from a cut: by a plan if the cut is of an earlier version, else as it is.
 
-    With ``is_new`` the flow is known to be another version, also if only its functions are others.
+    With ``is_new`` the flow is known to be another version, also if only its functions are others. ``look``
+    finds the cuts of backfills (`backfills.known_cut`).
     Raises `UnfitCutError` if it cannot go on.
     """
     _check_ordering(manifest, graph, ordering)
@@ -404,7 +406,7 @@ def fitted(
             f"version {manifest.version} took over at {manifest.versions[-1].begins}. Start that version."
         )
     try:
-        return carry_plan(manifest.steps, graph, carry)
+        return carry_plan(manifest.steps, graph, carry, at=manifest.time, look=look)
     except CarryError as error:
         raise UnfitCutError(f"{_unfit(manifest, graph)}\n{error}") from None
 

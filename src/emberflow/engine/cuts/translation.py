@@ -5,16 +5,21 @@ calls the user's migrations, and leaves out what is dropped. Keys stay, and so d
 worker can translate its own rows, and they stay where they are. A scheduled item stays at its place,
 whatever the name of its map: its time is what the user chose, and its order among items of that time is
 that of the version that scheduled it.
+
+What a step takes of a *backfill* is translated too (`backfilled_rows`, `backfilled_timers`), and added. It
+begins as if it had been there always. So its scheduled items have the places that the map of the new
+version would have given them, also where the backfill calls it by another name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.cuts.cut import Row, Scheduled, scheduled_row
 from emberflow.errors import EmberflowError, shortened
-from emberflow.graph.versions import Carried, CarryPlan, written
+from emberflow.graph.versions import Backfill, Carried, CarryPlan, written
+from emberflow.values.item import scheduling_front
 
 
 class MigrationError(EmberflowError):
@@ -31,18 +36,26 @@ def translated_rows(rows: Iterable[Row], plan: CarryPlan) -> Iterator[Row]:
     >>> [(row.operation, row.key, row.payload) for row in translated_rows(rows, plan)]
     [('new', 'a', -5)]
     """
+    yield from _given((row for row in rows if row.operation not in plan.dropped), plan.carried)
+
+
+def backfilled_rows(rows: Iterable[Row], backfill: Backfill) -> Iterator[Row]:
+    """The rows of the cut of a backfill that the new version begins with."""
+    taken = backfill.carried
+    return _given((row for row in rows if row.operation in taken), taken)
+
+
+def _given(rows: Iterable[Row], taken: Mapping[str, Carried]) -> Iterator[Row]:
     #: By grouping and key: its items. The new grouping may keep fewer of them.
     groups: dict[tuple[str, Any], list[Row]] = {}
     for row in rows:
-        if row.operation in plan.dropped:
-            continue
-        carried = plan.carried[row.operation]
+        carried = taken[row.operation]
         if carried.kept is None:
             yield row._replace(operation=carried.new, payload=_migrated(row, carried))
         else:
             groups.setdefault((row.operation, row.key), []).append(row)
     for (operation, _), items in groups.items():
-        carried = plan.carried[operation]
+        carried = taken[operation]
         items.sort(key=lambda row: row.place)
         for row in items[max(0, len(items) - (carried.kept or 0)) :]:
             yield row._replace(operation=carried.new, payload=_migrated(row, carried))
@@ -53,7 +66,22 @@ def translated_timers(scheduled: Iterable[Scheduled], plan: CarryPlan) -> Iterat
     for item in scheduled:
         timer = plan.timer(item.operation)
         if timer is not None:
+            plan.check_place(item.operation, item.place)
             yield item._replace(operation=timer)
+
+
+def backfilled_timers(scheduled: Iterable[Scheduled], backfill: Backfill) -> Iterator[Scheduled]:
+    """The scheduled items of the cut of a backfill that the new version begins with."""
+    for item in scheduled:
+        timer = backfill.timer(item.operation)
+        if timer is None:
+            continue
+        if timer == item.operation:
+            yield item
+        else:
+            time, _, *rest = item.place
+            place = (time, scheduling_front(timer), *rest)
+            yield scheduled_row(timer, item.origin, place, item.payload)
 
 
 def _migrated(row: Row, carried: Carried) -> Any:

@@ -16,6 +16,7 @@ everything (`cuts.changes`). The old worker must not be used any more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
@@ -25,8 +26,18 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.graph.versions import CarryPlan
 
 
-def succeed(old: Worker, new: Worker, moment: Moment, plan: CarryPlan) -> Effects:
-    """Let a new worker, to which nothing has happened yet, go on from an old one at a moment."""
+def succeed(
+    old: Worker,
+    new: Worker,
+    moment: Moment,
+    plan: CarryPlan,
+    begun: Iterable[Row] = (),
+    due: Iterable[Scheduled] = (),
+) -> Effects:
+    """Let a new worker, to which nothing has happened yet, go on from an old one at a moment.
+
+    ``begun`` and ``due`` are what its steps begin with from backfills, of the keys that it owns.
+    """
     heirs = {machine.operation: machine for machine in new.machines.stateful.values()}
     others: list[Stateful] = []
     for machine in old.machines.stateful.values():
@@ -38,7 +49,7 @@ def succeed(old: Worker, new: Worker, moment: Moment, plan: CarryPlan) -> Effect
             others.append(machine)
     rows = translated_rows(_rows(others, moment), plan)
     timers = translated_timers(_scheduled(old, moment), plan)
-    return new.restore(moment, rows, timers)
+    return new.restore(moment, chain(rows, begun), chain(timers, due))
 
 
 def copied_rows(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[Row]:

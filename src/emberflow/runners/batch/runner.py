@@ -44,7 +44,7 @@ from emberflow.rows.outputs import (
 from emberflow.runners.batch.plan.stages import Units, plan_of
 from emberflow.runners.elements import check_names, timed_elements
 from emberflow.runners.reference import Reference
-from emberflow.values.item import TIE, At, GlobalTime
+from emberflow.values.item import TIE, At, GlobalTime, is_time
 from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
 
 if TYPE_CHECKING:
@@ -82,11 +82,19 @@ def batch(
 
 
 def ending(graph: Graph, inputs: Mapping[str, FrontRows], until: object, method: str) -> Moment:
-    """Let the inputs end at a time. Returns the moment: behind what is scheduled for that time."""
-    try:
-        end = counted_time(until, graph.unit or DEFAULT_UNIT), 0
-    except TimeError as error:
-        raise InputError(f"{method}(until=) takes a time. {error}") from None
+    """Let the inputs end at a time or a moment. At a time: behind what is scheduled for it."""
+    end: Moment
+    if isinstance(until, tuple):
+        if len(until) != 2 or not all(is_time(part) for part in until):
+            raise InputError(
+                f"{method}(until=) takes a time, or a moment (time, front), got {until!r}."
+            )
+        end = until
+    else:
+        try:
+            end = counted_time(until, graph.unit or DEFAULT_UNIT), 0
+        except TimeError as error:
+            raise InputError(f"{method}(until=) takes a time. {error}") from None
     for rows in inputs.values():
         rows.until = end
     return end

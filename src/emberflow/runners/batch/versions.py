@@ -9,7 +9,8 @@
 The rows are those of the reference, which runs all below T with the old version, takes a cut, translates
 it, and goes on with the new one. Here the ends of the old version are the cut (`passes.ends`), and the new
 version takes them over (`passes.takeover`), key by key, in whichever task they are. Nothing is collected,
-and nothing is written between the versions: all of it is one lazy plan.
+and nothing is written between the versions: all of it is one lazy plan. What steps begin with
+from backfills is read in the same pass.
 
 The plan of a sink has the steps that lead to it, in every version. A version is computed once for its own
 rows, and once for what the next ones need of its state, if they need any (`plan.succession`).
@@ -89,7 +90,7 @@ def batch_versions(
     for tick, rows in zip(history.ticks, inputs, strict=False):
         for each in rows.values():
             each.since, each.until = tick.since, tick.until
-    plans = _Plans(versions, history, inputs[: len(history.ticks)], fronts, partitions)
+    plans = _Plans(spark, versions, history, inputs[: len(history.ticks)], fronts, partitions)
     sinks = list(dict.fromkeys(name for graph in history.graphs for name in graph.sinks))
     columns = columns_of(history.graphs, plans.inputs, sinks, schema, raw, history.sample)
     return {name: plans.dataframe(columns[name], ordered) for name in sinks}
@@ -173,7 +174,7 @@ class History:
         assert link.taken is not None
         targets = EndTargets(self.units[link.version - 1])
         carry = self.ticks[link.version].carry
-        return Takeover(carry, link.taken, targets.state, targets.scheduled)
+        return Takeover(carry, link.taken, targets.state, targets.scheduled, self.partitions)
 
     def sample(
         self, graphs: Sequence[Graph], inputs: Sequence[Mapping[str, FrontRows]]
@@ -203,6 +204,7 @@ class _Plans:
 
     def __init__(
         self,
+        spark: SparkSession,
         versions: Versions,
         history: History,
         inputs: Sequence[Mapping[str, FrontRows]],
@@ -210,6 +212,7 @@ class _Plans:
         partitions: int | None,
     ) -> None:
         self.inputs = inputs
+        self._spark = spark
         self._history = history
         self._partitions = partitions
         self._refused = [
@@ -241,9 +244,28 @@ class _Plans:
         history = self._history
         left: Left | None = None
         links = history.chain_to(version, columns.sink)
+        if links[0].taken is not None:
+            begun = history.takeover(links[0])
+            left = Left(self._orders(begun), begun)
         for link, following in pairwise(links):
-            left = Left(self._builder(link, None, left).joined(), history.takeover(following))
+            ends, takeover = self._builder(link, None, left).joined(), history.takeover(following)
+            orders = [self._orders(takeover)] if takeover.orders else []
+            left = Left(reduce(lambda one, other: one.union(other), orders, ends), takeover)
         return self._builder(links[-1], columns.sink, left).rows(columns, ordered)
+
+    def _orders(self, takeover: Takeover) -> DataFrame:
+        """A row, in a task of its own, for each range of a backfill that is to be read."""
+        from pyspark.sql import functions as sql
+
+        from emberflow.runners.batch.passes.takeover import ORDER_LANE
+
+        nothing = sql.lit(b"")
+        return self._spark.range(0, takeover.orders, 1, takeover.orders).select(
+            sql.lit(ORDER_LANE).cast("long").alias("lane"),
+            sql.col("id").alias("time"),
+            nothing.alias("path"),
+            nothing.alias("payload"),
+        )
 
     def _builder(self, link: Link, sink: Sink | None, left: Left | None) -> PlanBuilder:
         given = self._history.given(link, sink)

@@ -144,8 +144,8 @@ class LiveBuilder:
     def carry(self, carry: Carry) -> LiveBuilder:
         """Where the steps of a new version have their state from, if the checkpoint is of an earlier one.
 
-        ``{"new name": "old name"}``, or `emberflow.Migrate` or `emberflow.Drop` for a name. Steps that
-        keep their names need not be said: see docs/upgrades.md.
+        ``{"new name": "old name"}``, or `emberflow.Migrate`, `emberflow.Backfilled` or `emberflow.Drop` for
+        a name. Steps that keep their names need not be said: see docs/upgrades.md.
         """
         self._carry = checked_carry(carry)
         return self

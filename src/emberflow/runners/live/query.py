@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from emberflow.dsl.flow import Flow
-from emberflow.errors import EmberflowError, InputError, shortened
+from emberflow.dsl.versions import When, moment_of
+from emberflow.errors import EmberflowError, FlowError, InputError, shortened
 from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import Carry
 from emberflow.runners.live.driver.chronicle import History
@@ -40,7 +41,6 @@ from emberflow.runners.live.web.overview import Overview
 from emberflow.runners.notebook import Display, facts_table
 from emberflow.runners.questions import Answer, Wanted
 from emberflow.sinks.memory import Memory
-from emberflow.values.times import DEFAULT_UNIT, Time, TimeError, counted_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -291,13 +291,16 @@ class LiveQuery:
         self,
         flow: Flow,
         *,
-        at: Time | None = None,
+        at: When | None = None,
         carry: Carry | None = None,
         read: Mapping[str, Any] | None = None,
         write: Mapping[str, Any] | None = None,
         timeout: float = _UPGRADE_SECONDS,
     ) -> None:
         """Go over to another version of the flow: at a time, or without one at a moment just ahead.
+
+        If steps begin from backfills (`emberflow.Backfilled`), it is the moment at which these end, which
+        the query must not have reached yet.
 
         Elements below it go through the old version, those from it on through the new one, and
         each is processed once. State is carried to the steps of the same names; ``carry`` says what else
@@ -312,10 +315,10 @@ class LiveQuery:
         builder = self._builder.upgraded(flow, carry, read or {}, write or {})
         settings = builder.settings()
         try:
-            time = None if at is None else counted_time(at, settings.graph.unit or DEFAULT_UNIT)
-        except TimeError as error:
-            raise InputError(f"upgrade(at=) takes a time. {error}") from None
-        self._lives.upgrade(settings, time, timeout)
+            moment = None if at is None else moment_of(at, settings.graph.unit)
+        except FlowError as error:
+            raise InputError(f"upgrade(at=) takes a time: {error}") from None
+        self._lives.upgrade(settings, moment, timeout)
         self._builder = builder
         self._graph = settings.graph
         self._reads.changed()

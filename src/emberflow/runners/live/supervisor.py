@@ -48,15 +48,17 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from emberflow.checkpoint.cuts.backfills import check_begins, known_cut, planned
 from emberflow.checkpoint.cuts.manifest import fitted
 from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.files import is_unwritable
+from emberflow.dsl.versions import told
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts.protocol import FrontGrewError, front_contract
 from emberflow.graph.description import steps_of
-from emberflow.graph.versions import CarryPlan, carry_plan
+from emberflow.graph.versions import CarryPlan, has_backfills
 from emberflow.runners.live.driver.chronicle import Chronicle
 from emberflow.runners.live.driver.cluster import ClusterError, check_cluster
 from emberflow.runners.live.driver.coordinator import (
@@ -80,6 +82,7 @@ from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.wire.sockets import WireError, WireKeys
 from emberflow.runners.live.worker.link import CoordinatorGoneError
 from emberflow.sinks.protocol import SinkMovedError
+from emberflow.values.item import GlobalTime
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,9 +132,10 @@ class PoisonedError(EmberflowError):
 class _Upgrade:
     """A version that is to take over, and what has become of it."""
 
-    def __init__(self, settings: Settings, before: Settings, at: int | None) -> None:
+    def __init__(self, settings: Settings, before: Settings, at: Moment | None) -> None:
         self.settings = settings
         self.before = before
+        #: The moment at which it takes over; None for as soon as possible.
         self.at = at
         self.over = threading.Event()
         self.failure: BaseException | None = None
@@ -184,8 +188,10 @@ class Supervision:
         self._stop_requested.set()
         self.coordinator.stop()
 
-    def upgrade(self, settings: Settings, at: int | None, seconds: float) -> None:
-        """Go over to another version of the flow, at a time or as soon as possible.
+    def upgrade(self, settings: Settings, at: Moment | None, seconds: float) -> None:
+        """Go over to another version of the flow, at a moment or as soon as possible.
+
+        A version with steps that begin from backfills takes over at the moment at which these end.
 
         Returns when it runs, and raises if it does not. Then the old version goes on.
         """
@@ -195,9 +201,15 @@ class Supervision:
                 "a version takes over from a cut by time: start the query with "
                 ".option('checkpointLocation', ...), and leave ordering at 'time'."
             )
-        carry_plan(
-            steps_of(before.graph), settings.graph, settings.carry
-        )  # raises before anything ends
+        # Raises before anything ends.
+        plan = planned(steps_of(before.graph), settings.graph, settings.carry, at)
+        at = plan.moment if at is None else at
+        if at is not None and at[1] > 0:
+            raise InputError(
+                f"while a query runs, a version takes over before all elements of a time, and {tuple(at)} is "
+                f"between them. Let it take over at {at[0]} or at {(at[0], 0)}, which is behind what is "
+                f"scheduled for that time; a backfill that it begins from ends there with until={at[0]}."
+            )
         self.end_shadow(EmberflowError("the query goes over to another version."))
         if inherited_sinks(before, settings) is not None:
             settings = settings._replace(shares=before.shares)  # keys stay in their processes
@@ -210,7 +222,7 @@ class Supervision:
                     "the query is over, or about to be: it takes no other version."
                 )
             self._upgrade = upgrade
-        asked = "as soon as possible" if at is None else f"at the time {at}"
+        asked = "as soon as possible" if at is None else f"at the time {told(GlobalTime(*at))}"
         self.chronicle.note("upgrading", self._number, f"{settings.graph.flow}, {asked}")
         self._ask_for_takeover(upgrade)
         if not upgrade.over.wait(seconds):
@@ -233,7 +245,13 @@ class Supervision:
             raise InputError(
                 "a shadow reads what the query reads: it has the same fronts, in order."
             )
-        carried = carry_plan(steps_of(before.graph), settings.graph, settings.carry)
+        if has_backfills(settings.carry):
+            raise InputError(
+                "a shadow begins at a moment just ahead, and a step that begins from a backfill does at the "
+                "moment at which that ends. Leave the step out of the shadow, or let it begin empty; or "
+                "compare on history: ef.compare(old, ef.Versions(old, (moment, new, carry)), spark, ...)."
+            )
+        carried = planned(steps_of(before.graph), settings.graph, settings.carry)
         settings = settings._replace(shares=before.shares, checkpoint=None)
         with self._changing:
             if self._upgrade is not None or self._shadow is not None:
@@ -380,11 +398,19 @@ class Supervision:
 
     def _refused(self, reached: int) -> None:
         """The time at which a version was to take over has passed."""
-        at = None if self._upgrade is None else self._upgrade.at
+        upgrade = self._upgrade
+        told_at, advice = None, "Give a later time, or none, and the query chooses one."
+        if upgrade is not None and upgrade.at is not None:
+            told_at = told(GlobalTime(*upgrade.at))
+            if has_backfills(upgrade.settings.carry):
+                advice = (
+                    "The backfill that the new version begins from ends there. Stop the query, backfill "
+                    "until=ef.last_moment(checkpoint), and start it again with .carry({...})."
+                )
         self._ends_upgrade(
             InputError(
-                f"upgrade(at={at!r}): elements up to the time {reached} have entered the old version, or "
-                f"its fronts are beyond that time. Give a later time, or none, and the query chooses one."
+                f"upgrade(at={told_at}): elements up to the time {reached} have entered the old version, or "
+                f"its fronts are beyond that time. {advice}"
             )
         )
 
@@ -394,6 +420,8 @@ class Supervision:
             upgrade, self._upgrade = self._upgrade, None
         if upgrade is not None:
             self._discard_successor(upgrade)
+            if failure is not None and self.settings is upgrade.before:
+                self.coordinator.cancel_takeover()
             if failure is None:
                 self.chronicle.note("upgraded", self._number, upgrade.settings.graph.flow)
             else:
@@ -423,7 +451,10 @@ class Supervision:
                 return  # it was given up
             if failure is None or isinstance(failure, _LOST):
                 in_place = failure is None
-                old.stop_for_takeover(upgrade.at, self._refused, in_place=in_place)
+                if upgrade.at is None:
+                    old.stop_for_takeover(None, self._refused, in_place=in_place)
+                else:
+                    old.takeover_prepared(in_place=in_place)
             else:
                 self._ends_upgrade(failure)
 
@@ -431,8 +462,11 @@ class Supervision:
             if upgrade.successor is not None and upgrade.successor[1] is coordinator:
                 self._ends_upgrade(problem)
 
+        if upgrade.at is not None:  # it may be near
+            old.stop_for_takeover(upgrade.at, self._refused, in_place=None)
         settings = upgrade.settings
-        carried = carry_plan(steps_of(upgrade.before.graph), settings.graph, settings.carry)
+        before = steps_of(upgrade.before.graph)
+        carried = planned(before, settings.graph, settings.carry, upgrade.at)
         life = Life(self._number + 1, None)  # its cut is still to be made
         coordinator = coordinator_of(
             settings,
@@ -468,6 +502,12 @@ class Supervision:
             life, _ = self._claimed()
             if life.restored is None or life.incarnation != self._plan.incarnation:
                 raise EmberflowError(f"life {life.incarnation} is not the one that was prepared")
+            if old.committer is not None and life.restored.time != old.committer.moment:
+                raise EmberflowError(
+                    f"the last cut of the version before, at {tuple(old.committer.moment)}, is damaged"
+                )
+            assert self._plan.carried is not None
+            check_begins(self._plan.carried, life.restored.time)
             self._number = life.incarnation
             committer = committer_of(self.settings, life)
             assert committer is not None
@@ -532,6 +572,7 @@ class Supervision:
                     carry=settings.carry,
                     ordering=settings.ordering,
                     is_new=self._upgrade is not None and settings is self._upgrade.settings,
+                    look=known_cut,
                 )
                 if carried is not None and cut.successor is None:
                     check_fronts(cut, settings.graph)

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+from emberflow.checkpoint.cuts.backfills import all_rows
+from emberflow.engine.cuts.cut import owned
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Effects, Moment, Progress
@@ -65,10 +67,11 @@ class SimulatedVersion(NamedTuple):
 
 
 def translated_cut(cut: Restorable, plan: CarryPlan) -> Restorable:
-    """A cut of one version for the next one."""
+    """A cut of one version for the next one, with what it begins with from backfills."""
+    begun, due = all_rows(plan)
     return cut._replace(
-        rows=list(translated_rows(cut.rows, plan)),
-        scheduled=list(translated_timers(cut.scheduled, plan)),
+        rows=[*translated_rows(cut.rows, plan), *begun],
+        scheduled=[*translated_timers(cut.scheduled, plan), *due],
     )
 
 
@@ -329,7 +332,15 @@ class Life:
         old = self.predecessor.processes[index].worker
         assert plan is not None
         assert old is not None
-        return succeed(old, worker, self.cut.manifest.moment, plan)
+        begun, due = all_rows(plan)
+        return succeed(
+            old,
+            worker,
+            self.cut.manifest.moment,
+            plan,
+            owned(begun, index, self.shares),
+            owned(due, index, self.shares),
+        )
 
     def tell_driver(self, source: str, message: Callable[[Driver], None]) -> None:
         number = self.number
@@ -377,6 +388,10 @@ class Driver(Process):
         storage.incarnation += 1
         cut = storage.cuts.newest()
         version = 0 if cut is None else cut.manifest.version
+        if predecessor is not None and (cut is None or cut.manifest.moment != predecessor.end):
+            predecessor = (
+                None  # its last cut is torn, so whatever went on from it could not be restored
+            )
         self._committed = None if cut is None else cut.manifest
         self._cut = None
         if cut is not None and cut.manifest.moment == self.simulation.versions[version].end:

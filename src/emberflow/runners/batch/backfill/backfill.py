@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, check_fits
 from emberflow.checkpoint.files import location_of
 from emberflow.dsl.flow import Flow
+from emberflow.dsl.versions import When
 from emberflow.engine.messages import Moment
 from emberflow.errors import InputError
 from emberflow.graph.nodes import Graph
@@ -52,7 +53,6 @@ from emberflow.runners.batch.runner import (
 )
 from emberflow.sinks.protocol import sink_contract
 from emberflow.values.item import TIME_MIN
-from emberflow.values.times import Time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -77,7 +77,7 @@ def backfill(
     flow: Flow,
     spark: SparkSession,
     *,
-    until: Time,
+    until: When,
     checkpoint: str | os.PathLike[str],
     write: Mapping[str, Any],
     positions: Mapping[str, Any],

@@ -38,7 +38,7 @@ from emberflow.runners.batch.passes.machines import (
 from emberflow.runners.batch.passes.regions import Region
 from emberflow.runners.batch.passes.stamping import Columns, StampedRows
 from emberflow.runners.batch.passes.steps import Step, broadcast_step, map_step, placed_step
-from emberflow.runners.batch.passes.takeover import Successor, Takeover, states_of
+from emberflow.runners.batch.passes.takeover import ORDER_LANE, Successor, Takeover, states_of
 from emberflow.runners.batch.passes.transactions import Serial, StateMachine, report_step
 from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.batch.shuffle.bus import (
@@ -225,7 +225,12 @@ class Runner:
             takeover, self.units, self.given.since, self._step, self._ahead, self._bus
         )
         for batch in batches:
-            for lane, data in zip(batch.column(0).to_pylist(), batch.column(3), strict=True):
+            lanes, numbers = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+            for lane, number, data in zip(lanes, numbers, batch.column(3), strict=True):
+                if lane == ORDER_LANE:
+                    for _ in successor.read(number):
+                        yield from self._out.full()
+                    continue
                 successor.take(lane >> HASH_BITS, unchunked(data.as_py()))
                 yield from self._out.full()
         yield from self._rest()

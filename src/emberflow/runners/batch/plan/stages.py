@@ -54,11 +54,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a version takes over from the one before it, as far as its own goals need it."""
+    """What a version takes over from the one before it and from backfills, as far as its goals need it."""
 
     #: The nodes that begin with state, and the maps that have scheduled items.
     keepers: frozenset[int]
     maps: frozenset[int]
+    #: Which of the plan's backfills have some of it.
+    backfills: tuple[int, ...] = ()
 
 
 class Units:

@@ -4,7 +4,8 @@ Versions serve one interval of time after another. The rows of a sink in an inte
 of the interval, and on what the versions before have left: the state of steps, and scheduled items. So
 there is a chain of plans, of one version each. The last one makes rows of the sink; those before it make
 *ends* (`passes.ends`), and only those that the next plan needs. A chain begins with the first version that
-leaves anything that matters.
+leaves anything that matters. What a version begins with from backfills is read where it is needed, and
+needs no plan of a version before.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Link:
     version: int
     #: The nodes that the plan leads to.
     goals: frozenset[int]
-    #: What it takes over from the plan before it; None if it is the first one.
+    #: What it takes over from the plan before it, or from backfills; None if it is nothing.
     taken: Taken | None
 
 
@@ -39,7 +40,7 @@ def chain_to(
             break
         old, new = versions[version - 1], versions[version]
         taken, before = _taken(old, new, goals, carries[version])
-        links.append(Link(version, goals, taken if before else None))
+        links.append(Link(version, goals, taken if before or taken.backfills else None))
         if not before:
             break
         version, goals = version - 1, before
@@ -66,4 +67,19 @@ def _taken(
         if is_needed and old.may_schedule(scheduling):
             maps.add(emitting)
             before.add(scheduling)
-    return Taken(frozenset(keepers), frozenset(maps)), frozenset(before)
+    backfills: list[int] = []
+    for number, backfill in enumerate(carry.backfills):
+        begun = {new.keepers[carried.new] for carried in backfill.carried.values()} & needed
+        due = {
+            new.maps[timer].id
+            for timer in backfill.timers.values()
+            if new.may_schedule(new.maps[timer].id)
+            and (
+                new.maps[timer].id in goals or new.reader_of_scheduled(new.maps[timer].id) in needed
+            )
+        }
+        keepers |= begun
+        maps |= due
+        if begun or due:
+            backfills.append(number)
+    return Taken(frozenset(keepers), frozenset(maps), tuple(backfills)), frozenset(before)

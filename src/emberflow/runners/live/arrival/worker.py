@@ -36,7 +36,7 @@ from emberflow.errors import InternalError
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
-from emberflow.runners.live.worker.cuts import ROWS_AT_ONCE, Delivered
+from emberflow.runners.live.worker.cuts import ROWS_AT_ONCE, Begun, Delivered
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.live.worker.store import Store
@@ -100,7 +100,7 @@ class WorkerSnapshots:
         saved = [Scheduled._make(row) for row in store.rows(cut, kind=SCHEDULED)]
         yield self.engine.restore_in_flight(cut.number, saved)
 
-    def inherited(self, old: EngineWorker, moment: Moment) -> Effects:
+    def inherited(self, old: EngineWorker, moment: Moment, begun: Begun) -> Effects:
         raise InternalError("versions take over by time, not by arrival")
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:

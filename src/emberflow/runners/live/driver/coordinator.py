@@ -253,18 +253,29 @@ class Coordinator:
         self._is_other_sent = False
 
     def stop_for_takeover(
-        self, at: int | None, refuse: Callable[[int], None], *, in_place: bool
+        self, at: Moment | None, refuse: Callable[[int], None], *, in_place: bool | None
     ) -> None:
-        """The same as `stop`, for another version, at a time or as soon as possible (`handover`).
+        """The same as `stop`, for another version, at a moment or as soon as possible (`handover`).
 
         What sinks have from earlier lives is of this version, so the moment at which it ends is behind
         that: all of it is computed again before the fronts halt. If elements of the time have entered
         already, the fronts go on, and ``refuse`` is told the greatest time that has. ``in_place``: the
-        loops of the other version are prepared.
+        loops of the other version are prepared. With None they are being made, and this version does not
+        end before `takeover_prepared`.
         """
         self._takeover = Takeover(self._workers, at, refuse, in_place=in_place)
         self._takeover_asked.set()
         self.flush()  # the cuts before the end of this version wait for sinks
+
+    def takeover_prepared(self, *, in_place: bool) -> None:
+        """It is known now how the version takes over for which the fronts halt."""
+        if self._takeover is not None:
+            self._takeover.in_place = in_place
+
+    def cancel_takeover(self) -> None:
+        """The version for which the fronts halt does not take over: they go on."""
+        if self._takeover is not None:
+            self._takeover.is_cancelled = True
 
     def take_over(self, inheritance: Inheritance) -> None:
         """The version before has ended at a cut. All have been prepared."""
@@ -341,7 +352,7 @@ class Coordinator:
                 and not self._stop_asked.is_set()
                 and self.halted_before_the_end
                 and self._takeover is not None
-                and self._takeover.in_place
+                and self._takeover.in_place is True
             )
             self._send_all(protocol.QUIT, self._hands_over)
             with contextlib.suppress(LinkError):  # of workers that are gone
@@ -500,7 +511,8 @@ class Coordinator:
             last = max((at for at in lasts if at is not None), default=None)
             if last is not None:
                 self._stored_before = (last[0], last[1])
-            self._send_all(protocol.START, last)
+            bound = None if self._takeover is None else self._takeover.bind()
+            self._send_all(protocol.START, (last, bound))
             self.phase = "running"
             self._running()
 
@@ -576,12 +588,16 @@ class Coordinator:
         takeover = self._takeover
         if not self._takeover_asked.is_set() or takeover is None or self._going_on:
             return False
-        if self._acker.progress.of_all() <= self._stored_before:
+        if takeover.is_cancelled and not takeover.is_halting:
+            self._forget_takeover()
             return False
-        if self.committer is not None and not self.committer.has_own_cut:
-            # A cut tells of one version that takes over from it. So this one serves some time first.
-            self._cut(now=True)
-            return False
+        if not takeover.is_asked_for:
+            if self._acker.progress.of_all() <= self._stored_before:
+                return False
+            if self.committer is not None and not self.committer.has_own_cut:
+                # A cut tells of one version that takes over from it. So this one serves some time first.
+                self._cut(now=True)
+                return False
         order = takeover.order(self.committer, time.monotonic(), self._all_halted())
         if order is Order.CUT:
             self._cut(now=True, urgent=takeover.cuts_urgently)
@@ -589,15 +605,19 @@ class Coordinator:
         elif order is Order.HOLD:
             self._send_all(protocol.HOLD, None)
         elif order is Order.HALT_AT:
-            self._send_all(protocol.HALT, takeover.time)
+            self._send_all(protocol.HALT, takeover.moment)
         elif order is Order.GO_ON:
-            self._takeover = None
-            self._takeover_asked.clear()
+            self._forget_takeover()
             self._send_all(protocol.GO_ON, None)
             self._going_on = set(range(self._workers))
-            takeover.refuse(takeover.reached)
-        self._halted = takeover.is_bounded
+            if not takeover.is_cancelled:
+                takeover.refuse(takeover.reached)
+        self._halted = takeover.is_bounded and not takeover.is_cancelled
         return order is Order.HALT
+
+    def _forget_takeover(self) -> None:
+        self._takeover = None
+        self._takeover_asked.clear()
 
     def _note_bounded(self, worker: int, reached: int, promised: Moment) -> None:
         if worker in self._going_on:  # all that it said before it went on is here
@@ -642,6 +662,10 @@ class Coordinator:
         return self._last_cut_ordered and self.committer.is_idle
 
     def _nothing_more(self) -> bool:
+        takeover = self._takeover
+        waits = takeover is not None and (takeover.in_place is None or takeover.is_cancelled)
+        if waits and not self._stop_asked.is_set():
+            return False  # the next version is still being made, or the fronts are to go on
         return self._all_halted() and not self._going_on and self._strategy.is_drained(self._acker)
 
     def _all_halted(self) -> bool:

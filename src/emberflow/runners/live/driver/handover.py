@@ -15,6 +15,9 @@ Output stands still from T until the next version runs, so what can be done befo
    moments, and the next version reads what is behind T again.
 
 The last two take a message to the workers and back, each.
+
+Where a time was asked for, nobody can put it off. So the fronts are bounded by it first of all, in every life,
+and what has to be made for the next version is made meanwhile: who asks before the time is there in time.
 """
 
 from __future__ import annotations
@@ -49,16 +52,27 @@ class Takeover:
     """Asked for orders again and again, from when a version is to be followed by another one."""
 
     def __init__(
-        self, workers: int, at: int | None, refuse: Callable[[int], None], *, in_place: bool
+        self,
+        workers: int,
+        at: Moment | None,
+        refuse: Callable[[int], None],
+        *,
+        in_place: bool | None,
     ) -> None:
-        """``refuse`` is for whoever gives up: it takes the greatest time that has entered."""
+        """``refuse`` is for whoever gives up: it takes the greatest time that has entered.
+
+        ``at`` is below all elements of its time. ``in_place`` is None as long as the next version is being
+        made.
+        """
         self.in_place = in_place
+        #: Set if the next version cannot be made: the fronts go on.
+        self.is_cancelled = False
         self.refuse = refuse
-        #: The time at which the fronts are to halt.
-        self.time = at
-        #: Whether all fronts will halt at that time.
+        #: The moment at which the fronts are to halt.
+        self.moment = at
+        #: Whether all fronts will halt at that moment.
         self.is_bounded = False
-        self._is_asked_for = at is not None
+        self.is_asked_for = at is not None
         self._workers = workers
         #: By worker: see `note_bounded`.
         self._bounded: dict[int, tuple[int, Moment]] = {}
@@ -66,6 +80,11 @@ class Takeover:
         self._is_holding = False
         self._is_halting = False
         self._gives_up_at = 0.0
+
+    @property
+    def is_halting(self) -> bool:
+        """Whether the fronts have been told a moment."""
+        return self._is_halting
 
     @property
     def cuts_urgently(self) -> bool:
@@ -79,12 +98,19 @@ class Takeover:
 
     @property
     def _has_passed(self) -> bool:
-        """Whether the time at which the fronts were to halt is over: elements of it have entered, or all
-        fronts have promised so much that what was scheduled for it may be final."""
-        assert self.time is not None
+        """Whether the moment at which the fronts were to halt is over: elements of its time have entered,
+        or all fronts have promised so much that what was scheduled for it may be final."""
+        assert self.moment is not None
         promised = min(promised for _, promised in self._bounded.values())
-        is_promised = self._is_asked_for and promised > (self.time, FRONT_MIN)
-        return self.reached >= self.time or is_promised
+        is_promised = self.is_asked_for and promised > self.moment
+        return self.reached >= self.moment[0] or is_promised
+
+    def bind(self) -> Moment | None:
+        """The moment by which the fronts are bounded before they let anything in; None if there is none."""
+        if not self.is_asked_for or self.is_cancelled:
+            return None
+        self._is_halting = True
+        return self.moment
 
     def note_bounded(self, worker: int, reached: int, promised: Moment) -> None:
         """The fronts of a worker hold, or will halt. They have let in elements up to a time, and let in
@@ -92,9 +118,9 @@ class Takeover:
         self._bounded[worker] = reached, promised
 
     def order(self, committer: CutCommitter | None, now: float, all_halted: bool) -> Order:
-        if not self._is_asked_for and not self.in_place:
+        if not self.is_asked_for and not self.in_place:
             return Order.HALT
-        if not self._is_asked_for and not self._is_holding:
+        if not self.is_asked_for and not self._is_holding:
             return self._saved(committer)
         if not self._is_halting:
             return self._halting(now)
@@ -117,21 +143,24 @@ class Takeover:
         return self._cuts < 2 or (self._cuts < _CUTS_MAX and committer.last_rows > _ROWS_FEW)
 
     def _halting(self, now: float) -> Order:
-        if not self._is_asked_for:
+        if not self.is_asked_for:
             if len(self._bounded) < self._workers:
                 return Order.WAIT
-            self.time = self.reached + 1
+            self.moment = (self.reached + 1, FRONT_MIN)
             self._gives_up_at = now + _HALTING_SECONDS
         self._is_halting = True
         self._bounded = {}
         return Order.HALT_AT
 
     def _halted(self, now: float, all_halted: bool) -> Order:
-        if not self.is_bounded and len(self._bounded) == self._workers:
-            assert self.time is not None
+        all_told = len(self._bounded) == self._workers
+        if self.is_cancelled:
+            return Order.GO_ON if all_told else Order.WAIT
+        if not self.is_bounded and all_told:
+            assert self.moment is not None
             if self._has_passed:
                 return Order.GO_ON
             self.is_bounded = True
-        if not self._is_asked_for and now >= self._gives_up_at and not all_halted:
+        if not self.is_asked_for and now >= self._gives_up_at and not all_halted:
             return Order.HALT
         return Order.WAIT

@@ -56,7 +56,7 @@ class OfferedServices:
         names: list[str] = []
         if name is not None and settings.ordering == "time":
             names = list(readable_states(Layout(settings.graph)))
-        versions = VersionService() if settings.takes_versions else None
+        versions = VersionService(settings.checkpoint) if settings.takes_versions else None
         if not offered and versions is None:
             is_looked_at = name is not None and settings.is_observed
             if not (names or is_looked_at) or settings.bridge_place is None:

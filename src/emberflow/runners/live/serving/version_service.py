@@ -3,11 +3,13 @@
 A request names a flow by module and folder; it brings no code. The driver imports it anew, because the
 file may have changed since the old version was imported. The folder must be one that the driver imports
 from already, and the module must lie there: a request chooses among the files that the driver's user has
-put beside the flow, and nothing else.
+put beside the flow, and nothing else. The same holds for checkpoints of backfills, whose rows are unpickled:
+they lie in that folder or beside the query's own checkpoint, and belong to the driver's user.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +18,10 @@ from typing import Any
 from emberflow.dsl.flow import Flow
 from emberflow.dsl.loading import lies_in, load_flow_anew
 from emberflow.errors import EmberflowError, InputError
-from emberflow.graph.versions import Drop, Migrate
+from emberflow.graph.versions import Backfilled, Drop, Source
 
 #: Takes a flow, a time or None, what is carried, and seconds.
-Upgrade = Callable[[Flow, Any, dict[str, str | Migrate | Drop], float], None]
+Upgrade = Callable[[Flow, Any, dict[str, Source], float], None]
 
 _SECONDS_MAX = 3_600.0
 
@@ -27,8 +29,10 @@ _SECONDS_MAX = 3_600.0
 class VersionService:
     """Lets a query go over to another version. ``upgrade`` is set later: the bridge begins first."""
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoint: str | None = None) -> None:
+        """``checkpoint`` is where the query has its own cuts."""
         self.upgrade: Upgrade | None = None
+        self._checkpoint = checkpoint
 
     def serve(self, method: str, arguments: dict[str, Any]) -> Any:
         if method != "upgrade":
@@ -46,7 +50,15 @@ class VersionService:
                 f"the driver imports no {target} from {folder}. Run the command in the folder that the "
                 f"query was started in; a flow of an installed package takes a restart."
             )
-        carry: dict[str, str | Migrate | Drop] = dict(arguments["carry"])
+        carry: dict[str, Source] = dict(arguments["carry"])
+        for step, location in dict(arguments.get("begin", {})).items():
+            if not self._is_ours(str(location), folder):
+                raise InputError(
+                    f"the backfill at {location} is not read for a request from another process: it has to "
+                    f"lie in {folder} or beside the query's own checkpoint, and belong to the user of the "
+                    f"driver."
+                )
+            carry[str(step)] = Backfilled(str(location))
         carry |= {str(step): Drop(str(step)) for step in arguments["drop"]}
         seconds = min(float(arguments["seconds"]), _SECONDS_MAX)
         try:
@@ -55,6 +67,17 @@ class VersionService:
         except EmberflowError as error:
             raise InputError(str(error)) from error
         return flow.name
+
+    def _is_ours(self, location: str, folder: Path) -> bool:
+        """Whether a checkpoint lies where the driver's user keeps what the query needs."""
+        own = self._checkpoint
+        if "://" in location:
+            beside = None if own is None else own.rstrip("/").rpartition("/")[0] + "/"
+            return beside is not None and location.startswith(beside) and ".." not in location
+        path = Path(location).resolve()
+        known = [folder, *([] if own is None or "://" in own else [Path(own).resolve().parent])]
+        is_near = any(path.is_relative_to(one) for one in known)
+        return is_near and path.is_dir() and path.stat().st_uid == os.getuid()
 
     def close(self) -> None:
         """It has nothing open."""

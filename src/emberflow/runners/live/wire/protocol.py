@@ -28,7 +28,7 @@ BEAT = b"V"  # None: its process is alive, even if its loop is busy
 ANSWERS = b"O"  # [ReadPage or FrontsReply]: answers to ASK; see `wire.questions`
 # The coordinator to workers:
 PEERS = b"P"  # ([address], {(sink, partition): last global time}; None if TAKE_OVER will follow)
-START = b"Z"  # the greatest last global time of all sinks: all are ready, fronts may begin
+START = b"Z"  # fronts may begin: the greatest last global time of all sinks, and a bound or None
 PROGRESS = b"G"  # a Progress
 CUT = b"K"  # a CutOrder, behind the progress to its moment
 COMMITTED = b"M"  # the Moment of a cut that is committed

@@ -12,9 +12,10 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
+from emberflow.checkpoint.cuts.backfills import all_rows, rows_of
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.rows import SCHEDULED
@@ -39,6 +40,14 @@ ROWS_AT_ONCE = 2_000
 
 #: By sink and partition: the last global time that the sink has.
 Delivered = dict[tuple[str, int], Moment]
+#: What the steps of a version begin with on this worker from backfills.
+Begun = tuple[list[Row], list[Scheduled]]
+
+
+def begun_of(plan: Plan, index: int) -> Begun:
+    """Read that, before the version takes over: nobody waits for it yet."""
+    own = range_in(plan.shares, index)
+    return ([], []) if plan.carried is None else all_rows(plan.carried, own.low, own.high)
 
 
 class WorkerCuts(Protocol):
@@ -67,8 +76,9 @@ class WorkerCuts(Protocol):
     ) -> Iterator[Effects]:
         """Restore this worker's part of a cut, a piece at a time."""
 
-    def inherited(self, old: EngineWorker, moment: Moment) -> Effects:
-        """Take over the state of the version before, as of a moment, from its engine in this process."""
+    def inherited(self, old: EngineWorker, moment: Moment, begun: Begun) -> Effects:
+        """Take over the state of the version before, as of a moment, from its engine in this process, and
+        what steps begin with from backfills."""
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         """Where a feed begins. ``last`` is the greatest global time that any sink has."""
@@ -127,17 +137,18 @@ class CutsByTime:
         kept = store.rows(cut, own.low, own.high, kind=SCHEDULED)
         scheduled: Iterator[Scheduled] = map(Scheduled._make, kept)
         if carried is not None:  # the cut is of an earlier version of the flow
-            rows = translated_rows(rows, carried)
-            scheduled = translated_timers(scheduled, carried)
+            begun = [rows_of(backfill, own.low, own.high) for backfill in carried.backfills]
+            rows = chain(translated_rows(rows, carried), *(one for one, _ in begun))
+            scheduled = chain(translated_timers(scheduled, carried), *(due for _, due in begun))
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
             yield self.engine.restore(cut.time, chunk, [])
         while items := list(islice(scheduled, ROWS_AT_ONCE)):
             yield self.engine.restore(cut.time, [], items)
 
-    def inherited(self, old: EngineWorker, moment: Moment) -> Effects:
+    def inherited(self, old: EngineWorker, moment: Moment, begun: Begun) -> Effects:
         assert isinstance(old, Worker)
         assert self._plan.carried is not None
-        return succeed(old, self.engine, moment, self._plan.carried)
+        return succeed(old, self.engine, moment, self._plan.carried, *begun)
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         plan, cut = self._plan, self._plan.restored

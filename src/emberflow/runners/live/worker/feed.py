@@ -134,6 +134,7 @@ class Feed:
         self._halted = False
         #: Nothing of this time or a later one may enter; and whether such an element has come.
         self._bound = TIME_MAX + 1
+        self._bound_front = FRONT_MIN
         self._is_held = False
         self._is_paused = False
         #: The error that the query ends with, when all before it is final.
@@ -191,12 +192,14 @@ class Feed:
         self._is_paused = True
         return self.gate.reached[0]
 
-    def halt_at(self, time: int | None) -> int:
+    def halt_at(self, time: int | None, front: int = FRONT_MIN) -> int:
         """Let in nothing of this time or a later one; None lifts that again.
 
-        Returns the greatest time that has entered: too late, if it is not below.
+        It halts at the moment ``(time, front)``, which is below all elements of that time. Returns the
+        greatest time that has entered: too late, if it is not below.
         """
         self._bound = TIME_MAX + 1 if time is None else time
+        self._bound_front = front
         self._is_held = self._is_paused = False
         return self.gate.reached[0]
 
@@ -352,7 +355,7 @@ class Feed:
                 told = TIME_MAX  # all that is left waits
             self._is_held = told >= bound and stamper.least_waiting >= bound
         if self._is_held:
-            self.gate.promises((bound, FRONT_MIN))
+            self.gate.promises((bound, self._bound_front))
             if self._journal is not None and self.chose:
                 self._journal.reserve(bound, ahead=0)
 
@@ -664,10 +667,10 @@ class Feed:
         return {self.index: promise}
 
     def _bounded_promise(self) -> Moment:
-        """What it can promise. If it is to halt at a time, no more than that: what was scheduled for just
-        that time is for the version that begins there."""
+        """What it can promise. If it is to halt at a moment, no more than that: what was scheduled for a
+        later one, also of the same time, is for the version that begins there."""
         promise = self.gate.promise
-        return promise if self._bound > TIME_MAX else min(promise, (self._bound, FRONT_MIN))
+        return promise if self._bound > TIME_MAX else min(promise, (self._bound, self._bound_front))
 
     @property
     def reported(self) -> Moment:

@@ -59,7 +59,7 @@ from emberflow.runners.live.wire.plan import Plan, WorkerNews
 from emberflow.runners.live.wire.questions import Answering
 from emberflow.runners.live.wire.sockets import Wire, WireError, own_address
 from emberflow.runners.live.worker.cut_writer import CutOrder, CutWriter
-from emberflow.runners.live.worker.cuts import Delivered, WorkerCuts
+from emberflow.runners.live.worker.cuts import Begun, Delivered, WorkerCuts, begun_of
 from emberflow.runners.live.worker.diverted import fit_to_travel
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
@@ -68,7 +68,7 @@ from emberflow.runners.live.worker.memory import MemoryWatch
 from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import StoredBundle, sink_contract
 from emberflow.sinks.writer import WriterThread
-from emberflow.values.item import TIME_MIN, front_index
+from emberflow.values.item import FRONT_MIN, TIME_MIN, front_index
 
 #: Makes the strategy of a worker, given what the sinks have from earlier.
 Strategy: TypeAlias = Callable[[Plan, int, Delivered], WorkerCuts]
@@ -133,6 +133,7 @@ class WorkerLoop:
         self.heir: WorkerLoop | None = None
         self._strategy = strategy
         self._estate: Estate | None = None
+        self._begun: Begun = ([], [])
         self._successor: _Successor | None = None
         #: What this loop gives to the version beside it; what this loop is given by the other one.
         self._twin: Mirror | None = None
@@ -255,6 +256,8 @@ class WorkerLoop:
                 self._writers[sink, partition] = WriterThread(
                     plan.sinks[sink], sink, partition, ring=self._bell.ring
                 )
+        if plan.inherits is not None:
+            self._begun = begun_of(plan, self.index)
         self._link.send(protocol.HELLO, (plan.graph.fingerprint, self._address))
         addresses, delivered = self._awaited(protocol.PEERS)
         for index, address in enumerate(addresses):
@@ -393,7 +396,9 @@ class WorkerLoop:
             self._cut_writer = CutWriter(store, self.index, plan.incarnation)
             if self._estate is not None:
                 assert plan.restored is not None
-                self._do([self._cuts.inherited(self._estate.engine, plan.restored.time)])
+                begun, self._begun = self._begun, ([], [])
+                old = self._estate.engine
+                self._do([self._cuts.inherited(old, plan.restored.time, begun)])
                 self._estate = self._estate._replace(engine=self._engine)  # frees the old one
             elif plan.restored is not None:
                 lists = self._cut_writer.lists
@@ -611,17 +616,19 @@ class WorkerLoop:
             self._paused = True
             self._link.send(protocol.PAUSED, None)
         elif kind == protocol.START:
-            self._begin_fronts(body)
+            last, bound = body
+            self._begin_fronts(last)
+            if bound is not None:  # before anything enters
+                self._bound_fronts([feed.halt_at(*bound) for feed in self._feeds], halts=True)
         elif kind == protocol.HALT and body is None:
             for feed in self._feeds:
                 feed.halt()
             self._news_at = 0.0
         elif kind in (protocol.HOLD, protocol.HALT, protocol.GO_ON):
             holds = kind == protocol.HOLD
-            reached = [feed.hold() if holds else feed.halt_at(body) for feed in self._feeds]
-            self._tells_halt = kind == protocol.HALT
-            promised = min(self._promised().values(), default=AFTER_ALL)
-            self._link.send(protocol.BOUNDED, (max(reached, default=TIME_MIN), promised))
+            at = body or (None, FRONT_MIN)
+            reached = [feed.hold() if holds else feed.halt_at(*at) for feed in self._feeds]
+            self._bound_fronts(reached, halts=kind == protocol.HALT)
         elif kind == protocol.FLUSH:
             self._flush_stores(for_good=body)
         elif kind == protocol.END:
@@ -639,6 +646,12 @@ class WorkerLoop:
                 self._bell.ring,
                 instead_of=self._successor,
             )
+
+    def _bound_fronts(self, reached: list[int], *, halts: bool) -> None:
+        """Tell that the fronts hold, or will halt at a moment, and what they have let in."""
+        self._tells_halt = halts
+        promised = min(self._promised().values(), default=AFTER_ALL)
+        self._link.send(protocol.BOUNDED, (max(reached, default=TIME_MIN), promised))
 
     def _take_elements(self) -> list[Effects]:
         if not self._fronts_begun or self._paused or not self._cuts.takes_elements:
