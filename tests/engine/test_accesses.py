@@ -134,11 +134,17 @@ def copied(bucket: StateBucket) -> StateBucket:
     return copy
 
 
-@given(accesses(), st.sets(st.sampled_from(KEYS), max_size=1), st.sets(places, max_size=1))
+@given(
+    accesses(),
+    st.sets(st.sampled_from(KEYS), max_size=1),
+    st.sets(places, max_size=1),
+    st.sampled_from([None, 1, 2, 5]),
+)
 def test_access_in_order(
     case: tuple[list[FlatItem], int, list[Use], dict[Any, StateBucket]],
     other_keys: set[Any],
     other_places: set[Place],
+    expires: int | None,
 ) -> None:
     items, start, given_uses, given_buckets = case
     results = []
@@ -150,7 +156,15 @@ def test_access_in_order(
         position = start
         while position < len(items):  # what it leaves is passed over
             position = access_in_order(
-                items, position, outputs, own, given_uses, touched, other_keys, other_places
+                items,
+                position,
+                outputs,
+                own,
+                given_uses,
+                touched,
+                other_keys,
+                other_places,
+                expires,
             )
             reached.append(position)
             position += 1
@@ -299,7 +313,9 @@ def test_a_bucket_that_lacks_a_member_is_not_read(name: str) -> None:
     bucket.aborts = NO_ABORTS
     delattr(bucket, name)
     items = [((2, 0), 0, ("ada", 0, 2, 1))]
-    assert _versions.access_in_order(items, 0, [], {"ada": bucket}, [use], [], set(), set()) == 0
+    assert (
+        _versions.access_in_order(items, 0, [], {"ada": bucket}, [use], [], set(), set(), None) == 0
+    )
     for function, *more in (
         (_versions.trim_accesses, (3, 0), (True,), [], (0, 0)),
         (_versions.last_versions, (3, 0), (0, 0), (True,), "sum"),
@@ -315,11 +331,13 @@ def test_what_the_loops_are_given_is_checked() -> None:
     use = Use(None, None, False, False, False, False, 0, 4, -1, -1, -1, -1, None, outcome)
     items = [((2, 0), 0, ("ada", 0, 2, 1))]
     with pytest.raises(ValueError, match="sends to port 4, and there are 1 outputs"):
-        _versions.access_in_order(items, 0, [[]], {"ada": bucket}, [use], [], set(), set())
+        _versions.access_in_order(items, 0, [[]], {"ada": bucket}, [use], [], set(), set(), None)
     with pytest.raises(
         TypeError, match=r"argument 3 \(`outputs`\) must hold a list at 0, got tuple"
     ):
-        _versions.access_in_order(items, 0, [()], {"ada": bucket}, [use], [], set(), set())
+        _versions.access_in_order(items, 0, [()], {"ada": bucket}, [use], [], set(), set(), None)
+    with pytest.raises(TypeError, match=r"argument 9 \(`expires`\) must be None or an int above 0"):
+        _versions.access_in_order(items, 0, [], {}, [], [], set(), set(), 0)
     buckets = [bucket]
     with pytest.raises(ValueError, match=r"argument 4 \(`stays`\) must be another list"):
         _versions.trim_accesses(buckets, (1, 0), (True,), buckets, (0, 0))
@@ -337,4 +355,4 @@ def test_an_interrupt_is_not_taken_for_an_update_that_fails() -> None:
     bucket.entries.append(((1, 0), 0, 0, 2, 0, 0, 0, None))
     items = [((2, 0), 0, ("a", 0, 2, 1))]
     with pytest.raises(KeyboardInterrupt):
-        _versions.access_in_order(items, 0, [], {"a": bucket}, [use], [], set(), set())
+        _versions.access_in_order(items, 0, [], {"a": bucket}, [use], [], set(), set(), None)

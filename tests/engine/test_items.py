@@ -77,9 +77,9 @@ def _shown(thing: Any) -> str:
     return repr(thing).replace(" object at", "")
 
 
-@given(reducing(), st.booleans())
+@given(reducing(), st.booleans(), st.sampled_from([None, 1, 2, 5, 2**62]))
 def test_reduce_in_order(
-    case: tuple[list[FlatItem], dict[Any, list[Any]], int], with_key: bool
+    case: tuple[list[FlatItem], dict[Any, list[Any]], int], with_key: bool, expires: int | None
 ) -> None:
     items, buckets, start = case
     results = []
@@ -88,9 +88,8 @@ def test_reduce_in_order(
         touched: list[list[Any]] = []
         own = {key: list(versions) for key, versions in buckets.items()}
         out: Place = (0, 1)
-        position = reduce_in_order(
-            items, start, output, key_of, combine, own, touched, out, with_key, Absent, Refused
-        )
+        given = (key_of, combine, own, touched, out, with_key, Absent, Refused, expires)
+        position = reduce_in_order(items, start, output, *given)
         results.append(_shown((position, output, own, touched)))
     assert results[0] == results[1]
 
@@ -284,7 +283,7 @@ def test_an_interrupt_is_not_taken_for_a_function_that_fails() -> None:
         _loops.spread(items, 0, [[]], interrupted, {}, [{}], [0])
     with pytest.raises(KeyboardInterrupt):
         _loops.reduce_in_order(
-            items, 0, [], interrupted, combine, {}, [], (0,), True, Absent, Refused
+            items, 0, [], interrupted, combine, {}, [], (0,), True, Absent, Refused, None
         )
     with pytest.raises(KeyboardInterrupt):
         _loops.mapped(items, interrupted, (0,), At)
@@ -297,7 +296,15 @@ def test_an_argument_of_the_wrong_kind_is_named() -> None:
     with pytest.raises(
         TypeError, match=r"^reduce_in_order: argument 3 \(`output`\) must be a list, got tuple$"
     ):
-        _loops.reduce_in_order(items, 0, (), key_of, combine, {}, [], (0,), True, Absent, Refused)
+        _loops.reduce_in_order(
+            items, 0, (), key_of, combine, {}, [], (0,), True, Absent, Refused, None
+        )
+    with pytest.raises(
+        TypeError, match=r"argument 12 \(`expires`\) must be None or an int above 0, got True$"
+    ):
+        _loops.reduce_in_order(
+            items, 0, [], key_of, combine, {}, [], (0,), True, Absent, Refused, True
+        )
     with pytest.raises(ValueError, match=r"argument 2 \(`start`\) must not be negative, got -1$"):
         _loops.spread(items, -1, [[]], key_of, {}, [{}], [0])
     with pytest.raises(TypeError, match=r"argument 6 \(`marks`\) must hold a dict at 0, got list$"):

@@ -169,10 +169,12 @@ def of_loops(loops: Any) -> Iterator[Case]:
     def versions(key: Any) -> list[Any]:
         return [((time - 9, 0), 0, key, THING) for time in range(5)]
 
-    def reducing(key_of: Any, combine: Any, with_key: bool) -> Callable[[], list[Any]]:
+    def reducing(
+        key_of: Any, combine: Any, with_key: bool, expires: int | None = None
+    ) -> Callable[[], list[Any]]:
         return lambda: [
             items(), 0, [], key_of, combine, {"a": versions("a"), "b": [], TEXT: versions(TEXT)}, [],
-            (0, 1), with_key, Absent, At,
+            (0, 1), with_key, Absent, At, expires,
         ]  # fmt: skip
 
     def spreading(key_of: Any, hosts: list[int]) -> Callable[[], list[Any]]:
@@ -198,6 +200,9 @@ def of_loops(loops: Any) -> Iterator[Case]:
     yield Case("prepare", loops.prepare, lambda: [Row])
     for with_key in (True, False):
         yield Case("reduce_in_order", loops.reduce_in_order, reducing(itself, added, with_key))
+    for expires in (1, 2**62):
+        given = reducing(itself, added, True, expires)
+        yield Case("reduce_in_order, expiring", loops.reduce_in_order, given)
     yield Case("reduce_in_order, failing", loops.reduce_in_order, reducing(itself, failing, True))
     yield Case("reduce_in_order, no key", loops.reduce_in_order, reducing(failing, added, True))
     for hosts in ([0, 1, 0], []):
@@ -248,11 +253,11 @@ def of_versions(versions: Any) -> Iterator[Case]:
     def use(function: Any, check: Any, alone: bool) -> tuple[Any, ...]:
         return (function, check, alone, False, True, True, 3, 0, 1, 0, 1, -1, None, None)
 
-    def accessing(*own: Any) -> Callable[[], list[Any]]:
+    def accessing(*own: Any, expires: int | None = None) -> Callable[[], list[Any]]:
         def arguments() -> list[Any]:
             accesses = [(place, mark, (key, 0, 2, (THING, key))) for place, mark, key in items()]
             buckets = {"a": bucket("a", 2), "b": bucket("b", 1), TEXT: bucket(TEXT, 3)}
-            return [accesses, 0, [[], []], buckets, [use(*own)], [], {"c"}, {(7, 0)}]
+            return [accesses, 0, [[], []], buckets, [use(*own)], [], {"c"}, {(7, 0)}, expires]
 
         return arguments
 
@@ -280,6 +285,9 @@ def of_versions(versions: Any) -> Iterator[Case]:
     for alone in (True, False):
         for own in ((added, holds), (added, None), (None, None), (failing, None), (added, failing)):
             yield Case("access_in_order", versions.access_in_order, accessing(*own, alone))
+    for expires in (1, 2**62):
+        given = accessing(added, holds, True, expires=expires)
+        yield Case("access_in_order, expiring", versions.access_in_order, given)
     yield Case(
         "trim_accesses",
         versions.trim_accesses,

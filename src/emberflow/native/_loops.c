@@ -44,7 +44,7 @@ prepare(PyObject *module, PyObject *row)
 }
 
 /* reduce_in_order(items, start, output, key_of, combine, buckets, touched, out, with_key, absent,
- * refused) -> position */
+ * refused, expires) -> position */
 static PyObject *
 reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -60,9 +60,11 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         {"with_key", A_BOOL},
         {"absent", A_TYPE},
         {"refused", A_TYPE},
+        {"expires", ANYTHING},
     };
     PyObject *items, *output, *key_of, *combine, *buckets, *touched, *out, *absent, *refused;
     Py_ssize_t position;
+    long long expires = 0; /* never */
     int with_key;
 
     if (CHECK_ARGUMENTS("reduce_in_order", parameters))
@@ -71,7 +73,7 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     touched = args[6], out = args[7], absent = args[9], refused = args[10];
     position = natural_argument("reduce_in_order", 1, "start", args[1]);
     with_key = args[8] == Py_True;
-    if (position < 0)
+    if (position < 0 || expires_argument("reduce_in_order", 11, args[11], &expires))
         return NULL;
 
     for (; position < PyList_GET_SIZE(items); position++) {
@@ -95,6 +97,8 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                            && (PyObject *)Py_TYPE(ACCUMULATOR(last)) != absent
                        ? is_before(PLACE(last), PLACE(item))
                        : 0;
+        if (in_order > 0 && expires && !is_alive(PLACE(last), PLACE(item), expires))
+            in_order = 0;
         accumulator = NULL;
         if (in_order > 0) {
             PyObject *stack[3] = {NULL, ACCUMULATOR(last), PAYLOAD(item)};

@@ -401,10 +401,24 @@ set_member(PyObject **member, PyObject *value)
     Py_XSETREF(*member, Py_NewRef(value));
 }
 
+/* Whether what a bucket holds counts, was written by its last entry, and lives until a place behind it. */
+static int
+lives_until(const Bucket *bucket, PyObject *place, const Use *uses, Py_ssize_t uses_count, long long expires)
+{
+    PyObject *last = last_of(bucket->entries);
+    Py_ssize_t access;
+
+    if (!bucket->counts || !is_entry(last, ENTRY_SIZE) || !PyLong_CheckExact(ACCESS(last)))
+        return 0;
+    access = PyLong_AsSsize_t(ACCESS(last));
+    return access >= 0 && access < uses_count && uses[access].function != Py_None
+           && is_alive(PLACE(last), place, expires);
+}
+
 /* What the access ahead left, if this one is later than all that the bucket has, and the first of its
  * transaction: a new reference. NULL if it is not, perhaps with an exception. */
 static PyObject *
-value_ahead(Bucket *bucket, PyObject *place)
+value_ahead(Bucket *bucket, PyObject *place, const Use *uses, Py_ssize_t uses_count, long long expires)
 {
     PyObject *ahead;
 
@@ -415,6 +429,8 @@ value_ahead(Bucket *bucket, PyObject *place)
         return NULL;
     /* It is the first of its transaction if it is the first of its time. */
     if (PyObject_RichCompareBool(PyTuple_GET_ITEM(ahead, 0), PyTuple_GET_ITEM(place, 0), Py_EQ))
+        return NULL;
+    if (expires && !lives_until(bucket, place, uses, uses_count, expires))
         return NULL;
     return Py_NewRef(bucket->counts ? bucket->value : bucket->base);
 }
@@ -442,13 +458,14 @@ enter(Bucket *bucket, PyObject *item, PyObject *before, PyObject *value, PyObjec
 /* One access: 1 if it was dealt with; 0 if Python has to, perhaps with an exception of the user's; -1 with
  * one of ours. */
 static int
-access_one(const Known *known, PyObject *item, Bucket *bucket, const Use *use, PyObject *touched,
-           PyObject *outputs)
+access_one(const Known *known, PyObject *item, Bucket *bucket, const Use *uses, Py_ssize_t uses_count,
+           Py_ssize_t number, long long expires, PyObject *touched, PyObject *outputs)
 {
+    const Use *use = &uses[number];
     PyObject *access = PAYLOAD(item), *before, *value;
     int failed;
 
-    before = value_ahead(bucket, PLACE(item));
+    before = value_ahead(bucket, PLACE(item), uses, uses_count, expires);
     if (before == NULL)
         return 0;
     value = value_left(known, use, before, PyTuple_GET_ITEM(access, 3));
@@ -506,7 +523,7 @@ uses_of(PyObject *given, PyObject *outputs, Use *uses)
     return count;
 }
 
-/* access_in_order(items, start, outputs, buckets, uses, touched, other_keys, other_places)
+/* access_in_order(items, start, outputs, buckets, uses, touched, other_keys, other_places, expires)
  * -> position */
 static PyObject *
 access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
@@ -514,10 +531,12 @@ access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     static const Parameter parameters[] = {
         {"items", A_LIST}, {"start", AN_INT},   {"outputs", A_LIST},   {"buckets", A_DICT},
         {"uses", A_LIST},  {"touched", A_LIST}, {"other_keys", A_SET}, {"other_places", A_SET},
+        {"expires", ANYTHING},
     };
     const Known *known = known_of(module);
     PyObject *items, *buckets[AHEAD];
     Py_ssize_t access[AHEAD], position, uses_count;
+    long long expires;
     Use uses[USES_MAX];
 
     if (CHECK_ARGUMENTS("access_in_order", parameters))
@@ -527,7 +546,7 @@ access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     items = args[0];
     position = natural_argument("access_in_order", 1, "start", args[1]);
     uses_count = position < 0 ? -1 : uses_of(args[4], args[2], uses);
-    if (uses_count < 0)
+    if (uses_count < 0 || expires_argument("access_in_order", 8, args[8], &expires))
         return NULL;
 
     while (position < PyList_GET_SIZE(items)) {
@@ -547,8 +566,8 @@ access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             ready++;
         fetch_last_of(buckets, ready);
         for (i = 0; result > 0 && i < ready; i++) {
-            result = access_one(known, PyList_GET_ITEM(items, position), (Bucket *)buckets[i],
-                                &uses[access[i]], args[5], args[2]);
+            result = access_one(known, PyList_GET_ITEM(items, position), (Bucket *)buckets[i], uses,
+                                uses_count, access[i], expires, args[5], args[2]);
             if (result > 0)
                 position++;
         }

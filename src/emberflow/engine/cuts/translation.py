@@ -13,22 +13,25 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.messages import Moment
 from emberflow.errors import EmberflowError, shortened
 from emberflow.graph.versions import Carried, CarryPlan, written
+from emberflow.values.times import has_expired
 
 
 class MigrationError(EmberflowError):
     """A user's migration raised an error; that is the ``__cause__``."""
 
 
-def translated_rows(rows: Iterable[Row], plan: CarryPlan) -> Iterator[Row]:
-    """The rows of a full cut of the old version, for the new one.
+def translated_rows(rows: Iterable[Row], plan: CarryPlan, moment: Moment) -> Iterator[Row]:
+    """The rows of a full cut of the old version at a moment, for the new one. Keys whose time is over by
+    then are not among them, however long they would live in the new version.
 
     >>> plan = CarryPlan(
     ...     {"old": Carried("new", lambda key, n: -n, None)}, {}, frozenset({"gone"}), ()
     ... )
     >>> rows = [Row("old", 1, "a", (1, 0), 5), Row("gone", 1, "a", (1, 0), 6)]
-    >>> [(row.operation, row.key, row.payload) for row in translated_rows(rows, plan)]
+    >>> [(row.operation, row.key, row.payload) for row in translated_rows(rows, plan, (9, 0))]
     [('new', 'a', -5)]
     """
     #: By grouping and key: its items. The new grouping may keep fewer of them.
@@ -37,6 +40,8 @@ def translated_rows(rows: Iterable[Row], plan: CarryPlan) -> Iterator[Row]:
         if row.operation in plan.dropped:
             continue
         carried = plan.carried[row.operation]
+        if has_expired(row.place[0], carried.expires, moment[0]):
+            continue
         if carried.kept is None:
             yield row._replace(operation=carried.new, payload=_migrated(row, carried))
         else:

@@ -113,11 +113,13 @@ def _access_in_order(
     touched: list[StateBucket],
     other_keys: set[Any],
     other_places: set[Place],
+    expires: int | None,
 ) -> int:
     """Deal with accesses that hold, each later than all that its key has; the position of the first
     that is not so.
 
-    Those of ``other_keys`` and ``other_places`` are left out: the caller deals with these itself.
+    Those of ``other_keys`` and ``other_places`` are left out: the caller deals with these itself. Where
+    values ``expire``, so is an access behind one that does not surely count, or that came so long before.
     """
     for position in range(start, len(items)):
         place, mark, (key, access, length, payload) = items[position]
@@ -129,6 +131,10 @@ def _access_in_order(
         ahead = bucket.entries[-1][0]
         # It is the first of its transaction if it is the first of its time.
         if not (ahead < place and ahead[0] != place[0]):
+            return position
+        if expires is not None and not (
+            bucket.counts and uses[bucket.entries[-1][2]].writes and place[0] - ahead[0] < expires
+        ):
             return position
         use = uses[access]
         before = bucket.value if bucket.counts else bucket.base

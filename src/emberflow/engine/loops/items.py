@@ -36,11 +36,13 @@ def _reduce_in_order(
     with_key: bool,
     absent: type,
     refused: type,
+    expires: int | None,
 ) -> int:
     """Reduce items that are in order, each behind all versions of its key. See `machines.reduce`.
 
     ``absent`` is the type of what stands for an accumulator that is not there, ``refused`` the type that
-    no accumulator may have.
+    no accumulator may have. An item that comes ``expires`` or more behind the last version is left to the
+    caller.
     """
     append = output.append
     position = start
@@ -52,6 +54,8 @@ def _reduce_in_order(
             last = versions[-1]
             before = last[3]
             if not last[0] < place or mark & 1 or before.__class__ is absent:
+                return position
+            if expires is not None and place[0] - last[0][0] >= expires:
                 return position
             # In order: one comparison, one combine.
             accumulator = combine(before, payload)

@@ -67,7 +67,7 @@ class SimulatedVersion(NamedTuple):
 def translated_cut(cut: Restorable, plan: CarryPlan) -> Restorable:
     """A cut of one version for the next one."""
     return cut._replace(
-        rows=list(translated_rows(cut.rows, plan)),
+        rows=list(translated_rows(cut.rows, plan, cut.manifest.moment)),
         scheduled=list(translated_timers(cut.scheduled, plan)),
     )
 

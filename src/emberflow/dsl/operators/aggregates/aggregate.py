@@ -156,7 +156,11 @@ class Aggregate(Generic[T_contra]):
 
 
 def aggregate(
-    stream: KeyedStream[Any, Any], aggregate: Aggregate[Any], label: str, name: str | None
+    stream: KeyedStream[Any, Any],
+    aggregate: Aggregate[Any],
+    label: str,
+    name: str | None,
+    expires: int | None = None,
 ) -> Stream[tuple[Any, Any]]:
     """``(key, result so far)`` for each payload."""
     result = aggregate.result
@@ -168,6 +172,7 @@ def aggregate(
             with_key=True,
             name="reduce",
             given=aggregate.given,
+            expires=expires,
         )
         if result is None:
             return reduced

@@ -57,6 +57,7 @@ class Successor:
         """``step`` gives the step of a node, ``bus`` the rows of the next shuffle."""
         self._given = given
         self._units = units
+        self._begins = begins
         self._time = begins[0] - 1
         self._step = step
         self._ahead = ahead
@@ -95,7 +96,7 @@ class Successor:
             self._bus().add(lanes, [self._time] * len(lanes), paths, translated)
 
     def _translated(self, state: KeyState) -> Iterator[KeyState]:
-        rows = list(translated_rows(state_rows(state), self._given.carry))
+        rows = list(translated_rows(state_rows(state), self._given.carry, self._begins))
         if rows and rows[0].operation in self._lanes:
             kept = [(row.place[0], encoded_path(row.place[1:]), row.payload) for row in rows]
             yield rows[0].operation, rows[0].key, kept

@@ -127,7 +127,7 @@ class CutsByTime:
         kept = store.rows(cut, own.low, own.high, kind=SCHEDULED)
         scheduled: Iterator[Scheduled] = map(Scheduled._make, kept)
         if carried is not None:  # the cut is of an earlier version of the flow
-            rows = translated_rows(rows, carried)
+            rows = translated_rows(rows, carried, cut.time)
             scheduled = translated_timers(scheduled, carried)
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
             yield self.engine.restore(cut.time, chunk, [])
