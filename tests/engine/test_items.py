@@ -134,18 +134,19 @@ def test_a_common_key_goes_where_its_hash_says(items: list[FlatItem]) -> None:
     ]
 
 
+class Restored:
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+
 @given(st.lists(st.lists(places, max_size=3)), places, places)
 def test_trim_to_last(touched: list[list[Place]], minimal: Place, begun: Place) -> None:
     results = []
     for trim_to_last in (_loops.trim_to_last, loops._trim_to_last):
         own = [[(place, 0) for place in sorted(bucket)] for bucket in touched]
-        results.append((trim_to_last(own, minimal[:2], begun[:2]), own))
+        arguments = (own, minimal[:2], begun[:2], key_of, Absent, Restored)
+        results.append((trim_to_last(*arguments), own))
     assert results[0] == results[1]
-
-
-class Restored:
-    def __init__(self, key: Any) -> None:
-        self.key = key
 
 
 mapped_items = st.sampled_from([1, 2, "a", (3,), True, 7, 13, Restored("b"), Restored((4,))])
@@ -314,11 +315,11 @@ def test_an_argument_of_the_wrong_kind_is_named() -> None:
     with pytest.raises(TypeError, match=r"must hold \(place, mark, payload\), got \(1, 2\)"):
         _loops.extended([(1, 2)], (0,))
     with pytest.raises(TypeError, match="bucket 1 must be a list of entries, got tuple"):
-        _loops.trim_to_last([[], ()], (1, 0), (0, 0))
+        _loops.trim_to_last([[], ()], (1, 0), (0, 0), key_of, Absent, Restored)
     with pytest.raises(
         TypeError, match="entry 0 of a bucket must be a tuple that begins with a place"
     ):
-        _loops.trim_to_last([[7]], (1, 0), (0, 0))
+        _loops.trim_to_last([[7]], (1, 0), (0, 0), key_of, Absent, Restored)
 
 
 class Renamed(NamedTuple):
@@ -341,7 +342,7 @@ class Longer(NamedTuple):
 @pytest.mark.parametrize("kind", [Renamed, Longer, tuple, int, list, None])
 def test_only_a_row_of_these_fields_is_taken_for_one(kind: Any) -> None:
     with pytest.raises(TypeError, match=r"fields operation, key_hash, key, place and payload, got"):
-        _loops.prepare(kind)
+        _loops.prepare(kind, Restored)
     _, rows, _, _ = _loops.last_accumulators(
         [[((1, 0), 0, 2, "sum")]], (5, 0), (0, 0), key_of, "counts", Absent, Restored
     )

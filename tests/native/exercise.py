@@ -197,7 +197,7 @@ def of_loops(loops: Any) -> Iterator[Case]:
         return mapped
 
     report = ((2**40, 1, 3), 1, THING)
-    yield Case("prepare", loops.prepare, lambda: [Row])
+    yield Case("prepare", loops.prepare, lambda: [Row, Restored])
     for with_key in (True, False):
         yield Case("reduce_in_order", loops.reduce_in_order, reducing(itself, added, with_key))
     for expires in (1, 2**62):
@@ -231,10 +231,91 @@ def of_loops(loops: Any) -> Iterator[Case]:
     yield Case(
         "trim_to_last",
         loops.trim_to_last,
-        lambda: [[versions("a"), [], versions("b")] * 9, (-2, 0), (-8, 0)],
-    )
+        lambda: [
+            [versions("a"), [], versions("b")] * 9, (-2, 0), (-8, 0), itself, Absent, Restored
+        ],
+    )  # fmt: skip
+    yield from of_histories(loops, reducing)
     for key in ("ascii", TEXT, "ä" * 999, "€" * 40, "\U0001f600" * 200, "\ud800", 7, 2**70):
         yield Case("hash_of_common", loops.hash_of_common, lambda own=key: [own])
+
+
+def of_histories(loops: Any, reducing: Any) -> Iterator[Case]:
+    """Histories of one version and of several, final or not, with keys of all kinds."""
+
+    def version(time: int, key: Any) -> Any:
+        return ((time, 0, 7), 0, key, (THING, time))
+
+    def trimmed(history: Any, key_of: Any = None) -> Any:
+        loops.trim_to_last([history], (90, 0), (-90, 0), key_of, Absent, Restored)
+        return history
+
+    def short(key: Any = TEXT) -> Any:
+        return trimmed(loops.History(key, version(-30, key)))
+
+    def half(key: Any = TEXT) -> Any:
+        """One short version and one that is not."""
+        history = short(key)
+        history.append(version(-5, key))
+        return history
+
+    def long(key: Any = TEXT) -> Any:
+        history = loops.History(key, version(-30, key))
+        for time in range(-5, -2):
+            history.append(version(time, key))
+        return history
+
+    def used(make: Any, use: Any) -> Callable[[], None]:
+        return lambda: use(make())
+
+    def put(history: Any) -> None:
+        history[-1] = version(-1, "b")
+
+    def cleared(history: Any) -> None:
+        del history[:]
+        trimmed(history)
+        list(history)
+
+    def cut(history: Any) -> None:
+        history.insert(0, version(-40, "c"))
+        history.pop(0)
+        del history[:-1]
+
+    yield Case("History", loops.History, lambda: [TEXT, version(1, TEXT)])
+    restored = ((1, 0), 0, Restored(TEXT), THING)
+    yield Case("History, restored", loops.History, lambda: [TEXT, restored])
+    for make in (short, half, long, lambda: short((1,)), lambda: half(2**70)):
+        for use in (
+            list,
+            len,
+            put,
+            cut,
+            cleared,
+            trimmed,
+            lambda h: h[5:],
+            lambda h: (h[0], h[-1]),
+        ):
+            yield Case("a history in use", used(make, use), list)
+        yield Case(
+            "trim_to_last, histories",
+            loops.trim_to_last,
+            lambda own=make: [[own(), own()], (-3, 0), (-8, 0), itself, Absent, Restored],
+        )
+        yield Case(
+            "last_accumulators, histories",
+            loops.last_accumulators,
+            lambda own=make: [
+                [own(), own()], (-4, 0), (-50, 0), itself, "count", Absent, Restored
+            ],
+        )  # fmt: skip
+        for expires in (None, 7):
+
+            def arguments(own: Any = make, expires: int | None = expires) -> list[Any]:
+                given: list[Any] = reducing(itself, added, True, expires)()
+                given[5] = {"a": own("a") if own in (short, half, long) else own(), TEXT: own()}
+                return given
+
+            yield Case("reduce_in_order, histories", loops.reduce_in_order, arguments)
 
 
 def carried() -> list[Any]:
@@ -458,7 +539,7 @@ def main() -> int:
     options = parser.parse_args()
     modules = loaded(options.folder)
     for module, arguments in (
-        ("loops", [Row]),
+        ("loops", [Row, Restored]),
         ("rows", [Row]),
         ("versions", [Row, NO_ABORTS, At, (-1,), (-2,), (-3,)]),
     ):

@@ -29,8 +29,10 @@ cycle does the same by sending that one round again.
 **Expiry.** A version lives as long as its key from the time in its place on: the next item that comes later
 begins anew, by ``first``. So the places that are there anyway say all, in a bucket and in a cut.
 
-**Cuts.** A cut holds the last version below its moment. The accumulator is enough, because no replay ever
-reaches that version. A restored version has the bucket's key in place of its mapped item.
+**Cuts.** A cut holds the last version below its moment. Its key, its accumulator and its global time are
+enough, because no replay ever reaches that version. A restored version has the bucket's key in place of its
+mapped item. In a keyed machine the buckets are compact where the loops are compiled: once a version is final
+and the last of its key, no more than this is kept of it (`native/_history.h`).
 """
 
 from __future__ import annotations
@@ -40,9 +42,11 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
+from emberflow import native
 from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops import items as loops
+from emberflow.engine.loops.items import Restored
 from emberflow.engine.machines.barrier import lost_tombstone
 from emberflow.engine.machines.net import NetOutput
 from emberflow.engine.machines.trimming import Looked, Trimmed
@@ -69,6 +73,7 @@ _VISITED_MAX = 1 << 17
 
 
 _NO_ACCUMULATOR = object()
+_NO_VERSION: Any = ((), 0, None, None)
 
 
 class Absent:
@@ -82,15 +87,6 @@ class Absent:
     def __init__(self, error: StepError | None, kept: Any = _NO_ACCUMULATOR) -> None:
         self.error = error
         self.kept = kept
-
-
-class _Restored:
-    """In place of a mapped item, in a version that was restored: its payload is never needed."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: Any) -> None:
-        self.key = key
 
 
 _NOT_YET = Absent(None)
@@ -139,6 +135,9 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         else:
             self._key_of, self._payload_of = _first_of_three, _third_of_three
             self._out, self._refused = OUT, Absent
+        #: Only the compiled loop of keyed machines knows histories. To others they would be slower lists.
+        self._history = loops.history if keyed else _versions_of
+        self._is_compact = keyed and native.loops is not None
         self._sent = payload_made_by(reduction, keyed)
         self._with_key = reduction.with_key
         self.process = self._process_keyed if keyed else self._process_triples
@@ -212,7 +211,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             return False
         version = (place, mark, mapped, accumulator)
         if versions is None:
-            versions = self.buckets[key] = [version]
+            versions = self.buckets[key] = self._history(key, version)
             self._is_new(versions)
         else:
             versions.append(version)
@@ -229,7 +228,9 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         return is_known and last[0] < place and has_expired(last[0][0], self.expires, place[0])
 
     def _is_new(self, versions: ReduceBucket) -> None:
-        """Note a bucket that has its first version."""
+        """Note a bucket that has its first version. A trim makes it small once that is final."""
+        if self._is_compact:
+            self.touched.append(versions)
         if self.changes is not None:
             self.changes.note(versions)
         if self.expires is not None:
@@ -298,12 +299,13 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             versions = None
         if versions is None:
             key, _ = self._balance(mapped, (place[0], place[1]))
-            versions = self.buckets[key] = []
+            versions = self.buckets[key] = self._history(key, _NO_VERSION)
+            del versions[:]
         change = changed.get(id(versions))
         if change is None:
             change = changed[id(versions)] = _Change(key, versions)
         position = bisect_left(versions, (place, mark & ~1))
-        if position < len(versions) and versions[position][2].__class__ is _Restored:
+        if position < len(versions) and versions[position][2].__class__ is Restored:
             raise InternalError(
                 f"{self._node}: an item at {place} came after the state of its key was restored as "
                 f"of {versions[position][0]}: a front replays from below the cut, or the cut holds "
@@ -460,10 +462,14 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     def trim_all(self, given: list[ReduceBucket], minimal: Moment) -> None:
         changes = self.changes
         begun = BEFORE_ALL if changes is None else changes.begun
-        rest, unnoted = loops.trim_to_last(given, minimal, begun)
+        # A mapped item of an earlier version of the flow has a key function of its own.
+        key_of = None if self._earlier else self._key_of
+        rest, unnoted = loops.trim_to_last(given, minimal, begun, key_of, Absent, Restored)
         if changes is not None:
             changes.note_all(unnoted)
-        self.touched += [versions for versions in rest if self.trim_one(versions, minimal)]
+        for versions in rest:
+            if self.trim_one(versions, minimal) or self._is_compact:
+                self.touched.append(versions)
 
     def trim_one(self, versions: ReduceBucket, minimal: Moment) -> bool:
         """Drop all versions below the minimal time but the last; whether more will follow."""
@@ -505,7 +511,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             given = [versions for versions in given if id(versions) not in known]
         looked = Looked(
             *loops.last_accumulators(
-                given, moment, since, self._key_of, self.operation, Absent, _Restored
+                given, moment, since, self._key_of, self.operation, Absent, Restored
             )
         )
         return looked._replace(others=[*looked.others, *earlier]) if earlier else looked
@@ -520,7 +526,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             if versions
             and versions[0][0] < begun
             and (
-                versions[0][2].__class__ is not _Restored
+                versions[0][2].__class__ is not Restored
                 or (len(versions) > 1 and versions[1][0] < begun)
             )
         ]
@@ -536,8 +542,8 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             return []
         place, (key, accumulator) = versions[last][0], row
         if self._earlier and place < self._earlier[-1][0]:
-            versions[last] = (place, 0, _Restored(key), versions[last][3])
-        return [Row(self.operation, key_hash(key), key, place, accumulator)]
+            versions[last] = (place, 0, Restored(key), versions[last][3])
+        return [Row(self.operation, key_hash(key), key, place[:2], accumulator)]
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         if self.changes is None:
@@ -546,7 +552,8 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         for row in rows:
             if has_expired(row.place[0], expires, moment[0]):
                 continue  # an older cut had it, and no later one that it is gone
-            versions = [(row.place, 0, _Restored(row.key), row.payload)]
+            version = (row.place, 0, Restored(row.key), row.payload)
+            versions = self._history(row.key, version)
             self.buckets[row.key] = versions
             if expires is not None:
                 self.end_later(versions, row.place[0])
@@ -588,12 +595,16 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     def _key_in(self, version: Version) -> Any:
         """The key of a version, as the payload of its time had it."""
         mapped = version[2]
-        if mapped.__class__ is _Restored:
+        if mapped.__class__ is Restored:
             return mapped.key
         for moment, key_of in self._earlier:
             if version[0] < moment:
                 return key_of(mapped)
         return self._key_of(mapped)
+
+
+def _versions_of(key: Any, version: Version) -> ReduceBucket:
+    return [version]
 
 
 _place_of = _first_of_three = itemgetter(0)
