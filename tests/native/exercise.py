@@ -334,20 +334,38 @@ def of_versions(versions: Any) -> Iterator[Case]:
     def use(function: Any, check: Any, alone: bool) -> tuple[Any, ...]:
         return (function, check, alone, False, True, True, 3, 0, 1, 0, 1, -1, None, None)
 
-    def accessing(*own: Any, expires: int | None = None) -> Callable[[], list[Any]]:
+    def accessing(*own: Any, expires: int | None = None, of: Any = None) -> Callable[[], list[Any]]:
         def arguments() -> list[Any]:
             accesses = [(place, mark, (key, 0, 2, (THING, key))) for place, mark, key in items()]
             buckets = {"a": bucket("a", 2), "b": bucket("b", 1), TEXT: bucket(TEXT, 3)}
+            if of is not None:
+                buckets = {key: of(key) for key in buckets}
             return [accesses, 0, [[], []], buckets, [use(*own)], [], {"c"}, {(7, 0)}, expires]
 
         return arguments
 
+    def short(key: Any) -> Any:
+        made = bucket(key, 1)
+        versions.trim_accesses([made], (90, 0), (True,), [], (-90, 0))
+        return made
+
+    def on_short(looks: Any) -> Callable[[], None]:
+        return lambda: looks(short(TEXT))
+
+    def put(made: Any) -> None:
+        made.entries = [made.entries[0]]
+        made.noted, made.counts = True, False
+        del made.value
+
     def buckets() -> list[Any]:
-        return [bucket(key, count) for count in range(5) for key in ("a", TEXT, (1,), 2**70)]
+        return [short(key) for key in ("a", TEXT, (1,), 2**70)] + [
+            bucket(key, count) for count in range(5) for key in ("a", TEXT, (1,), 2**70)
+        ]
 
     def cycle() -> None:
         made = bucket("a", 1)
-        made.value = made.entries = [made]
+        made.value = [made.entries]
+        made.value.append(made.value)
 
     def copied() -> None:
         made = bucket(TEXT, 2)
@@ -361,7 +379,7 @@ def of_versions(versions: Any) -> Iterator[Case]:
     yield Case("prepare", versions.prepare, lambda: [Row, NO_ABORTS, At, (-1,), (-2,), (-3,)])
     yield Case("StateBucket", versions.StateBucket, lambda: [TEXT, THING])
     yield Case("StateBucket.__reduce__", versions.StateBucket.__reduce__, lambda: [bucket("a", 1)])
-    yield Case("a bucket that refers to itself", cycle, list)
+    yield Case("a bucket of a value that refers to itself", cycle, list)
     yield Case("a bucket that is copied", copied, list)
     for alone in (True, False):
         for own in ((added, holds), (added, None), (None, None), (failing, None), (added, failing)):
@@ -369,6 +387,11 @@ def of_versions(versions: Any) -> Iterator[Case]:
     for expires in (1, 2**62):
         given = accessing(added, holds, True, expires=expires)
         yield Case("access_in_order, expiring", versions.access_in_order, given)
+        for expires in (None, 7):
+            given = accessing(added, holds, alone, expires=expires, of=short)
+            yield Case("access_in_order, short", versions.access_in_order, given)
+    for looks in (lambda made: made.short, lambda made: made.entries, put, copy.copy):
+        yield Case("a short bucket in use", on_short(looks), list)
     yield Case(
         "trim_accesses",
         versions.trim_accesses,

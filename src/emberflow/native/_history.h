@@ -40,29 +40,6 @@ typedef struct {
 
 #define FRONT_BEYOND ((long long)1 << 60)
 
-/* A number of 64 bits: 0, or -1 without an exception. */
-static inline int
-number_in(PyObject *given, long long *number)
-{
-    int beyond = 0;
-
-    if (!PyLong_CheckExact(given))
-        return -1;
-    *number = PyLong_AsLongLongAndOverflow(given, &beyond);
-    return beyond ? -1 : 0;
-}
-
-/* The global time of a place: 0, or -1 without an exception. */
-static inline int
-moment_in(PyObject *place, long long *time, long long *front)
-{
-    return !PyTuple_Check(place) || PyTuple_GET_SIZE(place) < 2
-                   || number_in(PyTuple_GET_ITEM(place, 0), time)
-                   || number_in(PyTuple_GET_ITEM(place, 1), front)
-               ? -1
-               : 0;
-}
-
 /* Whether equal keys of this type look the same. */
 static inline int
 is_plain(PyObject *key)

@@ -44,6 +44,29 @@ is_before(PyObject *one, PyObject *other)
     return PyObject_RichCompareBool(one, other, Py_LT);
 }
 
+/* A number of 64 bits: 0, or -1 without an exception. */
+static inline int
+number_in(PyObject *given, long long *number)
+{
+    int beyond = 0;
+
+    if (!PyLong_CheckExact(given))
+        return -1;
+    *number = PyLong_AsLongLongAndOverflow(given, &beyond);
+    return beyond ? -1 : 0;
+}
+
+/* The global time of a place: 0, or -1 without an exception. */
+static inline int
+moment_in(PyObject *place, long long *time, long long *front)
+{
+    return !PyTuple_Check(place) || PyTuple_GET_SIZE(place) < 2
+                   || number_in(PyTuple_GET_ITEM(place, 0), time)
+                   || number_in(PyTuple_GET_ITEM(place, 1), front)
+               ? -1
+               : 0;
+}
+
 /* Read an argument that says how long keys live: 0, or -1 with an exception. None is 0, for ever. */
 static inline int
 expires_argument(const char *function, Py_ssize_t position, PyObject *given, long long *expires)

@@ -43,6 +43,7 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from emberflow import native
 from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops.accesses import (
@@ -135,7 +136,6 @@ _Sent: TypeAlias = dict[tuple[int, Place], Any]
 class AccessMachine(Trimmed[StateBucket]):
     """The machine of a state."""
 
-    items_each = 4
     captured_at_once = 256
 
     def __init__(self, graph: Graph, node: State, *, diverts: bool = False) -> None:
@@ -215,7 +215,9 @@ class AccessMachine(Trimmed[StateBucket]):
         bucket.value = value
         bucket.counts = counts and why is None and place not in bucket.aborts
         entries.append((place, mark, access, length, payload, before, value, why))
-        if not bucket.noted and (len(entries) > 1 or why is not None or not use.writes):
+        if not bucket.noted and (
+            native.versions is not None or len(entries) > 1 or why is not None or not use.writes
+        ):  # where buckets can be short, a trim makes this one so once it is final
             bucket.noted = True
             self.touched.append(bucket)
         if why is None:
@@ -509,6 +511,11 @@ class AccessMachine(Trimmed[StateBucket]):
 
     def row_at(self, bucket: StateBucket, moment: Moment) -> tuple[Any, Any] | None:
         """Key and value as of a moment that is final and not trimmed; None if there is no value."""
+        short = bucket.short
+        if short is not None:
+            place, value = short
+            over = place >= moment or has_expired(place[0], self.expires, moment[0])
+            return None if over else (bucket.key, value)
         entry = self._last_counting(bucket, bisect_left(bucket.entries, (moment,)))
         if entry is None or has_expired(entry[0][0], self.expires, moment[0]):
             return None
@@ -520,14 +527,21 @@ class AccessMachine(Trimmed[StateBucket]):
         return list(self.buckets.values())
 
     def goes_on(self, bucket: StateBucket, moment: Moment) -> bool:
+        if bucket.short is not None:
+            return bucket.short[0] >= moment
         return bool(bucket.entries) and bucket.entries[-1][0] >= moment
 
     def rows_of(self, bucket: StateBucket, moment: Moment, since: Moment) -> list[Row]:
+        if bucket.short is not None:
+            place, value = bucket.short
+            if not since <= place < moment:
+                return []
+            return [Row(self.operation, key_hash(bucket.key), bucket.key, place, value)]
         final = bisect_left(bucket.entries, (moment,))
         entry = self._last_counting(bucket, final)
         if entry is None or entry[0] < since:
             return []
-        return [Row(self.operation, key_hash(bucket.key), bucket.key, entry[0], entry[6])]
+        return [Row(self.operation, key_hash(bucket.key), bucket.key, entry[0][:2], entry[6])]
 
     def looked_at(
         self, given: list[StateBucket], moment: Moment, since: Moment
@@ -551,7 +565,9 @@ class AccessMachine(Trimmed[StateBucket]):
 
     def last_time(self, bucket: StateBucket) -> int | None:
         times = [place[0] for place in bucket.aborts]
-        if bucket.entries:
+        if bucket.short is not None:
+            times.append(bucket.short[0][0])
+        elif bucket.entries:
             times.append(bucket.entries[-1][0][0])
         return max(times, default=None)
 
@@ -560,7 +576,10 @@ class AccessMachine(Trimmed[StateBucket]):
             del self.buckets[bucket.key]
 
     def sizes(self) -> list[int]:
-        return [len(bucket.entries) + len(bucket.aborts) for bucket in self.buckets.values()]
+        return [
+            (1 if bucket.short is not None else len(bucket.entries)) + len(bucket.aborts)
+            for bucket in self.buckets.values()
+        ]
 
 
 def _group_start(entries: list[AccessEntry], position: int) -> int:

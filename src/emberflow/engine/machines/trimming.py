@@ -73,9 +73,6 @@ class Looked(NamedTuple, Generic[B]):
 class Trimmed(Generic[B]):
     """A machine that keeps ``kept`` final entries a bucket."""
 
-    #: The number of items for one look. Buckets are far from each other in memory, so a look is dear:
-    #: fewer looks, each of which finds more to drop, cost less.
-    items_each = 1
     #: The number of buckets that a capture looks at in one go.
     captured_at_once = 1
     #: How long after its last entry a bucket ends; None if buckets stay.
@@ -129,7 +126,7 @@ class Trimmed(Generic[B]):
             return True
         if self.items_since >= _ITEMS_MIN:
             due = min(self.items_since, max(2 * came, _MADE_UP_FOR))
-            self.trim(minimal, due // self.items_each)
+            self.trim(minimal, due)
         elif came < _FEW_ITEMS:
             self._trim_at_rest(minimal)
         return True
@@ -229,7 +226,7 @@ class Trimmed(Generic[B]):
         """Record that a trim has looked at so many buckets, where ``most`` was the limit."""
         self._trimmed_below = minimal
         all_seen = most is None or looks < most
-        left = 0 if all_seen else max(0, self.items_since - looks * self.items_each)
+        left = 0 if all_seen else max(0, self.items_since - looks)
         self.items_since = self._counted = left
 
     def capture(self, moment: Moment, since: Moment) -> Iterator[Row | None]:
