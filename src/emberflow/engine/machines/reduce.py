@@ -487,14 +487,17 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     def row_at(self, versions: ReduceBucket, moment: Moment) -> tuple[Any, Any] | None:
         """Key and accumulator as of a moment that is final and not trimmed; None if there is none."""
         last = bisect_left(versions, (moment,)) - 1
-        if last < 0 or has_expired(versions[last][0][0], self.expires, moment[0]):
+        if last < 0:
             return None
-        accumulator = versions[last][3]
+        version = versions[last]  # a history makes it anew each time
+        if has_expired(version[0][0], self.expires, moment[0]):
+            return None
+        accumulator = version[3]
         if accumulator.__class__ is Absent:
             accumulator = accumulator.kept  # the error was diverted, or the run ends
             if accumulator is _NO_ACCUMULATOR:
                 return None
-        return self._key_in(versions[last]), accumulator
+        return self._key_in(version), accumulator
 
     def all_buckets(self) -> list[ReduceBucket]:
         return list(self.buckets.values())
