@@ -8,6 +8,7 @@ python bench/run.py disorder [--only partitions] [--quick]
 python bench/run.py speculation [--only model] [--quick]
 python bench/run.py upgrade [--quick]
 python bench/run.py nexmark [--only throughput] [--quick]
+python bench/run.py state [--quick]
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ DISORDER = "disorder"
 SPECULATION = "speculation"
 UPGRADE = "upgrade"
 NEXMARK = "nexmark"
+STATE = "state"
 #: Where the module of a benchmark has another name.
 MODULES = {NEXMARK: "nexmark_bench"}
 PARTS = {
@@ -68,7 +70,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="only see that it runs")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS, UPGRADE})
+    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS, UPGRADE, STATE})
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     names = arguments.names or BENCHMARKS
@@ -87,7 +89,7 @@ def _run(name: str, arguments: argparse.Namespace) -> None:
     print(f"\n# {name}\n", flush=True)
     if name == "live":
         import_module(name).main(arguments.only or PARTS[name])
-    elif name == UPGRADE:
+    elif name in (UPGRADE, STATE):
         import_module(name).main(quick=arguments.quick)
     elif name in PARTS:
         module = import_module(MODULES.get(name, name))

@@ -146,6 +146,12 @@ class _Draft:
                 stream.sink(f"{self.prefix}sink-{number}")
 
 
+def lifetime(random: Random) -> int | None:
+    """A time to live for what a step keeps, or none. All other draws are as they would be without it."""
+    own = Random(repr(random.getstate()))
+    return own.choice((None, None, 1, 3, 8)) if own.random() < 0.6 else None
+
+
 # --- The operators: each takes streams of ints from the draft and adds streams of ints to it ------
 
 
@@ -206,10 +212,13 @@ def _group(draft: _Draft) -> None:
 def _reduce(draft: _Draft) -> None:
     stream, breadth = draft.take_keyed()
     mixing = mixed(draft.random.randint(2, 4))
+    life = lifetime(draft.random)
     if draft.flip():
-        reduced = stream.reduce(first=draft.change(), combine=mixing)
+        reduced = stream.reduce(first=draft.change(), combine=mixing, expire_after=life)
     else:
-        pairs = stream.reduce(first=draft.change(), combine=mixing, with_key=True)
+        pairs = stream.reduce(
+            first=draft.change(), combine=mixing, with_key=True, expire_after=life
+        )
         reduced = pairs.map(of_pair())
     draft.add(reduced, breadth)
 
@@ -227,7 +236,8 @@ def _drift_by_hand(draft: _Draft) -> None:
 
 def _fold(draft: _Draft) -> None:
     stream, breadth = draft.take_keyed()
-    folded = stream.fold(initial=draft.random.randint(-9, 9), combine=mixed(3))
+    life = lifetime(draft.random)
+    folded = stream.fold(initial=draft.random.randint(-9, 9), combine=mixed(3), expire_after=life)
     draft.add(folded, breadth)
 
 
@@ -235,14 +245,15 @@ def _aggregate(draft: _Draft) -> None:
     """count, sum, min, max, mean or top."""
     stream, breadth = draft.take_keyed()
     of = draft.random.choice([None, draft.change()])
+    life = lifetime(draft.random)
     pairs: ef.Stream[Any] = draft.random.choice(
         [
-            lambda: stream.count(),
-            lambda: stream.sum(of),
-            lambda: stream.min(of),
-            lambda: stream.max(of),
-            lambda: stream.mean(of),
-            lambda: stream.top(draft.random.randint(1, 3), by=of),
+            lambda: stream.count(expire_after=life),
+            lambda: stream.sum(of, expire_after=life),
+            lambda: stream.min(of, expire_after=life),
+            lambda: stream.max(of, expire_after=life),
+            lambda: stream.mean(of, expire_after=life),
+            lambda: stream.top(draft.random.randint(1, 3), by=of, expire_after=life),
         ]
     )()
     draft.add(pairs.map(of_pair()), breadth)
@@ -251,7 +262,8 @@ def _aggregate(draft: _Draft) -> None:
 def _several(draft: _Draft) -> None:
     """Several aggregates at once, some of them over some payloads only."""
     stream, breadth = draft.take_keyed()
-    draft.add(stream.aggregate(**_aggregates(draft)).map(of_pair()), breadth)
+    life = lifetime(draft.random)
+    draft.add(stream.aggregate(expire_after=life, **_aggregates(draft)).map(of_pair()), breadth)
 
 
 def _aggregates(draft: _Draft) -> dict[str, Any]:

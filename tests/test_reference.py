@@ -661,8 +661,10 @@ def least_item_first(flow: ef.Flow, elements: Elements) -> dict[str, list[Any]]:
                 send((global_time, (*child_ids, port)), payload, number, port)
         elif isinstance(node, Group):
             bucket = buckets.setdefault((number, node.key.function(payload)), [])
-            bucket.append(payload)
-            send(place, tuple(bucket[-node.window :]), number)
+            if bucket and node.expires is not None and place[0][0] - bucket[-1][0] >= node.expires:
+                bucket.clear()
+            bucket.append((place[0][0], payload))
+            send(place, tuple(held for _, held in bucket[-node.window :]), number)
         elif isinstance(node, Sink):
             outputs[node.name].append(payload)
         else:

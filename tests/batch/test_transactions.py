@@ -13,6 +13,7 @@ from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.graph import expansion as expansion_module
 from emberflow.graph.nodes import Graph
+from emberflow.graph.transactions import State
 from emberflow.rows.paths import decoded_path
 from emberflow.runners.batch.passes import lanes
 from emberflow.runners.batch.passes.machines import Ended, Kept
@@ -20,11 +21,12 @@ from emberflow.runners.batch.plan.stages import Units
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.values.item import Place
+from emberflow.values.times import has_expired
 from tests.batch.local import batch
 from tests.effort import blocks, few, shortened
 from tests.simulation.cases import WrongError
 from tests.simulation.transactional import TransactionCase, random_transactions
-from tests.strategies import random_flow
+from tests.strategies import lifetime, random_flow
 
 Elements = dict[str, list[Any]]
 #: By state and key: the place and value of the last committed version.
@@ -42,7 +44,8 @@ def one_key(random: Random) -> tuple[ef.Flow, Elements]:
     """Transactions over several states, each with one key for all its accesses."""
     flow = ef.Flow("one key")
     states = [
-        flow.state(f"s{n}", default=random.randint(0, 9)) for n in range(random.choice((2, 3)))
+        flow.state(f"s{n}", default=random.randint(0, 9), expire_after=lifetime(random))
+        for n in range(random.choice((2, 3)))
     ]
     keys = random.choice((2, 5, 20))
     fronts = [f"front-{n}" for n in range(random.choice((1, 2)))]
@@ -141,9 +144,15 @@ def judged(flow: ef.Flow, elements: Elements, seed: int) -> None:
     reached = frozenset().union(
         *(units.leading_to(frozenset({sink.id})) for sink in graph.sinks.values())
     )
-    for state, values in reference.states.items():
-        if next(node.id for node in graph.nodes if node.name == state) in reached:
-            mine = {key: value for (of, key), (_, value) in told.items() if of == state}
+    now = max(place[0] for place, _ in told.values()) if told else 0
+    nodes = {node.name: node for node in graph.nodes if isinstance(node, State)}
+    for state, values in reference.states_at(now).items():
+        if nodes[state].id in reached:
+            mine = {
+                key: value
+                for (of, key), (place, value) in told.items()
+                if of == state and not has_expired(place[0], nodes[state].expires, now)
+            }
             if mine != values:
                 raise WrongError(f"seed {seed} leaves {mine} in {state}, the reference {values}")
 
@@ -161,7 +170,8 @@ def test_random_transactions_equal_the_reference(seeds: range) -> None:
 
 @pytest.mark.parametrize("first", shortened([0, 12]))
 def test_the_versions_left_are_those_that_a_cut_has(first: int) -> None:
-    """Also the places where they were written, which a restored run needs."""
+    """Also the global times when they were written, which a restored run needs; of those that live for ever,
+    because others have expired when all is over."""
     for seed in range(first, first + few(12)):
         case = TransactionCase.of(seed, workers=1)
         flow, elements = random_transactions(Random(f"transactions {seed}"))
@@ -175,8 +185,14 @@ def test_the_versions_left_are_those_that_a_cut_has(first: int) -> None:
             if isinstance(machine, AccessMachine)
             for row in machine.committed(AFTER_ALL)
         }
-        states = {state for state, _ in told}
-        assert told == {where: row for where, row in live.items() if where[0] in states}, seed
+        lives = {node.name: node.expires for node in case.graph.nodes if isinstance(node, State)}
+        left = {
+            where: (place[:2], value)
+            for where, (place, value) in told.items()
+            if lives[where[0]] is None
+        }
+        states = {state for state, _ in left}
+        assert left == {where: row for where, row in live.items() if where[0] in states}, seed
 
 
 def kinds(graph: Graph) -> list[str]:

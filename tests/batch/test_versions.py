@@ -158,9 +158,9 @@ def test_errors_are_those_of_the_reference() -> None:
 # Mutations: each is caught by some seed.
 
 
-def taken_twice(rows: Iterable[Row], plan: CarryPlan) -> Iterator[Row]:
+def taken_twice(rows: Iterable[Row], plan: CarryPlan, moment: Moment) -> Iterator[Row]:
     """State is carried twice: migrated again, and items of a bucket are there twice."""
-    for row in list(translated_rows(rows, plan)):
+    for row in list(translated_rows(rows, plan, moment)):
         (carried,) = {each for each in plan.carried.values() if each.new == row.operation}
         yield row
         if carried.migrate is not None:

@@ -151,8 +151,39 @@ def aggregates_case() -> Case:
     return Case("aggregates and windows", flow, elements)
 
 
+def expiring_case() -> Case:
+    """Keys of reduces and states that expire, some of them again and again."""
+    flow = ef.Flow("expiring")
+    sales = ef.merge(flow.front("one"), flow.front("other"))
+    by_item = sales.key_by(lambda n: n % 5)
+    by_item.count(expire_after=4).key_by(lambda pair: pair[0]).sink("counts", partitions=2)
+    by_item.reduce(
+        first=lambda n: (n,), combine=lambda last, n: (*last[-3:], n), expire_after=6
+    ).sink("last")
+    by_item.aggregate(total=ef.sum(), mean=ef.mean(), expire_after=5).sink("several")
+    spent = flow.state("spent", default=0, expire_after=7)
+    counted = flow.state("counted", default=0, expire_after=3)
+    with sales.transaction(name="alone") as tx:
+        done = tx.key_by(lambda n: n % 3).update(counted, lambda value, n: value + 1)
+        tx.output(done).sink("counted")
+    with sales.transaction(name="both") as tx:
+        limited = tx.key_by(lambda n: n % 4).update(
+            spent, lambda value, n: value + n, check=lambda value: value < 40
+        )
+        seen = limited.key_by(lambda pair: pair[0] % 3).read(counted)
+        tx.output(seen).sink("seen")
+    tx.rejected.map(lambda rejected: rejected.element).sink("refused")
+    random = Random("expiring")
+    times = {name: sorted(random.sample(range(80), 35)) for name in ("one", "other")}
+    elements = {
+        name: [ef.At(at, random.randrange(20)) for at in given] for name, given in times.items()
+    }
+    return Case("expiring", flow, elements)
+
+
 CASES = [
     *map(example_case, EXAMPLE_ELEMENTS),
     aggregates_case(),
+    expiring_case(),
     *map(random_case, TOGETHER),
 ]

@@ -77,9 +77,9 @@ def _shown(thing: Any) -> str:
     return repr(thing).replace(" object at", "")
 
 
-@given(reducing(), st.booleans())
+@given(reducing(), st.booleans(), st.sampled_from([None, 1, 2, 5, 2**62]))
 def test_reduce_in_order(
-    case: tuple[list[FlatItem], dict[Any, list[Any]], int], with_key: bool
+    case: tuple[list[FlatItem], dict[Any, list[Any]], int], with_key: bool, expires: int | None
 ) -> None:
     items, buckets, start = case
     results = []
@@ -88,9 +88,8 @@ def test_reduce_in_order(
         touched: list[list[Any]] = []
         own = {key: list(versions) for key, versions in buckets.items()}
         out: Place = (0, 1)
-        position = reduce_in_order(
-            items, start, output, key_of, combine, own, touched, out, with_key, Absent, Refused
-        )
+        given = (key_of, combine, own, touched, out, with_key, Absent, Refused, expires)
+        position = reduce_in_order(items, start, output, *given)
         results.append(_shown((position, output, own, touched)))
     assert results[0] == results[1]
 
@@ -135,18 +134,19 @@ def test_a_common_key_goes_where_its_hash_says(items: list[FlatItem]) -> None:
     ]
 
 
+class Restored:
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+
 @given(st.lists(st.lists(places, max_size=3)), places, places)
 def test_trim_to_last(touched: list[list[Place]], minimal: Place, begun: Place) -> None:
     results = []
     for trim_to_last in (_loops.trim_to_last, loops._trim_to_last):
         own = [[(place, 0) for place in sorted(bucket)] for bucket in touched]
-        results.append((trim_to_last(own, minimal[:2], begun[:2]), own))
+        arguments = (own, minimal[:2], begun[:2], key_of, Absent, Restored)
+        results.append((trim_to_last(*arguments), own))
     assert results[0] == results[1]
-
-
-class Restored:
-    def __init__(self, key: Any) -> None:
-        self.key = key
 
 
 mapped_items = st.sampled_from([1, 2, "a", (3,), True, 7, 13, Restored("b"), Restored((4,))])
@@ -284,7 +284,7 @@ def test_an_interrupt_is_not_taken_for_a_function_that_fails() -> None:
         _loops.spread(items, 0, [[]], interrupted, {}, [{}], [0])
     with pytest.raises(KeyboardInterrupt):
         _loops.reduce_in_order(
-            items, 0, [], interrupted, combine, {}, [], (0,), True, Absent, Refused
+            items, 0, [], interrupted, combine, {}, [], (0,), True, Absent, Refused, None
         )
     with pytest.raises(KeyboardInterrupt):
         _loops.mapped(items, interrupted, (0,), At)
@@ -297,7 +297,15 @@ def test_an_argument_of_the_wrong_kind_is_named() -> None:
     with pytest.raises(
         TypeError, match=r"^reduce_in_order: argument 3 \(`output`\) must be a list, got tuple$"
     ):
-        _loops.reduce_in_order(items, 0, (), key_of, combine, {}, [], (0,), True, Absent, Refused)
+        _loops.reduce_in_order(
+            items, 0, (), key_of, combine, {}, [], (0,), True, Absent, Refused, None
+        )
+    with pytest.raises(
+        TypeError, match=r"argument 12 \(`expires`\) must be None or an int above 0, got True$"
+    ):
+        _loops.reduce_in_order(
+            items, 0, [], key_of, combine, {}, [], (0,), True, Absent, Refused, True
+        )
     with pytest.raises(ValueError, match=r"argument 2 \(`start`\) must not be negative, got -1$"):
         _loops.spread(items, -1, [[]], key_of, {}, [{}], [0])
     with pytest.raises(TypeError, match=r"argument 6 \(`marks`\) must hold a dict at 0, got list$"):
@@ -307,11 +315,11 @@ def test_an_argument_of_the_wrong_kind_is_named() -> None:
     with pytest.raises(TypeError, match=r"must hold \(place, mark, payload\), got \(1, 2\)"):
         _loops.extended([(1, 2)], (0,))
     with pytest.raises(TypeError, match="bucket 1 must be a list of entries, got tuple"):
-        _loops.trim_to_last([[], ()], (1, 0), (0, 0))
+        _loops.trim_to_last([[], ()], (1, 0), (0, 0), key_of, Absent, Restored)
     with pytest.raises(
         TypeError, match="entry 0 of a bucket must be a tuple that begins with a place"
     ):
-        _loops.trim_to_last([[7]], (1, 0), (0, 0))
+        _loops.trim_to_last([[7]], (1, 0), (0, 0), key_of, Absent, Restored)
 
 
 class Renamed(NamedTuple):
@@ -334,7 +342,7 @@ class Longer(NamedTuple):
 @pytest.mark.parametrize("kind", [Renamed, Longer, tuple, int, list, None])
 def test_only_a_row_of_these_fields_is_taken_for_one(kind: Any) -> None:
     with pytest.raises(TypeError, match=r"fields operation, key_hash, key, place and payload, got"):
-        _loops.prepare(kind)
+        _loops.prepare(kind, Restored)
     _, rows, _, _ = _loops.last_accumulators(
         [[((1, 0), 0, 2, "sum")]], (5, 0), (0, 0), key_of, "counts", Absent, Restored
     )

@@ -169,10 +169,12 @@ def of_loops(loops: Any) -> Iterator[Case]:
     def versions(key: Any) -> list[Any]:
         return [((time - 9, 0), 0, key, THING) for time in range(5)]
 
-    def reducing(key_of: Any, combine: Any, with_key: bool) -> Callable[[], list[Any]]:
+    def reducing(
+        key_of: Any, combine: Any, with_key: bool, expires: int | None = None
+    ) -> Callable[[], list[Any]]:
         return lambda: [
             items(), 0, [], key_of, combine, {"a": versions("a"), "b": [], TEXT: versions(TEXT)}, [],
-            (0, 1), with_key, Absent, At,
+            (0, 1), with_key, Absent, At, expires,
         ]  # fmt: skip
 
     def spreading(key_of: Any, hosts: list[int]) -> Callable[[], list[Any]]:
@@ -195,9 +197,12 @@ def of_loops(loops: Any) -> Iterator[Case]:
         return mapped
 
     report = ((2**40, 1, 3), 1, THING)
-    yield Case("prepare", loops.prepare, lambda: [Row])
+    yield Case("prepare", loops.prepare, lambda: [Row, Restored])
     for with_key in (True, False):
         yield Case("reduce_in_order", loops.reduce_in_order, reducing(itself, added, with_key))
+    for expires in (1, 2**62):
+        given = reducing(itself, added, True, expires)
+        yield Case("reduce_in_order, expiring", loops.reduce_in_order, given)
     yield Case("reduce_in_order, failing", loops.reduce_in_order, reducing(itself, failing, True))
     yield Case("reduce_in_order, no key", loops.reduce_in_order, reducing(failing, added, True))
     for hosts in ([0, 1, 0], []):
@@ -226,10 +231,91 @@ def of_loops(loops: Any) -> Iterator[Case]:
     yield Case(
         "trim_to_last",
         loops.trim_to_last,
-        lambda: [[versions("a"), [], versions("b")] * 9, (-2, 0), (-8, 0)],
-    )
+        lambda: [
+            [versions("a"), [], versions("b")] * 9, (-2, 0), (-8, 0), itself, Absent, Restored
+        ],
+    )  # fmt: skip
+    yield from of_histories(loops, reducing)
     for key in ("ascii", TEXT, "ä" * 999, "€" * 40, "\U0001f600" * 200, "\ud800", 7, 2**70):
         yield Case("hash_of_common", loops.hash_of_common, lambda own=key: [own])
+
+
+def of_histories(loops: Any, reducing: Any) -> Iterator[Case]:
+    """Histories of one version and of several, final or not, with keys of all kinds."""
+
+    def version(time: int, key: Any) -> Any:
+        return ((time, 0, 7), 0, key, (THING, time))
+
+    def trimmed(history: Any, key_of: Any = None) -> Any:
+        loops.trim_to_last([history], (90, 0), (-90, 0), key_of, Absent, Restored)
+        return history
+
+    def short(key: Any = TEXT) -> Any:
+        return trimmed(loops.History(key, version(-30, key)))
+
+    def half(key: Any = TEXT) -> Any:
+        """One short version and one that is not."""
+        history = short(key)
+        history.append(version(-5, key))
+        return history
+
+    def long(key: Any = TEXT) -> Any:
+        history = loops.History(key, version(-30, key))
+        for time in range(-5, -2):
+            history.append(version(time, key))
+        return history
+
+    def used(make: Any, use: Any) -> Callable[[], None]:
+        return lambda: use(make())
+
+    def put(history: Any) -> None:
+        history[-1] = version(-1, "b")
+
+    def cleared(history: Any) -> None:
+        del history[:]
+        trimmed(history)
+        list(history)
+
+    def cut(history: Any) -> None:
+        history.insert(0, version(-40, "c"))
+        history.pop(0)
+        del history[:-1]
+
+    yield Case("History", loops.History, lambda: [TEXT, version(1, TEXT)])
+    restored = ((1, 0), 0, Restored(TEXT), THING)
+    yield Case("History, restored", loops.History, lambda: [TEXT, restored])
+    for make in (short, half, long, lambda: short((1,)), lambda: half(2**70)):
+        for use in (
+            list,
+            len,
+            put,
+            cut,
+            cleared,
+            trimmed,
+            lambda h: h[5:],
+            lambda h: (h[0], h[-1]),
+        ):
+            yield Case("a history in use", used(make, use), list)
+        yield Case(
+            "trim_to_last, histories",
+            loops.trim_to_last,
+            lambda own=make: [[own(), own()], (-3, 0), (-8, 0), itself, Absent, Restored],
+        )
+        yield Case(
+            "last_accumulators, histories",
+            loops.last_accumulators,
+            lambda own=make: [
+                [own(), own()], (-4, 0), (-50, 0), itself, "count", Absent, Restored
+            ],
+        )  # fmt: skip
+        for expires in (None, 7):
+
+            def arguments(own: Any = make, expires: int | None = expires) -> list[Any]:
+                given: list[Any] = reducing(itself, added, True, expires)()
+                given[5] = {"a": own("a") if own in (short, half, long) else own(), TEXT: own()}
+                return given
+
+            yield Case("reduce_in_order, histories", loops.reduce_in_order, arguments)
 
 
 def carried() -> list[Any]:
@@ -248,20 +334,38 @@ def of_versions(versions: Any) -> Iterator[Case]:
     def use(function: Any, check: Any, alone: bool) -> tuple[Any, ...]:
         return (function, check, alone, False, True, True, 3, 0, 1, 0, 1, -1, None, None)
 
-    def accessing(*own: Any) -> Callable[[], list[Any]]:
+    def accessing(*own: Any, expires: int | None = None, of: Any = None) -> Callable[[], list[Any]]:
         def arguments() -> list[Any]:
             accesses = [(place, mark, (key, 0, 2, (THING, key))) for place, mark, key in items()]
             buckets = {"a": bucket("a", 2), "b": bucket("b", 1), TEXT: bucket(TEXT, 3)}
-            return [accesses, 0, [[], []], buckets, [use(*own)], [], {"c"}, {(7, 0)}]
+            if of is not None:
+                buckets = {key: of(key) for key in buckets}
+            return [accesses, 0, [[], []], buckets, [use(*own)], [], {"c"}, {(7, 0)}, expires]
 
         return arguments
 
+    def short(key: Any) -> Any:
+        made = bucket(key, 1)
+        versions.trim_accesses([made], (90, 0), (True,), [], (-90, 0))
+        return made
+
+    def on_short(looks: Any) -> Callable[[], None]:
+        return lambda: looks(short(TEXT))
+
+    def put(made: Any) -> None:
+        made.entries = [made.entries[0]]
+        made.noted, made.counts = True, False
+        del made.value
+
     def buckets() -> list[Any]:
-        return [bucket(key, count) for count in range(5) for key in ("a", TEXT, (1,), 2**70)]
+        return [short(key) for key in ("a", TEXT, (1,), 2**70)] + [
+            bucket(key, count) for count in range(5) for key in ("a", TEXT, (1,), 2**70)
+        ]
 
     def cycle() -> None:
         made = bucket("a", 1)
-        made.value = made.entries = [made]
+        made.value = [made.entries]
+        made.value.append(made.value)
 
     def copied() -> None:
         made = bucket(TEXT, 2)
@@ -275,11 +379,19 @@ def of_versions(versions: Any) -> Iterator[Case]:
     yield Case("prepare", versions.prepare, lambda: [Row, NO_ABORTS, At, (-1,), (-2,), (-3,)])
     yield Case("StateBucket", versions.StateBucket, lambda: [TEXT, THING])
     yield Case("StateBucket.__reduce__", versions.StateBucket.__reduce__, lambda: [bucket("a", 1)])
-    yield Case("a bucket that refers to itself", cycle, list)
+    yield Case("a bucket of a value that refers to itself", cycle, list)
     yield Case("a bucket that is copied", copied, list)
     for alone in (True, False):
         for own in ((added, holds), (added, None), (None, None), (failing, None), (added, failing)):
             yield Case("access_in_order", versions.access_in_order, accessing(*own, alone))
+    for expires in (1, 2**62):
+        given = accessing(added, holds, True, expires=expires)
+        yield Case("access_in_order, expiring", versions.access_in_order, given)
+        for expires in (None, 7):
+            given = accessing(added, holds, alone, expires=expires, of=short)
+            yield Case("access_in_order, short", versions.access_in_order, given)
+    for looks in (lambda made: made.short, lambda made: made.entries, put, copy.copy):
+        yield Case("a short bucket in use", on_short(looks), list)
     yield Case(
         "trim_accesses",
         versions.trim_accesses,
@@ -450,7 +562,7 @@ def main() -> int:
     options = parser.parse_args()
     modules = loaded(options.folder)
     for module, arguments in (
-        ("loops", [Row]),
+        ("loops", [Row, Restored]),
         ("rows", [Row]),
         ("versions", [Row, NO_ABORTS, At, (-1,), (-2,), (-3,)]),
     ):

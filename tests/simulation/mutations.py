@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop
 from itertools import count
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -17,9 +18,11 @@ import pytest
 import emberflow as ef
 from emberflow.engine import layout as program_module
 from emberflow.engine.layout import Layout
+from emberflow.engine.machines import group as grouping_module
 from emberflow.engine.machines import map as mapping_module
 from emberflow.engine.machines import reduce as reduction_module
 from emberflow.engine.machines.barrier import Barrier
+from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import (
     AFTER_ALL,
     Ack,
@@ -797,4 +800,55 @@ def overtake_on_a_link(patch: pytest.MonkeyPatch) -> Machines:
             self.ticks(self.options.delay_ticks_max), action
         ),
     )
+    return {}
+
+
+# --- Expiry ----------------------------------------------------------------------------------------
+
+
+def expiring() -> Iterable[Case]:
+    """Random flows with keys that expire."""
+    for case in map(Case.of, count()):
+        if any(getattr(node, "expires", None) is not None for node in case.graph.nodes):
+            yield case
+
+
+@mutation(CONTENT, cases=expiring)
+def live_until_after_the_end(patch: pytest.MonkeyPatch) -> Machines:
+    """An element that comes exactly when the time of its key is over finds it alive."""
+    for module in (reduction_module, grouping_module):
+        patch.setattr(
+            module,
+            "has_expired",
+            lambda touched, expires, now: expires is not None and touched + expires < now,
+        )
+    return {}
+
+
+@mutation(CONTENT, cases=expiring)
+def forget_keys_too_early(patch: pytest.MonkeyPatch) -> Machines:
+    """A look finds a key that was touched since, and takes it for one that was not."""
+
+    def end_some(self: Trimmed[Any], minimal: Moment, most: int | None = None) -> None:
+        assert self.expires is not None
+        while self._slots and self._slots[0] * self._slot_length <= minimal[0]:
+            for bucket in self._ends.pop(heappop(self._slots)):
+                if self.last_time(bucket) is not None:
+                    self.forget(bucket)
+
+    patch.setattr(Trimmed, "end_some", end_some)
+    return {}
+
+
+@mutation(CONTENT, cases=expiring)
+def replay_without_gaps(patch: pytest.MonkeyPatch) -> Machines:
+    """What was computed again is never new, however late it comes."""
+    replay = reduction_module.ReduceMachine._replay
+
+    def gapless(self: Any, *given: Any) -> None:
+        expires, self.expires = self.expires, None
+        replay(self, *given)
+        self.expires = expires
+
+    patch.setattr(reduction_module.ReduceMachine, "_replay", gapless)
     return {}

@@ -73,7 +73,7 @@ def reference_states(graph: Graph, elements: Any) -> Callable[[Moment], dict[str
             reference.finish()
         else:
             reference.advance(GlobalTime(*moment))
-        return reference.states
+        return reference.states_at(moment[0])
 
     return at
 

@@ -24,12 +24,15 @@ from typing import Any, Self
 import emberflow as ef
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.errors import OnError
+from emberflow.graph.transactions import State
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
 from emberflow.runners.simulation import Options, SimulationResult
+from emberflow.values.times import has_expired
 from tests.simulation.cases import Case, WrongError, disordered, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
 from tests.simulation.failing import with_failing_transactions
+from tests.strategies import lifetime
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class TransactionCase(Case):
 
     @property
     def expected_states(self) -> dict[str, dict[Any, Any]]:
-        return self._reference.states
+        return self._reference.states_at(AFTER_ALL[0])
 
 
 def judged_with_states(case: TransactionCase, **machines: Any) -> SimulationResult:
@@ -85,6 +88,7 @@ def judged_with_crashes_and_cuts(case: CrashCase, **machines: Any) -> Simulation
     """
     result, simulation = judged_with_crashes(case, **machines)
     reference = Reference(case.graph, on_error=case.on_error)
+    lives = {node.name: node.expires for node in case.graph.nodes if isinstance(node, State)}
     cuts = simulation.storage.cuts
     ahead = sorted(cuts.manifests, key=lambda manifest: manifest.moment, reverse=True)
 
@@ -93,14 +97,19 @@ def judged_with_crashes_and_cuts(case: CrashCase, **machines: Any) -> Simulation
             restorable = cuts.restorable(ahead.pop())
             if restorable is None:
                 continue
+            now = restorable.manifest.moment[0]
             saved: dict[str, dict[Any, Any]] = {name: {} for name in reference.states}
             for row in restorable.rows:
-                if row.operation in saved:
+                # A chain of cuts may still have what has expired, from its older ones.
+                if row.operation in saved and not has_expired(
+                    row.place[0], lives[row.operation], now
+                ):
                     saved[row.operation][row.key] = row.payload
-            if saved != reference.states:
+            expected = reference.states_at(now)
+            if saved != expected:
                 raise WrongError(
                     f"the cut {restorable.manifest} holds {saved}, the reference has "
-                    f"{reference.states}\n{case}"
+                    f"{expected}\n{case}"
                 )
 
     for moment, front, payload in case.given(simulation):
@@ -108,10 +117,9 @@ def judged_with_crashes_and_cuts(case: CrashCase, **machines: Any) -> Simulation
         reference.enter(moment, front, payload)  # type: ignore[arg-type]
     reference.finish()
     check_cuts_up_to(AFTER_ALL)
-    if result.states != reference.states:
-        raise WrongError(
-            f"the states are {result.states}, the reference has {reference.states}\n{case}"
-        )
+    expected = reference.states_at(AFTER_ALL[0])
+    if result.states != expected:
+        raise WrongError(f"the states are {result.states}, the reference has {expected}\n{case}")
     return result
 
 
@@ -178,10 +186,15 @@ class _Draft:
             self.sources.append(merged)
             self.sink(merged)
         self.states = [
-            flow.state(f"s{number}", default=random.choice((0, 5, 20)))
+            flow.state(
+                f"s{number}", default=random.choice((0, 5, 20)), expire_after=lifetime(random)
+            )
             for number in range(random.choice((1, 1, 2, 3)))
         ]
-        self.last_few = flow.state("last few", default=()) if random.random() < 0.3 else None
+        life = lifetime(random)
+        self.last_few = (
+            flow.state("last few", default=(), expire_after=life) if random.random() < 0.3 else None
+        )
         self.touched: set[str] = set()
 
     def transaction(self, name: str) -> None:

@@ -54,12 +54,16 @@ def flow_of(parts: list[Part], has_second: bool) -> ef.Flow:
 
 def add(flow: ef.Flow, numbers: ef.Stream[int], part: Part) -> None:
     name, more = part.name, part.generation
+    # Some versions change it. It is drawn by the name, so that all other draws are as they were.
+    life = (None, None, 2, 5, None, 9)[(len(name) * 3 + ord(name[-1]) + more) % 6]
     keyed = numbers.key_by(lambda n: n % 3)
     out: ef.Stream[Any]
     if part.kind == "count":
-        out = numbers.key_by(lambda n: (n + more) % 3).count(name=name)
+        out = numbers.key_by(lambda n: (n + more) % 3).count(name=name, expire_after=life)
     elif part.kind == "fold":
-        out = keyed.fold(initial=0, combine=lambda a, n: (3 * a + n + more) % 1009, name=name)
+        out = keyed.fold(
+            initial=0, combine=lambda a, n: (3 * a + n + more) % 1009, name=name, expire_after=life
+        )
     elif part.kind == "group":
         out = keyed.group(window=2 + more % 3, name=name)
     elif part.kind == "close":
@@ -75,7 +79,7 @@ def add(flow: ef.Flow, numbers: ef.Stream[int], part: Part) -> None:
             lambda t: [ef.At(t.time + 1 + t.payload % 9, t.payload + more)], name=name
         )
         if part.kind == "reminded":
-            out = out.key_by(lambda n: n % 3).count(name=f"state of {name}")
+            out = out.key_by(lambda n: n % 3).count(name=f"state of {name}", expire_after=life)
         elif part.kind == "kept":
             out = out.key_by(lambda n: n % 3).group(window=3, name=f"state of {name}")
     elif part.kind == "join":
@@ -93,7 +97,7 @@ def add(flow: ef.Flow, numbers: ef.Stream[int], part: Part) -> None:
         )
         out = last.map(lambda rs: rs[-1][0] + more)
     else:
-        purses = flow.state(name, default=20)
+        purses = flow.state(name, default=20, expire_after=life)
         with numbers.transaction(name=f"change of {name}") as tx:
             moved = tx.flat_map(lambda n: [(n % 3, -n % 11 - more), ((n + 1) % 3, n % 7)])
             moved.key_by(lambda m: m[0]).update(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from emberflow.checkpoint import SCHEDULED, CheckpointError, DamagedCutError, Manifest, PartInfo
@@ -186,6 +186,7 @@ class StoredView:
             wanted,
             self.hold_seconds,
             self.trusted,
+            alive_since(self.cut, self.step),
         )
 
 
@@ -200,6 +201,8 @@ class StoredPiece:
     wanted: Wanted
     hold_seconds: float
     trusted: bool
+    #: Rows of earlier times had expired at the time of the cut; None if none ever does.
+    alive_since: int | None = None
 
     def batches(self, columns: StateColumns, filters: KeyFilters) -> Iterator[pa.RecordBatch]:
         writer = PageWriter(columns)
@@ -209,17 +212,11 @@ class StoredPiece:
         self, filters: KeyFilters, *, child_ids: bool, counted: Counted | None = None
     ) -> Iterator[ColumnPage]:
         store = CheckpointStore(self.location, own_files=not self.trusted)
-        wanted = Wanted(
-            self.wanted.operation,
-            self.wanted.low,
-            self.wanted.high,
-            self.wanted.hashes,
-            child_ids=child_ids,
-        )
+        wanted = replace(self.wanted, child_ids=child_ids)
         try:
             renewed = self._renewed(store)
             for page in store.pages(self.parts, wanted, test=filters.test(), counted=counted):
-                yield page
+                yield page.since(self.alive_since)
                 if time.monotonic() - renewed > self.hold_seconds / 4:
                     renewed = self._renewed(store)
         except UntrustedFileError as error:
@@ -242,6 +239,14 @@ class StoredPiece:
             f'checkpoint, so that they can hold a cut; raise .option("holdSeconds", '
             f"{self.hold_seconds:g}); or raise checkpointsKept of the query."
         )
+
+
+def alive_since(cut: Manifest, step: str) -> int | None:
+    """The first time whose rows of a step have not expired at the time of a cut. Rows of earlier times may
+    still be in its files. None if the rows of the step never expire."""
+    lives = (each.details.get("expires") for each in cut.steps if each.name == step)
+    expires = next(lives, None)
+    return None if expires is None else cut.time[0] - expires + 1
 
 
 def listed_states(states: StoredStates) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from emberflow.dsl.operators.reduce import lifetime
 from emberflow.dsl.operators.transactions import State, Transaction
 from emberflow.dsl.streams import Loop, Stream
 from emberflow.errors import FlowError, OnError
@@ -22,7 +23,7 @@ from emberflow.graph.drawing import text
 from emberflow.graph.nodes import Front, Graph, Input, Key, Node, Reduction, Sink, two_of_one_name
 from emberflow.graph.picture import picture
 from emberflow.values.functions import Where, caller
-from emberflow.values.times import DEFAULT_UNIT, Unit, counted_duration, is_unit
+from emberflow.values.times import DEFAULT_UNIT, Duration, Unit, counted_duration, is_unit
 
 V = TypeVar("V")
 
@@ -117,7 +118,7 @@ class Flow:
         node = self._draft(LoopDraft, name, label="loop")
         return Loop(self, node.id)
 
-    def state(self, name: str, *, default: V) -> State[V]:
+    def state(self, name: str, *, default: V, expire_after: Duration | None = None) -> State[V]:
         """Values by key that transactions read and update; ``default`` for keys never updated.
 
         >>> import emberflow as ef
@@ -130,8 +131,24 @@ class Flow:
         >>> tx.rejected.map(lambda r: (r.element, r.values["purses", r.element[0]])).sink("refused")
         >>> ef.run(flow, changes=[("ada", 5), ("bob", -1), ("ada", -3), ("ada", -3)])
         {'done': [('ada', 5), ('ada', -3)], 'refused': [(('bob', -1), -1), (('ada', -3), -1)]}
+
+        A value is kept for ever, unless ``expire_after=d`` gives it a time to live: a transaction that
+        comes ``d`` or more after the last one that updated the key, and was applied, finds the default.
+        A read does not prolong it, nor does a transaction that is rejected. See docs/state.md.
+
+        >>> flow = ef.Flow("limits")
+        >>> spent = flow.state("spent", default=0, expire_after=10)
+        >>> with flow.front("payments").transaction() as tx:
+        ...     paid = tx.key_by(lambda p: p[0]).update(
+        ...         spent, lambda total, p: total + p[1], check=lambda total: total <= 100
+        ...     )
+        >>> tx.rejected.map(lambda rejected: rejected.element).sink("refused")
+        >>> payments = [ef.At(1, ("ada", 70)), ef.At(10, ("ada", 40)), ef.At(11, ("ada", 50))]
+        >>> ef.run(flow, payments=payments)
+        {'refused': [('ada', 40)]}
         """
-        return State(self, name, default)
+        expires = lifetime(self, expire_after, "state")
+        return State(self, name, default, expires)
 
     def graph(self, *, on_error: OnError = "fail") -> Graph:
         """The validated graph of this flow. Raises `FlowError` if the flow cannot run.

@@ -288,6 +288,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         first: Callable[[T], A],
         combine: Callable[[A, T], A],
         with_key: Literal[False] = False,
+        expire_after: Duration | None = None,
         name: str | None = None,
     ) -> Stream[A]: ...
     @overload
@@ -297,6 +298,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         first: Callable[[T], A],
         combine: Callable[[A, T], A],
         with_key: Literal[True],
+        expire_after: Duration | None = None,
         name: str | None = None,
     ) -> Stream[tuple[K, A]]: ...
     def reduce(
@@ -305,6 +307,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         first: Callable[[T], A],
         combine: Callable[[A, T], A],
         with_key: bool = False,
+        expire_after: Duration | None = None,
         name: str | None = None,
     ) -> Stream[Any]:
         """Each key's accumulator after each payload; ``with_key`` gives ``(key, accumulator)``.
@@ -317,10 +320,22 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> words.reduce(first=lambda w: w, combine=lambda a, w: max(a, w, key=len)).sink("longest")
         >>> ef.run(flow, words=["ash", "bee", "ant", "birch"])
         {'longest': ['ash', 'bee', 'ash', 'birch']}
+
+        A key is kept for ever, unless ``expire_after=d`` gives it a time to live: a payload that comes
+        ``d`` or more after the last one of its key finds the key new. All payloads of the key count, and
+        their own times, so the output is the same whenever they arrive. Nobody sees a key whose time is
+        over, and its memory is given back. Several operators have it: see docs/state.md.
+
+        >>> flow = ef.Flow("visits")
+        >>> clicks = flow.front("clicks").key_by(lambda user: user)
+        >>> clicks.count(expire_after=10).sink("clicks")
+        >>> ef.run(flow, clicks=[ef.At(1, "a"), ef.At(10, "a"), ef.At(20, "a")])
+        {'clicks': [('a', 1), ('a', 2), ('a', 1)]}
         """
         _check_callable(first, "reduce")
         _check_callable(combine, "reduce")
-        return operators.reduce(self, first, combine, with_key=with_key, name=name)
+        expires = operators.lifetime(self.flow, expire_after, "reduce")
+        return operators.reduce(self, first, combine, with_key=with_key, name=name, expires=expires)
 
     @overload
     def fold(
@@ -329,6 +344,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         initial: A,
         combine: Callable[[A, T], A],
         with_key: Literal[False] = False,
+        expire_after: Duration | None = None,
         name: str | None = None,
     ) -> Stream[A]: ...
     @overload
@@ -338,6 +354,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         initial: A,
         combine: Callable[[A, T], A],
         with_key: Literal[True],
+        expire_after: Duration | None = None,
         name: str | None = None,
     ) -> Stream[tuple[K, A]]: ...
     def fold(
@@ -346,6 +363,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         initial: A,
         combine: Callable[[A, T], A],
         with_key: bool = False,
+        expire_after: Duration | None = None,
         name: str | None = None,
     ) -> Stream[Any]:
         """Like `reduce`, with the same initial accumulator for each key.
@@ -358,10 +376,23 @@ class KeyedStream(Stream[T], Generic[K, T]):
         {'histories': [('x', (1,)), ('y', (5,)), ('x', (1, 2))]}
         """
         _check_callable(combine, "fold")
-        return operators.fold(self, initial, combine, with_key=with_key, name=name)
+        expires = operators.lifetime(self.flow, expire_after, "fold")
+        return operators.fold(self, initial, combine, with_key=with_key, name=name, expires=expires)
 
-    def count(self, *, name: str | None = None) -> Stream[tuple[K, int]]:
-        """``(key, how many so far)`` for each payload.
+    def _aggregate(
+        self,
+        aggregate: Aggregate[T],
+        label: str,
+        name: str | None,
+        expire_after: Duration | None,
+    ) -> Stream[tuple[K, Any]]:
+        expires = operators.lifetime(self.flow, expire_after, label)
+        return operators.aggregate(self, aggregate, label, name, expires)
+
+    def count(
+        self, *, expire_after: Duration | None = None, name: str | None = None
+    ) -> Stream[tuple[K, int]]:
+        """``(key, how many so far)`` for each payload. For ``expire_after`` see `reduce`.
 
         >>> import emberflow as ef
         >>> flow = ef.Flow("counts")
@@ -369,10 +400,14 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, words=["a", "b", "a"])
         {'counts': [('a', 1), ('b', 1), ('a', 2)]}
         """
-        return operators.aggregate(self, catalogue.count(), "count", name)
+        return self._aggregate(catalogue.count(), "count", name, expire_after)
 
     def sum(
-        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+        self,
+        of: Callable[[T], Any] | None = None,
+        *,
+        expire_after: Duration | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[K, Any]]:
         """``(key, the sum so far)``, of the payloads or of ``of(payload)``.
 
@@ -382,10 +417,14 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, sales=[("x", 2), ("y", 3), ("x", 5)])
         {'sums': [('x', 2), ('y', 3), ('x', 7)]}
         """
-        return operators.aggregate(self, catalogue.sum(of), "sum", name)
+        return self._aggregate(catalogue.sum(of), "sum", name, expire_after)
 
     def min(
-        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+        self,
+        of: Callable[[T], Any] | None = None,
+        *,
+        expire_after: Duration | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[K, Any]]:
         """``(key, the least so far)``.
 
@@ -395,10 +434,14 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 2, 8, 3])
         {'least': [(0, 4), (0, 2), (0, 2), (1, 3)]}
         """
-        return operators.aggregate(self, catalogue.min(of), "min", name)
+        return self._aggregate(catalogue.min(of), "min", name, expire_after)
 
     def max(
-        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+        self,
+        of: Callable[[T], Any] | None = None,
+        *,
+        expire_after: Duration | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[K, Any]]:
         """``(key, the greatest so far)``.
 
@@ -408,10 +451,14 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 2, 8, 3])
         {'greatest': [(0, 4), (0, 4), (0, 8), (1, 3)]}
         """
-        return operators.aggregate(self, catalogue.max(of), "max", name)
+        return self._aggregate(catalogue.max(of), "max", name, expire_after)
 
     def mean(
-        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+        self,
+        of: Callable[[T], Any] | None = None,
+        *,
+        expire_after: Duration | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[K, Any]]:
         """``(key, the arithmetic mean so far)``.
 
@@ -421,10 +468,15 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 2, 3])
         {'means': [(0, 4.0), (0, 3.0), (1, 3.0)]}
         """
-        return operators.aggregate(self, catalogue.mean(of), "mean", name)
+        return self._aggregate(catalogue.mean(of), "mean", name, expire_after)
 
     def top(
-        self, n: int, *, by: Callable[[T], Any] | None = None, name: str | None = None
+        self,
+        n: int,
+        *,
+        by: Callable[[T], Any] | None = None,
+        expire_after: Duration | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[K, tuple[T, ...]]]:
         """``(key, its n greatest payloads so far, the greatest first)``; the earlier of equal ones.
 
@@ -437,30 +489,56 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> ef.run(flow, numbers=[4, 8, 3, 6])
         {'top': [(0, (4,)), (0, (8, 4)), (1, (3,)), (0, (8, 6))]}
         """
-        return operators.aggregate(self, catalogue.top(n, by=by), "top", name)
+        return self._aggregate(catalogue.top(n, by=by), "top", name, expire_after)
 
     def first(
-        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+        self,
+        of: Callable[[T], Any] | None = None,
+        *,
+        expire_after: Duration | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[K, Any]]:
         """``(key, its first payload)``, or ``of`` that, for each payload."""
-        return operators.aggregate(self, catalogue.first(of), "first", name)
+        return self._aggregate(catalogue.first(of), "first", name, expire_after)
 
     def last(
-        self, of: Callable[[T], Any] | None = None, *, name: str | None = None
+        self,
+        of: Callable[[T], Any] | None = None,
+        *,
+        expire_after: Duration | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[K, Any]]:
         """``(key, its last payload so far)``, or ``of`` that: the payload itself."""
-        return operators.aggregate(self, catalogue.last(of), "last", name)
+        return self._aggregate(catalogue.last(of), "last", name, expire_after)
 
     @overload
     def aggregate(
-        self, into: type[R], /, *, name: str | None = None, **aggregates: Aggregate[T]
+        self,
+        into: type[R],
+        /,
+        *,
+        expire_after: Duration | None = None,
+        name: str | None = None,
+        **aggregates: Aggregate[T],
     ) -> Stream[tuple[K, R]]: ...
     @overload
     def aggregate(
-        self, into: None = None, /, *, name: str | None = None, **aggregates: Aggregate[T]
+        self,
+        into: None = None,
+        /,
+        *,
+        expire_after: Duration | None = None,
+        name: str | None = None,
+        **aggregates: Aggregate[T],
     ) -> Stream[tuple[K, Any]]: ...
     def aggregate(
-        self, into: type | None = None, /, *, name: str | None = None, **aggregates: Aggregate[T]
+        self,
+        into: type | None = None,
+        /,
+        *,
+        expire_after: Duration | None = None,
+        name: str | None = None,
+        **aggregates: Aggregate[T],
     ) -> Stream[tuple[K, Any]]:
         """Several aggregates at once: ``(key, a named tuple of their values so far)`` for each payload.
 
@@ -494,7 +572,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         ('all', Prices(low=2, high=8))
         """
         fused = operators.several(into, aggregates, name)
-        return operators.aggregate(self, fused, "aggregate", name)
+        return self._aggregate(fused, "aggregate", name, expire_after)
 
     def rank(
         self, *, by: Callable[[T], Any] | None = None, name: str | None = None

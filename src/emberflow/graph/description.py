@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emberflow.graph.nodes import Front, Graph, Group, Map, Node, Sink
-from emberflow.graph.transactions import Access, Close
+from emberflow.graph.transactions import Access, Close, State
 from emberflow.values.functions import UserFunction, Where, code_digest, name_of
 
 #: Details that say what functions do, and not what a step is.
@@ -74,6 +74,8 @@ def _step(graph: Graph, node: Node) -> Step:
         details["partitions"] = node.partitions
     elif node.distinguishing:
         details["distinguishing"] = list(node.distinguishing)
+    if isinstance(node, Group | State) and node.expires is not None:
+        details["expires"] = node.expires
     functions = list(_functions_of(node))
     if functions:
         details["functions"] = [name_of(function.given) for function in functions]

@@ -156,17 +156,26 @@ class Merge(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group(Node):
-    """The last ``window`` items of a key, in order, for each item that arrives."""
+    """The last ``window`` items of a key, in order, for each item that arrives.
+
+    With ``expires``, an item that is so much later than the one before it begins its key anew: no tuple
+    holds both.
+    """
 
     orders: ClassVar[bool] = True
 
     window: int
+    expires: int | None = None
 
     @property
     def key(self) -> Key:
         key = self.inputs[0].key
         assert key is not None, "checked by Graph"
         return key
+
+    @property
+    def distinguishing(self) -> tuple[str | int, ...]:
+        return () if self.expires is None else ("expires", self.expires)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,6 +152,8 @@ class State(Node):
 
     ``outputs`` are its ports: the number of the access, and the kind of item: ``vote``, ``result``,
     or ``committed``, ``rejected`` and ``output`` of an access that decides alone.
+
+    With ``expires``, a value that was written so long before an access, or longer, is the default again.
     """
 
     orders: ClassVar[bool] = True
@@ -161,6 +163,7 @@ class State(Node):
     default: Any
     accesses: tuple[int, ...] = ()
     outputs: tuple[tuple[int, str], ...] = ()
+    expires: int | None = None
 
     @property
     def ports(self) -> int:
@@ -168,7 +171,8 @@ class State(Node):
 
     @property
     def distinguishing(self) -> tuple[str | int, ...]:
-        return (*self.accesses, *(part for output in self.outputs for part in output))
+        expires = () if self.expires is None else ("expires", self.expires)
+        return (*self.accesses, *(part for output in self.outputs for part in output), *expires)
 
 
 #: A port of a closer: ``committed``, ``rejected``, ``output`` with its number, ``abort`` with a state.

@@ -87,6 +87,8 @@ class Carried(NamedTuple):
     migrate: Callable[[Any, Any], Any] | None
     #: How many items of a key the new grouping keeps; None if there is one value for each key.
     kept: int | None
+    #: How long a key of the old keeper lives. One that is over when the versions change is not carried.
+    expires: int | None = None
 
 
 class CutName(NamedTuple):
@@ -192,9 +194,10 @@ class CarryPlan:
 
     def lines(self) -> Iterator[str]:
         """What becomes of what, for people."""
-        for old, (new, migrate, _) in self.carried.items():
-            one, other = written(old), written(new)
-            how = "migrated" if migrate else ("carried" if one == other else "renamed")
+        for old, carried in self.carried.items():
+            one, other = written(old), written(carried.new)
+            is_same = one == other
+            how = "migrated" if carried.migrate else ("carried" if is_same else "renamed")
             yield f"{how}: {one}" if one == other else f"{how}: {one} -> {other}"
         for how, names in (
             ("dropped", sorted(self.dropped & self._keepers)),
@@ -517,7 +520,8 @@ class _Planner:
                     else "say how its values become others, with ef.Migrate(name, function)"
                 )
             )
-        return Carried(name, source.migrate, new.details["window"] - 1 if are_groups else None)
+        kept = new.details["window"] - 1 if are_groups else None
+        return Carried(name, source.migrate, kept, old.details.get("expires"))
 
     def _is_dropped(self, name: str) -> bool:
         """Whether a step of the old version is given up, or replaced by one of its name."""

@@ -44,6 +44,59 @@ is_before(PyObject *one, PyObject *other)
     return PyObject_RichCompareBool(one, other, Py_LT);
 }
 
+/* A number of 64 bits: 0, or -1 without an exception. */
+static inline int
+number_in(PyObject *given, long long *number)
+{
+    int beyond = 0;
+
+    if (!PyLong_CheckExact(given))
+        return -1;
+    *number = PyLong_AsLongLongAndOverflow(given, &beyond);
+    return beyond ? -1 : 0;
+}
+
+/* The global time of a place: 0, or -1 without an exception. */
+static inline int
+moment_in(PyObject *place, long long *time, long long *front)
+{
+    return !PyTuple_Check(place) || PyTuple_GET_SIZE(place) < 2
+                   || number_in(PyTuple_GET_ITEM(place, 0), time)
+                   || number_in(PyTuple_GET_ITEM(place, 1), front)
+               ? -1
+               : 0;
+}
+
+/* Read an argument that says how long keys live: 0, or -1 with an exception. None is 0, for ever. */
+static inline int
+expires_argument(const char *function, Py_ssize_t position, PyObject *given, long long *expires)
+{
+    *expires = given == Py_None ? 0 : PyLong_CheckExact(given) ? PyLong_AsLongLong(given) : -1;
+    if (*expires > 0 || given == Py_None)
+        return 0;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError, "%s: argument %zd (`expires`) must be None or an int above 0, got %R",
+                     function, position + 1, given);
+    return -1;
+}
+
+/* Whether what was touched at one place lives until another, which is not before it. No if a time is of a
+ * size that C has no number for: then Python decides. */
+static inline int
+is_alive(PyObject *touched, PyObject *place, long long expires)
+{
+    PyObject *first = PyTuple_GET_ITEM(touched, 0), *second = PyTuple_GET_ITEM(place, 0);
+    int beyond = 0, beyond_too = 0;
+    long long from, to;
+
+    if (!PyLong_CheckExact(first) || !PyLong_CheckExact(second))
+        return 0;
+    from = PyLong_AsLongLongAndOverflow(first, &beyond);
+    to = PyLong_AsLongLongAndOverflow(second, &beyond_too);
+    /* As unsigned numbers: the difference may be greater than a signed one can be. */
+    return !beyond && !beyond_too && (unsigned long long)to - (unsigned long long)from < (unsigned long long)expires;
+}
+
 /* After a call that failed: the position at which Python goes on. An exception that no function of a user
  * should raise, such as KeyboardInterrupt, is passed on instead. */
 static inline PyObject *

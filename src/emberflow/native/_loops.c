@@ -10,19 +10,16 @@
  * the engine, which shows them to nobody. So references borrowed from them stay good while it runs.
  */
 
-#include "_buckets.h"
+#include "_history.h"
 
 #define WORKERS_REMEMBERED 64
 
-/* A version of a reduction is (place, mark, mapped item, accumulator). */
-#define MAPPED(version) PyTuple_GET_ITEM(version, 2)
-#define ACCUMULATOR(version) PyTuple_GET_ITEM(version, 3)
-#define VERSION_SIZE 4
-
-/* What the module was told, the type of the rows of a cut; and a name that it looks up often. Python's
- * cache of attributes goes by the object that is the name, so it has to be the same one each time. */
+/* What the module was told, the type of the rows of a cut and that of what stands for a restored mapped
+ * item; a name that it looks up often; and the type of histories that it made. Python's cache of attributes
+ * goes by the object that is the name, so it has to be the same one each time. */
 typedef struct {
-    PyObject *row, *key;
+    PyObject *row, *restored, *key;
+    PyTypeObject *history_type;
 } Known;
 
 static inline Known *
@@ -31,20 +28,256 @@ known_of(PyObject *module)
     return PyModule_GetState(module);
 }
 
-/* prepare(Row) */
+/* prepare(Row, Restored) */
 static PyObject *
-prepare(PyObject *module, PyObject *row)
+prepare(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *type = row_argument(0, row);
+    static const Parameter parameters[] = {{"row", ANYTHING}, {"restored", A_TYPE}};
+    PyObject *type;
 
+    if (CHECK_ARGUMENTS("prepare", parameters))
+        return NULL;
+    type = row_argument(0, args[0]);
     if (type == NULL)
         return NULL;
     Py_XSETREF(known_of(module)->row, type);
+    Py_XSETREF(known_of(module)->restored, Py_NewRef(args[1]));
     Py_RETURN_NONE;
 }
 
+/* Histories, as Python sees them: see `_history.h`. */
+
+static inline const Known *
+known_by(PyObject *history)
+{
+    return PyType_GetModuleState(Py_TYPE(history));
+}
+
+static inline int
+is_history(const Known *known, PyObject *thing)
+{
+    return Py_IS_TYPE(thing, known->history_type);
+}
+
+/* History(key, version): of a key that is that of the version. */
+static PyObject *
+history_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"key", "version", NULL};
+    const Known *known = PyType_GetModuleState(type);
+    PyObject *key, *version, *list;
+    History *history;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!:History", names, &key, &PyTuple_Type, &version))
+        return NULL;
+    if (known == NULL || known->restored == NULL)
+        return unprepared("History");
+    list = PyList_New(1);
+    if (list == NULL)
+        return NULL;
+    PyList_SET_ITEM(list, 0, Py_NewRef(version));
+    history = (History *)type->tp_alloc(type, 0);
+    if (history == NULL) {
+        Py_DECREF(list);
+        return NULL;
+    }
+    history->held = list;
+    history->key = Py_NewRef(key);
+    history->is_unknown = !is_plain(key);
+    if (is_entry(version, VERSION_SIZE) && (PyObject *)Py_TYPE(MAPPED(version)) == known->restored
+        && settle(history, Py_None, Py_None, known->restored, known->key)) {
+        Py_DECREF(history);
+        return NULL;
+    }
+    return (PyObject *)history;
+}
+
+static void
+history_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+
+    Py_CLEAR(((History *)self)->held);
+    Py_CLEAR(((History *)self)->key);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static Py_ssize_t
+history_length(PyObject *self)
+{
+    return history_size((History *)self);
+}
+
+/* A list of nothing but versions, borrowed; NULL with an exception. */
+static PyObject *
+list_of(PyObject *self)
+{
+    return expanded((History *)self, known_by(self)->restored) ? NULL : ((History *)self)->held;
+}
+
+static PyObject *
+history_item(PyObject *self, Py_ssize_t position)
+{
+    History *history = (History *)self;
+
+    if (position < 0 || position >= history_size(history)) {
+        PyErr_SetString(PyExc_IndexError, "history index out of range");
+        return NULL;
+    }
+    if (history->is_short)
+        return short_version(history, history->held, known_by(self)->restored);
+    if (!position && history->has_short)
+        return short_version(history, PyList_GET_ITEM(history->held, 0), known_by(self)->restored);
+    return Py_NewRef(PyList_GET_ITEM(history->held, position));
+}
+
+static PyObject *
+history_subscript(PyObject *self, PyObject *index)
+{
+    PyObject *list;
+
+    if (PyLong_CheckExact(index)) {
+        Py_ssize_t position = PyLong_AsSsize_t(index);
+        if (position == -1 && PyErr_Occurred())
+            return NULL;
+        return history_item(self, position < 0 ? position + history_length(self) : position);
+    }
+    list = list_of(self);
+    return list == NULL ? NULL : PyObject_GetItem(list, index);
+}
+
+/* Python may put a version of any key in, so what the keys look like is not known any more. */
+static int
+history_assign(PyObject *self, PyObject *index, PyObject *value)
+{
+    PyObject *list = list_of(self);
+
+    if (list == NULL)
+        return -1;
+    if (value == NULL)
+        return PyObject_DelItem(list, index);
+    ((History *)self)->is_unknown = 1;
+    return PyObject_SetItem(list, index, value);
+}
+
+static PyObject *
+history_append_method(PyObject *self, PyObject *version)
+{
+    ((History *)self)->is_unknown = 1;
+    if (history_append((History *)self, Py_NewRef(version)))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+history_insert(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const Parameter parameters[] = {{"position", AN_INT}, {"version", A_TUPLE}};
+    PyObject *list;
+    Py_ssize_t position;
+
+    if (CHECK_ARGUMENTS("insert", parameters))
+        return NULL;
+    position = natural_argument("insert", 0, "position", args[0]);
+    list = position < 0 ? NULL : list_of(self);
+    ((History *)self)->is_unknown = 1;
+    if (list == NULL || PyList_Insert(list, position, args[1]))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+history_pop(PyObject *self, PyObject *index)
+{
+    PyObject *list = list_of(self), *version;
+
+    if (list == NULL)
+        return NULL;
+    version = PyObject_GetItem(list, index);
+    if (version != NULL && PyObject_DelItem(list, index))
+        Py_CLEAR(version);
+    return version;
+}
+
+static PyMethodDef history_methods[] = {
+    {"append", history_append_method, METH_O, NULL},
+    {"insert", (PyCFunction)(void (*)(void))history_insert, METH_FASTCALL, NULL},
+    {"pop", history_pop, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot history_slots[] = {
+    {Py_tp_doc, "The versions of a key: see emberflow.engine.loops.items."},
+    {Py_tp_new, history_new},
+    {Py_tp_dealloc, history_dealloc},
+    {Py_tp_methods, history_methods},
+    {Py_sq_length, history_length},
+    {Py_sq_item, history_item},
+    {Py_mp_length, history_length},
+    {Py_mp_subscript, history_subscript},
+    {Py_mp_ass_subscript, history_assign},
+    {0, NULL},
+};
+
+/* No cycle can go through a history: the engine shows it to nobody, and nothing in it refers to the engine. So
+ * the garbage collector need not know it. */
+static PyType_Spec history_spec = {
+    .name = "emberflow.native._loops.History",
+    .basicsize = sizeof(History),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = history_slots,
+};
+
+/* The accumulator that an item at a place goes on from, a new reference: that of the last version, if the item
+ * is behind it and its key lives until then. NULL if Python has to deal with the item, perhaps with an
+ * exception. */
+static PyObject *
+accumulator_ahead(const Known *known, PyObject *versions, PyObject *place, PyObject *absent, long long expires)
+{
+    PyObject *list = versions, *last;
+
+    if (is_history(known, versions)) {
+        const History *history = (const History *)versions;
+        long long time, front;
+        if (history->is_short) {
+            if (moment_in(place, &time, &front) || time < history->time
+                || (time == history->time
+                    && (front < history->front
+                        || (front == history->front && PyTuple_GET_SIZE(place) < 3))))
+                return NULL;
+            if (expires
+                && (unsigned long long)time - (unsigned long long)history->time
+                       >= (unsigned long long)expires)
+                return NULL;
+            return Py_NewRef(history->held);
+        }
+        list = history->held;
+    }
+    if (!PyList_CheckExact(list) || !PyList_GET_SIZE(list))
+        return NULL;
+    last = last_of(list);
+    if (!is_entry(last, VERSION_SIZE) || (PyObject *)Py_TYPE(ACCUMULATOR(last)) == absent
+        || is_before(PLACE(last), place) <= 0 || (expires && !is_alive(PLACE(last), place, expires)))
+        return NULL;
+    return Py_NewRef(ACCUMULATOR(last));
+}
+
+/* Append a new version, which is given away: the size then, or -1 with an exception. */
+static Py_ssize_t
+append_version(const Known *known, PyObject *versions, PyObject *key, PyObject *version)
+{
+    if (is_history(known, versions)) {
+        History *history = (History *)versions;
+        if (!looks_like(key, history->key))
+            history->is_unknown = 1;
+        return history_append(history, version) ? -1 : history_size(history);
+    }
+    return append_made(versions, version) ? -1 : PyList_GET_SIZE(versions);
+}
+
 /* reduce_in_order(items, start, output, key_of, combine, buckets, touched, out, with_key, absent,
- * refused) -> position */
+ * refused, expires) -> position */
 static PyObject *
 reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -60,9 +293,12 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         {"with_key", A_BOOL},
         {"absent", A_TYPE},
         {"refused", A_TYPE},
+        {"expires", ANYTHING},
     };
+    const Known *known = known_of(module);
     PyObject *items, *output, *key_of, *combine, *buckets, *touched, *out, *absent, *refused;
     Py_ssize_t position;
+    long long expires = 0; /* never */
     int with_key;
 
     if (CHECK_ARGUMENTS("reduce_in_order", parameters))
@@ -71,13 +307,14 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     touched = args[6], out = args[7], absent = args[9], refused = args[10];
     position = natural_argument("reduce_in_order", 1, "start", args[1]);
     with_key = args[8] == Py_True;
-    if (position < 0)
+    if (position < 0 || expires_argument("reduce_in_order", 11, args[11], &expires))
         return NULL;
 
     for (; position < PyList_GET_SIZE(items); position++) {
         PyObject *item = PyList_GET_ITEM(items, position);
-        PyObject *key, *versions, *last, *accumulator;
-        int in_order, failed;
+        PyObject *key, *versions, *before, *accumulator;
+        Py_ssize_t size;
+        int failed;
 
         if (!is_item(item) || is_tombstone(item))
             return PyLong_FromSsize_t(position);
@@ -85,33 +322,29 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         if (key == NULL)
             return stopped_at(position);
         versions = PyDict_GetItemWithError(buckets, key);
-        if (versions == NULL || !PyList_CheckExact(versions) || !PyList_GET_SIZE(versions)) {
+        if (versions == NULL) {
             Py_DECREF(key);
             return stopped_at(position);
         }
         Py_INCREF(versions);
-        last = Py_NewRef(PyList_GET_ITEM(versions, PyList_GET_SIZE(versions) - 1));
-        in_order = is_entry(last, VERSION_SIZE)
-                           && (PyObject *)Py_TYPE(ACCUMULATOR(last)) != absent
-                       ? is_before(PLACE(last), PLACE(item))
-                       : 0;
+        before = accumulator_ahead(known, versions, PLACE(item), absent, expires);
         accumulator = NULL;
-        if (in_order > 0) {
-            PyObject *stack[3] = {NULL, ACCUMULATOR(last), PAYLOAD(item)};
+        if (before != NULL) {
+            PyObject *stack[3] = {NULL, before, PAYLOAD(item)};
             accumulator = PyObject_Vectorcall(combine, stack + 1,
                                               2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+            Py_DECREF(before);
         }
-        Py_DECREF(last);
         if (accumulator == NULL || (PyObject *)Py_TYPE(accumulator) == refused) {
             Py_XDECREF(accumulator);
             Py_DECREF(versions);
             Py_DECREF(key);
             return stopped_at(position);
         }
-        failed = append_made(
-            versions,
-            TUPLE_OF(PLACE(item), MARK(item), PAYLOAD(item), accumulator));
-        if (!failed && PyList_GET_SIZE(versions) == 2)
+        size = append_version(known, versions, key,
+                              TUPLE_OF(PLACE(item), MARK(item), PAYLOAD(item), accumulator));
+        failed = size < 0;
+        if (size == 2)
             failed = PyList_Append(touched, versions);
         if (!failed) {
             PyObject *sent
@@ -244,13 +477,43 @@ front_of(PyObject *module, PyObject *report)
     return identity == NULL ? NULL : Py_NewRef(PyTuple_GET_ITEM(identity, 1));
 }
 
-/* trim_to_last(touched, minimal, begun) -> (rest, unnoted) */
+/* Take the next lists of versions, or the histories, from a list of buckets: how many, AHEAD at most; -1 with
+ * an exception if one is neither. */
+static int
+take_versions(const Known *known, PyObject *buckets, Py_ssize_t position, PyObject **taken)
+{
+    PyObject *lists[AHEAD];
+    int count = 0, full = 0, i;
+
+    for (; count < AHEAD && position + count < PyList_GET_SIZE(buckets); count++) {
+        taken[count] = PyList_GET_ITEM(buckets, position + count);
+        FETCH(taken[count]);
+    }
+    for (i = 0; i < count; i++) {
+        int is_compact = is_history(known, taken[i]);
+        if (!is_compact && !PyList_CheckExact(taken[i])) {
+            PyErr_Format(PyExc_TypeError, "bucket %zd must be a list of entries, got %.100s",
+                         position + i, Py_TYPE(taken[i])->tp_name);
+            return -1;
+        }
+        if (!is_compact)
+            lists[full++] = taken[i];
+        else if (!((History *)taken[i])->is_short)
+            lists[full++] = ((History *)taken[i])->held;
+    }
+    fetch_last(lists, full);
+    return count;
+}
+
+/* trim_to_last(touched, minimal, begun, key_of, absent, restored) -> (rest, unnoted) */
 static PyObject *
 trim_to_last(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     static const Parameter parameters[]
-        = {{"touched", A_LIST}, {"minimal", A_MOMENT}, {"begun", A_MOMENT}};
-    PyObject *touched, *minimal, *begun, *rest, *unnoted, *lists[AHEAD];
+        = {{"touched", A_LIST},   {"minimal", A_MOMENT}, {"begun", A_MOMENT},
+           {"key_of", ANYTHING}, {"absent", A_TYPE},     {"restored", A_TYPE}};
+    const Known *known = known_of(module);
+    PyObject *touched, *minimal, *begun, *rest, *unnoted, *taken[AHEAD];
     Py_ssize_t position = 0;
 
     if (CHECK_ARGUMENTS("trim_to_last", parameters))
@@ -261,27 +524,38 @@ trim_to_last(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (rest == NULL || unnoted == NULL)
         goto failed;
     while (position < PyList_GET_SIZE(touched)) {
-        int count = take_lists(touched, position, lists), i;
+        int count = take_versions(known, touched, position, taken), i;
         if (count < 0)
             goto failed;
-        fetch_last(lists, count);
-        fetch_first(lists, count);
         position += count;
         for (i = 0; i < count; i++) {
-            PyObject *versions = lists[i];
-            Py_ssize_t size = PyList_GET_SIZE(versions);
+            PyObject *versions = taken[i];
+            History *history = is_history(known, versions) ? (History *)versions : NULL;
+            PyObject *list = history == NULL ? versions : history->held;
+            Py_ssize_t size = history == NULL ? PyList_GET_SIZE(list) : history_size(history);
             int before;
 
             if (!size)
                 continue;
-            before = entry_is_before(versions, 0, begun);
-            if (before < 0 || (before && PyList_Append(unnoted, versions)))
-                goto failed;
-            before = entry_is_before(versions, size - 1, minimal);
+            if (size > 1) { /* one that has only a version below `begun` has not changed since */
+                before
+                    = history == NULL ? entry_is_before(list, 0, begun) : first_is_before(history, begun);
+                if (before < 0 || (before && PyList_Append(unnoted, versions)))
+                    goto failed;
+            }
+            if (history != NULL && history->is_short)
+                continue; /* it was in the list twice */
+            before = entry_is_before(list, size - 1, minimal);
             if (before < 0)
                 goto failed;
-            if (before ? drop_first(versions, size - 1) : PyList_Append(rest, versions))
+            if (!before) {
+                if (PyList_Append(rest, versions))
+                    goto failed;
+            }
+            else if (history == NULL ? drop_first(list, size - 1)
+                                     : settle(history, args[3], args[4], args[5], known->key)) {
                 goto failed;
+            }
         }
     }
     return Py_BuildValue("(NN)", rest, unnoted);
@@ -297,7 +571,7 @@ static PyObject *
 row_of_version(const Known *known, PyObject *version, PyObject *const *args)
 {
     PyObject *key_of = args[3], *operation = args[4], *absent = args[5], *restored = args[6];
-    PyObject *key, *row;
+    PyObject *key, *place, *row;
 
     if (!is_entry(version, VERSION_SIZE) || (PyObject *)Py_TYPE(ACCUMULATOR(version)) == absent)
         Py_RETURN_NONE;
@@ -310,9 +584,28 @@ row_of_version(const Known *known, PyObject *version, PyObject *const *args)
         PyErr_Clear();
         Py_RETURN_NONE;
     }
-    row = row_of(known->row, operation, key, PLACE(version), ACCUMULATOR(version));
+    place = unseen(PyTuple_GetSlice(PLACE(version), 0, 2));
+    row = place == NULL ? NULL : row_of(known->row, operation, key, place, ACCUMULATOR(version));
+    Py_XDECREF(place);
     Py_DECREF(key);
     return row;
+}
+
+/* Look at the version of a history that is short: 0, or -1 with an exception. */
+static int
+look_at_short(const Known *known, History *history, PyObject *const *args, Looked *looked)
+{
+    PyObject *place = short_place(history), *row = NULL;
+    int before = place == NULL ? -1 : is_before(place, args[1]);
+
+    if (before == 0)
+        before = PyList_Append(looked->going_on, (PyObject *)history) ? -1 : 0;
+    else if (before > 0 && (before = is_before(place, args[2])) == 0) {
+        row = row_of(known->row, args[4], history->key, place, history->held);
+        before = note_row(looked, (PyObject *)history, row);
+    }
+    Py_XDECREF(place);
+    return before < 0 ? -1 : 0;
 }
 
 /* last_accumulators(given, moment, since, key_of, operation, absent, restored)
@@ -325,7 +618,7 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         {"operation", ANYTHING}, {"absent", A_TYPE},  {"restored", A_TYPE},
     };
     const Known *known = known_of(module);
-    PyObject *given, *moment, *since, *lists[AHEAD];
+    PyObject *given, *moment, *since, *taken[AHEAD];
     Py_ssize_t position = 0;
     Looked looked;
 
@@ -337,28 +630,38 @@ last_accumulators(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (begin_looked(&looked))
         return NULL;
     while (position < PyList_GET_SIZE(given)) {
-        int count = take_lists(given, position, lists), i;
+        int count = take_versions(known, given, position, taken), i;
         if (count < 0)
             goto failed;
-        fetch_last(lists, count);
         position += count;
         for (i = 0; i < count; i++) {
-            PyObject *versions = lists[i], *last, *row;
-            Py_ssize_t final = below(versions, moment);
+            PyObject *list = taken[i], *last, *row;
+            Py_ssize_t final;
             int before;
 
-            if (final < 0
-                || (final < PyList_GET_SIZE(versions) && PyList_Append(looked.going_on, versions)))
+            if (is_history(known, taken[i])) {
+                History *history = (History *)taken[i];
+                if (history->is_short) {
+                    if (look_at_short(known, history, args, &looked))
+                        goto failed;
+                    continue;
+                }
+                if (expanded(history, args[6]))
+                    goto failed;
+                list = history->held;
+            }
+            final = below(list, moment);
+            if (final < 0 || (final < PyList_GET_SIZE(list) && PyList_Append(looked.going_on, taken[i])))
                 goto failed;
             if (!final)
                 continue;
-            before = entry_is_before(versions, final - 1, since);
+            before = entry_is_before(list, final - 1, since);
             if (before > 0)
                 continue;
-            last = Py_NewRef(entry_at(versions, final - 1)); /* while the user's function gives the key */
+            last = Py_NewRef(entry_at(list, final - 1)); /* while the user's function gives the key */
             row = before < 0 ? NULL : row_of_version(known, last, args);
             Py_DECREF(last);
-            if (note_row(&looked, versions, row))
+            if (note_row(&looked, taken[i], row))
                 goto failed;
         }
     }
@@ -641,7 +944,7 @@ hash_of_common_key(PyObject *module, PyObject *key)
 }
 
 static PyMethodDef methods[] = {
-    {"prepare", prepare, METH_O, NULL},
+    FAST(prepare),
     {"hash_of_common", hash_of_common_key, METH_O, NULL},
     {"closer_key", closer_key, METH_O, NULL},
     {"front_of", front_of, METH_O, NULL},
@@ -661,15 +964,24 @@ static PyMethodDef methods[] = {
 static int
 execute(PyObject *module)
 {
-    known_of(module)->key = PyUnicode_InternFromString("key");
-    return known_of(module)->key == NULL ? -1 : add_interface(module);
+    Known *known = known_of(module);
+
+    known->key = PyUnicode_InternFromString("key");
+    if (known->key == NULL)
+        return -1;
+    known->history_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &history_spec, NULL);
+    if (known->history_type == NULL || PyModule_AddType(module, known->history_type))
+        return -1;
+    return add_interface(module);
 }
 
 static int
 traverse(PyObject *module, visitproc visit, void *arg)
 {
     Py_VISIT(known_of(module)->row);
+    Py_VISIT(known_of(module)->restored);
     Py_VISIT(known_of(module)->key);
+    Py_VISIT(known_of(module)->history_type);
     return 0;
 }
 
@@ -677,7 +989,9 @@ static int
 clear(PyObject *module)
 {
     Py_CLEAR(known_of(module)->row);
+    Py_CLEAR(known_of(module)->restored);
     Py_CLEAR(known_of(module)->key);
+    Py_CLEAR(known_of(module)->history_type);
     return 0;
 }
 

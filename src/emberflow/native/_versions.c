@@ -35,12 +35,90 @@ known_of(PyObject *module)
     return PyModule_GetState(module);
 }
 
-/* `accesses.StateBucket`. A member is NULL if Python has deleted it. */
+/* `accesses.StateBucket`. A member is NULL if Python has deleted it.
+ *
+ * A bucket that `is_short` has one entry, which is final and counts, and no list of it: only the global time
+ * and the access are kept, and the value is the bucket's own. Python sees the entry once it asks for the
+ * entries (`expanded`). */
 typedef struct {
     PyObject_HEAD
     PyObject *key, *entries, *aborts, *base, *value;
-    char counts, noted;
+    long long time;
+    long long front : 52;
+    unsigned long long access : 8;
+    unsigned long long is_short : 1;
+    unsigned long long counts : 1, noted : 1;
 } Bucket;
+
+#define FRONT_BEYOND ((long long)1 << 51)
+
+/* (time, front) */
+static PyObject *
+short_place(const Bucket *bucket)
+{
+    PyObject *time = PyLong_FromLongLong(bucket->time);
+    PyObject *front = time == NULL ? NULL : PyLong_FromLongLong(bucket->front);
+    PyObject *place = front == NULL ? NULL : TUPLE_OF(time, front);
+
+    Py_XDECREF(time);
+    Py_XDECREF(front);
+    return place;
+}
+
+/* Give a bucket its list of entries: 0, or -1 with an exception. */
+static int
+expanded(Bucket *bucket)
+{
+    PyObject *place, *access, *mark, *length, *entry = NULL, *entries = NULL;
+
+    if (!bucket->is_short)
+        return 0;
+    place = short_place(bucket);
+    access = place == NULL ? NULL : PyLong_FromLong((long)bucket->access);
+    mark = access == NULL ? NULL : PyLong_FromLong(0);
+    length = mark == NULL ? NULL : PyLong_FromLong(2);
+    if (length != NULL)
+        entry = TUPLE_OF(place, mark, access, length, Py_None, Py_None, bucket->value, Py_None);
+    if (entry != NULL)
+        entries = PyList_New(1);
+    Py_XDECREF(place);
+    Py_XDECREF(access);
+    Py_XDECREF(mark);
+    Py_XDECREF(length);
+    if (entries == NULL) {
+        Py_XDECREF(entry);
+        return -1;
+    }
+    PyList_SET_ITEM(entries, 0, entry);
+    bucket->entries = entries;
+    bucket->is_short = 0;
+    return 0;
+}
+
+/* Whether a bucket without aborts has this as its only entry and can keep it in short; then it does. The entry
+ * is final and counts. */
+static int
+shortened(Bucket *bucket, PyObject *entry)
+{
+    long long time, front;
+    Py_ssize_t access = PyLong_AsSsize_t(ACCESS(entry));
+
+    if (access < 0 || access > 255 || moment_in(PLACE(entry), &time, &front) || front >= FRONT_BEYOND
+        || front < -FRONT_BEYOND) {
+        PyErr_Clear();
+        return 0;
+    }
+    bucket->time = time;
+    bucket->front = front;
+    bucket->access = (unsigned long long)access;
+    Py_XSETREF(bucket->value, Py_NewRef(VALUE(entry)));
+    Py_XSETREF(bucket->base, Py_NewRef(Py_None));
+    bucket->counts = 1;
+    bucket->noted = 0;
+    bucket->is_short = 1;
+    Py_CLEAR(bucket->entries);
+    return 1;
+}
 
 static PyObject *
 bucket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -71,21 +149,7 @@ bucket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)bucket;
 }
 
-static int
-bucket_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Bucket *bucket = (Bucket *)self;
-
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(bucket->key);
-    Py_VISIT(bucket->entries);
-    Py_VISIT(bucket->aborts);
-    Py_VISIT(bucket->base);
-    Py_VISIT(bucket->value);
-    return 0;
-}
-
-static int
+static void
 bucket_clear(PyObject *self)
 {
     Bucket *bucket = (Bucket *)self;
@@ -95,7 +159,6 @@ bucket_clear(PyObject *self)
     Py_CLEAR(bucket->aborts);
     Py_CLEAR(bucket->base);
     Py_CLEAR(bucket->value);
-    return 0;
 }
 
 static void
@@ -103,7 +166,6 @@ bucket_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
 
-    PyObject_GC_UnTrack(self);
     bucket_clear(self);
     type->tp_free(self);
     Py_DECREF(type);
@@ -116,6 +178,8 @@ bucket_reduce(PyObject *self, PyObject *nothing)
 {
     Bucket *bucket = (Bucket *)self;
 
+    if (expanded(bucket))
+        return NULL;
     if (bucket->key == NULL || bucket->entries == NULL || bucket->aborts == NULL
         || bucket->base == NULL || bucket->value == NULL) {
         PyErr_SetString(PyExc_AttributeError, "a StateBucket without all its members has no state");
@@ -129,13 +193,78 @@ bucket_reduce(PyObject *self, PyObject *nothing)
 
 static PyMemberDef bucket_members[] = {
     {"key", T_OBJECT_EX, offsetof(Bucket, key), 0, NULL},
-    {"entries", T_OBJECT_EX, offsetof(Bucket, entries), 0, NULL},
     {"aborts", T_OBJECT_EX, offsetof(Bucket, aborts), 0, NULL},
     {"base", T_OBJECT_EX, offsetof(Bucket, base), 0, NULL},
     {"value", T_OBJECT_EX, offsetof(Bucket, value), 0, NULL},
-    {"counts", T_BOOL, offsetof(Bucket, counts), 0, NULL},
-    {"noted", T_BOOL, offsetof(Bucket, noted), 0, NULL},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *
+get_entries(PyObject *self, void *nothing)
+{
+    Bucket *bucket = (Bucket *)self;
+
+    if (expanded(bucket))
+        return NULL;
+    if (bucket->entries == NULL)
+        PyErr_SetString(PyExc_AttributeError, "entries");
+    return Py_XNewRef(bucket->entries);
+}
+
+static int
+set_entries(PyObject *self, PyObject *entries, void *nothing)
+{
+    Bucket *bucket = (Bucket *)self;
+
+    bucket->is_short = 0;
+    Py_XSETREF(bucket->entries, Py_XNewRef(entries));
+    return 0;
+}
+
+/* (place, value) of a bucket that has one entry, kept in short; None of others. */
+static PyObject *
+get_short(PyObject *self, void *nothing)
+{
+    Bucket *bucket = (Bucket *)self;
+    PyObject *place, *made;
+
+    if (!bucket->is_short || bucket->value == NULL)
+        Py_RETURN_NONE;
+    place = short_place(bucket);
+    made = place == NULL ? NULL : TUPLE_OF(place, bucket->value);
+    Py_XDECREF(place);
+    return made;
+}
+
+static PyObject *
+get_flag(PyObject *self, void *which)
+{
+    Bucket *bucket = (Bucket *)self;
+    return PyBool_FromLong(which == NULL ? bucket->counts : bucket->noted);
+}
+
+static int
+set_flag(PyObject *self, PyObject *value, void *which)
+{
+    Bucket *bucket = (Bucket *)self;
+
+    if (value == NULL || !PyBool_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "attribute value type must be bool");
+        return -1;
+    }
+    if (which == NULL)
+        bucket->counts = value == Py_True;
+    else
+        bucket->noted = value == Py_True;
+    return 0;
+}
+
+static PyGetSetDef bucket_getset[] = {
+    {"entries", get_entries, set_entries, NULL, NULL},
+    {"short", get_short, NULL, NULL, NULL},
+    {"counts", get_flag, set_flag, NULL, NULL},
+    {"noted", get_flag, set_flag, NULL, "noted"},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef bucket_methods[] = {
@@ -147,18 +276,18 @@ static PyType_Slot bucket_slots[] = {
     {Py_tp_doc, "The accesses of a key: see emberflow.engine.loops.accesses."},
     {Py_tp_new, bucket_new},
     {Py_tp_dealloc, bucket_dealloc},
-    {Py_tp_traverse, bucket_traverse},
-    {Py_tp_clear, bucket_clear},
     {Py_tp_members, bucket_members},
+    {Py_tp_getset, bucket_getset},
     {Py_tp_methods, bucket_methods},
     {0, NULL},
 };
 
-/* Its name is that of the twin in Python, so that each reads what the other pickled. */
+/* Its name is that of the twin in Python, so that each reads what the other pickled. The garbage collector does
+ * not know buckets: the engine shows them to nobody, so no cycle can go through one. */
 static PyType_Spec bucket_spec = {
     .name = "emberflow.engine.loops.accesses.StateBucket",
     .basicsize = sizeof(Bucket),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = bucket_slots,
 };
 
@@ -168,8 +297,9 @@ is_bucket(const Known *known, PyObject *given)
 {
     Bucket *bucket = (Bucket *)given;
 
-    return Py_IS_TYPE(given, known->bucket_type) && bucket->entries != NULL
-           && PyList_CheckExact(bucket->entries) && bucket->aborts != NULL
+    return Py_IS_TYPE(given, known->bucket_type)
+           && (bucket->is_short || (bucket->entries != NULL && PyList_CheckExact(bucket->entries)))
+           && bucket->aborts != NULL
            && PyDict_Check(bucket->aborts) && bucket->key != NULL && bucket->base != NULL
            && bucket->value != NULL;
 }
@@ -185,11 +315,14 @@ static void
 fetch_last_of(PyObject *const *buckets, int count)
 {
     PyObject *lists[AHEAD];
-    int i;
+    int full = 0, i;
 
     for (i = 0; i < count; i++)
-        lists[i] = ((Bucket *)buckets[i])->entries;
-    fetch_last(lists, count);
+        if (((Bucket *)buckets[i])->is_short)
+            FETCH(((Bucket *)buckets[i])->value);
+        else
+            lists[full++] = ((Bucket *)buckets[i])->entries;
+    fetch_last(lists, full);
 }
 
 /* Take the next buckets from a list, and fetch what their last entries lead to: how many, AHEAD at most;
@@ -401,20 +534,51 @@ set_member(PyObject **member, PyObject *value)
     Py_XSETREF(*member, Py_NewRef(value));
 }
 
+/* Whether what a bucket holds counts, was written by its last entry, and lives until a place behind it. */
+static int
+lives_until(const Bucket *bucket, PyObject *place, const Use *uses, Py_ssize_t uses_count, long long expires)
+{
+    PyObject *last = last_of(bucket->entries);
+    Py_ssize_t access;
+
+    if (!bucket->counts || !is_entry(last, ENTRY_SIZE) || !PyLong_CheckExact(ACCESS(last)))
+        return 0;
+    access = PyLong_AsSsize_t(ACCESS(last));
+    return access >= 0 && access < uses_count && uses[access].function != Py_None
+           && is_alive(PLACE(last), place, expires);
+}
+
 /* What the access ahead left, if this one is later than all that the bucket has, and the first of its
  * transaction: a new reference. NULL if it is not, perhaps with an exception. */
 static PyObject *
-value_ahead(Bucket *bucket, PyObject *place)
+value_ahead(Bucket *bucket, PyObject *place, const Use *uses, Py_ssize_t uses_count, long long expires)
 {
     PyObject *ahead;
 
-    if (!PyList_GET_SIZE(bucket->entries) || PyDict_GET_SIZE(bucket->aborts))
+    if (PyDict_GET_SIZE(bucket->aborts))
+        return NULL;
+    if (bucket->is_short) {
+        long long time, front;
+        /* Of a greater time it is behind, and the first of its transaction. */
+        if (moment_in(place, &time, &front) || time <= bucket->time)
+            return NULL;
+        if (expires
+            && (bucket->access >= (unsigned long long)uses_count
+                || uses[bucket->access].function == Py_None
+                || (unsigned long long)time - (unsigned long long)bucket->time
+                       >= (unsigned long long)expires))
+            return NULL;
+        return Py_NewRef(bucket->value);
+    }
+    if (!PyList_GET_SIZE(bucket->entries))
         return NULL;
     ahead = place_at(bucket->entries, PyList_GET_SIZE(bucket->entries) - 1);
     if (ahead == NULL || is_before(ahead, place) <= 0)
         return NULL;
     /* It is the first of its transaction if it is the first of its time. */
     if (PyObject_RichCompareBool(PyTuple_GET_ITEM(ahead, 0), PyTuple_GET_ITEM(place, 0), Py_EQ))
+        return NULL;
+    if (expires && !lives_until(bucket, place, uses, uses_count, expires))
         return NULL;
     return Py_NewRef(bucket->counts ? bucket->value : bucket->base);
 }
@@ -428,6 +592,10 @@ enter(Bucket *bucket, PyObject *item, PyObject *before, PyObject *value, PyObjec
                                PyTuple_GET_ITEM(access, 2), PyTuple_GET_ITEM(access, 3), before, value,
                                Py_None);
 
+    if (expanded(bucket)) {
+        Py_XDECREF(entry);
+        return -1;
+    }
     if (append_made(bucket->entries, entry))
         return -1;
     set_member(&bucket->base, before);
@@ -442,13 +610,14 @@ enter(Bucket *bucket, PyObject *item, PyObject *before, PyObject *value, PyObjec
 /* One access: 1 if it was dealt with; 0 if Python has to, perhaps with an exception of the user's; -1 with
  * one of ours. */
 static int
-access_one(const Known *known, PyObject *item, Bucket *bucket, const Use *use, PyObject *touched,
-           PyObject *outputs)
+access_one(const Known *known, PyObject *item, Bucket *bucket, const Use *uses, Py_ssize_t uses_count,
+           Py_ssize_t number, long long expires, PyObject *touched, PyObject *outputs)
 {
+    const Use *use = &uses[number];
     PyObject *access = PAYLOAD(item), *before, *value;
     int failed;
 
-    before = value_ahead(bucket, PLACE(item));
+    before = value_ahead(bucket, PLACE(item), uses, uses_count, expires);
     if (before == NULL)
         return 0;
     value = value_left(known, use, before, PyTuple_GET_ITEM(access, 3));
@@ -506,7 +675,7 @@ uses_of(PyObject *given, PyObject *outputs, Use *uses)
     return count;
 }
 
-/* access_in_order(items, start, outputs, buckets, uses, touched, other_keys, other_places)
+/* access_in_order(items, start, outputs, buckets, uses, touched, other_keys, other_places, expires)
  * -> position */
 static PyObject *
 access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
@@ -514,10 +683,12 @@ access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     static const Parameter parameters[] = {
         {"items", A_LIST}, {"start", AN_INT},   {"outputs", A_LIST},   {"buckets", A_DICT},
         {"uses", A_LIST},  {"touched", A_LIST}, {"other_keys", A_SET}, {"other_places", A_SET},
+        {"expires", ANYTHING},
     };
     const Known *known = known_of(module);
     PyObject *items, *buckets[AHEAD];
     Py_ssize_t access[AHEAD], position, uses_count;
+    long long expires;
     Use uses[USES_MAX];
 
     if (CHECK_ARGUMENTS("access_in_order", parameters))
@@ -527,7 +698,7 @@ access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     items = args[0];
     position = natural_argument("access_in_order", 1, "start", args[1]);
     uses_count = position < 0 ? -1 : uses_of(args[4], args[2], uses);
-    if (uses_count < 0)
+    if (uses_count < 0 || expires_argument("access_in_order", 8, args[8], &expires))
         return NULL;
 
     while (position < PyList_GET_SIZE(items)) {
@@ -547,8 +718,8 @@ access_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             ready++;
         fetch_last_of(buckets, ready);
         for (i = 0; result > 0 && i < ready; i++) {
-            result = access_one(known, PyList_GET_ITEM(items, position), (Bucket *)buckets[i],
-                                &uses[access[i]], args[5], args[2]);
+            result = access_one(known, PyList_GET_ITEM(items, position), (Bucket *)buckets[i], uses,
+                                uses_count, access[i], expires, args[5], args[2]);
             if (result > 0)
                 position++;
         }
@@ -599,8 +770,16 @@ surely_counts(PyObject *entries, Py_ssize_t final, PyObject *writes)
 static PyObject *
 settled(PyObject *entry)
 {
-    return TUPLE_OF(PLACE(entry), MARK(entry), ACCESS(entry), LENGTH(entry), Py_None, Py_None,
-                    VALUE(entry), Py_None);
+    PyObject *place = unseen(PyTuple_GetSlice(PLACE(entry), 0, 2)), *made = NULL;
+    PyObject *mark = place == NULL ? NULL : PyLong_FromLong(0);
+    PyObject *length = mark == NULL ? NULL : PyLong_FromLong(2);
+
+    if (length != NULL)
+        made = TUPLE_OF(place, mark, ACCESS(entry), length, Py_None, Py_None, VALUE(entry), Py_None);
+    Py_XDECREF(place);
+    Py_XDECREF(mark);
+    Py_XDECREF(length);
+    return made;
 }
 
 /* Keep of the first entries the last one, settled: 0, or -1 with an exception. */
@@ -622,21 +801,32 @@ trim_one(Bucket *bucket, PyObject *minimal, PyObject *writes, PyObject *stays)
     Py_ssize_t final;
     int result;
 
-    if (PyDict_GET_SIZE(bucket->aborts) || PyList_GET_SIZE(entries) < 2)
+    if (PyDict_GET_SIZE(bucket->aborts))
+        return 0;
+    if (bucket->is_short) { /* it was in the list twice */
+        bucket->noted = 0;
+        return 1;
+    }
+    if (!PyList_GET_SIZE(entries))
         return 0;
     final = below(entries, minimal);
     if (final < 0)
         return -1;
-    if (final < 2) /* of the final versions the last is enough, and it is the only one */
+    if (final < 2 && final < PyList_GET_SIZE(entries))
+        /* of the final versions the last is enough, and it is the only one */
         return PyList_Append(stays, (PyObject *)bucket) ? -1 : 1;
     result = surely_counts(entries, final, writes);
     if (result <= 0)
         return result;
+    if (final == PyList_GET_SIZE(entries) && shortened(bucket, entry_at(entries, final - 1)))
+        return 1;
     if (keep_last(entries, final))
         return -1;
     if (PyList_GET_SIZE(entries) > 1)
         return PyList_Append(stays, (PyObject *)bucket) ? -1 : 1;
     set_member(&bucket->base, Py_None);
+    set_member(&bucket->value, VALUE(entry_at(entries, 0)));
+    bucket->counts = 1;
     bucket->noted = 0;
     return 1;
 }
@@ -674,7 +864,7 @@ trim_accesses(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         for (i = 0; i < count; i++) {
             Bucket *bucket = (Bucket *)buckets[i];
             int result = 0;
-            if (PyList_GET_SIZE(bucket->entries))
+            if (!bucket->is_short && PyList_GET_SIZE(bucket->entries) > 1)
                 result = entry_is_before(bucket->entries, 0, args[4]);
             if (result < 0 || (result && PyList_Append(unnoted, buckets[i])))
                 goto failed;
@@ -689,6 +879,22 @@ failed:
     Py_XDECREF(others);
     Py_XDECREF(unnoted);
     return NULL;
+}
+
+/* Look at a bucket that is short: 0, or -1 with an exception. */
+static int
+look_at_short(const Known *known, Bucket *bucket, PyObject *const *args, Looked *looked)
+{
+    PyObject *place = short_place(bucket);
+    int before = place == NULL ? -1 : is_before(place, args[1]);
+
+    if (before == 0)
+        before = PyList_Append(looked->going_on, (PyObject *)bucket) ? -1 : 0;
+    else if (before > 0 && (before = is_before(place, args[2])) == 0)
+        before = note_row(looked, (PyObject *)bucket,
+                          row_of(known->row, args[4], bucket->key, place, bucket->value));
+    Py_XDECREF(place);
+    return before < 0 ? -1 : 0;
 }
 
 /* last_versions(given, moment, since, writes, operation) -> (found, rows, going on, others) */
@@ -719,8 +925,17 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         for (i = 0; i < count; i++) {
             Bucket *bucket = (Bucket *)buckets[i];
             PyObject *entries = bucket->entries, *row, *last;
-            Py_ssize_t final = below(entries, moment);
+            Py_ssize_t final;
             int result, before = 0;
+            if (bucket->is_short && !PyDict_GET_SIZE(bucket->aborts)) {
+                if (look_at_short(known, bucket, args, &looked))
+                    goto failed;
+                continue;
+            }
+            if (expanded(bucket))
+                goto failed;
+            entries = bucket->entries;
+            final = below(entries, moment);
             if (final < 0
                 || (final < PyList_GET_SIZE(entries) && PyList_Append(looked.going_on, buckets[i])))
                 goto failed;
@@ -734,8 +949,14 @@ last_versions(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                 continue;
             if (result < 0 || before < 0)
                 goto failed;
-            row = result ? row_of(known->row, args[4], bucket->key, PLACE(last), VALUE(last))
-                         : Py_NewRef(Py_None);
+            if (result) {
+                PyObject *place = unseen(PyTuple_GetSlice(PLACE(last), 0, 2));
+                row = place == NULL ? NULL : row_of(known->row, args[4], bucket->key, place, VALUE(last));
+                Py_XDECREF(place);
+            }
+            else {
+                row = Py_NewRef(Py_None);
+            }
             if (note_row(&looked, buckets[i], row))
                 goto failed;
         }

@@ -16,7 +16,7 @@ The operations, as in the papers:
 - broadcast: the item to each port, with the port's number as child id;
 - merge: the item as it is;
 - grouping: the item joins its bucket; the last ``window`` payloads of the bucket are emitted, at
-  the place of the newest;
+  the place of the newest. A bucket that expires is empty when its next item comes so late;
 - sink: the payload is appended to the output.
 
 Transactions are in `sequential`: one at a time, all or nothing.
@@ -74,12 +74,12 @@ from emberflow.runners.served import Served, served
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import (
     CHILD_IDS_MAX,
-    TIME_MIN,
     At,
     ChildIds,
     GlobalTime,
     scheduled_child_ids,
 )
+from emberflow.values.times import has_expired
 
 #: Where an item is in the order. Without replay nothing else of its meta matters.
 NestedPlace: TypeAlias = tuple[GlobalTime, ChildIds]
@@ -153,7 +153,7 @@ def run_served(
             reference.advance(version.at)
             begun, timers = all_rows(version.plan)
             rows = [
-                *translated_rows(reference.cut(), version.plan),
+                *translated_rows(reference.cut(), version.plan, version.at),
                 *begun,
                 *translated_timers(reference.scheduled(), version.plan),
                 *timers,
@@ -192,6 +192,8 @@ class Reference:
         self._buckets: dict[str, dict[Any, deque[Any]]] = {
             node.name: {} for node in graph.nodes if isinstance(node, Group)
         }
+        #: The times of their last items.
+        self._touched: dict[str, dict[Any, int]] = {name: {} for name in self._buckets}
         #: Place, number, node that gets it, payload; the map that scheduled it, and from when.
         self._scheduled: list[tuple[NestedPlace, int, int, Any, str, GlobalTime]] = []
         self._number = 0  # keeps the heap from ever comparing payloads
@@ -201,8 +203,21 @@ class Reference:
 
     @property
     def states(self) -> dict[str, dict[Any, Any]]:
-        """The current value of each key, by state."""
+        """The current value of each key, by state, whether it has expired or not."""
         return self._transactions.states
+
+    def states_at(self, time: int) -> dict[str, dict[Any, Any]]:
+        """The same, without what has expired at a time."""
+        nodes = {node.name: node for node in self.graph.nodes if isinstance(node, State)}
+        written = self._transactions.written
+        return {
+            name: {
+                key: value
+                for key, value in held.items()
+                if not has_expired(written[name][key], nodes[name].expires, time)
+            }
+            for name, held in self.states.items()
+        }
 
     def enter(self, global_time: GlobalTime, front: Front, payload: Any) -> None:
         """Process an element, after everything scheduled for an earlier time."""
@@ -254,18 +269,20 @@ class Reference:
         for node in self.graph.nodes:
             if isinstance(node, Group):
                 is_reduction = node.id in self.graph.operators
+                touched = self._touched[node.name]
                 for key, bucket in self._buckets[node.name].items():
                     kept = list(bucket)[-(node.window - 1) :] if node.window > 1 else []
                     for number, payload in enumerate(kept):
-                        # Places only tell which items of a bucket came first.
-                        place = (TIME_MIN, number)
+                        # Places only tell which items of a bucket came first, and when the last one came.
+                        place = (touched[key], number)
                         if not is_reduction:
                             yield Row(node.name, key_hash(key), key, place, payload)
                         elif payload[2].__class__ is not NoneYet:
                             yield Row(node.name, key_hash(key), key, place, payload[2])
             elif isinstance(node, State):
+                written = self._transactions.written[node.name]
                 for key, value in self.states[node.name].items():
-                    yield Row(node.name, key_hash(key), key, (TIME_MIN, 0), value)
+                    yield Row(node.name, key_hash(key), key, (written[key], 0), value)
 
     def scheduled(self) -> Iterator[Scheduled]:
         """What is scheduled for later times, as it is in a cut."""
@@ -286,8 +303,10 @@ class Reference:
                 payload = (row.key, True, row.payload) if is_reduction else row.payload
                 bucket = self._buckets[node.name].setdefault(row.key, deque(maxlen=node.window))
                 bucket.append(payload)
+                self._touched[node.name][row.key] = row.place[0]
             else:
                 self.states[node.name][row.key] = row.payload
+                self._transactions.written[node.name][row.key] = row.place[0]
 
     def _follow(self, item: Waiting) -> None:
         stack = [item]
@@ -391,11 +410,15 @@ class Reference:
     def _group(self, node: Group) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         reader, _ = self.graph.readers[node.id][0]
         balance = balance_of(node, node.key)
-        buckets = self._buckets[node.name]
+        buckets, touched = self._buckets[node.name], self._touched[node.name]
 
         def group(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             key, _ = balance(payload, place[0])
             bucket = buckets.setdefault(key, deque(maxlen=node.window))
+            time = place[0][0]
+            if bucket and has_expired(touched[key], node.expires, time):
+                bucket.clear()
+            touched[key] = time
             bucket.append(payload)
             yield place, reader, tuple(bucket)
 

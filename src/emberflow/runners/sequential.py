@@ -48,6 +48,7 @@ from emberflow.graph.transactions import (
     depth_of,
 )
 from emberflow.values.item import ChildIds, GlobalTime
+from emberflow.values.times import has_expired
 
 NestedPlace: TypeAlias = tuple[GlobalTime, ChildIds]
 Waiting: TypeAlias = tuple[NestedPlace, int, Any]
@@ -75,6 +76,8 @@ class Sequential:
         self.states: dict[str, dict[Any, Any]] = {
             node.name: {} for node in graph.nodes if isinstance(node, State)
         }
+        #: When it was written.
+        self.written: dict[str, dict[Any, int]] = {name: {} for name in self.states}
         self._running: dict[str, _Running] = {}
         self._closes = {node.transaction: node for node in graph.nodes if isinstance(node, Close)}
         self._closers = closers_of(graph)
@@ -150,15 +153,21 @@ class Sequential:
             accesses[number] = access
         outcomes = {number: outcome_of(access) for number, access in accesses.items()}
         depths = {number: depth_of(self.graph, access) for number, access in accesses.items()}
-        committed = self.states[node.name]
+        committed, written = self.states[node.name], self.written[node.name]
         readers = self._readers_of(node)
+
+        def held(key: Any, time: int) -> Any:
+            """The committed value of a key as an access at this time finds it."""
+            if key not in committed or has_expired(written[key], node.expires, time):
+                return node.default
+            return committed[key]
 
         def alone(
             access: Access, place: NestedPlace, key: Any, element: Any, payload: Any
         ) -> Iterator[Waiting]:
             global_time, child_ids = place
             identity = child_ids[: len(child_ids) - depths[access.id]]
-            before = committed.get(key, node.default)
+            before = held(key, global_time[0])
             value, failed = outcomes[access.id](before, payload, global_time)
             found = readers[access.id]
             sent: list[tuple[int, str, Any]]
@@ -167,7 +176,7 @@ class Sequential:
                 sent = [(REJECTED, "rejected", Rejected(element, failed, values))]
             else:
                 if access.function is not None:
-                    committed[key] = value
+                    committed[key], written[key] = value, global_time[0]
                 sent = [(COMMITTED, "committed", element), (OUTPUT, "output", (payload, value))]
             for child, what, result in sent:
                 if what in found:
@@ -179,16 +188,14 @@ class Sequential:
             running = self._running[access.transaction]
             touched = (node.name, key)
             before = (
-                running.values[touched]
-                if touched in running.values
-                else committed.get(key, node.default)
+                running.values[touched] if touched in running.values else held(key, place[0][0])
             )
             value, failed = outcomes[access.id](before, payload, place[0])
             running.values[touched] = value
             if access.function is not None:
                 running.written[touched] = None
                 if access.transaction not in self._closes:
-                    committed[key] = value
+                    committed[key], written[key] = value, place[0][0]
             if failed is not None:
                 if running.failed is None:
                     running.failed = failed, Values({touched: value})
@@ -232,6 +239,7 @@ class Sequential:
             if failed is None:
                 for state, key in running.written:
                     self.states[state][key] = running.values[state, key]
+                    self.written[state][key] = global_time[0]
             for (what, number), reader in zip(node.outputs, readers, strict=True):
                 identity = child_ids[:-1]
                 if what == "committed" and failed is None:

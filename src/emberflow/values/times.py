@@ -125,6 +125,15 @@ Round it, or count in a finer unit with unit=.
     return count
 
 
+def has_expired(touched: int, expires: int | None, now: int) -> bool:
+    """Whether what was touched at a time, and lives so long after, is gone at another time.
+
+    >>> [has_expired(5, 10, now) for now in (14, 15)], has_expired(5, None, 15)
+    ([False, True], False)
+    """
+    return expires is not None and touched + expires <= now
+
+
 def milliseconds(duration: float | Duration, where: str) -> float:
     """A duration by the clock, in milliseconds; a number stays as it is. Raises `InputError`.
 

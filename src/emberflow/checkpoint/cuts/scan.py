@@ -27,6 +27,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import compress
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -76,6 +77,14 @@ class ColumnPage(NamedTuple):
     fronts: list[int]
     child_ids: list[Sequence[int]]
     payloads: list[Any]
+
+    def since(self, time: int | None) -> ColumnPage:
+        """The rows of this time and of later ones; all if it is None."""
+        if time is None or min(self.times, default=time) >= time:
+            return self
+        alive = [at >= time for at in self.times]
+        columns: tuple[list[Any], ...] = self
+        return ColumnPage(*(list(compress(column, alive)) for column in columns))
 
     @classmethod
     def empty(cls) -> ColumnPage:

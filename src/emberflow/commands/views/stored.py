@@ -16,7 +16,7 @@ from typing import Any
 from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.scan import Wanted as WantedRows
 from emberflow.checkpoint.cuts.store import CheckpointStore
-from emberflow.datasource.stored import state_steps
+from emberflow.datasource.stored import alive_since, state_steps
 from emberflow.datasource.trust import is_named
 from emberflow.engine.queries.worker import StateInfo, in_key_order
 from emberflow.errors import InputError, NotKeptError, shortened
@@ -227,8 +227,10 @@ class StoredReads:
             keys = list(what)
             rows = WantedRows(step, hashes=tuple(sorted({key_hash(key) for key in keys})))
             pages = self._store.pages(cut.parts, rows, test=lambda key: key in keys)
+        since = alive_since(cut, step)
         for page in pages:
-            yield from zip(page.keys, page.payloads, strict=True)
+            alive = page.since(since)
+            yield from zip(alive.keys, alive.payloads, strict=True)
 
 
 def _is_within(key: Any, low: Any, high: Any) -> bool:

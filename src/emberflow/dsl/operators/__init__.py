@@ -13,7 +13,7 @@ from emberflow.dsl.operators.distinct import distinct
 from emberflow.dsl.operators.joins import KEEPS_KEY as _KEPT_BY_JOINS
 from emberflow.dsl.operators.joins import enrich, join, join_latest
 from emberflow.dsl.operators.ranks import rank
-from emberflow.dsl.operators.reduce import fold, reduce
+from emberflow.dsl.operators.reduce import fold, lifetime, reduce
 from emberflow.dsl.operators.windows import GatheredWindows, over, window, window_updates
 from emberflow.dsl.operators.windows.updates import KEEPS_KEY as _KEPT_BY_WINDOWS
 
@@ -33,6 +33,7 @@ __all__ = [
     "join",
     "join_latest",
     "key_of",
+    "lifetime",
     "over",
     "rank",
     "reduce",

@@ -25,6 +25,12 @@ In the bucket that accumulator is two items back, outside of the window. So it g
 with the place that the new one would have had (`kept`), and it only goes round: port 1 never emits
 it. After a ``first`` that raised there is no accumulator; then `NoneYet` goes round instead. The
 bucket then holds ``m1 a1 m2 a1 m3 ...`` or ``m1 none m2 a2 ...``, and the rules above hold.
+
+**Expiry.** A grouping may forget: an item that comes ``expires`` or more after the item before it begins
+its bucket anew (`graph.nodes.Group`). An accumulator has the time of its mapped item, so the tuple of a
+mapped item that comes so late is ``(m2)``, and `Combined` starts an accumulator by ``first``. That is the
+whole meaning of ``expire_after=``. A diverted element lets the accumulator go round again at its own time,
+so it keeps its key alive like any other element.
 """
 
 from __future__ import annotations
@@ -34,12 +40,15 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from emberflow.errors import FlowError
 from emberflow.graph.nodes import Broadcast, Group, Input, Key, Merge, Reduction
-from emberflow.values.functions import UserFunction, itself
+from emberflow.values.functions import UserFunction, caller, itself
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import At
+from emberflow.values.times import Duration, TimeError
 
 if TYPE_CHECKING:
+    from emberflow.dsl.flow import Flow
     from emberflow.dsl.streams import KeyedStream, Loop, Stream
 
 _key_of = itemgetter(0)
@@ -165,17 +174,19 @@ def drift(
     key: UserFunction,
     given: tuple[UserFunction, ...],
     shown: Callable[[Any], Any] = itself,
+    expires: int | None = None,
 ) -> Stream[Any]:
     """The cycle: from mapped items ``(key, False, value)`` to accumulators ``(key, True, value)``.
 
     ``key`` and ``given`` are the user's functions, for errors and drawings; ``shown`` extracts the
-    user's payload from a mapped value.
+    user's payload from a mapped value. An accumulator is forgotten when the next mapped item comes
+    ``expires`` later or more.
     """
     flow = mapped.flow
     loop = flow.loop(name="accumulator")
     merged = flow._draft(Merge, "merge", inputs=(mapped._input, loop._input))
     keyed = Input(merged.id, key=Key(_key_of, key, shown=_shown_of(shown)))
-    group = flow._draft(Group, "group", inputs=(keyed,), window=2)
+    group = flow._draft(Group, "group", inputs=(keyed,), window=2, expires=expires)
     combined = flow._stream(group.id)._map(
         Combined(first, combine),
         "many",
@@ -220,6 +231,7 @@ def reduce(
     label: str = "reduce",
     given: tuple[UserFunction, ...] | None = None,
     project: Callable[[Any], Any] | None = None,
+    expires: int | None = None,
 ) -> Stream[Any]:
     """See `KeyedStream.reduce`. ``project`` is what ``first`` and ``combine`` need of a payload, if less
     than the payload. It is computed where the payload is, before the shuffle."""
@@ -231,7 +243,7 @@ def reduce(
         pair = Paired(key.function) if project is None else PairedWith(key.function, project)
         needed = () if project is None else given
         mapped = _unkeyed(stream)._map(pair, "one", key.given, *needed, name="pair")
-        accumulators = drift(mapped, first, combine, key=key.given, given=given)
+        accumulators = drift(mapped, first, combine, key=key.given, given=given, expires=expires)
         value = _key_and_value_of if with_key else _value_of
         reduced = accumulators._map(value, "one", *given, name="value", schedules=False)
         # With a projection, the step takes triples: an engine that ran the pair as well would run it behind
@@ -254,6 +266,7 @@ def fold(
     *,
     with_key: bool,
     name: str | None,
+    expires: int | None = None,
 ) -> Stream[Any]:
     """See `KeyedStream.fold`: a reduce whose ``first`` combines the payload with ``initial``."""
 
@@ -261,7 +274,32 @@ def fold(
         return combine(initial, payload)
 
     given = (UserFunction("combine", combine),)
-    return reduce(stream, first, combine, with_key=with_key, name=name, label="fold", given=given)
+    return reduce(
+        stream,
+        first,
+        combine,
+        with_key=with_key,
+        name=name,
+        label="fold",
+        given=given,
+        expires=expires,
+    )
+
+
+def lifetime(flow: Flow, expire_after: Duration | None, step: str) -> int | None:
+    """How long a key lives, as a number; None for ever."""
+    if expire_after is None:
+        return None
+    try:
+        counted = flow._counted(expire_after)
+    except TimeError as error:
+        raise FlowError(f"{step}(expire_after=): {error} ({caller()})") from None
+    if counted < 1:
+        raise FlowError(
+            f"{step}(expire_after=) takes a duration above 0, got {expire_after!r} at {caller()}. "
+            f"Leave it out to keep keys for ever."
+        )
+    return counted
 
 
 def keyed_map(

@@ -37,8 +37,8 @@ _OUTSIDE = ("sink", "merge", "broadcast", "group", "reduce", "fold", "count", "s
 class State(Generic[V]):
     """Values by key, changed by transactions only. A key that was never updated has the default."""
 
-    def __init__(self, flow: Flow, name: str, default: V) -> None:
-        node = flow._draft(StateNode, name, label="state", default=default)
+    def __init__(self, flow: Flow, name: str, default: V, expires: int | None = None) -> None:
+        node = flow._draft(StateNode, name, label="state", default=default, expires=expires)
         self.flow = flow
         self.name = node.name
         self.default = default

@@ -28,7 +28,9 @@ So its mapped item is not saved.
 at ``since``: all rows of a bucket whose last item below T is not below ``since``, which replace the older
 rows of that bucket; and the scheduled items whose origin is not below ``since``. `combined` puts a chain
 of cuts together: of each bucket the newest rows, and all scheduled items whose time is not below the
-newest T. A key never leaves a cut, because what is final stays.
+newest T. What is final stays, so a key leaves a cut only where keys expire: then no cut from the end of the
+key on holds it. A chain has it still, from older cuts. Its place tells that it has ended, and whoever
+restores or reads a chain passes it over (`values.times.has_expired`).
 
 **Without a pause.** The worker calls `Capture.next` between events, with a limit to the buckets that it
 looks at. Meanwhile it goes on to insert items at or above T, and to trim: before a trim drops anything

@@ -17,39 +17,45 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from emberflow.engine.cuts.cut import Row, Scheduled, scheduled_row
+from emberflow.engine.messages import Moment
 from emberflow.errors import EmberflowError, shortened
 from emberflow.graph.versions import Backfill, Carried, CarryPlan, written
 from emberflow.values.item import scheduling_front
+from emberflow.values.times import has_expired
 
 
 class MigrationError(EmberflowError):
     """A user's migration raised an error; that is the ``__cause__``."""
 
 
-def translated_rows(rows: Iterable[Row], plan: CarryPlan) -> Iterator[Row]:
-    """The rows of a full cut of the old version, for the new one.
+def translated_rows(rows: Iterable[Row], plan: CarryPlan, moment: Moment) -> Iterator[Row]:
+    """The rows of a full cut of the old version at a moment, for the new one. Keys whose time is over by
+    then are not among them, however long they would live in the new version.
 
     >>> plan = CarryPlan(
     ...     {"old": Carried("new", lambda key, n: -n, None)}, {}, frozenset({"gone"}), ()
     ... )
     >>> rows = [Row("old", 1, "a", (1, 0), 5), Row("gone", 1, "a", (1, 0), 6)]
-    >>> [(row.operation, row.key, row.payload) for row in translated_rows(rows, plan)]
+    >>> [(row.operation, row.key, row.payload) for row in translated_rows(rows, plan, (9, 0))]
     [('new', 'a', -5)]
     """
-    yield from _given((row for row in rows if row.operation not in plan.dropped), plan.carried)
+    kept = (row for row in rows if row.operation not in plan.dropped)
+    yield from _given(kept, plan.carried, moment)
 
 
 def backfilled_rows(rows: Iterable[Row], backfill: Backfill) -> Iterator[Row]:
     """The rows of the cut of a backfill that the new version begins with."""
     taken = backfill.carried
-    return _given((row for row in rows if row.operation in taken), taken)
+    return _given((row for row in rows if row.operation in taken), taken, backfill.cut.moment)
 
 
-def _given(rows: Iterable[Row], taken: Mapping[str, Carried]) -> Iterator[Row]:
+def _given(rows: Iterable[Row], taken: Mapping[str, Carried], moment: Moment) -> Iterator[Row]:
     #: By grouping and key: its items. The new grouping may keep fewer of them.
     groups: dict[tuple[str, Any], list[Row]] = {}
     for row in rows:
         carried = taken[row.operation]
+        if has_expired(row.place[0], carried.expires, moment[0]):
+            continue
         if carried.kept is None:
             yield row._replace(operation=carried.new, payload=_migrated(row, carried))
         else:

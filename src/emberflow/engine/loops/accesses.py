@@ -51,6 +51,12 @@ class StateBucket:
         #: Whether the bucket is in the list of touched ones.
         self.noted = False
 
+    @property
+    def short(self) -> tuple[Place, Any] | None:
+        """Place and value of the only entry, if no more is kept of it. In C, trims make buckets short, and
+        a bucket makes its list of entries anew when somebody asks for that."""
+        return None
+
     def __reduce__(self) -> tuple[Any, ...]:
         members = {
             "entries": self.entries,
@@ -113,11 +119,13 @@ def _access_in_order(
     touched: list[StateBucket],
     other_keys: set[Any],
     other_places: set[Place],
+    expires: int | None,
 ) -> int:
     """Deal with accesses that hold, each later than all that its key has; the position of the first
     that is not so.
 
-    Those of ``other_keys`` and ``other_places`` are left out: the caller deals with these itself.
+    Those of ``other_keys`` and ``other_places`` are left out: the caller deals with these itself. Where
+    values ``expire``, so is an access behind one that does not surely count, or that came so long before.
     """
     for position in range(start, len(items)):
         place, mark, (key, access, length, payload) = items[position]
@@ -129,6 +137,10 @@ def _access_in_order(
         ahead = bucket.entries[-1][0]
         # It is the first of its transaction if it is the first of its time.
         if not (ahead < place and ahead[0] != place[0]):
+            return position
+        if expires is not None and not (
+            bucket.counts and uses[bucket.entries[-1][2]].writes and place[0] - ahead[0] < expires
+        ):
             return position
         use = uses[access]
         before = bucket.value if bucket.counts else bucket.base
@@ -187,19 +199,20 @@ def _trim_accesses(
     version keep the value, and drop what it was made of: objects that are dropped soon are still in the
     processor's cache, and what stays is small.
 
-    Buckets that still hold more than one version are appended to ``stays``. Returns the buckets that are
-    not so simple, untouched, and all whose first version is older than ``begun``.
+    Buckets that will hold more than one version that is final are appended to ``stays``. Returns the buckets
+    that are not so simple, untouched; and those of several versions whose first one is older than ``begun``:
+    one of a single older version has not changed since.
     """
     others: list[StateBucket] = []
     unnoted: list[StateBucket] = []
     for bucket in given:
         entries = bucket.entries
-        if entries and entries[0][0] < begun:
+        if len(entries) > 1 and entries[0][0] < begun:
             unnoted.append(bucket)
-        if bucket.aborts or len(entries) < 2:
+        if bucket.aborts or not entries:
             others.append(bucket)
             continue
-        if entries[1][0] >= minimal:
+        if entries[min(1, len(entries) - 1)][0] >= minimal:
             stays.append(bucket)  # of the final versions the last is enough, and it is the only one
             continue
         final = len(entries) if entries[-1][0] < minimal else bisect_left(entries, (minimal,))
@@ -210,7 +223,7 @@ def _trim_accesses(
         if len(entries) > 1:
             stays.append(bucket)
         else:
-            bucket.base = None
+            bucket.base, bucket.value, bucket.counts = None, entries[0][6], True
             bucket.noted = False
     return others, unnoted
 
@@ -247,14 +260,15 @@ def _last_versions(
                 continue
             last = entries[final - 1]
             found.append(bucket)
-            rows.append(Row(operation, key_hash(bucket.key), bucket.key, last[0], last[6]))
+            rows.append(Row(operation, key_hash(bucket.key), bucket.key, last[0][:2], last[6]))
     return found, rows, going_on, others
 
 
 def settled(entry: AccessEntry) -> AccessEntry:
-    """A version that nothing can change any more, without what it was made of."""
-    place, mark, access, length, _, _, value, _ = entry
-    return place, mark, access, length, None, None, value, None
+    """A version that nothing can change any more, without what it was made of. Of its place the global time
+    is left: all others of that time are final too."""
+    place, _, access, _, _, _, value, _ = entry
+    return place[:2], 0, access, 2, None, None, value, None
 
 
 def surely_counts(entries: list[AccessEntry], final: int, writes: tuple[bool, ...]) -> bool:

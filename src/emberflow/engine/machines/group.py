@@ -12,6 +12,9 @@ the reference runner sends. After *every* batch they are those of the items that
 A batch is applied as a whole. The machine sends the difference between the tuples of the bucket before
 and after, all tombstones first (see `net` for why).
 
+**Expiry.** In a grouping that ``expires``, no tuple reaches over a gap of so much time between two items. The
+items stay where they are, so a late one closes a gap and opens others like any other change.
+
 A tuple has the place and the mark of its last item. Grouping adds no child id, because it makes one tuple
 of one item.
 
@@ -41,6 +44,7 @@ from emberflow.graph.calls import balance_of
 from emberflow.graph.nodes import Group
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import FlatItem, Place
+from emberflow.values.times import has_expired
 
 _place_of = itemgetter(0)
 _row_place_of = attrgetter("place")
@@ -74,6 +78,7 @@ class GroupMachine(Trimmed[GroupBucket]):
         super().__init__(node.name, kept=node.window - 1)
         self.node = node
         self.window = node.window
+        self.expires = node.expires
         self.buckets: dict[Any, GroupBucket] = {}
         self.replays = 0
         self._key: Callable[[Any], Any] = node.key.function
@@ -82,7 +87,7 @@ class GroupMachine(Trimmed[GroupBucket]):
     def process(self, items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
         output: list[FlatItem] = []
         append = output.append
-        window, key_of, buckets = self.window, self._key, self.buckets
+        window, key_of, buckets, expires = self.window, self._key, self.buckets, self.expires
         for item in items:
             place, mark, payload = item
             try:
@@ -96,7 +101,10 @@ class GroupMachine(Trimmed[GroupBucket]):
                     payloads.append(payload)
                     if len(places) == bucket.note_at:
                         self._note(bucket)
-                    append((place, mark, tuple(payloads[-window:])))
+                    if expires is None:
+                        append((place, mark, tuple(payloads[-window:])))
+                    else:
+                        append((place, mark, self._last_tuple(bucket)))
                     continue
             except Exception:  # a new key, or a key function that fails
                 pass
@@ -114,7 +122,7 @@ class GroupMachine(Trimmed[GroupBucket]):
             key_hash(key)  # a key that has no stable hash is refused, below
         except Exception:
             return False
-        bucket = self.buckets[key] = GroupBucket(key, self.window)
+        bucket = self._new_bucket(key, place)
         bucket.places.append(place)
         bucket.marks.append(mark)
         bucket.payloads.append(payload)
@@ -135,7 +143,7 @@ class GroupMachine(Trimmed[GroupBucket]):
         for item in sorted(items[len(output) :], key=_place_of):
             place, mark, payload = item
             try:
-                bucket = self._bucket(payload, (place[0], place[1]))
+                bucket = self._bucket(payload, place)
             except StepError as error:
                 failed.append((place, mark, error))
                 continue
@@ -144,7 +152,7 @@ class GroupMachine(Trimmed[GroupBucket]):
                 places.append(place)
                 bucket.marks.append(mark)
                 bucket.payloads.append(payload)
-                output.append((place, mark, tuple(bucket.payloads[-window:])))
+                output.append((place, mark, self._last_tuple(bucket)))
             else:
                 self._change(bucket, item, changed)
             if len(places) <= window:
@@ -159,14 +167,25 @@ class GroupMachine(Trimmed[GroupBucket]):
             self.changes.note(bucket)
         bucket.note_at = self.window
 
-    def _bucket(self, payload: Any, moment: Moment) -> GroupBucket:
+    def _last_tuple(self, bucket: GroupBucket) -> tuple[Any, ...]:
+        """The tuple of the last item of a bucket."""
+        start = max(0, len(bucket.places) - self.window)
+        return _since_gap(bucket.places[start:], bucket.payloads[start:], self.expires)
+
+    def _new_bucket(self, key: Any, place: Place) -> GroupBucket:
+        bucket = self.buckets[key] = GroupBucket(key, self.window)
+        if self.expires is not None:
+            self.end_later(bucket, place[0])
+        return bucket
+
+    def _bucket(self, payload: Any, place: Place) -> GroupBucket:
         try:
             bucket = self.buckets.get(self._key(payload))
         except Exception:
             bucket = None
         if bucket is None:
-            key, _ = self._balance(payload, moment)
-            bucket = self.buckets[key] = GroupBucket(key, self.window)
+            key, _ = self._balance(payload, (place[0], place[1]))
+            bucket = self._new_bucket(key, place)
         return bucket
 
     def _change(self, bucket: GroupBucket, item: FlatItem, changed: dict[int, _Change]) -> None:
@@ -212,13 +231,22 @@ class GroupMachine(Trimmed[GroupBucket]):
         return net.all()
 
     def _tuples(
-        self, lead: list[Any], places: list[Place], marks: list[int], payloads: list[Any]
+        self,
+        lead: tuple[list[Place], list[Any]],
+        places: list[Place],
+        marks: list[int],
+        payloads: list[Any],
     ) -> dict[tuple[Place, int], tuple[Any, ...]]:
         """The tuple that ends at each of these items, by place and mark; ``lead`` came before."""
-        window, shift = self.window, len(lead) + 1
-        run = lead + payloads
+        window, shift = self.window, len(lead[0]) + 1
+        all_places, run = lead[0] + places, lead[1] + payloads
+
+        def ending(end: int) -> tuple[Any, ...]:
+            start = max(0, end - window)
+            return _since_gap(all_places[start:end], run[start:end], self.expires)
+
         return {
-            identity: tuple(run[max(0, number + shift - window) : number + shift])
+            identity: ending(number + shift)
             for number, identity in enumerate(zip(places, marks, strict=True))
         }
 
@@ -234,6 +262,13 @@ class GroupMachine(Trimmed[GroupBucket]):
             del bucket.places[:drop], bucket.marks[:drop], bucket.payloads[:drop]
             self._forget_if_empty(bucket)
         return len(bucket.places) > self.kept
+
+    def last_time(self, bucket: GroupBucket) -> int | None:
+        return bucket.places[-1][0] if bucket.places else None
+
+    def forget(self, bucket: GroupBucket) -> None:
+        if self.buckets.get(bucket.key) is bucket:
+            del self.buckets[bucket.key]
 
     def sizes(self) -> list[int]:
         return [len(bucket.places) for bucket in self.buckets.values()]
@@ -267,7 +302,7 @@ class GroupMachine(Trimmed[GroupBucket]):
         for row in sorted(rows, key=_row_place_of):
             bucket = self.buckets.get(row.key)
             if bucket is None:
-                bucket = self.buckets[row.key] = GroupBucket(row.key, self.window)
+                bucket = self._new_bucket(row.key, row.place)
             bucket.places.append(row.place)
             bucket.marks.append(0)
             bucket.payloads.append(row.payload)
@@ -275,6 +310,8 @@ class GroupMachine(Trimmed[GroupBucket]):
 
     def inherit(self, other: object, moment: Moment) -> bool:
         if not isinstance(other, GroupMachine) or other.window != self.window:
+            return False
+        if other.expires is not None or self.expires is not None:
             return False
         for key in [key for key, kept in other.buckets.items() if kept.places[-1] >= moment]:
             bucket = other.buckets[key]
@@ -289,8 +326,17 @@ class GroupMachine(Trimmed[GroupBucket]):
         return True
 
 
-#: What came before, then places, marks and payloads.
-_Run: TypeAlias = tuple[list[Any], list[Place], list[int], list[Any]]
+def _since_gap(places: list[Place], payloads: list[Any], expires: int | None) -> tuple[Any, ...]:
+    """The payloads of items in a row, from the last gap of so much time between two of them on."""
+    if expires is not None:
+        for position in range(len(places) - 1, 0, -1):
+            if has_expired(places[position - 1][0], expires, places[position][0]):
+                return tuple(payloads[position:])
+    return tuple(payloads)
+
+
+#: The places and payloads of what came before, then places, marks and payloads.
+_Run: TypeAlias = tuple[tuple[list[Place], list[Any]], list[Place], list[int], list[Any]]
 
 
 class _Change:
@@ -323,7 +369,8 @@ class _Change:
     def runs(self, reach: int) -> tuple[_Run, _Run]:
         """The items whose tuples may differ, before and after. A tuple reaches back ``reach`` items."""
         bucket, start = self.bucket, self.start
-        lead = bucket.payloads[max(0, start - reach) : start]
+        ahead = slice(max(0, start - reach), start)
+        lead = bucket.places[ahead], bucket.payloads[ahead]
         before = bisect_right(self.places, self.last) + reach
         after = bisect_right(bucket.places, self.last) + reach
         return (

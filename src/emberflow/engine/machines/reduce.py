@@ -26,8 +26,13 @@ cycle does the same by sending that one round again.
 
 **Trimming.** As in a grouping of window 2: below the minimal time the last version is enough.
 
-**Cuts.** A cut holds the last version below its moment. The accumulator is enough, because no replay ever
-reaches that version. A restored version has the bucket's key in place of its mapped item.
+**Expiry.** A version lives as long as its key from the time in its place on: the next item that comes later
+begins anew, by ``first``. So the places that are there anyway say all, in a bucket and in a cut.
+
+**Cuts.** A cut holds the last version below its moment. Its key, its accumulator and its global time are
+enough, because no replay ever reaches that version. A restored version has the bucket's key in place of its
+mapped item. In a keyed machine the buckets are compact where the loops are compiled: once a version is final
+and the last of its key, no more than this is kept of it (`native/_history.h`).
 """
 
 from __future__ import annotations
@@ -37,19 +42,22 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
+from emberflow import native
 from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops import items as loops
+from emberflow.engine.loops.items import Restored
 from emberflow.engine.machines.barrier import lost_tombstone
 from emberflow.engine.machines.net import NetOutput
 from emberflow.engine.machines.trimming import Looked, Trimmed
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import InternalError, OutputError, StepError
 from emberflow.graph.calls import Balance, function_error, scheduled_time
-from emberflow.graph.nodes import Graph, Map, Reduction
+from emberflow.graph.nodes import Graph, Group, Map, Reduction
 from emberflow.values.functions import itself
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import At, FlatItem, Place
+from emberflow.values.times import has_expired
 
 #: ``(place, mark, mapped item, accumulator)``. The mapped item is ``(key, False, payload)``; its own
 #: key goes on with the accumulator, because equal keys need not look alike (``1`` and ``True``).
@@ -65,6 +73,7 @@ _VISITED_MAX = 1 << 17
 
 
 _NO_ACCUMULATOR = object()
+_NO_VERSION: Any = ((), 0, None, None)
 
 
 class Absent:
@@ -80,17 +89,9 @@ class Absent:
         self.kept = kept
 
 
-class _Restored:
-    """In place of a mapped item, in a version that was restored: its payload is never needed."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: Any) -> None:
-        self.key = key
-
-
 _NOT_YET = Absent(None)
 _NOTHING = Absent(None)  # behind a failure, where the cycle yields nothing
+_OVER = Absent(None)  # of an item that comes when the time of its key is over
 
 #: Equal values of these types are the same value; what other types call equal is their business.
 _PLAIN = frozenset((int, str, bytes))
@@ -116,7 +117,9 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         self.replays = 0
         #: Up to which moments versions are those of earlier versions of the flow, and their key functions.
         self._earlier: list[tuple[Moment, Callable[[Any], Any]]] = []
-        self._node = graph.nodes[reduction.group]
+        self._node = group = graph.nodes[reduction.group]
+        assert isinstance(group, Group)
+        self.expires = group.expires
         self._combine_node = _map_of(graph, reduction.combine)
         self._value_node = None if reduction.value is None else _map_of(graph, reduction.value)
         self._balance = balance
@@ -132,6 +135,9 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         else:
             self._key_of, self._payload_of = _first_of_three, _third_of_three
             self._out, self._refused = OUT, Absent
+        #: Only the compiled loop of keyed machines knows histories. To others they would be slower lists.
+        self._history = loops.history if keyed else _versions_of
+        self._is_compact = keyed and native.loops is not None
         self._sent = payload_made_by(reduction, keyed)
         self._with_key = reduction.with_key
         self.process = self._process_keyed if keyed else self._process_triples
@@ -148,6 +154,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             self._with_key,
             Absent,
             At,
+            self.expires,
         )
         while (position := loops.reduce_in_order(items, position, output, *given)) < len(items):
             if not self._begin(items[position], append):
@@ -161,6 +168,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         output: list[FlatItem] = []
         append, out = output.append, OUT
         buckets, touched, combine = self.buckets, self.touched, self._combine
+        expires = self.expires
         for item in items:
             place, mark, mapped = item
             try:
@@ -168,7 +176,12 @@ class ReduceMachine(Trimmed[ReduceBucket]):
                 versions = buckets[key]
                 last = versions[-1]
                 before = last[3]
-                if last[0] < place and not mark & 1 and before.__class__ is not Absent:
+                if (
+                    last[0] < place
+                    and not mark & 1
+                    and before.__class__ is not Absent
+                    and not has_expired(last[0][0], expires, place[0])
+                ):
                     accumulator = combine(before, mapped[2])
                     versions.append((place, mark, mapped, accumulator))
                     if len(versions) == 2:
@@ -182,11 +195,13 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         return [output]
 
     def _begin(self, item: FlatItem, send: Callable[[FlatItem], None]) -> bool:
-        """Begin a bucket with this item, if there is none for its key and nothing goes wrong."""
+        """Begin a bucket with this item, if there is none for its key, or only one whose time is over, and
+        nothing goes wrong."""
         place, mark, mapped = item
         try:
             key = self._key_of(mapped)
-            if key in self.buckets or mark & 1:
+            versions = self.buckets.get(key)
+            if mark & 1 or (versions is not None and not self._is_over(versions, place)):
                 return False
             key_hash(key)  # a key that has no stable hash is refused, below
             accumulator = self._first(self._payload_of(mapped))
@@ -194,11 +209,32 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             return False
         if accumulator.__class__ is self._refused:
             return False
-        versions = self.buckets[key] = [(place, mark, mapped, accumulator)]
-        if self.changes is not None:
-            self.changes.note(versions)
+        version = (place, mark, mapped, accumulator)
+        if versions is None:
+            versions = self.buckets[key] = self._history(key, version)
+            self._is_new(versions)
+        else:
+            versions.append(version)
+            if len(versions) == 2:
+                self.touched.append(versions)
         send((place + self._out, mark, self._sent(key, accumulator)))
         return True
+
+    def _is_over(self, versions: ReduceBucket, place: Place) -> bool:
+        """Whether an item at this place is the latest of its key, and begins it anew."""
+        last = versions[-1]
+        # Behind a version that this batch has changed nothing is known yet.
+        is_known = last[3].__class__ is not Absent
+        return is_known and last[0] < place and has_expired(last[0][0], self.expires, place[0])
+
+    def _is_new(self, versions: ReduceBucket) -> None:
+        """Note a bucket that has its first version. A trim makes it small once that is final."""
+        if self._is_compact:
+            self.touched.append(versions)
+        if self.changes is not None:
+            self.changes.note(versions)
+        if self.expires is not None:
+            self.end_later(versions, versions[0][0][0])
 
     def _process_slowly(
         self, items: list[FlatItem], output: list[FlatItem], failed: list[FlatItem]
@@ -210,7 +246,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         """
         key_of, payload_of, combine = self._key_of, self._payload_of, self._combine
         out, sent_of, buckets, touched = self._out, self._sent, self.buckets, self.touched
-        refused = self._refused
+        refused, expires = self._refused, self.expires
         rest = sorted(items[len(output) :], key=_place_of)
         keys = [key_of(item[2]) for item in items[: len(output)]]  # of the outputs
         append, note = output.append, keys.append
@@ -231,7 +267,10 @@ class ReduceMachine(Trimmed[ReduceBucket]):
                         changed[id(versions)].last = place
                         continue
                     if before.__class__ is not Absent and id(versions) not in changed:
-                        accumulator = combine(before, payload_of(mapped))
+                        if has_expired(last[0][0], expires, place[0]):
+                            accumulator = self._first(payload_of(mapped))
+                        else:
+                            accumulator = combine(before, payload_of(mapped))
                         if accumulator.__class__ is not refused:
                             versions.append((place, mark, mapped, accumulator))
                             if len(versions) == 2:
@@ -260,12 +299,13 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             versions = None
         if versions is None:
             key, _ = self._balance(mapped, (place[0], place[1]))
-            versions = self.buckets[key] = []
+            versions = self.buckets[key] = self._history(key, _NO_VERSION)
+            del versions[:]
         change = changed.get(id(versions))
         if change is None:
             change = changed[id(versions)] = _Change(key, versions)
         position = bisect_left(versions, (place, mark & ~1))
-        if position < len(versions) and versions[position][2].__class__ is _Restored:
+        if position < len(versions) and versions[position][2].__class__ is Restored:
             raise InternalError(
                 f"{self._node}: an item at {place} came after the state of its key was restored as "
                 f"of {versions[position][0]}: a front replays from below the cut, or the cut holds "
@@ -279,8 +319,8 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             versions.insert(position, (place, mark, mapped, _NOT_YET))
             if len(versions) == 2:
                 self.touched.append(versions)
-            elif self.changes is not None and len(versions) == 1:
-                self.changes.note(versions)
+            elif len(versions) == 1:
+                self._is_new(versions)
         if position < change.start:
             change.start = position
         if place > change.last:
@@ -317,8 +357,13 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         for version in change.gone:
             self._take_back(version, net, failures_back)
         before = versions[start - 1][3] if start else _NOT_YET
+        expires, since = self.expires, versions[start - 1][0][0] if start else 0
         for position in range(start, len(versions)):
             place, mark, mapped, old = versions[position]
+            if expires is not None:
+                if position and has_expired(since, expires, place[0]):
+                    before = _OVER
+                since = place[0]
             try:
                 if before.__class__ is Absent:
                     accumulator = self._accumulate(before, versions[position], position)
@@ -356,7 +401,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         place, _, mapped, old = version
         payload = self._payload_of(mapped)
         if before.__class__ is Absent:
-            if position and not self._diverts:
+            if position and before is not _OVER and not self._diverts:
                 return _NOTHING
             before = before.kept
         try:
@@ -417,10 +462,14 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     def trim_all(self, given: list[ReduceBucket], minimal: Moment) -> None:
         changes = self.changes
         begun = BEFORE_ALL if changes is None else changes.begun
-        rest, unnoted = loops.trim_to_last(given, minimal, begun)
+        # A mapped item of an earlier version of the flow has a key function of its own.
+        key_of = None if self._earlier else self._key_of
+        rest, unnoted = loops.trim_to_last(given, minimal, begun, key_of, Absent, Restored)
         if changes is not None:
             changes.note_all(unnoted)
-        self.touched += [versions for versions in rest if self.trim_one(versions, minimal)]
+        for versions in rest:
+            if self.trim_one(versions, minimal) or self._is_compact:
+                self.touched.append(versions)
 
     def trim_one(self, versions: ReduceBucket, minimal: Moment) -> bool:
         """Drop all versions below the minimal time but the last; whether more will follow."""
@@ -440,12 +489,15 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         last = bisect_left(versions, (moment,)) - 1
         if last < 0:
             return None
-        accumulator = versions[last][3]
+        version = versions[last]  # a history makes it anew each time
+        if has_expired(version[0][0], self.expires, moment[0]):
+            return None
+        accumulator = version[3]
         if accumulator.__class__ is Absent:
             accumulator = accumulator.kept  # the error was diverted, or the run ends
             if accumulator is _NO_ACCUMULATOR:
                 return None
-        return self._key_in(versions[last]), accumulator
+        return self._key_in(version), accumulator
 
     def all_buckets(self) -> list[ReduceBucket]:
         return list(self.buckets.values())
@@ -462,7 +514,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             given = [versions for versions in given if id(versions) not in known]
         looked = Looked(
             *loops.last_accumulators(
-                given, moment, since, self._key_of, self.operation, Absent, _Restored
+                given, moment, since, self._key_of, self.operation, Absent, Restored
             )
         )
         return looked._replace(others=[*looked.others, *earlier]) if earlier else looked
@@ -477,7 +529,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             if versions
             and versions[0][0] < begun
             and (
-                versions[0][2].__class__ is not _Restored
+                versions[0][2].__class__ is not Restored
                 or (len(versions) > 1 and versions[1][0] < begun)
             )
         ]
@@ -493,14 +545,29 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             return []
         place, (key, accumulator) = versions[last][0], row
         if self._earlier and place < self._earlier[-1][0]:
-            versions[last] = (place, 0, _Restored(key), versions[last][3])
-        return [Row(self.operation, key_hash(key), key, place, accumulator)]
+            versions[last] = (place, 0, Restored(key), versions[last][3])
+        return [Row(self.operation, key_hash(key), key, place[:2], accumulator)]
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         if self.changes is None:
             self.changes = Changes(moment)
+        expires = self.expires
         for row in rows:
-            self.buckets[row.key] = [(row.place, 0, _Restored(row.key), row.payload)]
+            if has_expired(row.place[0], expires, moment[0]):
+                continue  # an older cut had it, and no later one that it is gone
+            version = (row.place, 0, Restored(row.key), row.payload)
+            versions = self._history(row.key, version)
+            self.buckets[row.key] = versions
+            if expires is not None:
+                self.end_later(versions, row.place[0])
+
+    def last_time(self, bucket: ReduceBucket) -> int | None:
+        return bucket[-1][0][0] if bucket else None
+
+    def forget(self, bucket: ReduceBucket) -> None:
+        key = self._key_in(bucket[-1])
+        if self.buckets.get(key) is bucket:
+            del self.buckets[key]
 
     def inherit(self, other: object, moment: Moment) -> bool:
         if not isinstance(other, ReduceMachine):
@@ -512,7 +579,18 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             del kept[bisect_left(kept, (moment,)) :]
             if not kept:
                 del other.buckets[key]
+        if other.expires is not None:
+            ended = [
+                key
+                for key, kept in other.buckets.items()
+                if has_expired(kept[-1][0][0], other.expires, moment[0])
+            ]
+            for key in ended:
+                del other.buckets[key]
         self.buckets = other.buckets
+        if self.expires is not None:
+            for kept in self.buckets.values():
+                self.end_later(kept, kept[-1][0][0])
         self.touched = [kept for kept in other.touched if kept]
         self.touched_earlier = [kept for kept in other.touched_earlier if kept]
         return True
@@ -520,12 +598,16 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     def _key_in(self, version: Version) -> Any:
         """The key of a version, as the payload of its time had it."""
         mapped = version[2]
-        if mapped.__class__ is _Restored:
+        if mapped.__class__ is Restored:
             return mapped.key
         for moment, key_of in self._earlier:
             if version[0] < moment:
                 return key_of(mapped)
         return self._key_of(mapped)
+
+
+def _versions_of(key: Any, version: Version) -> ReduceBucket:
+    return [version]
 
 
 _place_of = _first_of_three = itemgetter(0)

@@ -30,6 +30,10 @@ the net effect of the batch, all tombstones first (see `net` for why).
 **Trimming.** Below the minimal time all is decided: only the last version that counts is needed, and no
 aborts. ``committed`` gives the last such version below any time that is not trimmed yet. A cut saves it,
 and a query reads it (`queries.worker`); a worker trims no further than both allow.
+
+**Expiry.** In a state that ``expires``, a group sees the default if the last version that counts ahead of it
+is so much older. So ``before`` of a group depends on the time of that version too, and a replay goes on to
+the end of the bucket: a version that left the same value at another time changes what later groups see.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from emberflow import native
 from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops.accesses import (
@@ -73,6 +78,7 @@ from emberflow.graph.transactions import (
 )
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import At, FlatItem, Place
+from emberflow.values.times import has_expired
 
 _place_of = itemgetter(0)
 
@@ -130,7 +136,6 @@ _Sent: TypeAlias = dict[tuple[int, Place], Any]
 class AccessMachine(Trimmed[StateBucket]):
     """The machine of a state."""
 
-    items_each = 4
     captured_at_once = 256
 
     def __init__(self, graph: Graph, node: State, *, diverts: bool = False) -> None:
@@ -138,6 +143,7 @@ class AccessMachine(Trimmed[StateBucket]):
         self.node = node
         self.buckets: dict[Any, StateBucket] = {}
         self.replays = 0
+        self.expires = node.expires
         self._default = node.default
         self._ports = node.ports
         self._uses = [use_of(graph, node, number) for number in range(len(node.accesses))]
@@ -155,7 +161,15 @@ class AccessMachine(Trimmed[StateBucket]):
         position, count = 0, len(items)
         while (
             position := access_in_order(
-                items, position, outputs, buckets, uses, touched, other_keys, other_places
+                items,
+                position,
+                outputs,
+                buckets,
+                uses,
+                touched,
+                other_keys,
+                other_places,
+                self.expires,
             )
         ) < count:
             item = items[position]
@@ -173,7 +187,7 @@ class AccessMachine(Trimmed[StateBucket]):
         """Deal with an access that is not as most are: the first of its key, a further one of its
         transaction, one that does not hold. False if it is out of order or raises."""
         place, mark, (key, access, length, payload) = item
-        bucket = self._bucket(key)
+        bucket = self._bucket(key, place)
         entries = bucket.entries
         use = self._uses[access]
         # In order: the value is that of the last group, or of this one so far.
@@ -186,6 +200,8 @@ class AccessMachine(Trimmed[StateBucket]):
             if ahead[0] == place[0] and ahead[: last[3]] == place[:length]:
                 counts, goes_on = bucket.counts, True
         before = bucket.value if goes_on or bucket.counts else bucket.base
+        if not goes_on and self._is_over(bucket, len(entries), place):
+            before = self._default
         own = payload[1] if use.alone else payload
         try:
             value = before if use.function is None else use.function(before, own)
@@ -199,7 +215,9 @@ class AccessMachine(Trimmed[StateBucket]):
         bucket.value = value
         bucket.counts = counts and why is None and place not in bucket.aborts
         entries.append((place, mark, access, length, payload, before, value, why))
-        if not bucket.noted and (len(entries) > 1 or why is not None or not use.writes):
+        if not bucket.noted and (
+            native.versions is not None or len(entries) > 1 or why is not None or not use.writes
+        ):  # where buckets can be short, a trim makes this one so once it is final
             bucket.noted = True
             self.touched.append(bucket)
         if why is None:
@@ -211,12 +229,21 @@ class AccessMachine(Trimmed[StateBucket]):
             outputs[use.rejected].append(((*place[:length], REJECTED), mark, rejected))
         return True
 
-    def _bucket(self, key: Any) -> StateBucket:
-        """The bucket of a key. A bucket that is begun is noted for the next cut. So is one that has
+    def _is_over(self, bucket: StateBucket, end: int, place: Place) -> bool:
+        """Whether what the first entries leave is forgotten at a place behind them."""
+        if self.expires is None or not end:
+            return False
+        entry = self._last_counting(bucket, end)
+        return entry is not None and has_expired(entry[0][0], self.expires, place[0])
+
+    def _bucket(self, key: Any, place: Place) -> StateBucket:
+        """The bucket of a key, for an access at a place. A bucket that is begun is noted for the next cut. So is one that has
         nothing but aborts: a capture finds it empty, and does not note it again."""
         bucket = self.buckets.get(key)
         if bucket is None:
             bucket = self.buckets[key] = StateBucket(key, self._default)
+            if self.expires is not None:
+                self.end_later(bucket, place[0])
         if not bucket.entries and self.changes is not None:
             self.changes.note(bucket)
         return bucket
@@ -247,7 +274,7 @@ class AccessMachine(Trimmed[StateBucket]):
     def _change(self, item: FlatItem, changed: dict[int, _Change]) -> None:
         """Put an access or an abort into its bucket, or take it out."""
         place, mark, (key, access, length, payload) = item
-        bucket = self._bucket(key)
+        bucket = self._bucket(key, place)
         change = changed.get(id(bucket))
         if change is None:
             change = changed[id(bucket)] = _Change(bucket)
@@ -299,9 +326,12 @@ class AccessMachine(Trimmed[StateBucket]):
             if own != identity:
                 if identity:
                     base = before if counts else base
+                if self._is_over(bucket, position, place):
+                    base = self._default
                 identity, counts, before = own, True, base
                 if (
-                    place > last
+                    self.expires is None
+                    and place > last
                     and last[:length]
                     != own  # an entry that left this very group may have aborted it
                     and why is not _UNKNOWN
@@ -470,8 +500,9 @@ class AccessMachine(Trimmed[StateBucket]):
         """The last committed version of each key below a time. The minimal time must have reached it, and
         no trim may have gone beyond it.
         """
+        since = self._alive_at(below, BEFORE_ALL)
         for bucket in self.buckets.values():
-            yield from self.rows_of(bucket, below, BEFORE_ALL)
+            yield from self.rows_of(bucket, below, since)
 
     # Reads: see `queries.worker`.
 
@@ -480,8 +511,15 @@ class AccessMachine(Trimmed[StateBucket]):
 
     def row_at(self, bucket: StateBucket, moment: Moment) -> tuple[Any, Any] | None:
         """Key and value as of a moment that is final and not trimmed; None if there is no value."""
+        short = bucket.short
+        if short is not None:
+            place, value = short
+            over = place >= moment or has_expired(place[0], self.expires, moment[0])
+            return None if over else (bucket.key, value)
         entry = self._last_counting(bucket, bisect_left(bucket.entries, (moment,)))
-        return None if entry is None else (bucket.key, entry[6])
+        if entry is None or has_expired(entry[0][0], self.expires, moment[0]):
+            return None
+        return bucket.key, entry[6]
 
     # Cuts: see `cut`. The rows of a state are its committed versions, one for each key.
 
@@ -489,14 +527,21 @@ class AccessMachine(Trimmed[StateBucket]):
         return list(self.buckets.values())
 
     def goes_on(self, bucket: StateBucket, moment: Moment) -> bool:
+        if bucket.short is not None:
+            return bucket.short[0] >= moment
         return bool(bucket.entries) and bucket.entries[-1][0] >= moment
 
     def rows_of(self, bucket: StateBucket, moment: Moment, since: Moment) -> list[Row]:
+        if bucket.short is not None:
+            place, value = bucket.short
+            if not since <= place < moment:
+                return []
+            return [Row(self.operation, key_hash(bucket.key), bucket.key, place, value)]
         final = bisect_left(bucket.entries, (moment,))
         entry = self._last_counting(bucket, final)
         if entry is None or entry[0] < since:
             return []
-        return [Row(self.operation, key_hash(bucket.key), bucket.key, entry[0], entry[6])]
+        return [Row(self.operation, key_hash(bucket.key), bucket.key, entry[0][:2], entry[6])]
 
     def looked_at(
         self, given: list[StateBucket], moment: Moment, since: Moment
@@ -509,13 +554,32 @@ class AccessMachine(Trimmed[StateBucket]):
             self.changes = Changes(moment)
         write = next((n for n, use in enumerate(self._uses) if use.writes), 0)
         for row in rows:
+            if has_expired(row.place[0], self.expires, moment[0]):
+                continue  # an older cut had it, and no later one that it is gone
             bucket = self.buckets[row.key] = StateBucket(row.key, self._default)
             version = (row.place, 0, write, len(row.place), None, self._default, row.payload, None)
             bucket.entries.append(version)
             self._settle(bucket)
+            if self.expires is not None:
+                self.end_later(bucket, row.place[0])
+
+    def last_time(self, bucket: StateBucket) -> int | None:
+        times = [place[0] for place in bucket.aborts]
+        if bucket.short is not None:
+            times.append(bucket.short[0][0])
+        elif bucket.entries:
+            times.append(bucket.entries[-1][0][0])
+        return max(times, default=None)
+
+    def forget(self, bucket: StateBucket) -> None:
+        if self.buckets.get(bucket.key) is bucket:
+            del self.buckets[bucket.key]
 
     def sizes(self) -> list[int]:
-        return [len(bucket.entries) + len(bucket.aborts) for bucket in self.buckets.values()]
+        return [
+            (1 if bucket.short is not None else len(bucket.entries)) + len(bucket.aborts)
+            for bucket in self.buckets.values()
+        ]
 
 
 def _group_start(entries: list[AccessEntry], position: int) -> int:

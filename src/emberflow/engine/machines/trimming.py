@@ -15,6 +15,14 @@ hold more at the end of the list. It looks at as many buckets as items have come
 - When hardly any items come, each touched bucket is looked at once more, some of them at each progress.
   Otherwise they would never be trimmed, and every cut would visit them again.
 
+**Expiry.** In a machine that ``expires``, a bucket ends when the minimal time is so much later than its last
+entry. Nothing that is still to come can find anything in it, so the machine forgets it. Every bucket waits
+in a slot for the time at which it ends if nothing comes. When that time is over, the machine looks whether
+something came, and lets it wait again. So a bucket costs one look for each time that it may live, and is
+forgotten a sixteenth of that time late at most. Nobody can tell: cuts and reads pass over what has ended
+by their own moments, whether it is still there or not. A capture under way keeps the buckets that it has
+still to look at.
+
 **Cuts.** A cut needs what buckets have below its moment, and the same list tells where to look (`cut`,
 `changes`). Trims do not wait for it. A trim that goes beyond the moment of a cut first takes the rows that
 the cut needs, of the buckets that it is about to trim and that the capture has not looked at; the capture
@@ -26,13 +34,14 @@ be trimmed at once when it ends.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
 from itertools import repeat
 from typing import Generic, NamedTuple, TypeVar
 
 from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.messages import BEFORE_ALL, Moment
-from emberflow.values.item import FlatItem, Place
+from emberflow.values.item import FRONT_MIN, FlatItem, Place
 
 B = TypeVar("B")
 
@@ -47,6 +56,8 @@ _MADE_UP_FOR = 1_024
 _FEW_ITEMS = 32
 #: The number of buckets to look at, at each progress, while there are so few.
 _LOOKS_AT_REST = 1_024
+#: The number of slots in the time that a bucket lives.
+_SLOTS = 16
 
 
 class Looked(NamedTuple, Generic[B]):
@@ -62,11 +73,10 @@ class Looked(NamedTuple, Generic[B]):
 class Trimmed(Generic[B]):
     """A machine that keeps ``kept`` final entries a bucket."""
 
-    #: The number of items for one look. Buckets are far from each other in memory, so a look is dear:
-    #: fewer looks, each of which finds more to drop, cost less.
-    items_each = 1
     #: The number of buckets that a capture looks at in one go.
     captured_at_once = 1
+    #: How long after its last entry a bucket ends; None if buckets stay.
+    expires: int | None = None
 
     def __init__(self, operation: str, kept: int) -> None:
         #: The name of the grouping, under which cuts know its buckets.
@@ -89,6 +99,11 @@ class Trimmed(Generic[B]):
         #: come, None while many do.
         self._counted = 0
         self._looks_left: int | None = None
+        #: The buckets that end in each slot of time if nothing comes, the slots in order; and the buckets of
+        #: the slot that is over.
+        self._ends: dict[int, list[B]] = {}
+        self._slots: list[int] = []
+        self._ending: list[B] = []
 
     def computed_from(self, place: Place) -> list[FlatItem]:
         """The items at or above a place, in order, that each item below would make it compute again.
@@ -103,13 +118,15 @@ class Trimmed(Generic[B]):
         came, self._counted = self.items_since - self._counted, self.items_since
         if is_waited_for and self.items_since <= PUT_OFF_MAX:
             return False
+        if self.expires is not None:
+            self.end_some(minimal, max(2 * came, _LOOKS_AT_REST))
         if self.items_since >= _ITEMS_MIN or came >= _FEW_ITEMS:
             self._looks_left = None
         if minimal <= self._trimmed_below:
             return True
         if self.items_since >= _ITEMS_MIN:
             due = min(self.items_since, max(2 * came, _MADE_UP_FOR))
-            self.trim(minimal, due // self.items_each)
+            self.trim(minimal, due)
         elif came < _FEW_ITEMS:
             self._trim_at_rest(minimal)
         return True
@@ -133,6 +150,55 @@ class Trimmed(Generic[B]):
             self._taken_by_trims += [row for row in self._taken(unseen, changes) if row is not None]
         self.trim_all(given, minimal)
         self.trimmed(minimal, len(given), most)
+        if self.expires is not None:
+            self.end_some(minimal, most)
+
+    # Expiry.
+
+    def end_later(self, bucket: B, time: int) -> None:
+        """Let a bucket end, if no entry comes after the one of this time. Each bucket waits once."""
+        assert self.expires is not None
+        slot = (time + self.expires) // self._slot_length + 1
+        waiting = self._ends.get(slot)
+        if waiting is None:
+            self._ends[slot] = [bucket]
+            heappush(self._slots, slot)
+        else:
+            waiting.append(bucket)
+
+    @property
+    def _slot_length(self) -> int:
+        return max(1, (self.expires or 0) // _SLOTS)
+
+    def end_some(self, minimal: Moment, most: int | None = None) -> None:
+        """Forget the buckets that have ended below the minimal time: look at ``most`` of them, or at all."""
+        assert self.expires is not None
+        now, length, expires = minimal[0], self._slot_length, self.expires
+        while most is None or most > 0:
+            if not self._ending:
+                if not self._slots or self._slots[0] * length > now:
+                    return
+                self._ending = self._ends.pop(heappop(self._slots))
+            looked_at = self._ending[-(len(self._ending) if most is None else most) :]
+            del self._ending[-len(looked_at) :]
+            if most is not None:
+                most -= len(looked_at)
+            for bucket in looked_at:
+                time = self.last_time(bucket)
+                if time is None:
+                    continue
+                if time + expires <= now:
+                    self.forget(bucket)
+                else:
+                    self.end_later(bucket, time)
+
+    def last_time(self, bucket: B) -> int | None:
+        """The time of the last entry of a bucket; None if it is empty, and forgotten already."""
+        raise AssertionError("each machine that expires knows its buckets")
+
+    def forget(self, bucket: B) -> None:
+        """Forget a bucket that has ended."""
+        raise AssertionError("each machine that expires knows its buckets")
 
     def trim_all(self, given: list[B], minimal: Moment) -> None:
         """Trim these buckets. Those that still hold more than they must keep are touched again."""
@@ -160,7 +226,7 @@ class Trimmed(Generic[B]):
         """Record that a trim has looked at so many buckets, where ``most`` was the limit."""
         self._trimmed_below = minimal
         all_seen = most is None or looks < most
-        left = 0 if all_seen else max(0, self.items_since - looks * self.items_each)
+        left = 0 if all_seen else max(0, self.items_since - looks)
         self.items_since = self._counted = left
 
     def capture(self, moment: Moment, since: Moment) -> Iterator[Row | None]:
@@ -173,8 +239,14 @@ class Trimmed(Generic[B]):
             changes.begin(moment, self.all_buckets())
         else:
             changes.begin(moment, self.touched_earlier + self.touched)
-        self._cut, self._taken_by_trims = (moment, since), []
+        self._cut, self._taken_by_trims = (moment, self._alive_at(moment, since)), []
         return self._captured(changes)
+
+    def _alive_at(self, moment: Moment, since: Moment) -> Moment:
+        """From when on rows are of a cut at this moment: rows from ``since`` on that have not expired."""
+        return (
+            since if self.expires is None else max(since, (moment[0] - self.expires + 1, FRONT_MIN))
+        )
 
     def _captured(self, changes: Changes[B]) -> Iterator[Row | None]:
         while True:
@@ -228,7 +300,7 @@ class Trimmed(Generic[B]):
     def rows_at(self, moment: Moment) -> Iterator[Row]:
         """The rows of a full cut at this moment. Nothing changes by it, and no trim may have gone beyond."""
         for bucket in self.all_buckets() if self.kept else ():
-            yield from self.rows_of(bucket, moment, BEFORE_ALL)
+            yield from self.rows_of(bucket, moment, self._alive_at(moment, BEFORE_ALL))
 
     def goes_on(self, bucket: B, moment: Moment) -> bool:
         """Whether a bucket holds anything at or above the moment of a cut that looks at it."""

@@ -47,7 +47,7 @@ def succeed(
         is_migrated = carried.migrate is not None
         if is_migrated or not heirs[carried.new].inherit(machine, moment):
             others.append(machine)
-    rows = translated_rows(_rows(others, moment), plan)
+    rows = translated_rows(_rows(others, moment), plan, moment)
     timers = translated_timers(_scheduled(old, moment), plan)
     return new.restore(moment, chain(rows, begun), chain(timers, due))
 
@@ -55,7 +55,8 @@ def succeed(
 def copied_rows(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[Row]:
     """The rows of a cut at this moment, for another version. The worker goes on, and its cuts too."""
     machines = worker.machines.stateful.values()
-    return translated_rows((row for one in machines for row in one.rows_at(moment)), plan)
+    rows = (row for one in machines for row in one.rows_at(moment))
+    return translated_rows(rows, plan, moment)
 
 
 def copied_timers(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[Scheduled]:

@@ -188,7 +188,7 @@ class History:
                 state: list[Row | Scheduled] = []
                 if before is not None and tick.since is not None:
                     before.advance(GlobalTime(*tick.since))
-                    state += translated_rows(before.cut(), tick.carry)
+                    state += translated_rows(before.cut(), tick.carry, tick.since)
                     state += translated_timers(before.scheduled(), tick.carry)
                 before = Reference(graph, outputs=outputs)
                 before.restore(state)

@@ -12,7 +12,7 @@ from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
 from emberflow.errors import ERRORS_SINK, LATE_SINK, InputError
 from emberflow.extras import need
 from emberflow.fronts.protocol import Front, FrontContract, front_contract
-from emberflow.graph.nodes import Graph, with_late_sink, with_unit
+from emberflow.graph.nodes import Graph, Group, with_late_sink, with_unit
 from emberflow.graph.versions import Carry, checked_carry
 from emberflow.runners.diversion import checked_on_error, known_sinks, refusing
 from emberflow.runners.live.driver.cluster import (
@@ -407,6 +407,12 @@ def _check_ordering(
             "ordering='arrival' has no times that state could be read as of: leave out 'httpPort' "
             "and 'historyKept'."
         )
+    for node in graph.nodes:
+        if isinstance(node, Group) and node.expires is not None:
+            raise InputError(
+                f"flow {graph.flow!r}: {node} has keys that expire by time, and ordering='arrival' knows "
+                f"none: leave out expire_after= or ordering='arrival'."
+            )
     if any(node.kind == "state" for node in graph.nodes):
         raise InputError(
             f"flow {graph.flow!r} has transactions, and their order is that of time: leave out "

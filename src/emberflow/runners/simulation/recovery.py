@@ -70,7 +70,7 @@ def translated_cut(cut: Restorable, plan: CarryPlan) -> Restorable:
     """A cut of one version for the next one, with what it begins with from backfills."""
     begun, due = all_rows(plan)
     return cut._replace(
-        rows=[*translated_rows(cut.rows, plan), *begun],
+        rows=[*translated_rows(cut.rows, plan, cut.manifest.moment), *begun],
         scheduled=[*translated_timers(cut.scheduled, plan), *due],
     )
 

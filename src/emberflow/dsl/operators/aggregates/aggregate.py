@@ -174,7 +174,11 @@ class Aggregate(Generic[T_contra]):
 
 
 def aggregate(
-    stream: KeyedStream[Any, Any], aggregate: Aggregate[Any], label: str, name: str | None
+    stream: KeyedStream[Any, Any],
+    aggregate: Aggregate[Any],
+    label: str,
+    name: str | None,
+    expires: int | None = None,
 ) -> Stream[tuple[Any, Any]]:
     """``(key, result so far)`` for each payload."""
     result, projected = aggregate.result, aggregate.projected
@@ -187,6 +191,7 @@ def aggregate(
             name="reduce",
             given=aggregate.given,
             project=None if projected is None else projected.project,
+            expires=expires,
         )
         if result is None:
             return reduced

@@ -31,6 +31,7 @@ from emberflow.rows.paths import encoded_path, front_of
 from emberflow.runners.batch.passes.steps import Step
 from emberflow.values.functions import itself
 from emberflow.values.item import At
+from emberflow.values.times import has_expired
 
 #: An item of a key's final state: time, path, payload, and the accumulator of a reduction. For a
 #: state, the payload is the value.
@@ -162,6 +163,9 @@ class Reducer:
         self.first, self.combine = reduction.first, reduction.combine_function
         #: Whether accumulators just count up: then no function has to be called.
         self.counts = reduction.combine_function is one_more
+        group = graph.nodes[reduction.group]
+        assert isinstance(group, Group)
+        self.expires = group.expires
         self._shown = reduction.shown
         self._combine_node = graph.nodes[reduction.combine]
         self._value_node = None if reduction.value is None else graph.nodes[reduction.value]
@@ -215,6 +219,8 @@ class ReduceMachine(Keyed):
         self._accumulator: Any = None
         self._held: dict[Any, Any] = {}
         self._last: dict[Any, tuple[int, bytes, Any]] = {}
+        #: When each key with this hash was last met, if keys expire.
+        self._touched: dict[Any, int] = {}
 
     def feed(
         self, lanes: list[int], times: list[int], paths: list[bytes], payloads: list[Any]
@@ -222,7 +228,9 @@ class ReduceMachine(Keyed):
         reducer = self._reducer
         keys: list[Any] = []
         accumulators: list[Any] = []
-        if self._ended is None:
+        if reducer.expires is not None:
+            self._reduce_expiring(lanes, payloads, times, paths, keys, accumulators)
+        elif self._ended is None:
             self._reduce(lanes, payloads, times, paths, keys, accumulators)
         else:
             for part in _runs(lanes):
@@ -285,6 +293,34 @@ class ReduceMachine(Keyed):
             raise reducer.failure(error, payloads[number], times[number], paths[number]) from error
         self._lane, self._key, self._accumulator = lane_now, key_now, accumulator
 
+    def _reduce_expiring(
+        self,
+        lanes: list[int],
+        payloads: list[Any],
+        times: list[int],
+        paths: list[bytes],
+        keys: list[Any],
+        accumulators: list[Any],
+    ) -> None:
+        """The same, one by one, of keys that expire."""
+        reducer, held, touched = self._reducer, self._held, self._touched
+        for lane, time, path, payload in zip(lanes, times, paths, payloads, strict=True):
+            if lane != self._lane:
+                self._turn_to_lane(lane)
+            key, value = reducer.key_of(payload), reducer.value_of(payload)
+            try:
+                if key not in held or has_expired(touched[key], reducer.expires, time):
+                    accumulator = reducer.first(value)
+                else:
+                    accumulator = reducer.combine(held[key], value)
+            except Exception as error:
+                raise reducer.failure(error, payload, time, path) from error
+            held[key], touched[key] = accumulator, time
+            keys.append(key)
+            accumulators.append(accumulator)
+            if self._ended is not None:
+                self._last[key] = (time, path, payload)
+
     def _turn_to(self, lane: int, key: Any) -> Any:
         """Switch to another key and return its accumulator. If the hash changes, drop all old keys."""
         if lane != self._lane:
@@ -296,6 +332,7 @@ class ReduceMachine(Keyed):
     def _restore(self, state: KeyState) -> None:
         _, key, ((time, path, accumulator),) = state
         self._held[key] = accumulator
+        self._touched[key] = time
         if self._ended is not None:
             self._last[key] = (time, path, None)
 
@@ -308,6 +345,7 @@ class ReduceMachine(Keyed):
             self._last.clear()
         self._key, self._accumulator = _ABSENT, None
         self._held.clear()
+        self._touched.clear()
 
     finish = Keyed.end_slice
 

@@ -41,6 +41,7 @@ from emberflow.runners.batch.passes.steps import Ahead, Scheduling, Step
 from emberflow.runners.batch.passes.transactions import Serial
 from emberflow.runners.batch.plan.stages import keeper_of
 from emberflow.values.item import CHILD_IDS_MAX, At
+from emberflow.values.times import has_expired
 
 #: An output of a node: time, path, the node that reads it, payload.
 Made: TypeAlias = tuple[int, bytes, int, Any]
@@ -261,12 +262,13 @@ class Region(Keyed):
         _, balance = layout.fused[number].balance(layout.graph)
         reader = layout.readers[number][0]
         held: dict[Any, Any] = {}
-        self._states.append(held)
+        touched: dict[Any, int] = {}
+        self._states += [held, touched]
         keep = self._keeper(number, 1)
 
         def restore(state: KeyState) -> None:
             _, key, ((time, path, accumulator),) = state
-            held[key] = accumulator
+            held[key], touched[key] = accumulator, time
             if keep is not None:
                 keep(key, (time, path, None, accumulator))
 
@@ -276,6 +278,8 @@ class Region(Keyed):
             key, _ = balance(payload, (time, front_of(path)))
             value = reducer.value_of(payload)
             before = held.get(key, _ABSENT)
+            if before is not _ABSENT and has_expired(touched[key], reducer.expires, time):
+                before = _ABSENT
             try:
                 accumulator = (
                     reducer.first(value) if before is _ABSENT else reducer.combine(before, value)
@@ -284,7 +288,7 @@ class Region(Keyed):
                 raise reducer.failure(error, payload, time, path) from error
             if isinstance(accumulator, At):
                 reducer.refuse(accumulator, time, path)
-            held[key] = accumulator
+            held[key], touched[key] = accumulator, time
             if keep is not None:
                 keep(key, (time, path, payload, accumulator))
             return [(time, path + reducer.out, reader, reducer.sent(key, accumulator))]

@@ -76,6 +76,7 @@ class Successor:
         """``step`` gives the step of a node, ``bus`` the rows of the next shuffle."""
         self._given = given
         self._units = units
+        self._begins = begins
         self._time = begins[0] - 1
         self._step = step
         self._ahead = ahead
@@ -130,7 +131,7 @@ class Successor:
             self._bus().add(lanes, [self._time] * len(lanes), paths, states)
 
     def _translated(self, state: KeyState) -> Iterator[KeyState]:
-        rows = list(translated_rows(state_rows(state), self._given.carry))
+        rows = list(translated_rows(state_rows(state), self._given.carry, self._begins))
         if rows and rows[0].operation in self._lanes:
             yield _state_of(rows)
 

@@ -48,6 +48,7 @@ from emberflow.runners.batch.passes.machines import Ended, Keyed, KeyState
 from emberflow.runners.batch.passes.steps import Step
 from emberflow.runners.batch.plan.ordering import TransactionNodes, results_of
 from emberflow.values.item import At
+from emberflow.values.times import has_expired
 
 _COMMITTED, _REJECTED, _OUTPUT, _RESULT = map(encoded_int, (COMMITTED, REJECTED, OUTPUT, RESULT))
 
@@ -93,7 +94,7 @@ class StateMachine(Keyed):
         self._key: Any = _NO_KEY
         self._value: Any = state.default
         #: Values of other keys with the same hash; and where each key was written last, if `ended`
-        #: needs it.
+        #: needs it, or values expire.
         self._held: dict[Any, Any] = {}
         self._written: dict[Any, tuple[int, bytes]] = {}
 
@@ -136,7 +137,8 @@ class StateMachine(Keyed):
         owns: list[Any],
     ) -> tuple[list[Any], dict[int, Any]]:
         """The value after each access; and the keys of accesses whose check failed, by index."""
-        uses, noting, written = self._uses, self._ended is not None, self._written
+        uses, written, expires = self._uses, self._written, self._state.expires
+        noting, default = self._ended is not None or expires is not None, self._state.default
         lane_now, key_now, current = self._lane, self._key, self._value
         number_now = -1
         use: _Use | None = None
@@ -159,6 +161,12 @@ class StateMachine(Keyed):
                     self._key, self._value = key_now, current
                     current = self._turn_to(lane, key)
                     lane_now, key_now = lane, key
+                if (
+                    expires is not None
+                    and key in written
+                    and has_expired(written[key][0], expires, times[len(values)])
+                ):
+                    current = default
                 value = current if function is None else function(current, own)
                 if value.__class__ is At:
                     raise TypeError("a state cannot hold what is scheduled")
@@ -189,7 +197,7 @@ class StateMachine(Keyed):
     def _restore(self, state: KeyState) -> None:
         _, key, ((time, path, value),) = state
         self._held[key] = value
-        if self._ended is not None:
+        if self._ended is not None or self._state.expires is not None:
             self._written[key] = (time, path)
 
     def _send(
@@ -250,7 +258,7 @@ class StateMachine(Keyed):
             self._held[self._key] = self._value
             for key, (time, path) in self._written.items():
                 self._ended(key, [(time, path, self._held[key], None)])
-            self._written.clear()
+        self._written.clear()
         self._key, self._value = _NO_KEY, self._state.default
         self._held.clear()
 
@@ -320,7 +328,7 @@ class Serial:
         self._graph = graph
         #: By state; only those whose final values are wanted.
         self._ended: dict[str, Ended] = {}
-        #: Committed values by state; and where each was written, if `ended` needs it.
+        #: Committed values by state; and where each was written, if `ended` needs it, or values expire.
         self._held: dict[str, dict[Any, Any]] = {}
         self._written: dict[tuple[str, Any], tuple[int, bytes]] = {}
         self._states: dict[int, State] = {}
@@ -339,6 +347,9 @@ class Serial:
                 if wanted is not None:
                     self._ended[state.name] = wanted
                 self._states |= dict.fromkeys(state.accesses, state)
+        self._notes = bool(self._ended) or any(
+            state.expires is not None for state in self._states.values()
+        )
         for transaction in whole:
             run = self._alone if transaction.accesses[0].alone else self._together
             self.process[transaction.open.id] = run(transaction)
@@ -364,22 +375,34 @@ class Serial:
 
     def _apply(self, state: str, key: Any, value: Any, time: int, path: bytes) -> None:
         self._held[state][key] = value
-        if self._ended:
+        if self._notes:
             self._written[state, key] = (time, path)
+
+    def _holds(self, state: State) -> Callable[[Any, int], Any]:
+        """From a key and a time to the committed value that an access finds."""
+        name, default, expires = state.name, state.default, state.expires
+        held, written = self._held[name], self._written
+
+        def value(key: Any, time: int) -> Any:
+            if key not in held or has_expired(written[name, key][0], expires, time):
+                return default
+            return held[key]
+
+        return (lambda key, time: held.get(key, default)) if expires is None else value
 
     # Decided by a single access.
 
     def _alone(self, transaction: TransactionNodes) -> Callable[[int, bytes, Any], list[_Made]]:
         (access,) = transaction.accesses
         state = self._states[access.id]
-        held, readers = self._held[state.name], self._ports(state, access)
+        held, readers = self._holds(state), self._ports(state, access)
         outcome, key_of = outcome_of(access), self._key_of(access)
         made: list[_Made] = []
 
         def decide(path: bytes, payload: Any, running: _Running) -> None:
             element, own = payload if access.carried else (payload, payload)
             key = key_of(own, running.at)
-            value, failed = outcome(held.get(key, state.default), own, running.at)
+            value, failed = outcome(held(key, running.at[0]), own, running.at)
             time = running.at[0]
             if failed is not None:
                 rejected = Rejected(element, failed, Values({(state.name, key): value}))
@@ -422,7 +445,7 @@ class Serial:
                     ports.append(
                         (what, 0, _COMMITTED if what == "committed" else _REJECTED, reader)
                     )
-        held, noting, noted = self._held, bool(self._ended), self._written
+        held, noting, noted = self._held, self._notes, self._written
 
         def run(time: int, path: bytes, payload: Any) -> list[_Made]:
             running = _Running((time, front_of(path)), path, payload)
@@ -475,7 +498,7 @@ class Serial:
 
     def _access(self, access: Access, results: list[_Within]) -> _Within:
         state = self._states[access.id]
-        name, default, held = state.name, state.default, self._held[state.name]
+        name, held = state.name, self._holds(state)
         checked_key, outcome = self._key_of(access), outcome_of(access)
         by, stable = access.by.function, self._stable
         update, send = access.function, results[0] if results else None
@@ -493,7 +516,7 @@ class Serial:
                 key = checked_key(payload, running.at)
             touched = (name, key)
             values = running.values
-            before = values[touched] if touched in values else held.get(key, default)
+            before = values[touched] if touched in values else held(key, running.at[0])
             failed: str | None
             try:
                 value = before if update is None else update(before, payload)

@@ -138,7 +138,7 @@ class CutsByTime:
         scheduled: Iterator[Scheduled] = map(Scheduled._make, kept)
         if carried is not None:  # the cut is of an earlier version of the flow
             begun = [rows_of(backfill, own.low, own.high) for backfill in carried.backfills]
-            rows = chain(translated_rows(rows, carried), *(one for one, _ in begun))
+            rows = chain(translated_rows(rows, carried, cut.time), *(one for one, _ in begun))
             scheduled = chain(translated_timers(scheduled, carried), *(due for _, due in begun))
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
             yield self.engine.restore(cut.time, chunk, [])
