@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import emberflow as ef
+from emberflow.graph.nodes import Group
 from emberflow.guarantees import Guarantee, Verdict, judge
 from emberflow.values.hashing import key_hash, owner
 from tests.effort import SOAK, few
@@ -49,9 +50,13 @@ def drawn(seed: int, most: int) -> tuple[ef.Flow, Timed, Random]:
 
 
 def seeds_without_time(number: int) -> list[int]:
-    plans = ((seed, random_flow(Random(seed))[0].name) for seed in itertools.count())
-    timeless = (seed for seed, plan in plans if not LOOK_AT_TIME & set(plan.split()))
-    return list(itertools.islice(timeless, number))
+    flows = ((seed, random_flow(Random(seed))[0]) for seed in itertools.count())
+    return list(itertools.islice((seed for seed, flow in flows if not looks_at_time(flow)), number))
+
+
+def looks_at_time(flow: ef.Flow) -> bool:
+    expire = any(isinstance(node, Group) and node.expires for node in flow.graph().nodes)
+    return expire or bool(LOOK_AT_TIME & set(flow.name.split()))
 
 
 def given(flow: ef.Flow, timed: Timed) -> dict[str, list[Any]]:

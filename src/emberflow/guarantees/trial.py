@@ -9,7 +9,7 @@
 2. *Outputs are compared, not recorded.* The first that differs from the channel's raises `Differs`.
 3. *It can rewind.* An undo log has the previous content of each changed bucket; a `Bookmark` is a
    length of that log and a few numbers, and `rewind` undoes everything since. A bucket keeps only its
-   last ``window - 1`` items: no tuple can need more.
+   last ``window - 1`` items: no tuple can need more. One that expires begins with the time of the last.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from emberflow.graph.nodes import Broadcast, Front, Graph, Group, Map, Merge, No
 from emberflow.guarantees.outputs import Observed, alike
 from emberflow.runners.reference import NestedPlace, Reference, Waiting
 from emberflow.values.item import GlobalTime
+from emberflow.values.times import has_expired
 
 _REWINDABLE = (Front, Map, Broadcast, Merge, Group, Sink)
 
@@ -165,6 +166,7 @@ class Trial(Reference):
         retained = node.window - 1
         undo_log = self._undo_log
         buckets: dict[Any, tuple[Any, ...]] = {}
+        expires = node.expires
 
         def group(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
             key, _ = balance(payload, place[0])
@@ -175,7 +177,18 @@ class Trial(Reference):
                 buckets[key] = tuple_[-retained:]
             yield place, reader, tuple_
 
-        return group
+        def expiring(place: NestedPlace, payload: Any) -> Iterator[Waiting]:
+            key, _ = balance(payload, place[0])
+            time = place[0][0]
+            before = buckets.get(key, ())
+            is_new = not before or has_expired(before[0], expires, time)
+            tuple_ = (payload,) if is_new else (*before[1:], payload)
+            if retained:
+                undo_log.append((buckets, key, before))
+                buckets[key] = (time, *tuple_[-retained:])
+            yield place, reader, tuple_
+
+        return group if expires is None else expiring
 
     def _sink(self, node: Sink) -> Callable[[NestedPlace, Any], Iterator[Waiting]]:
         channelled, placed = self._observed.channelled(node), self._placed(node)
