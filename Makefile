@@ -134,6 +134,6 @@ clean: ## remove what the other targets made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Installed anew only when what is to be installed has changed.
-$(STAMP): requirements.lock pyproject.toml setup.py $(wildcard src/emberflow/*/*.[ch])
+$(STAMP): requirements.lock pyproject.toml setup.py $(wildcard src/emberflow/native/*.c src/emberflow/native/headers/*.h)
 	@scripts/ensure-venv $(VENV)
 	@touch $@

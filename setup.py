@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 NATIVE = Path("src/emberflow/native")
-HEADERS = [str(header) for header in sorted(NATIVE.glob("*.h"))]
+HEADERS = [str(header) for header in sorted(NATIVE.glob("headers/*.h"))]
 
 setup(
     ext_modules=[

@@ -25,7 +25,7 @@ from typing import Any
 #: The extension modules, by the names that `status` knows them by.
 MODULES = ("arenas", "columns", "loops", "rows", "trees", "versions")
 
-#: What these sources expect of the extension modules; `_arguments.h` has the same number. Raise both
+#: What these sources expect of the extension modules; `headers/arguments.h` has the same number. Raise both
 #: whenever a function of theirs changes its arguments or its result.
 INTERFACE = 6
 

@@ -14,7 +14,7 @@
  * knows is in the one `Arenas` that it was installed with.
  */
 
-#include "_arguments.h"
+#include "headers/arguments.h"
 #include <stdint.h>
 #include <stdlib.h>
 

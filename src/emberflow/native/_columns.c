@@ -9,8 +9,8 @@
  * them, and nothing here is garbage. The interpreter's lock is held meanwhile, so nobody can tell.
  */
 
-#include "_arguments.h"
-#include "_items.h"
+#include "headers/arguments.h"
+#include "headers/items.h"
 
 #define COLUMNS_MAX 64
 #define DEPTH_MAX 3

@@ -10,7 +10,7 @@
  * the engine, which shows them to nobody. So references borrowed from them stay good while it runs.
  */
 
-#include "_history.h"
+#include "headers/history.h"
 
 #define WORKERS_REMEMBERED 64
 
@@ -45,7 +45,7 @@ prepare(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-/* Histories, as Python sees them: see `_history.h`. */
+/* Histories, as Python sees them: see `headers/history.h`. */
 
 static inline const Known *
 known_by(PyObject *history)

@@ -8,7 +8,7 @@
  * So it has to be quick.
  */
 
-#include "_cut_rows.h"
+#include "headers/cut_rows.h"
 #include <stdint.h>
 #include <string.h>
 

@@ -7,7 +7,7 @@
  * While they run, the caller's tree keeps all nodes alive that are looked at.
  */
 
-#include "_arguments.h"
+#include "headers/arguments.h"
 
 /* A node is (height, key, value, left, right, size); a tree is a node or None. */
 #define KEY(node) PyTuple_GET_ITEM(node, 1)

@@ -6,10 +6,11 @@
  * so its members are those of a C structure. Python sets them as it likes: a loop leaves a bucket to Python
  * whose entries are no list or whose aborts are no dict.
  *
- * Buckets lie far from each other in memory, so the loops fetch AHEAD of them at once (see `_buckets.h`).
+ * Buckets lie far from each other in memory, so the loops fetch AHEAD of them at once: see
+ * `headers/buckets.h`.
  */
 
-#include "_buckets.h"
+#include "headers/buckets.h"
 #include <stddef.h>
 #include <structmember.h>
 

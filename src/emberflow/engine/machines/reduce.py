@@ -32,7 +32,7 @@ begins anew, by ``first``. So the places that are there anyway say all, in a buc
 **Cuts.** A cut holds the last version below its moment. Its key, its accumulator and its global time are
 enough, because no replay ever reaches that version. A restored version has the bucket's key in place of its
 mapped item. In a keyed machine the buckets are compact where the loops are compiled: once a version is final
-and the last of its key, no more than this is kept of it (`native/_history.h`).
+and the last of its key, no more than this is kept of it (`native/headers/history.h`).
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@
 #ifndef EMBERFLOW_BUCKETS_H
 #define EMBERFLOW_BUCKETS_H
 
-#include "_cut_rows.h"
-#include "_hashing.h"
-#include "_items.h"
+#include "cut_rows.h"
+#include "hashing.h"
+#include "items.h"
 
 #define AHEAD 16
 

@@ -19,7 +19,7 @@
 #ifndef EMBERFLOW_HISTORY_H
 #define EMBERFLOW_HISTORY_H
 
-#include "_buckets.h"
+#include "buckets.h"
 
 /* A version of a reduction is (place, mark, mapped item, accumulator). */
 #define MAPPED(version) PyTuple_GET_ITEM(version, 2)

@@ -4,7 +4,7 @@
 #ifndef EMBERFLOW_CUT_ROWS_H
 #define EMBERFLOW_CUT_ROWS_H
 
-#include "_arguments.h"
+#include "arguments.h"
 
 enum { ROW_OPERATION, ROW_KEY_HASH, ROW_KEY, ROW_PLACE, ROW_PAYLOAD, ROW_SIZE };
 
