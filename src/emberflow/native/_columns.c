@@ -48,22 +48,38 @@ words_of(PyObject *values)
     return words;
 }
 
-/* Whether a class is one of named tuples that are nothing but their fields, and are pickled as these. */
+/* Whether a class has an attribute of its own: 1, 0, or -1 with an exception. PyDict_GetItemString would
+ * hide that there was no memory for the name. */
+static int
+has_own(PyObject *own, const char *name)
+{
+    PyObject *key = PyUnicode_InternFromString(name);
+    int has = key == NULL ? -1 : PyDict_Contains(own, key);
+
+    Py_XDECREF(key);
+    return has;
+}
+
+/* Whether a class is one of named tuples that are nothing but their fields, and are pickled as these: 1, 0,
+ * or -1 with an exception. */
 static int
 is_named(PyTypeObject *type)
 {
     static const char *const pickled_otherwise[] = {"__reduce__", "__reduce_ex__", "__getstate__"};
     PyObject *own = PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) ? type->tp_dict : NULL;
     size_t i;
+    int has;
 
     if (own == NULL || type->tp_base != &PyTuple_Type || type->tp_dictoffset
         || type->tp_basicsize != PyTuple_Type.tp_basicsize)
         return 0;
-    for (i = 0; i < Py_ARRAY_LENGTH(pickled_otherwise); i++)
-        if (PyDict_GetItemString(own, pickled_otherwise[i]) != NULL)
-            return 0;
-    return PyDict_GetItemString(own, "_fields") != NULL
-           && PyDict_GetItemString(own, "_make") != NULL;
+    for (i = 0; i < Py_ARRAY_LENGTH(pickled_otherwise); i++) {
+        has = has_own(own, pickled_otherwise[i]);
+        if (has)
+            return has < 0 ? -1 : 0;
+    }
+    has = has_own(own, "_fields");
+    return has == 1 ? has_own(own, "_make") : has;
 }
 
 /* The class that is ahead of the columns, borrowed; NULL if they are those of plain tuples. */
@@ -122,9 +138,12 @@ pack_column_of(PyObject *values, int depth)
                 return words;
             Py_DECREF(words);
         }
-        else if (depth < DEPTH_MAX
-                 && (PyTuple_CheckExact(first) || (PyTuple_Check(first) && is_named(Py_TYPE(first))))) {
-            return columns_of_tuples(values, depth);
+        else if (depth < DEPTH_MAX && PyTuple_Check(first)) {
+            int by_column = PyTuple_CheckExact(first) ? 1 : is_named(Py_TYPE(first));
+            if (by_column < 0)
+                return NULL;
+            if (by_column)
+                return columns_of_tuples(values, depth);
         }
     }
     return Py_NewRef(values);
@@ -196,10 +215,13 @@ check_column(PyObject *column, Py_ssize_t count, int depth)
         return -1;
     }
     type = class_of(column);
-    if (type != NULL && !is_named(type)) {
-        PyErr_Format(PyExc_TypeError, "a column must be of plain or named tuples, got %.100s",
-                     type->tp_name);
-        return -1;
+    if (type != NULL) {
+        int named = is_named(type);
+        if (named == 0)
+            PyErr_Format(PyExc_TypeError, "a column must be of plain or named tuples, got %.100s",
+                         type->tp_name);
+        if (named <= 0)
+            return -1;
     }
     if (check_width(PyTuple_GET_SIZE(column) - (type != NULL), count))
         return -1;
