@@ -559,7 +559,7 @@ class Records(NamedTuple):
     positions: list[Any]
     promised: list[int] | None
 
-    def part(self, begin: int, end: int) -> Records:
+    def between(self, begin: int, end: int) -> Records:
         return Records(
             self.times[begin:end],
             self.payloads[begin:end],
