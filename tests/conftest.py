@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -137,9 +138,28 @@ def session_of(path: Path) -> str:
     return "faults" if path.stem in FAULTS or path.parent.name == "faults" else "live"
 
 
+#: By process: how many tests it has run, and when it ended the last one.
+_processes: dict[str, tuple[int, float]] = {}
+_began = time.monotonic()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    node = getattr(report, "node", None)
+    if node is not None and report.when == "teardown":
+        tests, _ = _processes.get(node.gateway.id, (0, 0.0))
+        _processes[node.gateway.id] = tests + 1, time.monotonic() - _began
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if line := toll_of_the_run():
         terminalreporter.write_line(line)
+    # Whoever ends long before the others has too little to do: see `FIRST`.
+    ended = ", ".join(
+        f"{name} after {seconds:.0f} s ({tests} tests)"
+        for name, (tests, seconds) in sorted(_processes.items())
+    )
+    if ended:
+        terminalreporter.write_line(f"processes ended: {ended}")
 
 
 @pytest.fixture(scope="session")
