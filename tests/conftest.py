@@ -9,9 +9,13 @@ broker, then tests that are marked `early`, then smaller groups.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import time
 from collections.abc import Generator, Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +93,36 @@ def turn_of(item: pytest.Item) -> int:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    # Collecting makes a million objects that stay. The collector of garbage would visit them again and
+    # again, which is a third of the time that collecting takes.
+    gc.disable()
+    try:
+        worker = getattr(session.config, "workerinput", None)
+        asked_for = {Path(asked).resolve() for asked in session.config.args}
+        if worker is not None and ROOT / "tests" in asked_for:
+            import_in_turn(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def import_in_turn(number: int, processes: int) -> None:
+    """Import the modules of tests, each process from another one on.
+
+    In a fresh clone pytest rewrites the assertions of every module before it can be imported, and keeps the
+    result for the next process. All processes collect at once and in the same order, so each of them
+    would rewrite all modules. This way each process rewrites its share, and finds those of the others.
+    """
+    modules = sorted((ROOT / "tests").rglob("test_*.py"))
+    first = len(modules) * number // processes
+    for path in modules[first:] + modules[:first]:
+        with suppress(Exception, pytest.skip.Exception):  # whoever collects it tells
+            import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Generator[None, list[Any], list[Any]]:
     # Modules of tests have no doctests, and every process would search all of them.
     found = yield
@@ -104,9 +138,28 @@ def session_of(path: Path) -> str:
     return "faults" if path.stem in FAULTS or path.parent.name == "faults" else "live"
 
 
+#: By process: how many tests it has run, and when it ended the last one.
+_processes: dict[str, tuple[int, float]] = {}
+_began = time.monotonic()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    node = getattr(report, "node", None)
+    if node is not None and report.when == "teardown":
+        tests, _ = _processes.get(node.gateway.id, (0, 0.0))
+        _processes[node.gateway.id] = tests + 1, time.monotonic() - _began
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if line := toll_of_the_run():
         terminalreporter.write_line(line)
+    # Whoever ends long before the others has too little to do: see `FIRST`.
+    ended = ", ".join(
+        f"{name} after {seconds:.0f} s ({tests} tests)"
+        for name, (tests, seconds) in sorted(_processes.items())
+    )
+    if ended:
+        terminalreporter.write_line(f"processes ended: {ended}")
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,9 @@ import emberflow as ef
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.graph.nodes import Graph
 from emberflow.rows.codec import decode
-from emberflow.rows.inputs import Checked, Reader, Stamps
+from emberflow.rows.inputs import Checked, Stamps
 from emberflow.rows.outputs import SinkColumns
+from emberflow.rows.readers import Reader
 from emberflow.runners.batch.passes.ends import EndTargets
 from emberflow.runners.batch.passes.machines import Ended
 from emberflow.runners.batch.passes.passes import Pass, passed

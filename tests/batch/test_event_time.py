@@ -17,8 +17,9 @@ from emberflow.fronts import Element
 from emberflow.fronts.protocol import Malformed
 from emberflow.graph.nodes import Graph
 from emberflow.rows.codec import encode
-from emberflow.rows.inputs import Checked, Positioned, Reader, Stamps
+from emberflow.rows.inputs import Checked, Positioned, Stamps
 from emberflow.rows.paths import front_of
+from emberflow.rows.readers import Reader
 from emberflow.runners.batch.passes.stamping import StampedRows
 from emberflow.runners.elements import LateElement, MalformedElement, timed_elements
 from emberflow.runners.live.worker.feed import Feed

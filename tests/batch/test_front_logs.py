@@ -17,8 +17,9 @@ from emberflow.commands.logs import logged_elements
 from emberflow.errors import InputError, Late
 from emberflow.fronts import Element, Malformed
 from emberflow.rows.codec import decode
-from emberflow.rows.inputs import Checked, Reader, Stamps
+from emberflow.rows.inputs import Checked, Stamps
 from emberflow.rows.paths import front_of
+from emberflow.rows.readers import Reader
 from emberflow.runners.batch.front_logs import _Given, front_log, read_pieces
 from emberflow.runners.batch.passes.stamping import StampedRows
 from emberflow.runners.elements import LateElement

@@ -10,9 +10,10 @@ import pytest
 
 import emberflow as ef
 from emberflow.rows.codec import decode
-from emberflow.rows.inputs import Checked, Reader
+from emberflow.rows.inputs import Checked
 from emberflow.rows.outputs import SinkColumns
 from emberflow.rows.paths import encoded_path
+from emberflow.rows.readers import Reader
 from emberflow.runners.batch.passes.passes import Pass, passed
 from emberflow.runners.batch.plan.stages import Units, plan_of
 from emberflow.runners.batch.shuffle import bus, output_order

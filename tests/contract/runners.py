@@ -20,12 +20,12 @@ from emberflow.fronts.protocol import is_front
 from emberflow.rows.codec import decode, encode
 from emberflow.rows.inputs import (
     DEFAULT_TIME,
-    RAW,
     RAW_PARTITION,
     RAW_POSITION,
     Rows,
     with_rule,
 )
+from emberflow.rows.readers import RAW
 from tests.contract.cases import CASES, Case
 from tests.contract.outputs import Bytes, as_bytes, by_partition
 from tests.effort import SECONDS, SOAK, in_turn

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from emberflow.errors import InputError
 from emberflow.rows.codec import encode_all
-from emberflow.rows.inputs import DEFAULT_TIME, RAW, RAW_PARTITION, RAW_POSITION, with_rule
+from emberflow.rows.inputs import DEFAULT_TIME, RAW_PARTITION, RAW_POSITION, with_rule
+from emberflow.rows.readers import RAW
 
 if TYPE_CHECKING:
     import pyarrow

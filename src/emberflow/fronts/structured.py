@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from emberflow.graph.nodes import Front
-    from emberflow.rows.inputs import Reader
+    from emberflow.rows.readers import Reader
 
 #: A position is the sequence of the batch and the row in it, as one int: logs keep ints compactly.
 _ROWS = 1 << 32
@@ -138,7 +138,7 @@ class Structured:
         """The reader that makes payloads from rows of this schema. Raises `InputError` if it cannot."""
         from pyspark.sql.types import IntegralType, TimestampNTZType, TimestampType
 
-        from emberflow.rows.inputs import reader_of
+        from emberflow.rows.readers import reader_of
 
         assert self._node is not None
         names = schema.names

@@ -34,13 +34,13 @@ from emberflow.fronts.protocol import Malformed, front_contract
 from emberflow.rows.codec import encode_all
 from emberflow.rows.inputs import (
     DEFAULT_TIME,
-    RAW,
     RAW_PARTITION,
     RAW_POSITION,
     RAW_PROMISED,
     Positioned,
     with_rule,
 )
+from emberflow.rows.readers import RAW
 from emberflow.runners.batch.runner import task_of
 from emberflow.values.item import is_time
 

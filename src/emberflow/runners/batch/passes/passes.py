@@ -3,8 +3,8 @@
 Rows between passes are chunks of items (`bus`), sorted by slice. The pass sorts one slice at a time
 (`sorting`) and feeds it to the machine of its unit, which sees the items of one key after another.
 
-A pass processes its input in parts, small enough that the output of a part stays small, and yields
-a batch of rows whenever it has enough. A clock helps to choose the size of a part; the output does
+A pass processes its input in portions, small enough that the output of each stays small, and yields
+a batch of rows whenever it has enough. A clock helps to choose the size of a portion; the output does
 not depend on it.
 """
 
@@ -58,10 +58,10 @@ from emberflow.runners.interpreter import seldom_collecting
 _ROWS_MAX = 10_000
 _BYTES_MAX = 16 << 20
 #: Items that go through the steps at once. Each may make an accumulator, and accumulators may be
-#: large; but large ones take long to make, so the size of a part is chosen by the time it takes.
-_PART_MIN, _PART_MAX = 16, 2_048
-_PART_SECONDS = 0.005
-#: The aimed-at output of a part of elements, and the fewest and most elements of a part.
+#: large; but large ones take long to make, so the size of a portion is chosen by the time it takes.
+_PORTION_MIN, _PORTION_MAX = 16, 2_048
+_PORTION_SECONDS = 0.005
+#: The aimed-at output of a portion of elements, and the fewest and most elements of a portion.
 _ITEMS_AIMED_AT = 8_192
 _BYTES_AIMED_AT = 2 << 20
 _ELEMENTS_MIN, _ELEMENTS_MAX = 8, 4_096
@@ -100,7 +100,7 @@ class Pass:
     next_carry: CarryPlan | None = None
     #: If all sinks are computed: the sinks whose rows are wanted.
     written: frozenset[str] = frozenset()
-    #: And the number of parts of the state.
+    #: And the number of parts of the cut that hold its state.
     parts: int = 1
 
 
@@ -157,7 +157,7 @@ class Runner:
             self._ahead = with_heirs(self._ahead, given.next_carry)
         self._steps: dict[int, Step] = {}
         self._machines = {number: self._machine(number) for number in given.units}
-        self._part = _PART_MIN
+        self._portion = _PORTION_MIN
 
     # Rows in, rows out.
 
@@ -195,8 +195,8 @@ class Runner:
         if (since[1] > 0 or until[1] > 0) and {since[0], until[0]}.intersection(times):
             found = zip(times, map(front_of, paths), strict=True)
             kept = [since <= moment < until for moment in found]
-            parts = (list(compress(column, kept)) for column in (times, paths, payloads))
-            return Columns(*parts)
+            columns = (list(compress(column, kept)) for column in (times, paths, payloads))
+            return Columns(*columns)
         return Columns(times, paths, payloads)
 
     def _entrance(self, front: int) -> Step:
@@ -207,14 +207,14 @@ class Runner:
         return self._step(reader) if reader in self._needed else _nowhere
 
     def _entered(self, send: Step, elements: Columns, late: Columns) -> Iterator[pa.RecordBatch]:
-        """Pass on what has left a stamper, in parts: many elements may have waited for one."""
+        """Pass on what has left a stamper, in portions: many elements may have waited for one."""
         late_node = self.given.graph.late_node
         for step, columns in (
             (send, elements),
             (_nowhere if late_node is None else self._entrance(late_node), late),
         ):
             for start in range(0, len(columns.times), _ELEMENTS_MAX):
-                step(*columns.part(start, start + _ELEMENTS_MAX))
+                step(*columns.between(start, start + _ELEMENTS_MAX))
                 yield from self._out.full()
 
     def takeover_pass(
@@ -279,7 +279,7 @@ class Runner:
         for hashes, times, paths, payloads in blocks:
             start = 0
             while start < len(paths):
-                end, began = start + self._part, thread_time()
+                end, began = start + self._portion, thread_time()
                 at, where, given = times[start:end].tolist(), paths[start:end], payloads[start:end]
                 if machine is not None:
                     self._feed(machine, hashes[start:end].tolist(), at, where, given)
@@ -287,11 +287,11 @@ class Runner:
                     self._step(self.given.sink.id)(at, where, given)
                 else:
                     raise InternalError(f"a row for unit {target} has come to the end of its batch")
-                slow = thread_time() - began > _PART_SECONDS
+                slow = thread_time() - began > _PORTION_SECONDS
                 if slow:
-                    self._part = max(_PART_MIN, self._part // 2)
-                elif end - start == self._part:
-                    self._part = min(_PART_MAX, self._part * 2)
+                    self._portion = max(_PORTION_MIN, self._portion // 2)
+                elif end - start == self._portion:
+                    self._portion = min(_PORTION_MAX, self._portion * 2)
                 start = end
                 yield from self._out.full()
         if machine is not None and self.given.since is not None:
@@ -502,7 +502,7 @@ def _refusing(problem: str) -> Step:
 
 
 class _SinkRows:
-    """Rows of the sink: every part becomes columns at once, so that no payload is held for long."""
+    """Rows of the sink: every portion becomes columns at once, so that no payload is held for long."""
 
     def __init__(self, columns: SinkColumns, ordered: bool) -> None:
         self.taken = self.taken_bytes = 0

@@ -42,7 +42,7 @@ class Columns(NamedTuple):
     paths: list[bytes]
     payloads: list[Any]
 
-    def part(self, begin: int, end: int) -> Columns:
+    def between(self, begin: int, end: int) -> Columns:
         return Columns(self.times[begin:end], self.paths[begin:end], self.payloads[begin:end])
 
     def add(self, moment: Sequence[int], payload: Any) -> None:
@@ -82,7 +82,7 @@ class StampedRows:
             if partition != self._partition:
                 self._end_partition()
                 self._begin_partition(partition)
-            self._add(records if end - begin == batch.num_rows else records.part(begin, end))
+            self._add(records if end - begin == batch.num_rows else records.between(begin, end))
             begin = end
         return self._taken()
 

@@ -88,11 +88,11 @@ class OutputSorter(Spilling[pa.RecordBatch, BinaryIO]):
     def _place(self, block: pa.RecordBatch, number: int) -> tuple[int, bytes]:
         return block.column(self._time)[number].as_py(), block.column(self._path)[number].as_py()
 
-    def _part(self, block: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    def _between(self, block: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
         return block.slice(start, end - start)
 
-    def _sorted(self, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-        whole = pa.Table.from_batches(parts, self._schema).combine_chunks().to_batches()[0]
+    def _sorted(self, blocks: list[pa.RecordBatch]) -> pa.RecordBatch:
+        whole = pa.Table.from_batches(blocks, self._schema).combine_chunks().to_batches()[0]
         return whole.take(self._order(whole))
 
     def _order(self, rows: pa.RecordBatch) -> Any:

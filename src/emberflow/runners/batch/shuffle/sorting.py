@@ -120,20 +120,20 @@ class Sorter(Spilling[Items, "_Run"]):
     def _place(self, block: Items, number: int) -> tuple[int, int, bytes]:
         return int(block[0][number]), int(block[1][number]), block[2][number]
 
-    def _part(self, block: Items, start: int, end: int) -> Items:
+    def _between(self, block: Items, start: int, end: int) -> Items:
         hashes, times, paths, payloads = block
         return hashes[start:end], times[start:end], paths[start:end], payloads[start:end]
 
-    def _sorted(self, parts: list[Items]) -> Items:
-        return _in_order(parts, self._doubled)
+    def _sorted(self, blocks: list[Items]) -> Items:
+        return _in_order(blocks, self._doubled)
 
 
-def _in_order(parts: Iterable[Items], doubled: Doubled) -> Items:
+def _in_order(blocks: Iterable[Items], doubled: Doubled) -> Items:
     all_hashes: list[Integers] = []
     all_times: list[Integers] = []
     paths: list[bytes] = []
     payloads: list[Any] = []
-    for some_hashes, some_times, some_paths, some_payloads in parts:
+    for some_hashes, some_times, some_paths, some_payloads in blocks:
         all_hashes.append(some_hashes)
         all_times.append(some_times)
         paths += some_paths

@@ -60,11 +60,11 @@ class Spilling(ABC, Generic[B, R]):
         """The sort key of one entry."""
 
     @abstractmethod
-    def _part(self, block: B, start: int, end: int) -> B:
+    def _between(self, block: B, start: int, end: int) -> B:
         """Consecutive entries of a block."""
 
     @abstractmethod
-    def _sorted(self, parts: list[B]) -> B:
+    def _sorted(self, blocks: list[B]) -> B:
         """The entries of all these blocks, sorted, as one block."""
 
     # Runs.
@@ -104,23 +104,23 @@ class Spilling(ABC, Generic[B, R]):
             self._next(heads, run)
         while heads:
             bound = min(last for _, last, _, _ in heads)
-            parts: list[B] = []
+            blocks: list[B] = []
             left: list[_Head[B]] = []
             for head in heads:
                 first, last, block, run = head
                 if first > bound:  # true for most heads if runs do not overlap
                     left.append(head)
                 elif last == bound:
-                    parts.append(block)
+                    blocks.append(block)
                     self._next(left, run)
                 else:
                     size = self._size(block)
                     end = bisect_right(range(size), bound, key=partial(self._place, block))
-                    parts.append(self._part(block, 0, end))
-                    rest = self._part(block, end, size)
+                    blocks.append(self._between(block, 0, end))
+                    rest = self._between(block, end, size)
                     left.append((self._place(rest, 0), last, rest, run))
             heads = left
-            yield self._sorted(parts)
+            yield self._sorted(blocks)
 
     def _next(self, heads: list[_Head[B]], run: Iterator[B]) -> None:
         block = next(run, None)
