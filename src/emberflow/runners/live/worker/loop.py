@@ -33,6 +33,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import zmq
@@ -67,7 +69,7 @@ from emberflow.runners.live.worker.link import MESSAGES_A_ROUND, CoordinatorLink
 from emberflow.runners.live.worker.memory import MemoryWatch
 from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import StoredBundle, sink_contract
-from emberflow.sinks.writer import WriterThread
+from emberflow.sinks.writer import WriterThread, writers_of
 from emberflow.values.item import FRONT_MIN, TIME_MIN, front_index
 
 #: Makes the strategy of a worker, given what the sinks have from earlier.
@@ -228,7 +230,7 @@ class WorkerLoop:
             self._successor.discard()
         for feed in self._feeds:
             feed.join(_JOIN_SECONDS)
-        for writer in self._writers.values():
+        for writer in set(self._writers.values()):
             writer.close(_JOIN_SECONDS)
         self._close_own()
         if self._estate is not None:
@@ -251,11 +253,11 @@ class WorkerLoop:
         """Listen first, then say where, then hear where the others are."""
         plan = self.plan
         self._heartbeat.start()
-        for sink, partition in self._own_partitions():
+        for sink, own in groupby(self._own_partitions(), key=itemgetter(0)):
             if plan.sinks[sink] is not None and sink not in (plan.inherits or ()):
-                self._writers[sink, partition] = WriterThread(
-                    plan.sinks[sink], sink, partition, ring=self._bell.ring
-                )
+                partitions = [partition for _, partition in own]
+                opened = writers_of(plan.sinks[sink], sink, partitions, ring=self._bell.ring)
+                self._writers |= {(sink, partition): opened[partition] for partition in partitions}
         if plan.inherits is not None:
             self._begun = begun_of(plan, self.index)
         self._link.send(protocol.HELLO, (plan.graph.fingerprint, self._address))
@@ -297,7 +299,7 @@ class WorkerLoop:
 
     def _last_of_writers(self) -> Delivered:
         """What the sinks here have from earlier: the barriers will not release it again."""
-        lasts = {key: writer.last() for key, writer in self._writers.items()}
+        lasts = {key: writer.last(key[1]) for key, writer in self._writers.items()}
         return {key: last for key, last in lasts.items() if last is not None}
 
     def _own_partitions(self) -> list[tuple[str, int]]:
@@ -414,11 +416,10 @@ class WorkerLoop:
         assert self._estate is not None
         self.plan = self.plan._replace(restored=restored)
         own = set(self._own_partitions())
-        for key, writer in self._estate.writers.items():
-            if key in own and key not in self._writers:
-                self._writers[key] = writer
-            else:
-                writer.close(_JOIN_SECONDS)
+        left = self._estate.writers
+        self._writers |= {key: left[key] for key in left.keys() & own - self._writers.keys()}
+        for writer in set(left.values()).difference(self._writers.values()):
+            writer.close(_JOIN_SECONDS)
         self._make_engine(delivered)
 
     def _begin_fronts(self, last: Moment | None) -> None:
@@ -692,17 +693,21 @@ class WorkerLoop:
 
     def _store(self) -> None:
         unstored = False
+        together: dict[WriterThread, list[StoredBundle]] = {}
         for key, store in self._stores.items():
             writer = self._writers.get(key)
             if writer is not None and store.is_under_way:
-                store.stored(writer.stored())
+                for partition, bundles in writer.stored().items():  # also those that share it
+                    self._stores[key[0], partition].stored(bundles)
             bundle = store.next()
             if bundle is not None:
                 if writer is not None:
-                    writer.store(bundle)
+                    together.setdefault(writer, []).append(bundle)
                 else:
                     self._link.send_encoded(self._encoded(protocol.BUNDLE, bundle))
             unstored = unstored or store.unstored > 0
+        for writer, given in together.items():
+            writer.store(*given)
         self._send_settled()
         # A worker with fronts ends when all that it took in has settled: it reports latencies till then.
         settled = not self._feeds or self._settled_everywhere >= self._last_minimal
