@@ -23,7 +23,7 @@ from emberflow.checkpoint.files import Location, digest, is_unwritable, location
 from emberflow.checkpoint.logs.front_log import FrontLogWriter, read_log
 from emberflow.sinks import SinkMovedError, StoredBundle
 from emberflow.testing import SINK_RULES, SimulatedCrash
-from tests.adapters.kafka_broker import free_port
+from tests.adapters.java_server import free_port
 from tests.checkpoint.cases import graph
 from tests.effort import SOAK
 from tests.hadoop.minicluster import Hdfs
