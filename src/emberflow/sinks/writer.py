@@ -4,6 +4,13 @@ Guarantees: bundles of a partition are stored in order. After a bundle that cann
 A writer that finds that another one has stored in its partition stops (`SinkMovedError`). Whoever gives
 bundles to the thread never waits for the sink. Live queries and backfills both store through this thread.
 
+**An old life opens nothing.** A worker of an old life may live on, and opens its writers again after an
+error. It would shut out those of its successor, and store output of elements whose times no log has: the
+successor has opened the logs already. So whoever opens a writer asks, before it stores, whether its life
+is still the newest (``confirm``). A life is claimed first, then opens its sinks, and then its logs. If a
+writer was confirmed, a newer life is claimed after that, and shuts it out when it opens the sink. So what
+an old life has stored was stored before its successor opened a log, and the logs have all of it.
+
 A sink that fails is tried again for as long as its contract says. A file system that takes no writes (it
 is full, or read-only) is no failure of the sink: the thread tries again until it does.
 """
@@ -29,6 +36,7 @@ from emberflow.sinks.protocol import (
     sink_contract,
 )
 from emberflow.values.item import GlobalTime
+from emberflow.values.members import nothing
 
 _PAUSE_SECONDS_MIN = 0.05
 _PAUSE_SECONDS_MAX = 2.0
@@ -56,14 +64,22 @@ class WriterThread:
     """
 
     def __init__(
-        self, sink: Any, name: str, *partitions: int, ring: Callable[[], None] = lambda: None
+        self,
+        sink: Any,
+        name: str,
+        *partitions: int,
+        ring: Callable[[], None] = nothing,
+        confirm: Callable[[], None] = nothing,
     ) -> None:
         """Several partitions are those of a sink with ``open_group``.
 
-        ``ring`` wakes whoever asks what is `stored` when something is, or has failed.
+        ``ring`` wakes whoever asks what is `stored` when something is, or has failed. ``confirm``
+        raises `SinkMovedError` if there is a newer life.
         """
         self._sink = sink
         self._ring = ring
+        #: Called whenever a writer was opened.
+        self.confirm = confirm
         self._name = name
         self._partitions = partitions
         self._writer: GroupWriter | None = self._opened()
@@ -201,6 +217,15 @@ class WriterThread:
                 writer.close()
 
     def _opened(self) -> GroupWriter:
+        writer = self._opened_unconfirmed()
+        try:
+            self.confirm()
+        except BaseException:
+            writer.close()
+            raise
+        return writer
+
+    def _opened_unconfirmed(self) -> GroupWriter:
         if len(self._partitions) == 1:
             return _Alone(opened(self._sink, self._name, self._partitions[0]), self._partitions[0])
         with _opening(self._name, self._numbers):
@@ -230,18 +255,24 @@ class _Alone:
 
 
 def writers_of(
-    sink: Any, name: str, partitions: Sequence[int], *, ring: Callable[[], None]
+    sink: Any,
+    name: str,
+    partitions: Sequence[int],
+    *,
+    ring: Callable[[], None],
+    confirm: Callable[[], None],
 ) -> dict[int, WriterThread]:
     """By partition, the threads that store what one worker holds of a sink.
 
     All partitions have the same thread where the sink stores several together.
     """
+    told = {"ring": ring, "confirm": confirm}
     if len(partitions) > 1 and sink_contract(sink).open_group is not None:
-        return dict.fromkeys(partitions, WriterThread(sink, name, *partitions, ring=ring))
+        return dict.fromkeys(partitions, WriterThread(sink, name, *partitions, **told))
     writers: dict[int, WriterThread] = {}
     try:
         for partition in partitions:
-            writers[partition] = WriterThread(sink, name, partition, ring=ring)
+            writers[partition] = WriterThread(sink, name, partition, **told)
     except BaseException:
         for writer in writers.values():
             writer.close(_JOIN_SECONDS)

@@ -40,6 +40,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import zmq
 
 from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
@@ -68,7 +69,7 @@ from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.link import MESSAGES_A_ROUND, CoordinatorLink
 from emberflow.runners.live.worker.memory import MemoryWatch
 from emberflow.runners.live.worker.store import Store
-from emberflow.sinks.protocol import StoredBundle, sink_contract
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle, sink_contract
 from emberflow.sinks.writer import WriterThread, writers_of
 from emberflow.values.item import FRONT_MIN, TIME_MIN, front_index
 
@@ -256,7 +257,13 @@ class WorkerLoop:
         for sink, own in groupby(self._own_partitions(), key=itemgetter(0)):
             if plan.sinks[sink] is not None and sink not in (plan.inherits or ()):
                 partitions = [partition for _, partition in own]
-                opened = writers_of(plan.sinks[sink], sink, partitions, ring=self._bell.ring)
+                opened = writers_of(
+                    plan.sinks[sink],
+                    sink,
+                    partitions,
+                    ring=self._bell.ring,
+                    confirm=self._confirm,
+                )
                 self._writers |= {(sink, partition): opened[partition] for partition in partitions}
         if plan.inherits is not None:
             self._begun = begun_of(plan, self.index)
@@ -272,6 +279,14 @@ class WorkerLoop:
                 )
         if delivered is not None and not plan.is_mirror:
             self._make_engine(delivered)
+
+    def _confirm(self) -> None:
+        """Raise `SinkMovedError` if this is not the newest life of its checkpoint."""
+        if self.plan.checkpoint is not None:
+            try:
+                CheckpointStore(self.plan.checkpoint).check_not_followed(self.plan.incarnation)
+            except FencedError as error:
+                raise SinkMovedError(str(error)) from None
 
     def _awaited(self, expected: bytes) -> Any:
         kind, body = self._link.awaited()
@@ -417,7 +432,9 @@ class WorkerLoop:
         self.plan = self.plan._replace(restored=restored)
         own = set(self._own_partitions())
         left = self._estate.writers
-        self._writers |= {key: left[key] for key in left.keys() & own - self._writers.keys()}
+        for key in left.keys() & own - self._writers.keys():
+            self._writers[key] = left[key]
+            left[key].confirm = self._confirm
         for writer in set(left.values()).difference(self._writers.values()):
             writer.close(_JOIN_SECONDS)
         self._make_engine(delivered)
