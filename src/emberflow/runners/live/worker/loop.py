@@ -254,17 +254,7 @@ class WorkerLoop:
         """Listen first, then say where, then hear where the others are."""
         plan = self.plan
         self._heartbeat.start()
-        for sink, own in groupby(self._own_partitions(), key=itemgetter(0)):
-            if plan.sinks[sink] is not None and sink not in (plan.inherits or ()):
-                partitions = [partition for _, partition in own]
-                opened = writers_of(
-                    plan.sinks[sink],
-                    sink,
-                    partitions,
-                    ring=self._bell.ring,
-                    confirm=self._confirm,
-                )
-                self._writers |= {(sink, partition): opened[partition] for partition in partitions}
+        self._open_writers(left_out=plan.inherits or frozenset())
         if plan.inherits is not None:
             self._begun = begun_of(plan, self.index)
         self._link.send(protocol.HELLO, (plan.graph.fingerprint, self._address))
@@ -279,6 +269,17 @@ class WorkerLoop:
                 )
         if delivered is not None and not plan.is_mirror:
             self._make_engine(delivered)
+
+    def _open_writers(self, left_out: frozenset[str] = frozenset()) -> None:
+        """Open the sinks for the partitions here that have no writer."""
+        sinks = self.plan.sinks
+        for sink, own in groupby(self._own_partitions(), key=itemgetter(0)):
+            missing = [partition for _, partition in own if (sink, partition) not in self._writers]
+            if missing and sinks[sink] is not None and sink not in left_out:
+                opened = writers_of(
+                    sinks[sink], sink, missing, ring=self._bell.ring, confirm=self._confirm
+                )
+                self._writers |= {(sink, partition): opened[partition] for partition in missing}
 
     def _confirm(self) -> None:
         """Raise `SinkMovedError` if this is not the newest life of its checkpoint."""
@@ -437,6 +438,7 @@ class WorkerLoop:
             left[key].confirm = self._confirm
         for writer in set(left.values()).difference(self._writers.values()):
             writer.close(_JOIN_SECONDS)
+        self._open_writers()  # those whose barrier the version before had on another worker
         self._make_engine(delivered)
 
     def _begin_fronts(self, last: Moment | None) -> None:
