@@ -1,7 +1,7 @@
 """Kafka: latency of the inverted index from produced to consumed, and topic to topic throughput.
 
-    python bench/kafka.py [--seconds 20] [--records 200000] [--rounds 3] [--only latency|throughput]
-                          [--partitions 1 4] [--jvm tests]
+    python bench/kafka.py [--seconds 20] [--records 200000] [--rounds 3]
+                          [--only latency|throughput|transactions] [--partitions 1 4] [--jvm tests]
 
 A private broker, one node on this machine, shares its cores with everything else. Its JVM has the options
 that Kafka's own script starts it with, and so compiles as a broker of users does; ``--jvm tests`` takes
@@ -14,6 +14,7 @@ topics with one partition and one for topics with four.
   consumer are a process of their own. The first fifth does not count. Documents have the times of their
   timestamps, or of their arrival. Only the latter with four partitions: by timestamps, a document waits
   for the next one in each of the other partitions, whatever the broker does.
+- *Transactions*: the same rate of transactions without a query, four partitions (`kafka_transactions`).
 - *Throughput*: the running count of words, from the first record in the output topic to the last, by
   their timestamps. For comparison, a plain loop of confluent-kafka in one process: consume, count in a
   dict, produce; without transactions, and with one per thousand records.
@@ -41,6 +42,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import engine
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from kafka_transactions import print_transactions
 from live.session import spark_session
 from pyspark.sql import SparkSession
 
@@ -314,7 +316,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", choices=("latency", "throughput"))
+    parser.add_argument("--only", choices=("latency", "throughput", "transactions"))
     parser.add_argument("--partitions", type=int, nargs="+", default=PARTITIONS)
     parser.add_argument("--jvm", choices=("kafka", "tests"), default="kafka")
     arguments = parser.parse_args()
@@ -324,8 +326,12 @@ def main() -> None:
     broker = KafkaBroker(KAFKAS_JAVA if arguments.jvm == "kafka" else TESTS_JAVA)
     try:
         broker.start()
+        print(f"Load of the machine at the beginning: {os.getloadavg()[0]:.1f}", flush=True)
+        if arguments.only in (None, "transactions"):
+            print_transactions(broker, arguments.seconds)
+        if arguments.only == "transactions":
+            return
         with spark_session() as spark:
-            print(f"Load of the machine at the beginning: {os.getloadavg()[0]:.1f}", flush=True)
             if arguments.only != "throughput":
                 print_latencies(spark, broker, arguments.seconds, arguments.partitions)
             if arguments.only != "latency":

@@ -49,6 +49,10 @@ class JavaServer:
             )
         return self._process
 
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
     def _logged(self) -> str:
         """The end of what it wrote."""
         return (self.home / "log").read_text(errors="replace")[-5_000:]
