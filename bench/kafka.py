@@ -1,8 +1,11 @@
 """Kafka: latency of the inverted index from produced to consumed, and topic to topic throughput.
 
-    python bench/kafka.py [--seconds 20] [--records 200000] [--rounds 3] [--only latency|throughput]
+    python bench/kafka.py [--seconds 20] [--records 200000] [--rounds 3]
+                          [--only latency|throughput|transactions] [--partitions 1 4] [--jvm tests]
 
-A private broker, one node on this machine, shares its cores with everything else. Exactly once
+A private broker, one node on this machine, shares its cores with everything else. Its JVM has the options
+that Kafka's own script starts it with, and so compiles as a broker of users does; ``--jvm tests`` takes
+the small one of the tests, which has no optimizing compiler. Exactly once
 throughout: cuts, a transactional sink, and consumers that read committed. Each table has a row for
 topics with one partition and one for topics with four.
 
@@ -11,6 +14,7 @@ topics with one partition and one for topics with four.
   consumer are a process of their own. The first fifth does not count. Documents have the times of their
   timestamps, or of their arrival. Only the latter with four partitions: by timestamps, a document waits
   for the next one in each of the other partitions, whatever the broker does.
+- *Transactions*: the same rate of transactions without a query, four partitions (`kafka_transactions`).
 - *Throughput*: the running count of words, from the first record in the output topic to the last, by
   their timestamps. For comparison, a plain loop of confluent-kafka in one process: consume, count in a
   dict, produce; without transactions, and with one per thousand records.
@@ -38,11 +42,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import engine
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from kafka_transactions import print_transactions
 from live.session import spark_session
 from pyspark.sql import SparkSession
 
 import emberflow as ef
-from tests.adapters.kafka_broker import KafkaBroker, missing
+from tests.adapters.kafka_broker import KAFKAS_JAVA, TESTS_JAVA, KafkaBroker, missing
 
 RATE = 50
 WORDS = 250
@@ -264,20 +269,26 @@ def percentiles(found: list[float]) -> str:
     )
 
 
-def print_latencies(spark: SparkSession, broker: KafkaBroker, seconds: int) -> None:
+def print_latencies(
+    spark: SparkSession, broker: KafkaBroker, seconds: int, chosen: list[int]
+) -> None:
     print(f"\nProduced to consumed, {RATE} documents a second (ms)\n")
     print("| partitions | times of | documents | " + " | ".join(f"p{p}" for p in PERCENTS) + " |")
     print("| --- | --- | --- | " + " | ".join("---" for _ in PERCENTS) + " |", flush=True)
     for partitions, times in ((1, "timestamp"), (1, "arrival"), (4, "arrival")):
+        if partitions not in chosen:
+            continue
         found = latencies(spark, broker, seconds, partitions, times)
         print(f"| {partitions} | {times} | {len(found)} | {percentiles(found)} |", flush=True)
 
 
-def print_rates(spark: SparkSession, broker: KafkaBroker, records: int, rounds: int) -> None:
+def print_rates(
+    spark: SparkSession, broker: KafkaBroker, records: int, rounds: int, chosen: list[int]
+) -> None:
     print(f"\nRunning count of {records:,} words, topic to topic, median of {rounds} rounds\n")
     print("| partitions | | records a second | of the plain loop | of it with transactions |")
     print("| --- | --- | --- | --- | --- |", flush=True)
-    for partitions in PARTITIONS:
+    for partitions in chosen:
         source = written(broker, records, partitions)
         rates: dict[str, list[float]] = {}
         for _ in range(rounds):
@@ -305,20 +316,28 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", choices=("latency", "throughput"))
+    parser.add_argument("--only", choices=("latency", "throughput", "transactions"))
+    parser.add_argument("--partitions", type=int, nargs="+", default=PARTITIONS)
+    parser.add_argument("--jvm", choices=("kafka", "tests"), default="kafka")
     arguments = parser.parse_args()
     problem = missing()
     if problem is not None:
         sys.exit(f"The benchmark of Kafka cannot run: {problem}")
-    broker = KafkaBroker()
+    broker = KafkaBroker(KAFKAS_JAVA if arguments.jvm == "kafka" else TESTS_JAVA)
     try:
         broker.start()
+        print(f"Load of the machine at the beginning: {os.getloadavg()[0]:.1f}", flush=True)
+        if arguments.only in (None, "transactions"):
+            print_transactions(broker, arguments.seconds)
+        if arguments.only == "transactions":
+            return
         with spark_session() as spark:
-            print(f"Load of the machine at the beginning: {os.getloadavg()[0]:.1f}", flush=True)
             if arguments.only != "throughput":
-                print_latencies(spark, broker, arguments.seconds)
+                print_latencies(spark, broker, arguments.seconds, arguments.partitions)
             if arguments.only != "latency":
-                print_rates(spark, broker, arguments.records, arguments.rounds)
+                print_rates(
+                    spark, broker, arguments.records, arguments.rounds, arguments.partitions
+                )
     finally:
         broker.stop()
 

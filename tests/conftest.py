@@ -23,7 +23,8 @@ import pytest
 from _pytest.doctest import DoctestModule
 
 import tests.unhurried  # noqa: F401 - for all examples of hypothesis
-from tests.adapters.kafka_broker import JARS, KafkaBroker, free_port, running_broker
+from tests.adapters.java_server import free_port
+from tests.adapters.kafka_broker import JARS, KafkaBroker, running_broker
 from tests.adapters.s3_server import FaultyS3, S3Server, environment
 from tests.adapters.s3_server import running_server as running_s3_server
 from tests.faults.toll import toll_of_the_run

@@ -9,33 +9,24 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import shutil
-import signal
-import socket
 import subprocess
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.adapters.java_server import JavaServer, free_port, java
 from tests.effort import SECONDS
 
 JARS = Path(__file__).parents[2] / "build" / "kafka"
 USER, PASSWORD = "ada", "lovelace"
 _START_SECONDS_MAX = SECONDS
-_STOP_SECONDS_MAX = 20
 _SETTLE_SECONDS_MAX = 1.0
 #: Small and soon there: what tests do takes no heap and no optimizing.
-_JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_START_SECONDS_MAX = 90
-_STOP_SECONDS_MAX = 20
-_SETTLE_SECONDS_MAX = 1.0
-#: Small and soon there: what tests do takes no heap and no optimizing.
-_JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+TESTS_JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 #: As Kafka's own script starts it: for benchmarks.
 KAFKAS_JAVA = (
     "-Xms1g",
@@ -59,11 +50,6 @@ def missing() -> str | None:
     except ImportError:
         return "confluent-kafka is not installed (pip install 'emberflow[kafka]')"
     return None
-
-
-def java() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return f"{home}/bin/java" if home else shutil.which("java")
 
 
 @contextlib.contextmanager
@@ -93,10 +79,10 @@ def _started(attempts: int = 3) -> KafkaBroker:
             return broker
 
 
-class KafkaBroker:
-    def __init__(self) -> None:
-        self._home = Path(tempfile.mkdtemp(prefix="emberflow-kafka-"))
-        self._process: subprocess.Popen[bytes] | None = None
+class KafkaBroker(JavaServer):
+    def __init__(self, java_options: Sequence[str] = TESTS_JAVA) -> None:
+        super().__init__("kafka")
+        self._java_options = java_options
         self._port, self._secret_port, self._controller_port = (free_port() for _ in range(3))
         self._topics = 0
 
@@ -110,13 +96,14 @@ class KafkaBroker:
         return f"127.0.0.1:{self._secret_port}"
 
     def start(self) -> None:
-        properties = self._home / "server.properties"
+        properties = self.home / "server.properties"
         if not properties.exists():
             properties.write_text(self._properties())
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             cluster = cluster.replace("-", "A")  # at its beginning it would look like an option
+            options = ["format", "-t", cluster, "-c", str(properties)]
             made = subprocess.run(
-                [*self._java("kafka.tools.StorageTool"), "format", "-t", cluster, "-c", properties],
+                [java() or "java", *self._program("kafka.tools.StorageTool"), *options],
                 capture_output=True,
                 text=True,
                 timeout=_START_SECONDS_MAX,
@@ -124,29 +111,8 @@ class KafkaBroker:
             )
             if made.returncode != 0:
                 raise RuntimeError(f"the broker's folder was not made:\n{made.stdout}{made.stderr}")
-        # Should pytest be killed, the broker ends too.
-        prefix = ["setpriv", "--pdeathsig=KILL"] if shutil.which("setpriv") else []
-        with open(self._home / "log", "ab") as log:
-            self._process = subprocess.Popen(
-                [*prefix, *self._java("kafka.Kafka"), properties],
-                cwd=self._home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        self._run([*self._program("kafka.Kafka"), properties])
         self._wait_until_ready()
-
-    def kill(self) -> None:
-        """As a crash would."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait(_STOP_SECONDS_MAX)
-        self._process = None
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self.kill()  # nobody will read what it would put in order
-        shutil.rmtree(self._home, ignore_errors=True)
 
     def topic(self, partitions: int = 1, **config: str) -> str:
         """The name of a new topic."""
@@ -293,10 +259,8 @@ class KafkaBroker:
                     raise
                 time.sleep(0.1)
 
-    def _java(self, program: str) -> list[str]:
-        found = java()
-        assert found is not None
-        return [found, *_JAVA, "-cp", f"{JARS}/broker/*", program]
+    def _program(self, program: str) -> list[str]:
+        return [*self._java_options, "-cp", f"{JARS}/broker/*", program]
 
     def _properties(self) -> str:
         login = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -317,7 +281,7 @@ class KafkaBroker:
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
                 f'{login} required user_{USER}="{PASSWORD}";'
             ),
-            "log.dirs": self._home / "data",
+            "log.dirs": self.home / "data",
             # Timestamps of tests may be long past, and what is as old as they are would be removed.
             "log.retention.ms": -1,
             "auto.create.topics.enable": "false",
@@ -341,13 +305,6 @@ class KafkaBroker:
             with contextlib.suppress(KafkaException):
                 if admin.list_topics(timeout=1).brokers:
                     return
-        log = (self._home / "log").read_text(errors="replace")
+        logged = self._logged()
         self.stop()
-        raise RuntimeError(f"the private Kafka broker did not start:\n{log[-5_000:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        raise RuntimeError(f"the private Kafka broker did not start:\n{logged}")

@@ -11,10 +11,6 @@ import contextlib
 import http.client
 import os
 import random
-import shutil
-import signal
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,13 +21,12 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.adapters.kafka_broker import free_port, java
+from tests.adapters.java_server import JavaServer, free_port, java
 
 JAR = Path(__file__).parents[2] / "build" / "s3" / "server"
 BUCKET = "bucket"
 USER, PASSWORD = "ada", "lovelace"
 _START_SECONDS_MAX = 90
-_STOP_SECONDS_MAX = 20
 _JAVA = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 
 
@@ -72,11 +67,10 @@ def environment(endpoint: str) -> dict[str, str]:
     }
 
 
-class S3Server:
+class S3Server(JavaServer):
     def __init__(self, port: int) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="emberflow-s3-"))
+        super().__init__("s3")
         self._port = port
-        self._process: subprocess.Popen[bytes] | None = None
         self._folders = 0
 
     @property
@@ -108,24 +102,12 @@ class S3Server:
             "jclouds.provider=filesystem\n"
             f"jclouds.filesystem.basedir={self.home / 'objects'}\n"
         )
-        # Should pytest be killed, the server ends too.
-        prefix = ["setpriv", "--pdeathsig=KILL"] if shutil.which("setpriv") else []
         (jar,) = JAR.glob("*.jar")
-        program = java()
-        assert program is not None
-        with open(self.home / "log", "ab") as log:
-            self._process = subprocess.Popen(
-                [*prefix, program, *_JAVA, "-jar", str(jar), "--properties", str(properties)],
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        process = self._run([*_JAVA, "-jar", jar, "--properties", properties])
         deadline = time.monotonic() + _START_SECONDS_MAX
         while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                log_text = (self.home / "log").read_text(errors="replace")
-                raise RuntimeError(f"the S3 server did not start:\n{log_text[-3000:]}")
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the S3 server did not start:\n{self._logged()}")
             time.sleep(0.05)
 
     def _answers(self) -> bool:
@@ -152,18 +134,6 @@ class S3Server:
             self.kill()
         self._port = port
         self.start()
-
-    def kill(self) -> None:
-        """As a crash would."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait(_STOP_SECONDS_MAX)
-        self._process = None
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self.kill()  # nobody will read what it would put in order
-        shutil.rmtree(self.home, ignore_errors=True)
 
 
 #: What becomes of a request: a function of its method, path and headers.

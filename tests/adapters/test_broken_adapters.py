@@ -6,7 +6,7 @@ import itertools
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -293,6 +293,50 @@ class ShelfWriter:
         pass
 
 
+class ShelfGroup:
+    """Keeps every rule for several partitions."""
+
+    def __init__(self, shelf: Shelf, partitions: Sequence[int]) -> None:
+        self.writers = {partition: ShelfWriter(shelf, partition) for partition in partitions}
+
+    def lasts(self) -> dict[int, GlobalTime | None]:
+        return {partition: writer.last() for partition, writer in self.writers.items()}
+
+    def store(self, bundles: Sequence[StoredBundle]) -> None:
+        for bundle in bundles:
+            self.writers[bundle.partition].store(bundle)
+
+    def close(self) -> None:
+        pass
+
+
+class Together(Shelf):
+    def open_group(self, partitions: Sequence[int]) -> Any:
+        return ShelfGroup(self, partitions)
+
+
+def together_with(**members: Any) -> type[Shelf]:
+    """A shelf whose groups have other members."""
+    group = type("BrokenGroup", (ShelfGroup,), members)
+    return type(
+        "BrokenShelf", (Shelf,), {"open_group": lambda self, partitions: group(self, partitions)}
+    )
+
+
+def store_the_first(group: Any, bundles: Sequence[StoredBundle]) -> None:
+    ShelfGroup.store(group, bundles[:1])
+
+
+def store_in_zero(group: Any, bundles: Sequence[StoredBundle]) -> None:
+    for bundle in bundles:
+        group.writers[0].store(bundle)
+
+
+def store_unfenced_together(group: Any, bundles: Sequence[StoredBundle]) -> None:
+    for bundle in bundles:
+        group.writers[bundle.partition].stored(bundle)
+
+
 def shelf_with(**members: Any) -> type[Shelf]:
     """A shelf whose writers have other members."""
     writer = type("BrokenWriter", (ShelfWriter,), members)
@@ -393,8 +437,12 @@ def die_before(writer: Any, bundle: StoredBundle) -> None:
     ShelfWriter.stored(writer, bundle)
 
 
-#: One that dies as it should, and stores nothing of the bundle.
-Careful = shelf_with(stored=die_before)
+class Careful(Together):
+    """Dies as it should, and stores nothing of the bundle."""
+
+    def open(self, partition: int) -> Any:
+        return type("CarefulWriter", (ShelfWriter,), {"stored": die_before})(self, partition)
+
 
 BROKEN_SINKS: list[tuple[str, type[Any], str]] = [
     (
@@ -424,6 +472,14 @@ BROKEN_SINKS: list[tuple[str, type[Any], str]] = [
     ("payload", shelf_with(store=store_one_by_one), "after the failure partition 0 holds"),
     ("crash", shelf_with(store=store_one_by_one), "half way: after the failure partition 0 holds"),
     ("crash", Shelf, "half way: the writer was to die, and stored the bundle"),
+    ("group", together_with(store=store_the_first), "the last times of the writer that stored it"),
+    ("group", together_with(store=store_in_zero), "storing 2 bundles raised ValueError"),
+    ("group", together_with(lasts=lambda _: {0: None}), "the last times of a new group are"),
+    (
+        "group",
+        together_with(store=store_unfenced_together),
+        "a group stored a bundle although another writer had opened its partition",
+    ),
 ]
 
 

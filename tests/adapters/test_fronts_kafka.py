@@ -21,7 +21,8 @@ from emberflow.fronts.kafka import Record
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.reader import Beginning
-from tests.adapters.kafka_broker import PASSWORD, USER, KafkaBroker, free_port
+from tests.adapters.java_server import free_port
+from tests.adapters.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.effort import SECONDS
 
 SCHEMA = {"type": "record", "name": "W", "fields": [{"name": "word", "type": "string"}]}

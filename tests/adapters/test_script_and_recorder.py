@@ -131,7 +131,7 @@ def test_each_bundle_is_there_once_however_the_sink_fails() -> None:
     bundles = [StoredBundle("words", 0, GlobalTime(at, 0), [at]) for at in range(3)]
     for bundle in bundles:
         writer.store(bundle)
-        assert writer.stored(30) == 1
+        assert writer.stored(30).total() == 1
     writer.close(30)
     assert recorder.bundles() == bundles
     assert (recorder.failed, recorder.attempts) == ([0, 1, 3], 5)

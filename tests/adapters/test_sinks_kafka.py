@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from emberflow import GlobalTime, sinks
 from emberflow import kafka as codecs
 from emberflow.errors import EmberflowError, InputError
 from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
-from emberflow.sinks.kafka import HEADER, IdempotentWriter, TransactionalWriter
+from emberflow.sinks.topics.blocks import IDS, Block, overlapping
+from emberflow.sinks.topics.idempotence import IdempotentWriter
+from emberflow.sinks.topics.records import HEADER
+from emberflow.sinks.topics.transactions import BlockWriter
 from tests.adapters.kafka_broker import KafkaBroker
 from tests.effort import SECONDS
 
@@ -142,6 +146,16 @@ def test_without_transactions_a_header_of_others_keeps_no_writer_from_opening(
     writer.close()
 
 
+def in_partition(partition: int, last: int, *payloads: Any) -> StoredBundle:
+    return bundle(last, *payloads)._replace(partition=partition)
+
+
+def block_writers(writer: Any) -> list[BlockWriter]:
+    """What a writer of one partition, or of a group, stores with."""
+    found: list[BlockWriter] = getattr(writer, "_group", writer)._writers
+    return found
+
+
 @pytest.mark.parametrize("stored", [0, 1, 2])
 def test_an_open_transaction_of_a_writer_that_died_is_aborted(
     kafka: KafkaBroker, stored: int
@@ -152,49 +166,137 @@ def test_an_open_transaction_of_a_writer_that_died_is_aborted(
     dead = sink.open(0)
     for number in range(stored):
         dead.store(bundle(number, number))
-    dead._producer.begin_transaction()
-    dead._produce([(None, b'"never"')], GlobalTime(8, 0))
-    dead._producer.flush(SECONDS)
+    (own,) = block_writers(dead)
+    own.begin(own.encoded([bundle(8, "never")]))
+    own._producer.flush(SECONDS)
     later = sink.open(0)
     assert later.last() == (GlobalTime(stored - 1, 0) if stored else None)
     later.store(bundle(9, "last"))
-    with pytest.raises(SinkMovedError, match="another writer"), dead._explained("failed"):
-        dead._producer.commit_transaction(SECONDS)  # it comes back to life
+    with pytest.raises(SinkMovedError, match="another writer"):
+        own.commit([])  # it comes back to life
     assert values(kafka, topic) == [*(b"%d" % number for number in range(stored)), b'"last"']
     dead.close()
     later.close()
 
 
-def test_of_writers_that_are_opened_at_the_same_time_one_stores_at_most(
-    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+#: How partitions were dealt out to workers, and how they are now.
+DEALT = [
+    ([[0, 1], [2, 3]], [[0, 1, 2, 3]]),
+    ([[0, 1, 2, 3]], [[0, 1], [2, 3]]),
+    ([[0, 1, 2], [3]], [[0], [1, 2, 3]]),
+]
+
+
+@pytest.mark.parametrize(("before", "now"), DEALT)
+def test_old_writers_of_another_number_of_workers_store_nothing(
+    kafka: KafkaBroker, before: list[list[int]], now: list[list[int]]
 ) -> None:
-    """Each has taken an id from the other one. Both read the same end, so both have the same to store."""
-    sink = sinks.Kafka(kafka.servers, kafka.topic())
-    before = sink.open(0)
-    before.store(bundle(1, "before"))
+    """With whichever id they would go on; one has a transaction open, and commits it too late."""
+    sink = sinks.Kafka(kafka.servers, kafka.topic(4))
+    assert sink.open_group is not None
+    wanted: dict[int, list[bytes]] = {partition: [] for partition in range(4)}
+
+    def store(writers: list[Any], last: int) -> None:
+        for writer in writers:
+            own = [in_partition(one, last, f"{one} {last}") for one in writer.lasts()]
+            writer.store(own)
+            for one in own:
+                wanted[one.partition].append(b'"%d %d"' % (one.partition, last))
+
+    old = []
+    for number, partitions in enumerate(before):
+        writer = sink.open_group(partitions)
+        for last in range(number + 1):  # the next id is another one for each
+            store([writer], last)
+        old.append(writer)
+    for own in block_writers(old[0]):
+        own.begin(own.encoded([in_partition(one, 7, "never") for one in own.lasts()]))
+        own._producer.flush(SECONDS)
+    new = [sink.open_group(partitions) for partitions in now]
+    lasts = {one: last for writer in new for one, last in writer.lasts().items()}
+    assert lasts == {one: GlobalTime(number, 0) for number, own in enumerate(before) for one in own}
+    for own in block_writers(old[0]):
+        with pytest.raises(SinkMovedError, match="another writer"):
+            own.commit([])
+    store(new, 8)
+    for writer in old[1:]:
+        for own in block_writers(writer):
+            with pytest.raises(SinkMovedError, match="another writer"):
+                _stored(own, 9)
+    store(new, 10)
+    # One comes back, and opens its writer once more: then those that work now are refused.
+    again = sink.open_group(before[0])
+    assert again.lasts() == dict.fromkeys(before[0], GlobalTime(10, 0))
+    store([again], 11)
+    for writer in new:
+        for own in block_writers(writer):
+            if set(own.lasts()) & set(before[0]):
+                with pytest.raises(SinkMovedError, match="another writer"):
+                    _stored(own, 12)
+    assert {one: values_of(kafka, sink.topic, one) for one in wanted} == wanted
+    for writer in (*old, *new, again):
+        writer.close()
+
+
+def _stored(writer: BlockWriter, last: int) -> None:
+    bundles = writer.encoded([in_partition(one, last, "never") for one in writer.lasts()])
+    writer.begin(bundles)
+    writer.commit(bundles)
+
+
+def values_of(kafka: KafkaBroker, topic: str, partition: int) -> list[bytes]:
+    return [value for _, value in kafka.committed(topic, partition)]
+
+
+@pytest.mark.parametrize("rival", [[0], [0, 1], [0, 1, 2, 3]])
+@pytest.mark.parametrize("steps", [1, 2, 6, 10])
+def test_of_writers_that_are_opened_at_the_same_time_one_stores_at_most(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, rival: list[int], steps: int
+) -> None:
+    """The rival opens when the first one has taken over so many ids, and has the same to store."""
+    sink = sinks.Kafka(kafka.servers, kafka.topic(4))
+    assert sink.open_group is not None
+    before = sink.open_group([0, 1])
+    before.store([in_partition(0, 1, "before")])
     before.close()
+    taken: list[Any] = []
     others: list[Any] = []
-    take_over = TransactionalWriter._take_over
+    lock = threading.Lock()
+    take_over = BlockWriter._take_over
 
-    def interrupted(writer: TransactionalWriter, producer: Any, deadline: float) -> None:
-        take_over(writer, producer, deadline)
-        if not others:
-            others.append(None)
-            others[0] = sink.open(0)  # between the first id and the second one
+    def interrupted(writer: BlockWriter, producer: Any, deadline: float) -> None:
+        with lock:  # the ids of one after the other: each is a point in time
+            take_over(writer, producer, deadline)
+            taken.append(producer)
+            if len(taken) == steps:
+                with monkeypatch.context() as original:
+                    original.setattr(BlockWriter, "_take_over", take_over)
+                    assert sink.open_group is not None
+                    others.append(sink.open_group(rival))
 
-    monkeypatch.setattr(TransactionalWriter, "_take_over", interrupted)
-    first = sink.open(0)
-    assert first.last() == others[0].last() == GlobalTime(1, 0)
-    with pytest.raises(SinkMovedError, match="another writer"):
-        first.store(bundle(2, "next"))
-    others[0].store(bundle(2, "next"))
-    with pytest.raises(SinkMovedError, match="another writer"):
-        others[0].store(bundle(3, "never"))
-    assert values(kafka, sink.topic) == [b'"before"', b'"next"']
-    for writer in (first, others[0]):
+    monkeypatch.setattr(BlockWriter, "_take_over", interrupted)
+    first = sink.open_group([0, 1])
+    writers = [first, *others]
+    assert len(taken) == IDS * (1 + len(list(overlapping(Block(0, 2)))))
+    assert [writer.lasts()[0] for writer in writers] == [GlobalTime(1, 0)] * 2
+    stored: dict[int, list[int]] = {}
+    refused: set[int] = set()
+    for last in (2, 3, 4):
+        for number in (1, 0):
+            if number not in refused:
+                try:
+                    writers[number].store([in_partition(0, last, f"next {last}")])
+                    stored.setdefault(number, []).append(last)
+                except SinkMovedError:
+                    refused.add(number)
+    assert len(stored) <= 1
+    ((_, lasts),) = stored.items() or [(0, [])]
+    names = [b'"next %d"' % last for last in lasts]
+    assert values_of(kafka, sink.topic, 0) == [b'"before"', *names]
+    for writer in writers:
         writer.close()
     later = sink.open(0)
-    assert later.last() == GlobalTime(2, 0)
+    assert later.last() == GlobalTime(max(lasts, default=1), 0)
     later.close()
 
 

@@ -24,7 +24,7 @@ import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from tests.adapters.kafka_broker import free_port, java
+from tests.adapters.java_server import free_port, java
 
 JARS = Path(__file__).parents[2] / "build" / "hadoop" / "minicluster"
 SPARKS_JARS = Path(pyspark.__file__).parent / "jars"

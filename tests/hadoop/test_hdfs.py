@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
+from typer.testing import CliRunner
 
-from emberflow import GlobalTime, sinks, testing
+from emberflow import GlobalTime, cli, sinks, testing
 from emberflow.checkpoint import FencedError, Manifest
 from emberflow.checkpoint import hdfs as hdfs_module
 from emberflow.checkpoint.cuts.store import CheckpointStore
@@ -22,8 +24,10 @@ from emberflow.checkpoint.errors import UnreachableError
 from emberflow.checkpoint.files import Location, digest, is_unwritable, location_of, write
 from emberflow.checkpoint.logs.front_log import FrontLogWriter, read_log
 from emberflow.sinks import SinkMovedError, StoredBundle
+from emberflow.sinks.formats import FORMATS
 from emberflow.testing import SINK_RULES, SimulatedCrash
-from tests.adapters.kafka_broker import free_port
+from emberflow.values.hashing import key_hash, owner
+from tests.adapters.java_server import free_port
 from tests.checkpoint.cases import graph
 from tests.effort import SOAK
 from tests.hadoop.minicluster import Hdfs
@@ -407,3 +411,45 @@ def test_parquet_is_read_back_by_others(folder: str) -> None:
     (name,) = client.names(f"{path}/partition-0000")
     with client.open(f"{path}/partition-0000/{name}") as file:
         assert pyarrow.parquet.read_table(file).to_pylist() == [{"word": "ash", "count": 2}]
+
+
+AUDITED = """
+import emberflow as ef
+
+flow = ef.Flow("parted")
+flow.front("words").key_by(lambda word: word).sink("out", partitions=2)
+"""
+
+
+@pytest.mark.parametrize("format", FORMATS if SOAK else ["jsonl"])
+def test_audit_judges_what_a_folder_holds(folder: str, tmp_path: Path, format: str) -> None:
+    """Of a log and a sink that are both in HDFS: whole, with a bundle missing, with one twice."""
+    (tmp_path / "audited.py").write_text(AUDITED)
+    words = [f"word {number}" for number in range(8)]
+    log = FrontLogWriter(f"{folder}/checkpoint", "words", 0, 1, payloads=True)
+    log.append([(number, 2 * number, word) for number, word in enumerate(words)])
+    log.sync()
+    log.close()
+    sink = sinks.Files(f"{folder}/out", format=format)
+    writers = [sink.open(partition) for partition in range(2)]
+    bundles = [
+        StoredBundle("out", owner(key_hash(word), 2), GlobalTime(2 * at, 0), [word])
+        for at, word in enumerate(words)
+    ]
+
+    def guarantee() -> str:
+        arguments = ["--front", f"words=log:{folder}/checkpoint"]
+        arguments += ["--sink", f"out=files:{folder}/out?format={format}"]
+        told = CliRunner().invoke(cli.app, ["audit", f"{tmp_path}/audited.py:flow", *arguments])
+        return told.output
+
+    for made in bundles[:-1]:
+        writers[made.partition].store(made)
+    assert "at-most-once" in guarantee()
+    writers[bundles[-1].partition].store(bundles[-1])
+    assert "exactly-once" in guarantee()
+    again = bundles[-1]._replace(last=GlobalTime(1_000, 0))
+    writers[again.partition].store(again)
+    assert "at-least-once" in guarantee()
+    for writer in writers:
+        writer.close()

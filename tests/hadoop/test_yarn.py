@@ -21,7 +21,7 @@ import emberflow as ef
 from emberflow import sinks
 from emberflow.checkpoint.hdfs import Hdfs as HdfsClient
 from emberflow.values.hashing import key_hash, owner
-from tests.adapters.kafka_broker import java
+from tests.adapters.java_server import java
 from tests.effort import FAULTS_ROUND, SECONDS, SOAK
 from tests.hadoop import program
 from tests.hadoop.minicluster import (

@@ -94,7 +94,7 @@ def test_what_waits_while_a_sink_is_busy_is_stored_as_one() -> None:
     free.set()
     stored = 0
     while stored < UNDER_WAY_MAX:
-        stored += writer.stored(60)
+        stored += writer.stored(60).total()
     writer.close(5)
     assert len(shelf.held) <= 2, (
         "the first one, if it was taken before the others came, and the rest"

@@ -1,6 +1,6 @@
 """A driver that is there to be killed: live queries from a topic to a topic, for ever.
 
-python tests/spark/kafka_driver.py SERVERS CHECKPOINTS [IN OUT IDLE_MS|never]...
+python tests/spark/kafka_driver.py WORKERS SERVERS CHECKPOINTS [IN OUT IDLE_MS|never]...
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import emberflow as ef
 from emberflow.runners.live.query import LiveQuery
 
-PARTITIONS = 2
+#: Of the topics that are read, and of those that are written.
+PARTITIONS, SINK_PARTITIONS = 2, 4
 
 
 def postings(document: dict[str, Any]) -> Iterator[tuple[str, int]]:
@@ -37,11 +38,13 @@ def index() -> ef.Flow:
     flow = ef.Flow("index")
     words = flow.front("docs").flat_map(postings)
     entries = words.key_by(lambda posting: posting[0]).reduce(first=first, combine=following)
-    entries.key_by(lambda entry: entry["word"]).sink("changes", partitions=PARTITIONS)
+    entries.key_by(lambda entry: entry["word"]).sink("changes", partitions=SINK_PARTITIONS)
     return flow
 
 
-def started(spark: Any, servers: str, checkpoint: Path, route: tuple[str, str, str]) -> LiveQuery:
+def started(
+    spark: Any, workers: int, servers: str, checkpoint: Path, route: tuple[str, str, str]
+) -> LiveQuery:
     source, target, idle = route
     idle_ms = None if idle == "never" else float(idle)
     return (
@@ -49,20 +52,20 @@ def started(spark: Any, servers: str, checkpoint: Path, route: tuple[str, str, s
         .live(spark)
         .read(docs=ef.fronts.Kafka(servers, source, time="log", idle_ms=idle_ms))
         .write(changes=ef.sinks.Kafka(servers, target, key="word"))
-        .option("workers", 2)
+        .option("workers", workers)
         .option("checkpointLocation", checkpoint)
         .option("checkpointInterval", 300)
         .start()
     )
 
 
-def main(servers: str, checkpoints: Path, routes: list[tuple[str, str, str]]) -> None:
+def main(workers: int, servers: str, checkpoints: Path, routes: list[tuple[str, str, str]]) -> None:
     from emberflow.commands.session import spark_session
 
     logging.basicConfig(format="%(asctime)s %(message)s")
-    with spark_session(master=f"local[{2 * len(routes) + 1}]", name="index") as spark:
+    with spark_session(master=f"local[{workers * len(routes) + 1}]", name="index") as spark:
         queries = [
-            started(spark, servers, checkpoints / str(number), route)
+            started(spark, workers, servers, checkpoints / str(number), route)
             for number, route in enumerate(routes)
         ]
         # For whoever reads the log of a test that failed.
@@ -74,7 +77,6 @@ def main(servers: str, checkpoints: Path, routes: list[tuple[str, str, str]]) ->
 
 
 if __name__ == "__main__":
-    given = sys.argv[3:]
-    main(
-        sys.argv[1], Path(sys.argv[2]), list(zip(given[::3], given[1::3], given[2::3], strict=True))
-    )
+    given = sys.argv[4:]
+    routes = list(zip(given[::3], given[1::3], given[2::3], strict=True))
+    main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), routes)

@@ -22,12 +22,15 @@ import emberflow as ef
 from tests.adapters.kafka_broker import KafkaBroker, running_broker
 from tests.effort import FAULTS_ROUND, SECONDS, SOAK
 from tests.faults.toll import toll
-from tests.spark.kafka_driver import PARTITIONS, index
+from tests.spark.kafka_driver import PARTITIONS, SINK_PARTITIONS, index
 
 DRIVER = Path(__file__).parent / "kafka_driver.py"
 #: Rounds of `make soak` kill at other moments.
 SEED = 11 + FAULTS_ROUND
 WORDS = [f"word {number}" for number in range(23)]
+#: Of the drivers, one after the other: each deals out the partitions of the sinks anew, and those whose
+#: workers live on for a moment have dealt them out otherwise.
+WORKERS = (2, 1, 3)
 
 
 @pytest.fixture
@@ -119,10 +122,11 @@ class Driver:
         self.start()
 
     def start(self) -> None:
+        workers = WORKERS[len(self.processes) % len(WORKERS)]
         with open(self._log, "ab") as log:
             self.processes.append(
                 subprocess.Popen(
-                    [sys.executable, DRIVER, *self._arguments],
+                    [sys.executable, DRIVER, str(workers), *self._arguments],
                     stdout=log,
                     stderr=log,
                     stdin=subprocess.DEVNULL,
@@ -202,17 +206,17 @@ class Topics:
         self._broker = broker
         self._ends = 0
         self.idle = idle
-        self.source, self.target = broker.topic(PARTITIONS), broker.topic(PARTITIONS)
+        self.source, self.target = broker.topic(PARTITIONS), broker.topic(SINK_PARTITIONS)
         self.writing = Writing(broker, self.source, apart)
 
     def note_the_ends(self) -> None:
         """What is in the output was written before the last kill, and does not show that they went on."""
-        self._ends = self._broker.ends(self.target, PARTITIONS)
+        self._ends = self._broker.ends(self.target, SINK_PARTITIONS)
 
     def wait_for_more(self, driver: Driver) -> None:
         """Wait until the output is longer than it was the last time."""
         deadline = time.monotonic() + SECONDS
-        while (now := self._broker.ends(self.target, PARTITIONS)) <= self._ends:
+        while (now := self._broker.ends(self.target, SINK_PARTITIONS)) <= self._ends:
             driver.check_alive()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"nothing was written for {SECONDS} s")
@@ -231,7 +235,7 @@ class Topics:
     def values(self) -> list[list[bytes]]:
         return [
             [value for _, value in self._broker.committed(self.target, n)]
-            for n in range(PARTITIONS)
+            for n in range(SINK_PARTITIONS)
         ]
 
 
@@ -279,9 +283,9 @@ def expected(documents: list[ef.At]) -> list[list[bytes]]:
     from emberflow.rows.plain import to_json
     from emberflow.values.hashing import key_hash, owner
 
-    found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+    found: list[list[bytes]] = [[] for _ in range(SINK_PARTITIONS)]
     for entry in ef.run(index(), docs=documents)["changes"]:
-        found[owner(key_hash(entry["word"]), PARTITIONS)].append(to_json(entry).encode())
+        found[owner(key_hash(entry["word"]), SINK_PARTITIONS)].append(to_json(entry).encode())
     return found
 
 

@@ -21,6 +21,7 @@ from emberflow import fronts, sinks
 from emberflow.checkpoint.cuts.manifest import VersionNote
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import UnfitCutError
+from emberflow.engine.worker.routing import barrier_host
 from emberflow.graph.versions import CarryError
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.supervisor import Supervision
@@ -345,6 +346,39 @@ def test_partitions_that_are_apart_are_given_over_where_they_are(
     assert set(generations) == {0, 1, 2, 3}
     one_version = ef.run(counted(0), **given)["out"]
     assert [counts for _, *counts in out] == [counts for _, *counts in one_version]
+
+
+def test_the_writer_of_a_sink_is_where_its_barrier_is(spark: SparkSession, tmp_path: Path) -> None:
+    """Another version may number its steps otherwise, and so have the barrier on another worker."""
+
+    def told(steps: int) -> ef.Flow:
+        flow = ef.Flow("told")
+        numbers = flow.front("numbers")
+        for step in range(steps):
+            numbers = numbers.map(lambda n, step=step: n)
+        numbers.map(lambda n: [steps, n]).sink("out")
+        return flow
+
+    hosts = [barrier_host(told(steps).graph().sinks["out"], 0, 2) for steps in (1, 2)]
+    assert hosts[0] != hosts[1]
+    out = sinks.Files(tmp_path / "out")
+    kept = {"out": out}
+    query = started(spark, told(1), tmp_path, kept)
+    try:
+        processes = pids(query)
+        for steps in (2, 3):
+            when(query, len(out.payloads(0)) + 20)
+            query.upgrade(told(steps), timeout=SECONDS)
+            assert pids(query) == processes
+        ended(query, tmp_path)
+        assert query.recoveries == []
+    finally:
+        query.stop()
+    rows = out.payloads(0)
+    assert [number for _, number in rows] == list(range(len(rows)))
+    generations = [steps for steps, _ in rows]
+    assert generations == sorted(generations)
+    assert set(generations) == {1, 2, 3}
 
 
 def test_a_version_that_cannot_take_over_leaves_the_old_one_running(

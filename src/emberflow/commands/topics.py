@@ -18,7 +18,8 @@ from emberflow.errors import InputError, shortened
 from emberflow.fronts.kafka import Record
 from emberflow.kafka.client import library, told
 from emberflow.kafka.codecs import Codec, Protobuf
-from emberflow.sinks.kafka import HEADER, Encoded, Kafka
+from emberflow.sinks.kafka import Kafka
+from emberflow.sinks.topics.records import HEADER, Encoded
 from emberflow.values.item import GlobalTime
 
 #: How long a broker may be silent.

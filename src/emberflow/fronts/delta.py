@@ -36,6 +36,7 @@ from emberflow.values.event_time import OnLate, event_time
 from emberflow.values.functions import described
 from emberflow.values.times import (
     DEFAULT_UNIT,
+    PER_MILLISECOND,
     Duration,
     Time,
     TimeError,
@@ -52,8 +53,6 @@ TimeOf: TypeAlias = str | Callable[[dict[str, Any]], Time]
 
 #: Values of ``time`` for which all changes of a version have one time.
 _OF_COMMITS = ("timestamp", "version")
-#: How many of a unit a millisecond has. A second has 1,000 of them.
-_PER_MS: dict[str, int] = {"ms": 1, "us": 1_000}
 _KIND, _STAMP = "_change_type", "_commit_timestamp"
 _OF_FEED = (_KIND, _STAMP, "_commit_version")
 #: What a row was before. The row that took its place, or its delete, is in the feed too.
@@ -243,7 +242,7 @@ class Delta:
         until_ms = int(asked_ms - self.idle_ms)
         if self.unit == "s":
             return Idle(until_ms // 1_000, 1)
-        return Idle(until_ms * _PER_MS[self.unit], 1_000 * _PER_MS[self.unit])
+        return Idle(until_ms * PER_MILLISECOND[self.unit], 1_000 * PER_MILLISECOND[self.unit])
 
     def _refreshed(self, table: DeltaTable) -> DeltaTable:
         try:
@@ -361,7 +360,7 @@ class Delta:
         if self.time == "version":
             return version
         if self.time == "timestamp":
-            return stamp // 1_000 if self.unit == "s" else stamp * _PER_MS[self.unit]
+            return stamp // 1_000 if self.unit == "s" else stamp * PER_MILLISECOND[self.unit]
         told = (
             f"given by {described(self.time)}" if callable(self.time) else f"column {self.time!r}"
         )

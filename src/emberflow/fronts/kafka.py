@@ -38,6 +38,7 @@ from emberflow.values.event_time import OnLate, event_time
 from emberflow.values.functions import described
 from emberflow.values.times import (
     DEFAULT_UNIT,
+    PER_MILLISECOND,
     Duration,
     Time,
     TimeError,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 #: ``"timestamp"``, ``"log"``, ``"arrival"``, a field of the payload, or a function of it.
 TimeOf: TypeAlias = str | Callable[[Any], Time]
 
-_UNITS: dict[str, int] = {"ms": 1, "us": 1_000}
 #: Values of ``time`` for which the time of a record is its timestamp.
 _STAMPED = ("timestamp", "log")
 _POLL_SECONDS = 0.1
@@ -122,7 +122,7 @@ class Kafka:
                 f"fronts.Kafka(time=) takes 'timestamp', 'log', 'arrival', the name of a field or a "
                 f"function of the payload, got {time!r}."
             )
-        if unit not in _UNITS:
+        if unit not in PER_MILLISECOND:
             raise InputError(f"fronts.Kafka(unit=) takes 'ms' or 'us', got {unit!r}.")
         if idle_ms is _DEFAULT:
             idle_ms = _IDLE_MS if time in _STAMPED else None
@@ -152,7 +152,7 @@ class Kafka:
         self.unit = unit
         if time == "log":
             self.event_time = self.event_time._replace(on_late="admit")
-        self.scale = _UNITS[unit]
+        self.scale = PER_MILLISECOND[unit]
         self.idle_ms = None if self.arrival else idle_ms
         self.promises = self.idle_ms is not None
         self.begin = dict(begin or {})

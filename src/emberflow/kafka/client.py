@@ -54,8 +54,15 @@ class Cluster:
             key if key.endswith("_cb") else key.replace("_", "."): value
             for key, value in own.items()
         }
-        # Errors come by callbacks. The library would print them a second time.
-        return {"log_level": 0, **ours, **self.config, "bootstrap.servers": self.servers}
+        return {
+            # Errors come by callbacks. The library would print them a second time.
+            "log_level": 0,
+            # Requests are small and somebody waits for each: do not hold one back for the next.
+            "socket.nagle.disable": True,
+            **ours,
+            **self.config,
+            "bootstrap.servers": self.servers,
+        }
 
     def consumer(self, **own: Any) -> Any:
         """A consumer of assigned partitions: it joins no group, commits nothing and makes no topic."""

@@ -10,7 +10,7 @@ the sink itself, whether it has a member.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -55,6 +55,22 @@ class Writer(Protocol):
         """Release what the writer holds. The query calls it once, also after an error."""
 
 
+class GroupWriter(Protocol):
+    """Stores the bundles of several partitions. One thread uses it."""
+
+    def lasts(self) -> dict[int, GlobalTime | None]:
+        """The last global time that each of the partitions has stored; None if it has nothing."""
+
+    def store(self, bundles: Sequence[StoredBundle]) -> None:
+        """Store bundles, at most one of each partition, each of them all or nothing.
+
+        As `Writer.store`. If it raises, some bundles may be stored and others not.
+        """
+
+    def close(self) -> None:
+        """Release what the writer holds. The query calls it once, also after an error."""
+
+
 class Sink(Protocol):
     """What every sink has. `SinkContract` lists what a sink may have besides."""
 
@@ -83,6 +99,14 @@ class SinkContract:
     #: For how many seconds output may wait for more, to be stored with it as one bundle. It waits
     #: less where there is much of it, and when the query ends. Not for sinks on the driver.
     commit_every: Annotated[float, SECONDS] = 0.0
+
+    #: Opens several partitions as one writer, which stores their bundles together: for a sink whose
+    #: every store takes long, however little it is. An older writer of any of the partitions may store
+    #: nothing in them any more, whichever others it has. A worker that holds several partitions of the
+    #: sink opens them so, and others with ``open``. Not for sinks on the driver.
+    open_group: Annotated[Callable[[Sequence[int]], GroupWriter] | None, method("partitions")] = (
+        None
+    )
 
     #: Raises `InputError` if the sink cannot be reached. The driver calls it before a query starts.
     check: Annotated[Callable[[], None], method()] = nothing
@@ -133,6 +157,11 @@ def sink_contract(sink: Any, where: str = "a sink") -> SinkContract:
         raise InputError(
             f"{where}: {type(sink).__qualname__} has on_driver = True and commit_every. Workers hold the "
             f"output, and the sink stays in the driver: leave one of the two out."
+        )
+    if contract.on_driver and contract.open_group is not None:
+        raise InputError(
+            f"{where}: {type(sink).__qualname__} has on_driver = True and open_group. Workers open groups "
+            f"of partitions, and the sink stays in the driver: leave one of the two out."
         )
     if contract.on_driver and contract.refuses is not None:
         raise InputError(

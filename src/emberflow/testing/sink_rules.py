@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from emberflow.errors import PayloadError, shortened
 from emberflow.sinks.protocol import (
+    GroupWriter,
     Sink,
     SinkContract,
     SinkMovedError,
@@ -36,6 +37,7 @@ SINK_RULES: Mapping[str, str] = {
     "repeat": "a bundle that is stored already is refused, and changes nothing",
     "payload": "a payload that cannot be stored raises PayloadError, and nothing of its bundle is stored",
     "crash": "a bundle is stored whole or not at all, whenever the writer dies",
+    "group": "a writer of several partitions keeps the same for each, as do writers before and after it",
 }
 
 #: The last times of bundles: below and above 0, far away, with a front of scheduled items, and with that
@@ -81,7 +83,8 @@ def check_sink(
 
     Returns the names of the rules that were checked. Those that do not apply are left out: ``travel``,
     ``fence`` and ``repeat`` for a sink on the driver, which has one writer at a time in one process;
-    ``payload`` and ``crash`` where nothing is given to check them with.
+    ``payload`` and ``crash`` where nothing is given to check them with; ``group`` for a sink without
+    ``open_group``, or with one partition.
 
     >>> from emberflow import sinks
     >>> check_sink(sinks.Memory, payloads=lambda memory, partition: memory.payloads(partition))
@@ -198,22 +201,7 @@ class _Checks:
         new = self._opened("fence", sink_contract(travelled("travel", contract.sink)))
         self._compare_last("fence", "the successor", new, first.last)
         self._store("fence", new, third)
-        try:
-            old.store(second._replace(last=later.last))
-        except SinkMovedError:
-            pass
-        except Exception as error:
-            raise ContractError(
-                "fence",
-                f"a writer with a successor raised {type(error).__qualname__} ({error}), expected "
-                f"SinkMovedError: the query ends a worker that has a successor by that.",
-            ) from error
-        else:
-            raise ContractError(
-                "fence",
-                "a writer stored a bundle although another writer had opened its partition and "
-                "stored. A worker that was cut off may live on: its bundles would be there twice.",
-            )
+        _refused("fence", "a writer", lambda: old.store(second._replace(last=later.last)))
         self._compare("fence", "after the refusal", contract, [first, third])
         for writer in (old, new):
             kept("fence", "close()", writer.close)
@@ -280,6 +268,51 @@ class _Checks:
             self._check_unchanged("crash", contract, writer, first, second, f"{name}: ")
         return bool(self._crashes)
 
+    def check_group(self) -> bool:
+        contract = self._contract()
+        if contract.open_group is None or self._partitions < 2:
+            return False
+        here = sink_contract(travelled("travel", contract.sink))
+        bundles = self._bundles(contract)
+        held: dict[int, list[StoredBundle]] = {0: [], 1: []}
+
+        def given(*partitions: int) -> list[StoredBundle]:
+            """The next bundle, as one of each of these partitions."""
+            bundle = bundles.pop(0)
+            return [bundle._replace(partition=partition) for partition in partitions]
+
+        def opened(whose: str, of: SinkContract) -> GroupWriter:
+            assert of.open_group is not None
+            open_group = of.open_group
+            writer = kept("group", "open_group([0, 1])", lambda: open_group([0, 1]))
+            self._compare_lasts(whose, writer, held)
+            return writer
+
+        def store(writer: GroupWriter, given: list[StoredBundle]) -> None:
+            kept("group", f"storing {len(given)} bundles", lambda: writer.store(given))
+            for bundle in given:
+                held[bundle.partition].append(bundle)
+            self._compare_lasts("the writer that stored it", writer, held)
+            for partition, own in held.items():
+                self._compare("group", f"after {len(given)} bundles", contract, own, partition)
+
+        first = opened("a new group", contract)
+        store(first, given(0, 1))
+        store(first, given(1))
+        alone = kept("group", "open(0)", lambda: here.open(0))
+        self._compare_last("group", "a writer of partition 0", alone, held[0][-1].last)
+        _refused("group", "a group", lambda: first.store(given(0)))
+        self._store("group", alone, *(own := given(0)))
+        held[0] += own
+        later = opened("a group behind it", here)
+        store(later, given(0, 1))
+        _refused("group", "a writer of partition 0", lambda: alone.store(given(0)[0]))
+        for partition, own in held.items():
+            self._compare("group", "after the refusals", contract, own, partition)
+        for writer in (first, alone, later):
+            kept("group", "close()", writer.close)
+        return True
+
     def _check_unchanged(
         self,
         rule: str,
@@ -331,6 +364,14 @@ class _Checks:
         if found != expected:
             _fail(rule, f"the last time of {whose} is {found!r}, expected {expected!r}.")
 
+    def _compare_lasts(
+        self, whose: str, writer: GroupWriter, held: Mapping[int, list[StoredBundle]]
+    ) -> None:
+        found = kept("group", "lasts()", writer.lasts)
+        expected = {partition: own[-1].last if own else None for partition, own in held.items()}
+        if found != expected:
+            _fail("group", f"the last times of {whose} are {found!r}, expected {expected!r}.")
+
     def _compare(
         self,
         rule: str,
@@ -349,6 +390,25 @@ class _Checks:
                 f"{when} partition {partition} holds {shortened(found)}, expected "
                 f"{shortened(expected)}.",
             )
+
+
+def _refused(rule: str, who: str, store: Callable[[], None]) -> None:
+    """Check that a writer which has a successor stores nothing, and says so."""
+    try:
+        store()
+    except SinkMovedError:
+        return
+    except Exception as error:
+        raise ContractError(
+            rule,
+            f"{who} with a successor raised {type(error).__qualname__} ({error}), expected "
+            f"SinkMovedError: the query ends a worker that has a successor by that.",
+        ) from error
+    raise ContractError(
+        rule,
+        f"{who} stored a bundle although another writer had opened its partition and stored. A worker "
+        f"that was cut off may live on: its bundles would be there twice.",
+    )
 
 
 def _fail(rule: str, problem: str) -> NoReturn:

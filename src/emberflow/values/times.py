@@ -35,6 +35,8 @@ Duration: TypeAlias = int | timedelta | str
 DEFAULT_UNIT: Unit = "ms"
 #: The microseconds of each unit.
 MICROSECONDS: dict[Unit, int] = {"s": 1_000_000, "ms": 1_000, "us": 1}
+#: How many of a unit are a millisecond, of the units that have so many.
+PER_MILLISECOND: dict[Unit, int] = {"ms": 1, "us": 1_000}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

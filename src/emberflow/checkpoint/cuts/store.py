@@ -249,6 +249,12 @@ class CheckpointStore:
         if newest != incarnation:
             raise self._fenced(incarnation, newest)
 
+    def check_not_followed(self, incarnation: int) -> None:
+        """Raises `FencedError` if there is a newer one. This one may be still to be claimed."""
+        newest = self.incarnation()
+        if newest > incarnation:
+            raise self._fenced(incarnation, newest)
+
     def _fenced(self, incarnation: int, newest: int, own: str | None = None) -> FencedError:
         return FencedError(
             f"{self}: incarnation {incarnation} was followed by incarnation {newest}, which "

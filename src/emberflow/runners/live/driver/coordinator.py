@@ -524,7 +524,7 @@ class Coordinator:
     def _store(self) -> None:
         for partition, worker in self._storing.items():
             if bundles := self._writers[partition].stored():
-                self._send_later(worker, protocol.STORED, (partition, bundles))
+                self._send_later(worker, protocol.STORED, (partition, bundles.total()))
 
     def _advance(self, seconds: float) -> None:
         if self.phase == "meeting":

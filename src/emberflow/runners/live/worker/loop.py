@@ -33,11 +33,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import zmq
 
 from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.logs.front_log import FrontLogWriter
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Moment, Progress
@@ -66,8 +69,8 @@ from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.link import MESSAGES_A_ROUND, CoordinatorLink
 from emberflow.runners.live.worker.memory import MemoryWatch
 from emberflow.runners.live.worker.store import Store
-from emberflow.sinks.protocol import StoredBundle, sink_contract
-from emberflow.sinks.writer import WriterThread
+from emberflow.sinks.protocol import SinkMovedError, StoredBundle, sink_contract
+from emberflow.sinks.writer import WriterThread, writers_of
 from emberflow.values.item import FRONT_MIN, TIME_MIN, front_index
 
 #: Makes the strategy of a worker, given what the sinks have from earlier.
@@ -228,7 +231,7 @@ class WorkerLoop:
             self._successor.discard()
         for feed in self._feeds:
             feed.join(_JOIN_SECONDS)
-        for writer in self._writers.values():
+        for writer in set(self._writers.values()):
             writer.close(_JOIN_SECONDS)
         self._close_own()
         if self._estate is not None:
@@ -251,11 +254,7 @@ class WorkerLoop:
         """Listen first, then say where, then hear where the others are."""
         plan = self.plan
         self._heartbeat.start()
-        for sink, partition in self._own_partitions():
-            if plan.sinks[sink] is not None and sink not in (plan.inherits or ()):
-                self._writers[sink, partition] = WriterThread(
-                    plan.sinks[sink], sink, partition, ring=self._bell.ring
-                )
+        self._open_writers(left_out=plan.inherits or frozenset())
         if plan.inherits is not None:
             self._begun = begun_of(plan, self.index)
         self._link.send(protocol.HELLO, (plan.graph.fingerprint, self._address))
@@ -270,6 +269,25 @@ class WorkerLoop:
                 )
         if delivered is not None and not plan.is_mirror:
             self._make_engine(delivered)
+
+    def _open_writers(self, left_out: frozenset[str] = frozenset()) -> None:
+        """Open the sinks for the partitions here that have no writer."""
+        sinks = self.plan.sinks
+        for sink, own in groupby(self._own_partitions(), key=itemgetter(0)):
+            missing = [partition for _, partition in own if (sink, partition) not in self._writers]
+            if missing and sinks[sink] is not None and sink not in left_out:
+                opened = writers_of(
+                    sinks[sink], sink, missing, ring=self._bell.ring, confirm=self._confirm
+                )
+                self._writers |= {(sink, partition): opened[partition] for partition in missing}
+
+    def _confirm(self) -> None:
+        """Raise `SinkMovedError` if this is not the newest life of its checkpoint."""
+        if self.plan.checkpoint is not None:
+            try:
+                CheckpointStore(self.plan.checkpoint).check_not_followed(self.plan.incarnation)
+            except FencedError as error:
+                raise SinkMovedError(str(error)) from None
 
     def _awaited(self, expected: bytes) -> Any:
         kind, body = self._link.awaited()
@@ -297,7 +315,7 @@ class WorkerLoop:
 
     def _last_of_writers(self) -> Delivered:
         """What the sinks here have from earlier: the barriers will not release it again."""
-        lasts = {key: writer.last() for key, writer in self._writers.items()}
+        lasts = {key: writer.last(key[1]) for key, writer in self._writers.items()}
         return {key: last for key, last in lasts.items() if last is not None}
 
     def _own_partitions(self) -> list[tuple[str, int]]:
@@ -414,11 +432,13 @@ class WorkerLoop:
         assert self._estate is not None
         self.plan = self.plan._replace(restored=restored)
         own = set(self._own_partitions())
-        for key, writer in self._estate.writers.items():
-            if key in own and key not in self._writers:
-                self._writers[key] = writer
-            else:
-                writer.close(_JOIN_SECONDS)
+        left = self._estate.writers
+        for key in left.keys() & own - self._writers.keys():
+            self._writers[key] = left[key]
+            left[key].confirm = self._confirm
+        for writer in set(left.values()).difference(self._writers.values()):
+            writer.close(_JOIN_SECONDS)
+        self._open_writers()  # those whose barrier the version before had on another worker
         self._make_engine(delivered)
 
     def _begin_fronts(self, last: Moment | None) -> None:
@@ -692,17 +712,21 @@ class WorkerLoop:
 
     def _store(self) -> None:
         unstored = False
+        together: dict[WriterThread, list[StoredBundle]] = {}
         for key, store in self._stores.items():
             writer = self._writers.get(key)
             if writer is not None and store.is_under_way:
-                store.stored(writer.stored())
+                for partition, bundles in writer.stored().items():  # also those that share it
+                    self._stores[key[0], partition].stored(bundles)
             bundle = store.next()
             if bundle is not None:
                 if writer is not None:
-                    writer.store(bundle)
+                    together.setdefault(writer, []).append(bundle)
                 else:
                     self._link.send_encoded(self._encoded(protocol.BUNDLE, bundle))
             unstored = unstored or store.unstored > 0
+        for writer, given in together.items():
+            writer.store(*given)
         self._send_settled()
         # A worker with fronts ends when all that it took in has settled: it reports latencies till then.
         settled = not self._feeds or self._settled_everywhere >= self._last_minimal
