@@ -17,7 +17,7 @@ class Fixed:
         self.size = size
         self.elements = 0
 
-    def passed(self, elements: int, items: int, replays: int) -> None:
+    def passed(self, elements: int, items: int, replays: int, events: int) -> None:
         self.elements += elements
 
 
@@ -64,16 +64,37 @@ def test_so_many_at_once_the_least_first(batches: list[list[tuple[int, int]]], s
     assert window.hold.least is None
 
 
-def test_it_grows_while_nothing_is_replayed_and_shrinks_when_much_is() -> None:
+def judged(
+    judge: AdaptiveWindow, periods: int, *, conflicts: float = 0.0, refused: float = 0.0
+) -> int:
+    """The size after so many periods. Each element conflicts with a share of those under way, and another
+    share of its items is computed again however few they are. A window takes three events."""
+    for _ in range(periods):
+        elements = max(64, judge.size)
+        replays = elements * (6 * refused + conflicts * judge.size)
+        judge.passed(elements, 6 * elements, round(replays), round(3 * elements / judge.size))
+    return judge.size
+
+
+def test_it_grows_while_nothing_is_replayed() -> None:
     judge = AdaptiveWindow()
     first = judge.size
-    for _ in range(40):
-        judge.passed(elements=judge.size, items=6 * judge.size, replays=0)
-    largest = judge.size
-    assert largest > 100 * first
-    for _ in range(40):
-        judge.passed(elements=judge.size, items=6 * judge.size, replays=6 * judge.size)
-    assert judge.size == 1
-    for _ in range(40):
-        judge.passed(elements=1, items=6, replays=1)
-    assert judge.size == 1, "between few and many it stays"
+    assert judged(judge, 12) > 100 * first
+
+
+def test_it_finds_the_size_at_which_an_element_costs_least() -> None:
+    for conflicts, least, most in ((0.2, 4, 16), (0.01, 24, 64), (5.0, 1, 3)):
+        judge = AdaptiveWindow()
+        for _ in range(20):
+            assert least <= judged(judge, 21, conflicts=conflicts) <= most
+
+
+def test_it_does_not_shrink_because_of_replays_that_a_smaller_window_has_too() -> None:
+    assert judged(AdaptiveWindow(), 60, refused=0.5) >= 256
+
+
+def test_it_forgets_what_it_knows_when_other_elements_come() -> None:
+    judge = AdaptiveWindow()
+    assert judged(judge, 12) > 1_000
+    assert judged(judge, 40, conflicts=0.2) <= 16
+    assert judged(judge, 12) > 1_000

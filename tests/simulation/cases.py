@@ -6,12 +6,13 @@ the command that reproduces it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 from typing import Any, Self, TypeVar
 
-from emberflow.engine.messages import Effects, Progress
+from emberflow.engine.messages import Effects, Frame, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import OnError
@@ -134,8 +135,8 @@ def always_trimming(worker: type[Worker]) -> type[Worker]:
     class AlwaysTrimming(worker):  # type: ignore[valid-type, misc]
         progresses = 0
 
-        def progress(self, progress: Progress) -> Effects:
-            effects = super().progress(progress)
+        def progress(self, progress: Progress, frames: Sequence[Frame] = ()) -> Effects:
+            effects = super().progress(progress, frames)
             self.progresses += 1
             self.trim((None, 1, 3)[self.progresses % 3])
             return effects

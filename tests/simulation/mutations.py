@@ -741,7 +741,8 @@ def do_not_ack_what_waits(patch: pytest.MonkeyPatch) -> Machines:
     return {}
 
 
-@mutation(rf"{CONTENT}|{DRAINED}", cases=changeable)
+# Two ticks of one place, the earlier of which was never taken back, cannot be compared.
+@mutation(rf"{CONTENT}|{DRAINED}|not supported between instances", cases=changeable)
 def let_tombstones_overtake_in_a_hold(patch: pytest.MonkeyPatch) -> Machines:
     """Runs do not tell which of two items of one place came first."""
     patch.setattr(hold_module, "_mark_of", lambda item: 0)

@@ -35,8 +35,8 @@ class Observed(Simulation):
             def deliver(self, frames: Sequence[Frame]) -> Effects:
                 return simulation.observed(super().deliver(frames))
 
-            def progress(self, progress: Progress) -> Effects:
-                return simulation.observed(super().progress(progress))
+            def progress(self, progress: Progress, frames: Sequence[Frame] = ()) -> Effects:
+                return simulation.observed(super().progress(progress, frames))
 
         self.emitted: list[Moment] = []
         self.open_most = 0

@@ -16,10 +16,10 @@ from emberflow.engine.machines import state as versions_module
 from emberflow.engine.machines.closer import Ballot, CloserMachine
 from emberflow.engine.machines.state import AccessMachine, StateBucket
 from emberflow.engine.machines.trimming import Trimmed
-from emberflow.engine.messages import AFTER_ALL, Effects, Frame, Moment
+from emberflow.engine.messages import AFTER_ALL, Effects, Frame, Moment, Progress
 from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.speculation import turns as turns_module
-from emberflow.engine.worker.regions import Cycle
+from emberflow.engine.worker.dataflow import Dataflow, Send
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.transactions import ABORT, COMMITTED, RESULT
 from emberflow.values.item import FlatItem
@@ -164,10 +164,30 @@ def constraints_that_nobody_looks_at(patch: pytest.MonkeyPatch) -> None:
 
 @breaks
 def what_is_held_is_overtaken(patch: pytest.MonkeyPatch) -> None:
-    """A replay that reaches beyond a slice goes ahead of what waits there."""
-    patch.setattr(Cycle, "_within", lambda self, node, items, limit, later: items)
-    patch.setattr("emberflow.engine.worker.regions._SLICE_FIRST", 2)
-    patch.setattr("emberflow.engine.worker.regions._SLICE_MAX", 4)
+    """Of one place, what came last goes ahead of what waits there."""
+    patch.setattr("emberflow.engine.worker.regions._order_of", lambda entry: (entry[0], -entry[1]))
+
+
+@breaks
+def what_passes_in_a_region_is_turned_round(patch: pytest.MonkeyPatch) -> None:
+    """Images of one batch are filed the last one first: an item ahead of the tombstone before it."""
+    sender = Dataflow.sender
+
+    def changed(self: Dataflow, region: Any, passing: Any, file: Send) -> Send:
+        return sender(self, region, passing, lambda node, items: file(node, items[::-1]))
+
+    patch.setattr(Dataflow, "sender", changed)
+
+
+@breaks
+def frames_that_come_with_progress_are_only_acked(patch: pytest.MonkeyPatch) -> None:
+    progress = Worker.progress
+
+    def changed(self: Worker, heard: Progress, frames: Sequence[Frame] = ()) -> Effects:
+        self._outbox.finish(frames)
+        return progress(self, heard)
+
+    patch.setattr(Worker, "progress", changed)
 
 
 # --- What is decided, and on what ------------------------------------------------------------------
@@ -184,21 +204,29 @@ def a_turn_for_every_access(patch: pytest.MonkeyPatch) -> None:
 @breaks
 def what_follows_from_a_turn_has_none(patch: pytest.MonkeyPatch) -> None:
     """Who has budget left acks by global times, whatever came by turns."""
-    deliver = Worker.deliver
+    deliver, progress = Worker.deliver, Worker.progress
 
-    def changed(self: Worker, frames: Sequence[Frame]) -> Effects:
-        cleared = [
+    def cleared(frames: Sequence[Frame]) -> list[Frame]:
+        return [
             frame if frame.least is None else frame._replace(least=frame.least[:2])
             for frame in frames
         ]
-        effects = deliver(self, cleared)
-        for frame, own in zip(frames, cleared, strict=True):
-            if frame.least is not None:  # what was sent has to be acked as it was
-                for least in (own.least, frame.least):
+
+    def acked_as_sent(frames: Sequence[Frame], effects: Effects) -> Effects:
+        for frame in frames:
+            if frame.least is not None:
+                for least in (frame.least[:2], frame.least):
                     effects.ack.anywhere[least] = effects.ack.anywhere.get(least, 0) ^ frame.id
         return effects
 
-    patch.setattr(Worker, "deliver", changed)
+    def delivered(self: Worker, frames: Sequence[Frame]) -> Effects:
+        return acked_as_sent(frames, deliver(self, cleared(frames)))
+
+    def progressed(self: Worker, heard: Progress, frames: Sequence[Frame] = ()) -> Effects:
+        return acked_as_sent(frames, progress(self, heard, cleared(frames)))
+
+    patch.setattr(Worker, "deliver", delivered)
+    patch.setattr(Worker, "progress", progressed)
 
 
 @breaks

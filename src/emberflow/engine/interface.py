@@ -94,8 +94,8 @@ class EngineWorker(Protocol):
     def deliver(self, frames: Sequence[Frame]) -> Effects:
         """Take in frames of other workers, in the order they came."""
 
-    def progress(self, progress: Progress) -> Effects:
-        """Take in how far the acker says that things are."""
+    def progress(self, progress: Progress, frames: Sequence[Frame] = ()) -> Effects:
+        """Take in how far the acker says that things are, and frames that came at the same time."""
 
     def tidy(self, *, is_waited_for: bool = False) -> None:
         """Drop what the last progress made obsolete, when nobody waits for the worker."""

@@ -142,10 +142,10 @@ class MarkerWorker:
         self._run()
         return self._effects()
 
-    def progress(self, progress: Progress) -> Effects:
+    def progress(self, progress: Progress, frames: Sequence[Frame] = ()) -> Effects:
         """Note the minimal time for whoever asks; this worker does not wait for it."""
         self.minimal = progress.of_range(self.index)
-        return self._effects()
+        return self.deliver(frames) if frames else self._effects()
 
     def tidy(self, *, is_waited_for: bool = False) -> None:
         """There is nothing to trim: no item comes late here."""

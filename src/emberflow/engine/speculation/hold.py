@@ -25,12 +25,13 @@ come only from nodes ahead of it that do not.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from heapq import merge
 from itertools import chain
 from operator import itemgetter
 
 from emberflow.engine.messages import Moment
-from emberflow.values.item import FlatItem
+from emberflow.values.item import FlatItem, Place
 
 _place_of = itemgetter(0)
 _mark_of = itemgetter(1)
@@ -103,8 +104,8 @@ class Hold:
         """The least global times above this one, in order and so many at the most."""
         behind = (moment[0], moment[1] + 1)
         found: list[Moment] = []
-        rest = [run[bisect_left(run, behind, key=_place_of) :] for run in self._runs]
-        for place, _, _ in rest[0] if len(rest) == 1 else merge(*rest, key=_place_of):
+        rest = [_places(run, bisect_left(run, behind, key=_place_of)) for run in self._runs]
+        for place in rest[0] if len(rest) == 1 else merge(*rest):
             if not found or place[:2] != found[-1]:
                 if len(found) == most:
                     break
@@ -134,6 +135,12 @@ class Hold:
         if self._has_tombstones:
             self._has_tombstones = any(item[1] & 1 for run in runs for item in run)
         return taken
+
+
+def _places(run: list[FlatItem], start: int) -> Iterator[Place]:
+    """The places from a position on. Runs are long, and mostly few places are asked for."""
+    for position in range(start, len(run)):
+        yield run[position][0]
 
 
 def without_cancelled(items: list[FlatItem]) -> list[FlatItem]:

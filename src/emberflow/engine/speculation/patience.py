@@ -284,6 +284,7 @@ class Patience:
             if stop.hold.count or stop.frame is not None or stop.ticking is not None:
                 self._settle(stop, stop.least, 2 * stop.stage + 1, hold)
         for window in self._windows.values():
+            window.note_event()
             if window.hold.count or window.frame is not None:
                 self._settle(window, window.hold.least, 2 * window.stage, hold)
 

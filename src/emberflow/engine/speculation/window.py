@@ -6,9 +6,10 @@ the square of how many are under way. One at a time would cost no replay, but a 
 each.
 
 So where transactions open, a worker lets in only so many elements above the minimal time of the region,
-the least ones first, and finds out how many are best (`AdaptiveWindow`): the window grows while hardly
-anything is replayed, and shrinks when much is. What waits is in flight (`patience` says how), and no
-output depends on when it is let in.
+the least ones first, and finds out how many are best (`AdaptiveWindow`). It counts what an element costs:
+items, replays, and events of the worker, each of which is a round of a loop and some messages. Replays
+alone would not tell: those of transactions that are refused do not become fewer in a smaller window. What
+waits is in flight (`patience` says how), and no output depends on when it is let in.
 
 What is guaranteed: the least element always goes in, so the minimal time always moves; and of one place
 and trace, items leave in the order they came (`hold`). What comes below an element that is already in
@@ -29,60 +30,133 @@ from emberflow.values.item import FlatItem
 
 _place_of = itemgetter(0)
 
-#: The window when a worker begins, and the largest one.
-_FIRST = 64
-_SIZE_MAX = 1 << 14
+#: The window when a worker begins.
+_FIRST = 32
 #: With so much room left, elements go in as they come, and are counted by batches.
 _PLENTY = 512
-#: The window is judged when so many elements have passed it, or half of its size.
-_ELEMENTS_MIN = 32
-#: Replays for each item that came to the region's states: below the first the window grows, above the
-#: second it shrinks.
+#: A size is judged when so many elements have passed, or as many as may be under way.
+_ELEMENTS_MIN = 64
+#: With fewer replays than this for each item that came to the region's states, the window grows at once.
 _FEW_REPLAYS = 0.04
-_MANY_REPLAYS = 0.15
+#: A worker's event costs as much as so many items of a state: messages, and rounds of a loop.
+_ITEMS_OF_EVENT = 5
+#: With more than this, it is far too large, and is made smaller before all of it has passed.
+_WASTED_REPLAYS = 4
+#: When an element costs so many times as much as before, other elements have come, and what is known of
+#: other sizes counts no more.
+_CHANGED = 2.0
+#: The sizes: two for each power of two.
+_SIZES = (
+    1,
+    *(size for power in range(1, 14) for size in (1 << power, 3 << (power - 1))),
+    1 << 14,
+)
 
 
 class WindowJudge(Protocol):
     """Decides how many elements may be under way."""
 
-    size: int
+    @property
+    def size(self) -> int:
+        """How many."""
 
-    def passed(self, elements: int, items: int, replays: int) -> None:
-        """So many elements were done; the states got so many items and computed so many again."""
+    def passed(self, elements: int, items: int, replays: int, events: int) -> None:
+        """So many elements were done in so many events of the worker; the states got so many items and
+        computed so many again."""
 
 
 class AdaptiveWindow:
-    """Larger while hardly anything is replayed, smaller when much is.
+    """Finds the size at which an element costs least.
+
+    Larger windows have more elements share an event, smaller ones have fewer replays. Where hardly
+    anything is replayed, the window doubles. Otherwise it tries the next larger and the next smaller size
+    in turns, and stays where an element costs least.
 
     >>> judge = AdaptiveWindow()
-    >>> judge.passed(elements=100, items=600, replays=5_000)
+    >>> judge.passed(elements=100, items=600, replays=0, events=10)
     >>> judge.size
-    32
+    64
     """
 
-    __slots__ = ("_elements", "_items", "_replays", "size")
+    __slots__ = (
+        "_at",
+        "_best",
+        "_costs",
+        "_elements",
+        "_events",
+        "_items",
+        "_last",
+        "_replays",
+        "_step",
+    )
 
     def __init__(self) -> None:
-        self.size = _FIRST
-        self._elements = self._items = self._replays = 0
+        self._at = self._best = _SIZES.index(_FIRST)
+        #: What an element costs, by the index of the size.
+        self._costs: dict[int, float] = {}
+        #: What an element cost last, at any size.
+        self._last: float | None = None
+        #: In which direction it tries next.
+        self._step = -1
+        self._elements = self._items = self._replays = self._events = 0
 
-    def passed(self, elements: int, items: int, replays: int) -> None:
+    @property
+    def size(self) -> int:
+        return _SIZES[self._at]
+
+    def passed(self, elements: int, items: int, replays: int, events: int) -> None:
         self._elements += elements
         self._items += items
         self._replays += replays
-        if self._elements < max(_ELEMENTS_MIN, self.size // 2):
+        self._events += events
+        is_wasteful = self._replays > _WASTED_REPLAYS * self._items
+        if self._elements < (_ELEMENTS_MIN if is_wasteful else max(_ELEMENTS_MIN, self.size)):
             return
-        if self._replays <= _FEW_REPLAYS * self._items:
-            self.size = min(2 * self.size, _SIZE_MAX)
-        elif self._replays > _MANY_REPLAYS * self._items:
-            self.size = max(self.size // 2, 1)
-        self._elements = self._items = self._replays = 0
+        cost = (self._items + self._replays + _ITEMS_OF_EVENT * self._events) / self._elements
+        has_few_replays = self._replays <= _FEW_REPLAYS * self._items
+        self._elements = self._items = self._replays = self._events = 0
+        last = self._costs.get(self._best, self._last)
+        self._last = cost
+        if has_few_replays:
+            self._begin_at(self._at + 2)
+        elif is_wasteful:
+            self._begin_at(self._at - 4)
+        elif self._at == self._best and last is not None and cost > _CHANGED * last:
+            self._begin_at(self._at - 2)
+        else:
+            self._try_next(cost)
+
+    def _begin_at(self, index: int) -> None:
+        """Go on with another size, and know nothing of others."""
+        self._costs.clear()
+        self._step = 1 if index > self._at else -1
+        self._at = self._best = _near(index)
+
+    def _try_next(self, cost: float) -> None:
+        """Note what this size costs, and go on with the best one or with one beside it."""
+        costs = self._costs
+        known = costs.get(self._at)
+        costs[self._at] = cost if known is None else (known + cost) / 2
+        if costs[self._at] <= costs.get(self._best, cost):
+            self._best = self._at
+        if self._at != self._best:
+            self._step = -self._step
+            self._at = self._best
+            return
+        if _near(self._best + self._step) == self._best:  # it is the first or the last
+            self._step = -self._step
+        self._at = self._best + self._step
+
+
+def _near(index: int) -> int:
+    return min(max(index, 0), len(_SIZES) - 1)
 
 
 class Window:
     """The window of the transactions that open at one node, on one worker."""
 
     __slots__ = (
+        "_events",
         "_items",
         "_items_of",
         "_let_in",
@@ -120,7 +194,12 @@ class Window:
         self._under_way = 0
         #: Everything up to this goes in at once.
         self._through: Moment = BEFORE_ALL
-        self._items = self._replays = 0
+        self._items = self._replays = self._events = 0
+
+    def note_event(self) -> None:
+        """The worker has dealt with an event."""
+        if self._let_in:
+            self._events += 1
 
     def add(self, items: list[FlatItem], minimal: Moment) -> list[FlatItem]:
         """Items that came for the node; returns those that go in now, in order."""
@@ -159,5 +238,5 @@ class Window:
             self._under_way -= passed
             items = sum([self._items_of[node] for node in self._machines])
             replays = sum([machine.replays for machine in self._machines.values()])
-            self.judge.passed(passed, items - self._items, replays - self._replays)
-            self._items, self._replays = items, replays
+            self.judge.passed(passed, items - self._items, replays - self._replays, self._events)
+            self._items, self._replays, self._events = items, replays, 0

@@ -89,12 +89,17 @@ class Dataflow:
                 if output:
                     given[port] += len(output)
                     send(reader, output)
-        if failed and node in self._closers:
+        if failed:
+            self._send_failed(node, failed, send)
+        self.running = None
+
+    def _send_failed(self, node: int, failed: list[FlatItem], send: Send) -> None:
+        """Send what failed at a node: to the closer of its transaction, or to the barrier of failures."""
+        if node in self._closers:
             closer, depth = self._closers[node]
             send(closer, [_vote(item, depth) for item in failed])
-        elif failed:
+        else:
             self.fail(node, failed)
-        self.running = None
 
     def fail(self, node: int, failed: list[FlatItem]) -> None:
         """Send what failed at a node to the barrier of failures; as records, if that is an errors sink.
@@ -129,18 +134,39 @@ class Dataflow:
             for destination, sent in elsewhere.items():
                 self._outbox.post(destination, reader, sent)
 
-    def sender(self, region: Container[int], file: Send) -> Send:
-        """How a region sends: ``file`` takes what stays in the region, on this worker."""
+    def sender(self, region: Container[int], passing: Container[int], file: Send) -> Send:
+        """How a region sends: ``file`` takes what stays in the region, on this worker.
+
+        Nodes of the region that keep nothing and whose input stays on this worker are ``passing``: they
+        run at once, so that only what they give is filed.
+        """
         split, fail = self._routes.split, self.fail
         put, post = self._mailboxes.put, self._outbox.post
+        items_of, given_of = self.items_of, self.given_of
+        process, readers_of = self._process, self.layout.readers
 
         def send(reader: int, output: list[FlatItem]) -> None:
-            here, elsewhere = split(reader, output, fail)
-            if here and reader in region:
-                file(reader, here)
-            elif here:
-                put(reader, here)
-            for destination, items in elsewhere.items():
-                post(destination, reader, items)
+            waiting = [(reader, output)]
+            while waiting:
+                node, items = waiting.pop()
+                if node not in passing:
+                    here, elsewhere = split(node, items, fail)
+                    if here and node in region:
+                        file(node, here)
+                    elif here:
+                        put(node, here)
+                    for destination, own in elsewhere.items():
+                        post(destination, node, own)
+                    continue
+                items_of[node] += len(items)
+                self.running = node, items
+                failed: list[FlatItem] = []
+                given = given_of[node]
+                for port, images in enumerate(process[node](items, failed)):
+                    if images:
+                        given[port] += len(images)
+                        waiting.append((readers_of[node][port], images))
+                if failed:
+                    self._send_failed(node, failed, send)
 
         return send

@@ -22,6 +22,9 @@ to the acker, which is why a region does not begin with turns. What is held may 
 fronts' credits let in), and the minimal time moves often. So it is held in chunks, each a frame of its
 own that the worker sends to itself, and a run takes up only the chunks that are due.
 
+Only nodes that keep something have an order to keep. What a node of the region sends passes through all
+others at once, as far as the next that keeps something, is on another worker, or begins a loop.
+
 Where nothing is held and all that waits is no more than a slice, the region runs it as one, as it came:
 nothing older waits anywhere, so no entries are needed.
 """
@@ -30,12 +33,12 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import TypeAlias
 
-from emberflow.engine.layout import Layout, Unit
+from emberflow.engine.layout import Layout, Unit, units_of
 from emberflow.engine.messages import AFTER_ALL, Frame, Moment
 from emberflow.engine.speculation.budget import Budget
 from emberflow.engine.worker.dataflow import Dataflow, Send
@@ -76,10 +79,11 @@ class Cycle:
         self._budget = budget
         self._nodes = layout.graph.nodes
         self._unit = unit
-        self._stateful = [stateful[node] for node in unit.nodes if node in stateful]
+        self._stateful = {node: stateful[node] for node in unit.nodes if node in stateful}
         self._rank = {node: rank for rank, node in enumerate(_order(layout, unit))}
         self._in_slices = _has_transactions(layout, unit)
         self._loop_entries = layout.graph.loop_entries & set(unit.nodes)
+        self._passing = _passing(layout, unit, {*self._stateful, *self._loop_entries})
         self._numbers = itertools.count()
         self._size = _SLICE_FIRST
         self._held: list[_Chunk] = []
@@ -220,7 +224,7 @@ class Cycle:
                 active[node] = waiting + items
                 unsorted.add(node)
 
-        send = self._dataflow.sender(rank, file)
+        send = self._dataflow.sender(rank, self._passing, file)
         replays = begun = self._replays()
         while active:
             if budget.replays_left <= 0:
@@ -267,27 +271,34 @@ class Cycle:
 
         It stops when the worker has spent so much more than its budget, unless that is None.
         """
-        budget, run = self._budget, self._dataflow.run
-        loop_entries, send = self._loop_entries, self._dataflow.sender(self._rank, file)
-        replays = begun = self._replays()
+        budget, run, stateful = self._budget, self._dataflow.run, self._stateful
+        send = self._dataflow.sender(self._rank, self._passing, file)
+        spent = 0
         while heap and (overdraft is None or budget.replays_left > -overdraft):
-            place = heap[0][0]
-            batches: dict[int, list[FlatItem]] = {}
+            place, _, node, item = heappop(heap)
+            batches = {node: [item]}
             while heap and heap[0][0] == place:
                 _, _, node, item = heappop(heap)
                 batches.setdefault(node, []).append(item)
             for node, items in batches.items():
-                if len(place) - 2 > CHILD_IDS_MAX and node in loop_entries:
+                if len(place) - 2 > CHILD_IDS_MAX and node in self._loop_entries:
                     self._fail(node, items)
-                else:
+                    continue
+                machine = stateful.get(node)
+                if machine is None:
                     run(node, items, send)
-            before, replays = replays, self._replays()
-            budget.replays_left -= replays - before
-        return replays - begun
+                    continue
+                before = machine.replays
+                run(node, items, send)
+                replays = machine.replays - before
+                if replays:
+                    budget.replays_left -= replays
+                    spent += replays
+        return spent
 
     def _replays(self) -> int:
         """How much the machines of this region have ever replayed."""
-        return sum([machine.replays for machine in self._stateful])
+        return sum([machine.replays for machine in self._stateful.values()])
 
     def _run_node(self, node: int, items: list[FlatItem], send: Send) -> None:
         if node in self._loop_entries and max(len(item[0]) for item in items) - 2 > CHILD_IDS_MAX:
@@ -436,6 +447,22 @@ def _order(layout: Layout, unit: Unit) -> list[int]:
         node for node in unit.nodes if isinstance(nodes[node], State)
     }
     return sorted(order, key=lambda node: node in closers)
+
+
+def _passing(layout: Layout, unit: Unit, others: Collection[int]) -> frozenset[int]:
+    """The nodes of a region that run as soon as a node of it sends them something.
+
+    What they give depends on the item alone, so it makes no difference when they run; whether the region
+    holds back an item or its images makes none either. Without the ``others``, which have state or count
+    the rounds of a loop, what is left must not go round.
+    """
+    inside = [node for node in unit.nodes if node not in others and layout.balance_of(node) is None]
+    readers = {
+        node: [reader for reader in layout.readers[node] if reader in inside] for node in inside
+    }
+    return frozenset(
+        node for own in units_of(inside, readers) if not own.is_region for node in own.nodes
+    )
 
 
 def _ahead(layout: Layout, node: int) -> list[int]:

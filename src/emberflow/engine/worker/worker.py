@@ -161,18 +161,17 @@ class Worker:
 
     def deliver(self, frames: Sequence[Frame]) -> Effects:
         """Take in frames of other workers, in the order they came."""
-        receive = self._dataflow.receive
-        self._outbox.finish(frames)
-        for frame in frames:
-            if frame.least is not None and len(frame.least) > 2:
-                self._go_by_turns(frame)
-            for node, items in frame.parts:
-                receive(node, items)
+        self._receive(frames)
         self._run()
         return self._effects(releases=True)
 
-    def progress(self, progress: Progress) -> Effects:
-        """The minimal time has moved: release what is final. `tidy` trims what became obsolete."""
+    def progress(self, progress: Progress, frames: Sequence[Frame] = ()) -> Effects:
+        """The minimal time has moved: release what is final. `tidy` trims what became obsolete.
+
+        ``frames`` came at the same time. To take in both at once gives fewer frames than one after the
+        other: what came and what need not wait any longer leave together.
+        """
+        self._receive(frames)
         self._receipts.progress(progress)
         self._anywhere = progress.anywhere
         self._outbox.forget_below(progress.anywhere)
@@ -228,6 +227,15 @@ class Worker:
             )
         self._run()
         return self._effects()
+
+    def _receive(self, frames: Sequence[Frame]) -> None:
+        receive = self._dataflow.receive
+        self._outbox.finish(frames)
+        for frame in frames:
+            if frame.least is not None and len(frame.least) > 2:
+                self._go_by_turns(frame)
+            for node, items in frame.parts:
+                receive(node, items)
 
     def _go_by_turns(self, frame: Frame) -> None:
         """Another worker goes by turns in the regions that a frame is for, so this one does too."""

@@ -330,10 +330,14 @@ class _WorkerHost:
             most *= options.slowness
         network.later(network.ticks(most), self._work)
 
+    def _taken(self, count: int) -> list[Frame]:
+        return [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+
     def _work(self) -> None:
         self._busy = False
-        count = len(self._waiting) if self.simulation.options.takes_all else 1
-        frames = [self._waiting.popleft() for _ in range(count)]
+        frames = self._taken(len(self._waiting) if self.simulation.options.takes_all else 1)
+        if not frames:
+            return  # they came together with progress
         self.pass_time()
         effects = self.worker.deliver(frames)
         self.simulation.effects(self.index, effects)
@@ -344,7 +348,10 @@ class _WorkerHost:
 
     def progress(self, progress: Progress) -> None:
         self.pass_time()
-        self.simulation.effects(self.index, self.worker.progress(progress))
+        frames = self._taken(len(self._waiting) if self.simulation.options.takes_together else 0)
+        self.simulation.effects(self.index, self.worker.progress(progress, frames))
+        for frame in frames:
+            self.simulation.minimal_time_checker.processed(frame)
         self.simulation.minimal_time_checker.at_barriers(self.worker)
         self.worker.tidy(is_waited_for=bool(self._waiting))
         for front in self.simulation.fronts:

@@ -41,7 +41,7 @@ class FixedWindow:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def passed(self, elements: int, items: int, replays: int) -> None:
+    def passed(self, elements: int, items: int, replays: int, events: int) -> None:
         """It makes no difference."""
 
 
@@ -52,7 +52,7 @@ class FickleWindow:
         self._random = random
         self.size = 1
 
-    def passed(self, elements: int, items: int, replays: int) -> None:
+    def passed(self, elements: int, items: int, replays: int, events: int) -> None:
         self.size = self._random.choice((1, 2, 3, 1_000))
 
 

@@ -31,6 +31,8 @@ class Options:
     slow_workers: float
     #: Whether a worker takes all frames that wait, or one at a time.
     takes_all: bool
+    #: Whether a worker takes the frames that wait together with progress.
+    takes_together: bool
     #: From this tick on the network is calm, and everything must drain.
     calm_after_ticks: int
     #: Who decides whether a stateful node waits for its frontier (`judges`).
@@ -60,6 +62,7 @@ class Options:
             takes_all=random.random() < 0.5,
             calm_after_ticks=random.choice((200, 2000, 20000)),
             patience=random.choice(NAMES),
+            takes_together=random.random() < 0.5,
         )
 
     def shares(self, workers: int, life: int = 0) -> Shares:

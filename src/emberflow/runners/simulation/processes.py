@@ -148,11 +148,15 @@ class WorkerProcess(Process):
             most *= options.slowness
         self.later(network.ticks(most), self._work)
 
+    def _taken(self, count: int) -> list[Frame]:
+        return [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+
     def _work(self) -> None:
         assert self.worker is not None
         self._busy = False
-        count = len(self._waiting) if self.life.options.takes_all else 1
-        frames = [self._waiting.popleft() for _ in range(count)]
+        frames = self._taken(len(self._waiting) if self.life.options.takes_all else 1)
+        if not frames:
+            return  # they came together with progress
         self.pass_time()
         self._effects(self.worker.deliver(frames))
         for frame in frames:
@@ -171,7 +175,10 @@ class WorkerProcess(Process):
     def progress(self, progress: Progress) -> None:
         assert self.worker is not None
         self.pass_time()
-        self._effects(self.worker.progress(progress))
+        frames = self._taken(len(self._waiting) if self.life.options.takes_together else 0)
+        self._effects(self.worker.progress(progress, frames))
+        for frame in frames:
+            self.life.minimal_time_checker.processed(frame)
         self.life.minimal_time_checker.at_barriers(self.worker)
         self.worker.tidy(is_waited_for=bool(self._waiting))
         for front in self.fronts:

@@ -59,6 +59,11 @@ class CoordinatorLink:
         """Whether a low-priority message has something to be piggybacked on."""
         return bool(self._outgoing)
 
+    @property
+    def has_received(self) -> bool:
+        """Whether messages of an envelope wait for the next round."""
+        return bool(self._received)
+
     def send(self, kind: bytes, body: Any) -> None:
         """Send a message with the next `flush`."""
         self.send_encoded(self._wire.encode(kind, body))

@@ -3,9 +3,12 @@
 Each round takes what is there (frames of other workers, control messages of the coordinator, elements
 of the fronts it feeds), runs the engine over all of it, and sends the results: frames first, then
 everything for the coordinator, in one message. The loop sends the results of frames and control
-messages first, because other workers wait for them. Then it reads new elements. When a round finds
-nothing, the next one waits for the sockets and for the loop's threads (`wire.bell`), a millisecond at
+messages first, because other workers wait for them. Then it reads new elements. When nothing more is
+there, the next round waits for the sockets and for the loop's threads (`wire.bell`), a millisecond at
 most, or ten once nothing has come for a while: a query without input costs its machine next to nothing.
+
+Where transactions conflict, rounds are many and small. So a round costs little: it takes in frames and
+progress as one event, and does not look twice whether more has come.
 
 A worker begins by restoring its range of the cut that its life begins from, and says that it is ready.
 Fronts begin when all workers are. The loop begins a cut at the end of a round, when it has handed to
@@ -194,9 +197,7 @@ class WorkerLoop:
             self._observer = Observer(self.plan.graph, self._engine)
         self._passed_until = time.monotonic()
         while not self._quit:
-            if self._round():
-                self._quiet_rounds = 0
-            else:
+            if not self._round():
                 self._wait()
             if collector is not None:
                 collector.look()
@@ -461,10 +462,15 @@ class WorkerLoop:
         self._bell.heard_in(ready)
 
     def _round(self) -> bool:
-        """Do what there is to do; return whether there was anything."""
+        """Do what there is to do; return whether there is more at once."""
         self._pass_time()
-        frames = self._take_frames()
-        effects = [*frames, *self._take_messages()]
+        frames = self._taken_frames()
+        progress = self._take_messages()
+        effects: list[Effects] = []
+        if progress is not None:
+            effects.append(self._engine.progress(progress, frames))
+        elif frames:
+            effects.append(self._engine.deliver(frames))
         self._do(effects)
         self._caught_up = self._caught_up or not frames
         if any(map(_is_waited_for, effects)):
@@ -477,14 +483,18 @@ class WorkerLoop:
         self._link.flush()
         effects += elements
         # Nobody waits for this, nor for what follows.
-        self._engine.tidy(is_waited_for=self._is_waited_for())
+        is_waited_for = self._is_waited_for()
+        self._engine.tidy(is_waited_for=is_waited_for)
         self._go_on_with_cut(loop_is_busy=bool(effects))
         self._go_on_with_twin()
         self._answer()
         self._send_news()
         self._link.flush()
+        if effects:
+            self._quiet_rounds = 0
         return (
-            bool(effects)
+            (is_waited_for and bool(effects))
+            or self._link.has_received
             or (self._cut_writer is not None and self._cut_writer.is_busy)
             or (self._answering is not None and self._answering.is_busy)
         )
@@ -495,9 +505,12 @@ class WorkerLoop:
         self._passed_until = now
 
     def _is_waited_for(self) -> bool:
-        """Whether there is something for the next round already."""
-        sockets = (self._frames_in, self._link.socket)
-        return any(map(has_come, sockets)) or any(feed.waiting for feed in self._feeds)
+        """Whether there is something for the next round already. What comes later ends the next wait."""
+        return (
+            has_come(self._frames_in)
+            or has_come(self._link.socket)
+            or any(feed.waiting for feed in self._feeds)
+        )
 
     def _do(self, effects: list[Effects], *, reports_follow: bool = False) -> None:
         """Send frames first, then one ack, then hand on what is final.
@@ -569,7 +582,7 @@ class WorkerLoop:
             if answers:
                 self._link.send(protocol.ANSWERS, answers)
 
-    def _take_frames(self) -> list[Effects]:
+    def _taken_frames(self) -> list[Frame]:
         frames: list[Frame] = []
         items = 0
         for _ in range(MESSAGES_A_ROUND):  # those of other incarnations, too
@@ -586,10 +599,10 @@ class WorkerLoop:
                     frame = unpacked_frame(body)
                     frames.append(frame)
                     items += sum(len(own) for _, own in frame.parts)
-        return [self._engine.deliver(frames)] if frames else []
+        return frames
 
-    def _take_messages(self) -> list[Effects]:
-        """Handle the control messages of the coordinator."""
+    def _take_messages(self) -> Progress | None:
+        """Handle the control messages of the coordinator; return the last progress."""
         progress: Progress | None = None
         for kind, body in self._link.received():
             if kind == protocol.PROGRESS:
@@ -604,12 +617,12 @@ class WorkerLoop:
                 self._handle(kind, body)
         self._check_links()
         if progress is None:
-            return []
+            return None
         for feed in self._feeds:
             feed.minimal_time(progress.of_all())
         if self._twin is not None:
             self._twin.forget_below(progress.of_all())
-        return [self._engine.progress(progress)]
+        return progress
 
     def _check_links(self) -> None:
         now = time.monotonic()
