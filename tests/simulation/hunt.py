@@ -63,6 +63,7 @@ KNOWN = {
     "the back-edge log is forgotten": 32,
     "heirs take what is not below t": 44,
     "heirs take state twice": 48,
+    "heirs take what is noted nowhere as it is": 48,
     "log no promises": 53,
     "output that is not stored is forgotten": 107,
     "changes are forgotten": 112,

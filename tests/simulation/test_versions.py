@@ -13,6 +13,7 @@ import pytest
 
 import emberflow as ef
 from emberflow.checkpoint.cuts import backfills
+from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import owned
 from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.reduce import ReduceMachine
@@ -36,9 +37,10 @@ def test_the_sinks_have_what_the_reference_has(first: int) -> None:
     happened: Counter[str] = Counter()
     for seed in range(first, first + CHUNK):
         _, simulation = judged_with_versions(VersionCase.of(seed))
-        lives = simulation.lives
+        lives = [life for life in simulation.lives if life.serves]
         assert lives[-1].version == len(simulation.versions) - 1
         assert [life.version for life in lives] == sorted(life.version for life in lives)
+        happened["lost while it took over"] += len(simulation.lives) - len(lives)
         happened["before T"] += sum(life.version == 0 for life in lives) > 1
         happened["behind T"] += (
             sum(life.version > 0 for life in lives) > len(simulation.versions) - 1
@@ -58,7 +60,10 @@ def test_the_sinks_have_what_the_reference_has(first: int) -> None:
             version.plan is not None and bool(version.plan.backfills)
             for version in simulation.versions
         )
-    seen = ("backfilled", "before T", "behind T", "carried", "in memory", "timers")
+    seen = (
+        *("backfilled", "before T", "behind T", "carried", "in memory", "timers"),
+        "lost while it took over",
+    )
     assert min(happened[what] for what in seen) > 4, happened
 
 
@@ -232,6 +237,31 @@ def with_inheritance(
 
 def _calling(machine: Any, changed: Any, true: Any, other: Any, moment: Any) -> bool:
     return bool(changed(true, machine, other, moment))
+
+
+@breaks
+def heirs_take_what_is_noted_nowhere_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Changes, "all", lambda changes: [])
+
+
+@breaks
+def a_version_lets_out_before_its_cut_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = Driver._take_over
+
+    def restored(driver: Driver, index: int) -> None:
+        driver._unrestored.discard(index)
+        if not driver._unrestored:
+            driver._go()
+            life, held = driver.life, driver._held
+            if held is not None:
+                driver.later(60, lambda: late(driver, life, held))
+
+    def late(driver: Driver, life: Life, held: Manifest) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Driver, "_go", lambda driver: None)
+            true(driver, life, held)
+
+    monkeypatch.setattr(Driver, "restored", restored)
 
 
 @breaks
