@@ -130,6 +130,13 @@ def _begins_with(plan: Plan) -> str:
     return "with no state" if cut is None else f"from cut {cut.number}"
 
 
+def _wait_for_the_end(shadow: Coordinator) -> None:
+    """Wait for a version beside the one that has ended, as long as it goes on: it has got all elements."""
+    before: Moment | None = None
+    while not shadow.wait(_END_SECONDS) and shadow.progress.of_all() != before:
+        before = shadow.progress.of_all()
+
+
 class PoisonedError(EmberflowError):
     """Several lives were lost at the same minimal time; the last loss is the ``__cause__``."""
 
@@ -673,7 +680,7 @@ class Supervision:
             if successor is not None:
                 coordinator.fail(successor)
         if self._shadow is not None and coordinator.failure is None:
-            self._shadow.wait(_END_SECONDS)  # it comes to the end, too
+            _wait_for_the_end(self._shadow)
         self.end_shadow(EmberflowError("the workers of the query have ended."))
         if coordinator.hands_over:
             return None
