@@ -17,6 +17,7 @@ from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import owned
 from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.reduce import ReduceMachine
+from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.worker import succession
 from emberflow.graph.versions import CarryPlan
@@ -231,7 +232,7 @@ def with_inheritance(
     monkeypatch: pytest.MonkeyPatch, changed: Callable[[Any, Any, Any, Any], bool]
 ) -> None:
     """``changed`` is called with the true method, the machine, the one that it inherits from, and T."""
-    for machine in (ReduceMachine, GroupMachine):
+    for machine in (ReduceMachine, GroupMachine, AccessMachine):
         monkeypatch.setattr(machine, "inherit", partialmethod(_calling, changed, machine.inherit))
 
 
