@@ -292,7 +292,7 @@ class Coordinator:
     def commit_with(self, committer: CutCommitter) -> None:
         """Go on with the cuts of the version before. The workers take over meanwhile."""
         with self._lock:
-            if not self._over.is_set():
+            if self.failure is None and not self._over.is_set():
                 self.committer = committer
                 self.questions.bell.ring()
                 return
