@@ -122,7 +122,7 @@ class CrashSimulation:
         self.failure: Exception | None = None
         self._crashes_left = faults.crashes
         self._breaks = Random(f"emberflow breaks {options.seed}")
-        self._takeovers = Random(f"emberflow takeovers {options.seed}")
+        self.takeovers = Random(f"emberflow takeovers {options.seed}")
         self._takeover_crashes_left = TAKEOVER_CRASHES_MAX
         #: Messages that were on connections when they broke.
         self.messages_lost = 0
@@ -190,7 +190,7 @@ class CrashSimulation:
 
     def crash_while_taking_over(self) -> None:
         """Perhaps plan one more crash: workers begin to take over in memory."""
-        dice = self._takeovers
+        dice = self.takeovers
         if self._takeover_crashes_left and dice.random() < self.faults.takeovers:
             self._takeover_crashes_left -= 1
             self.network.interrupt(dice.randint(1, _TAKEOVER_EVENTS_MAX), self._crash_now)
@@ -479,7 +479,7 @@ class Driver(Process):
             self._go()
         else:
             life, held = self.life, self._held
-            ticks = self.network.ticks(self.faults.write_ticks_max)
+            ticks = self.simulation.takeovers.randint(1, self.faults.write_ticks_max)
             self.later(ticks, lambda: self._take_over(life, held))
 
     def _take_over(self, life: Life, held: Manifest) -> None:
