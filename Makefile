@@ -108,8 +108,8 @@ bench-transactions: setup ## transactions, against PostgreSQL and by what they d
 	@scripts/ensure-postgres
 	@scripts/ensure-java $(BIN)/python bench/run.py transactions $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
 
-bench-upgrade: setup ## how long output stands still while a new version takes over (QUICK=1)
-	@scripts/ensure-java $(BIN)/python bench/run.py upgrade $(if $(QUICK),--quick)
+bench-upgrade: setup ## how long output stands still while a new version takes over (ONLY=index, QUICK=1)
+	@scripts/ensure-java $(BIN)/python bench/run.py upgrade $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
 
 bench-state: setup ## only memory a key, against a dict of the same keys
 	@scripts/ensure-java $(BIN)/python bench/run.py state

@@ -16,7 +16,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.work import watched
 
-COUNT_KEYS = (100_000, 1_000_000)
+COUNT_KEYS = {"keys": 100_000, "million": 1_000_000}
 #: Elements that are given at once to find the rate that the count sustains.
 BURST = 400_000
 #: Above it, the front's own sleeps and the sink's list would be what is measured.
@@ -203,18 +203,19 @@ def measured(spark: SparkSession, case: Case, way: str) -> dict[str, float]:
     }
 
 
-def cases(spark: SparkSession, quick: bool) -> Iterator[Case]:
-    yield index_case(1_000 if quick else 50_000)
-    for keys in (1_000,) if quick else COUNT_KEYS:
+def cases(spark: SparkSession, parts: Sequence[str], quick: bool) -> Iterator[Case]:
+    if "index" in parts:
+        yield index_case(1_000 if quick else 50_000)
+    for keys in [1_000 if quick else COUNT_KEYS[part] for part in parts if part in COUNT_KEYS]:
         rate = sustained(spark, keys, BURST // 40 if quick else BURST + keys)
         print(f"running count, {keys:,} keys: sustains {rate:,.0f} a second")
         yield count_case(keys, min(RATE_MAX, rate / 2))
 
 
-def main(*, quick: bool = False) -> None:
+def main(parts: Sequence[str], *, quick: bool = False) -> None:
     rounds = 1 if quick else 3
     with spark_session() as spark:
-        for case in cases(spark, quick):
+        for case in cases(spark, parts, quick):
             print(
                 f"{case.name:56}{'gap, ms':>10}{'p99 around, ms':>16}{'to T, ms':>10}{'call, ms':>10}"
             )

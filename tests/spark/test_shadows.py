@@ -46,10 +46,36 @@ def bank(generation: int) -> ef.Flow:
 
 
 def until_there_is(may_end: Path) -> Callable[[], Iterator[int]]:
+    """Numbers until there is a file that says so. They end when there is another one."""
+
     def numbers() -> Iterator[int]:
-        return takewhile(lambda _: not may_end.exists(), count())
+        number = 0
+        for number in takewhile(lambda _: not may_stop(may_end).exists(), count()):
+            yield number
+        told(may_end).write_text(f"{number + 1}.")
+        while not may_end.exists():
+            time.sleep(0.01)
 
     return numbers
+
+
+def may_stop(may_end: Path) -> Path:
+    return may_end.with_name("stop")
+
+
+def told(may_end: Path) -> Path:
+    """It has the number of numbers that there were."""
+    return may_end.with_name("given")
+
+
+def stopped(folder: Path) -> int:
+    """Let no more numbers come, and return how many there were."""
+    may_stop(folder / "end").touch()
+    deadline = time.monotonic() + SECONDS
+    while not (path := told(folder / "end")).exists() or not path.read_text().endswith("."):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return int(path.read_text()[:-1])
 
 
 def started(spark: SparkSession, folder: Path, kept: dict[str, Any]) -> LiveQuery:
@@ -95,6 +121,8 @@ def test_a_shadow_tells_exactly_how_two_versions_differ(
         assert shadow.begins is not None
         begins = shadow.begins[0] + (shadow.begins[1] > 0)
         wait_until(shadow, begins + 500)
+        # The last number is compared when it is over, and it is that when all have ended.
+        wait_until(shadow, stopped(tmp_path) - 1)
         ended(query, tmp_path)
         assert pids(query) == processes
     finally:
@@ -136,6 +164,7 @@ def test_a_shadow_that_fails_harms_nobody_and_one_that_is_right_takes_over(
         assert shadow.begins is not None
         wait_until(shadow, shadow.begins[0] + 200)
         shadow.upgrade(timeout=SECONDS)
+        stopped(tmp_path)
         ended(query, tmp_path)
         assert query.recoveries == []
     finally:

@@ -23,8 +23,10 @@ from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import UnfitCutError
 from emberflow.engine.worker.routing import barrier_host
 from emberflow.graph.versions import CarryError
+from emberflow.runners.live.driver.coordinator import Coordinator
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.supervisor import Supervision
+from emberflow.runners.live.wire.sockets import WireError
 from emberflow.values.item import FRONT_MIN
 from tests.effort import FAULTS_ROUND, SECONDS, SOAK
 from tests.faults.test_kills import held_back
@@ -423,6 +425,50 @@ def test_a_version_that_cannot_take_over_leaves_the_old_one_running(
         query.stop()
     assert payloads(kept) == ef.run(sums(0), numbers=given(kept))
     assert notes(tmp_path) == []
+
+
+def test_the_note_of_a_version_decides_who_goes_on_after_a_loss(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ahead of the note the old version does, and is asked again; behind it the new one."""
+    kept: dict[str, Any] = {}
+    query = started(spark, sums(0), tmp_path, kept)
+    claimed, noted = Supervision._claimed_for, Coordinator._take_over
+    lost: list[str] = []
+
+    def loses_a_worker(lives: Supervision, *given: Any) -> Any:
+        """While the workers take over."""
+        if not lost:
+            lost.append("ahead of the note")
+            os.kill(pids(query)[0], signal.SIGKILL)
+            toll("worker")
+            deadline = time.monotonic() + SECONDS
+            while lives.coordinator.failure is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        return claimed(lives, *given)
+
+    def loses_its_life(coordinator: Coordinator, *given: Any) -> None:
+        noted(coordinator, *given)
+        if len(lost) == 1 and len(notes(tmp_path)) == 3:
+            lost.append("behind the note")
+            raise WireError("lost right behind the note")
+
+    monkeypatch.setattr(Supervision, "_claimed_for", loses_a_worker)
+    monkeypatch.setattr(Coordinator, "_take_over", loses_its_life)
+    later = [(sums(1), None), (sums(2, name="totals"), {"totals": "sums"})]
+    try:
+        for number, (flow, carry) in enumerate(later, 1):
+            when(query, 200)
+            query.upgrade(flow, carry=carry, timeout=SECONDS)
+            assert len(lost) == len(query.recoveries) == number
+            assert query.graph.fingerprint == flow.graph().fingerprint
+        when(query, 100)
+        ended(query, tmp_path)
+    finally:
+        query.stop()
+    assert lost == ["ahead of the note", "behind the note"]
+    assert payloads(kept) == expected(tmp_path, kept, sums(0), *later)
 
 
 def with_a_module_of_the_driver() -> ef.Flow:

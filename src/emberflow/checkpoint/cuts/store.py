@@ -49,7 +49,7 @@ import socket
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -440,9 +440,12 @@ class CheckpointStore:
         """The newest whole cut at or below a global time."""
         return self._newest(lambda manifest: manifest.time <= time, self.check_whole)
 
-    def check_whole(self, manifest: Manifest) -> None:
-        """Raises `DamagedCutError` unless every file exists and has its checksum."""
+    def check_whole(self, manifest: Manifest, known: Collection[str] = ()) -> None:
+        """Raises `DamagedCutError` unless every file exists and has its checksum. The paths that are
+        ``known`` have been checked before."""
         for part in manifest.parts:
+            if part.path in known:
+                continue
             shown = self._location.shown(part.path)
             try:
                 length, checksum = digest(self._location, part.path)

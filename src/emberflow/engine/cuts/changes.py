@@ -86,6 +86,13 @@ class Changes(Generic[B]):
         """Whether a capture still has buckets to look at."""
         return bool(self._ahead)
 
+    def all(self) -> list[B]:
+        """All buckets that are noted, some of them more than once."""
+        noted = [*self._noted.values(), *self._captured.values()]
+        for source in self._ahead:
+            noted += source.values() if isinstance(source, dict) else source
+        return noted
+
     def unseen(self, buckets: list[B]) -> list[B]:
         """Those of these buckets that the capture under way has not looked at; from now on it has."""
         return list(self._fresh(buckets).values())

@@ -313,13 +313,13 @@ class GroupMachine(Trimmed[GroupBucket]):
             return False
         if other.expires is not None or self.expires is not None:
             return False
-        for key in [key for key, kept in other.buckets.items() if kept.places[-1] >= moment]:
-            bucket = other.buckets[key]
+        for bucket in other.those_at(moment):
+            if not bucket.places or bucket.places[-1] < moment:
+                continue
             end = bisect_left(bucket.places, moment)
             del bucket.places[end:], bucket.marks[end:], bucket.payloads[end:]
             bucket.note_at = min(end + 1, self.window)
-            if not end:
-                del other.buckets[key]
+            other._forget_if_empty(bucket)
         self.buckets = other.buckets
         self.touched = [bucket for bucket in other.touched if bucket.places]
         self.touched_earlier = [bucket for bucket in other.touched_earlier if bucket.places]

@@ -574,10 +574,12 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             return False
         # Keys are made of mapped items. Those of earlier versions have key functions of their own.
         self._earlier = [*other._earlier, (moment, other._key_of)]
-        for key in [key for key, kept in other.buckets.items() if kept[-1][0] >= moment]:
-            kept = other.buckets[key]
+        for kept in other.those_at(moment):
+            if not kept or kept[-1][0] < moment:
+                continue
+            key = other._key_in(kept[0])
             del kept[bisect_left(kept, (moment,)) :]
-            if not kept:
+            if not kept and other.buckets.get(key) is kept:
                 del other.buckets[key]
         if other.expires is not None:
             ended = [

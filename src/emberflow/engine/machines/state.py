@@ -563,6 +563,26 @@ class AccessMachine(Trimmed[StateBucket]):
             if self.expires is not None:
                 self.end_later(bucket, row.place[0])
 
+    def inherit(self, other: object, moment: Moment) -> bool:
+        if not isinstance(other, AccessMachine) or other._writes != self._writes:
+            return False  # an entry says by a number which access wrote it
+        if other.expires is not None or self.expires is not None:
+            return False
+        # All others have one entry, which is final and counts.
+        for bucket in other.those_at(moment):
+            if bucket.short is not None:
+                continue
+            entry = other._last_counting(bucket, bisect_left(bucket.entries, (moment,)))
+            if entry is None:
+                if other.buckets.get(bucket.key) is bucket:
+                    del other.buckets[bucket.key]
+                continue
+            bucket.entries[:] = [settled(entry)]
+            bucket.aborts, bucket.noted = NO_ABORTS, False
+            self._settle(bucket)
+        self.buckets = other.buckets
+        return True
+
     def last_time(self, bucket: StateBucket) -> int | None:
         times = [place[0] for place in bucket.aborts]
         if bucket.short is not None:

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Generic, NamedTuple, TypeVar
 
 from emberflow.engine.cuts.changes import Changes
@@ -316,6 +316,15 @@ class Trimmed(Generic[B]):
         Returns whether it could: a machine of another kind, or one that keeps something else, gives rows.
         """
         return False
+
+    def those_at(self, moment: Moment) -> Iterable[B]:
+        """All buckets that hold anything at or above a moment of which a cut has begun, and others. With
+        many keys it looks at few of them, by the invariant of `changes`."""
+        changes = self.changes
+        if changes is None or moment < changes.since:
+            return self.all_buckets()
+        touched = chain(self.touched, self.touched_earlier, changes.all())
+        return {id(bucket): bucket for bucket in touched}.values()
 
     def sizes(self) -> list[int]:
         raise AssertionError("each machine knows its buckets")

@@ -6,8 +6,9 @@ the old worker holds at or above T is left behind: items that were scheduled fro
 elements enter again.
 
 Where the new version keeps the same of a step, and the user migrates nothing, its machine takes the
-buckets of the old one as they are, but for what is not below T (`Trimmed.inherit`): a fraction of a
-microsecond a key, and nothing of the old one is left to be freed. All other state goes by way of rows.
+buckets of the old one as they are, but for what is not below T (`Trimmed.inherit`). The last cut has noted
+which buckets that may be, so keys that have not changed for long cost nothing, and nothing of the old one is
+left to be freed. All other state goes by way of rows, as do keys that expire in a grouping.
 
 The new machines need not note what changes until the next cut: the first cut of a version holds
 everything (`cuts.changes`). The old worker must not be used any more.

@@ -65,11 +65,11 @@ class Settings(NamedTuple):
     is_observed: bool = False
 
 
-def committer_of(settings: Settings, life: Life) -> CutCommitter | None:
+def committer_of(settings: Settings, life: Life, *, counts: bool = True) -> CutCommitter | None:
     """What commits the cuts of a life; None if there is nowhere to store them.
 
     Raises if the fronts do not fit the cut to begin from. Fronts that keep their elements themselves are
-    told what that cut has.
+    told what that cut has, if it ``counts`` already; otherwise they are when the next one does.
     """
     for name, front in settings.fronts.items():
         known = life.restored.positions.get(name) if life.restored is not None else None
@@ -79,7 +79,7 @@ def committer_of(settings: Settings, life: Life) -> CutCommitter | None:
         for name, front in settings.fronts.items()
         if front_contract(front).passed is not None
     }
-    if life.restored is not None:
+    if life.restored is not None and counts:
         for name, front in told.items():
             tell_passed(name, front, life.restored)
     if settings.checkpoint is None:

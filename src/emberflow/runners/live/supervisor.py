@@ -27,12 +27,15 @@ a loss they halt only once all is computed again that sinks have already: it is 
 next life is of the new version, and restores that cut translated (`graph.versions`). When all workers
 have restored, the driver notes the new version with the cut, and only then it begins to run. Until then
 nothing has changed: if a worker cannot restore, because a migration raises or a module is missing, the
-next life is of the old version again, and whoever asked for the new one gets the error.
+next life is of the old version again, and whoever asked for the new one gets the error. From then on there
+is no way back.
 
 If the new version has the same fronts, and its sinks are new or the same, its workers are the same
 processes, and so they need no other job (`_prepare`). Its coordinator and the loops of its workers are made
-beside those that work, and meet. If that fails, nothing has happened. Then the old version halts and ends
-at its last cut, and the new one takes the state over in memory.
+beside those that work, and meet. If that fails, nothing has happened. Then the old version halts, and its
+last cut is stored and does not count yet. The new version takes the state over in memory, while the driver
+claims its life; then the cut counts, with the note of the new version in it. A life that is lost on the way
+has changed nothing: the next one is of the old version, and goes on from the cut before.
 
 Some errors would happen again, so they end the query at once: those of a user's function, of a front,
 or of a sink (whose operations were retried before). So does an element that kills the process that
@@ -67,6 +70,7 @@ from emberflow.runners.live.driver.coordinator import (
     OtherVersion,
     WorkersMissingError,
 )
+from emberflow.runners.live.driver.cuts import CutCommitter
 from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.driver.takeover import check_fronts, check_not_ahead
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
@@ -82,6 +86,7 @@ from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.wire.sockets import WireError, WireKeys
 from emberflow.runners.live.worker.link import CoordinatorGoneError
 from emberflow.sinks.protocol import SinkMovedError
+from emberflow.sinks.writer import WriterThread
 from emberflow.values.item import GlobalTime
 
 if TYPE_CHECKING:
@@ -125,6 +130,13 @@ def _begins_with(plan: Plan) -> str:
     return "with no state" if cut is None else f"from cut {cut.number}"
 
 
+def _wait_for_the_end(shadow: Coordinator) -> None:
+    """Wait for a version beside the one that has ended, as long as it goes on: it has got all elements."""
+    before: Moment | None = None
+    while not shadow.wait(_END_SECONDS) and shadow.progress.of_all() != before:
+        before = shadow.progress.of_all()
+
+
 class PoisonedError(EmberflowError):
     """Several lives were lost at the same minimal time; the last loss is the ``__cause__``."""
 
@@ -141,6 +153,8 @@ class _Upgrade:
         self.failure: BaseException | None = None
         #: How many lives of the new version were lost before it ran.
         self.lost = 0
+        #: Whether one of them was lost when the checkpoint said already that it has taken over.
+        self.is_noted = False
         #: The coordinator that takes over in place, and the plan of its life.
         self.successor: tuple[Plan, Coordinator] | None = None
 
@@ -357,10 +371,17 @@ class Supervision:
             return False
         if self.settings is upgrade.settings and failure is None:
             return False  # it has run to its end
+        if self.settings is upgrade.settings and (upgrade.is_noted or self._is_noted()):
+            upgrade.is_noted = True  # there is no way back: its next life goes on
+            return False
         if self.settings is upgrade.settings and isinstance(failure, _LOST):
             upgrade.lost += 1
             if upgrade.lost < _TAKEOVERS_LOST_MAX:
-                return False  # nobody is to blame: the next life takes over, from the same cut
+                # Nobody is to blame. The next life takes over, from the same cut; if that was held, it is not
+                # there, and the old version makes another one.
+                if self._plan.inherits is not None:
+                    self.settings = upgrade.before
+                return False
         if self.settings is upgrade.settings:
             # It has not begun to run: nobody relies on it.
             told = f"the new version could not take over, the old one goes on: {failure}"
@@ -382,14 +403,22 @@ class Supervision:
             self._ends_upgrade(error)
         return True
 
+    def _is_noted(self) -> bool:
+        """Whether this life has committed anything. The first of it is the note that its version has taken
+        over."""
+        assert self.settings.checkpoint is not None
+        cuts = CheckpointStore(self.settings.checkpoint).cuts()
+        return any(cut.incarnation == self._number for cut in cuts)
+
     def _runs(self) -> None:
         """The workers of this life were told to begin."""
         self.chronicle.note("running", self._number)
         if self._upgrade is not None and self.settings is self._upgrade.settings:
             self._ends_upgrade(None)
-            self._log.event_later(
-                logging.INFO, "upgraded", self._number, "the new version has taken over"
-            )
+            still = self.coordinator.standstill
+            waited = "" if still is None else f"; elements waited for it {still}"
+            told = f"the new version has taken over{waited}"
+            self._log.event_later(logging.INFO, "upgraded", self._number, told)
         else:
             cut = self._plan.restored
             begun = "from the beginning" if cut is None else f"from cut {cut.number}"
@@ -499,23 +528,58 @@ class Supervision:
                 raise self.failure
             if self._stop_requested.is_set():  # perhaps when the old one had ended already
                 self.coordinator.stop()
-            life, _ = self._claimed()
-            if life.restored is None or life.incarnation != self._plan.incarnation:
-                raise EmberflowError(f"life {life.incarnation} is not the one that was prepared")
-            if old.committer is not None and life.restored.time != old.committer.moment:
-                raise EmberflowError(
-                    f"the last cut of the version before, at {tuple(old.committer.moment)}, is damaged"
-                )
-            assert self._plan.carried is not None
-            check_begins(self._plan.carried, life.restored.time)
-            self._number = life.incarnation
-            committer = committer_of(self.settings, life)
-            assert committer is not None
-            self.coordinator.take_over(Inheritance(life.restored, committer, writers))
+            inheritance = self._left_by(old, writers)
         except Exception as error:
             self.coordinator.fail(error)
             for writer in writers.values():
                 writer.close(_END_SECONDS)
+            return
+        self.coordinator.take_over(inheritance)
+        # The workers take over while this thread claims the next life. Nothing is let out before both.
+        try:
+            committer = self._claimed_for(inheritance, old)
+        except Exception as error:
+            self.coordinator.fail(error)
+        else:
+            self.coordinator.commit_with(committer)
+
+    def _left_by(
+        self, old: Coordinator, writers: dict[tuple[str, int], WriterThread]
+    ) -> Inheritance:
+        """What the old version has left in the driver. Raises if its last cut is not at its end."""
+        assert old.committer is not None
+        held, end = old.committer.held, old.progress.of_all()
+        cut = old.committer.last if held is None else held.manifest
+        if cut is None or cut.time != end:
+            raise EmberflowError(
+                f"the last cut of the version before, at {tuple(end)}, was not stored"
+            )
+        assert self._plan.carried is not None
+        check_begins(self._plan.carried, cut.time)
+        assert old.standstill is not None
+        return Inheritance(cut, held, old.standstill, writers)
+
+    def _claimed_for(self, inheritance: Inheritance, old: Coordinator) -> CutCommitter:
+        """Claim the next life, which goes on from the last cut that counts; and from a cut that is held, as
+        soon as it is committed."""
+        assert self.settings.checkpoint is not None
+        assert old.committer is not None
+        store = CheckpointStore(self.settings.checkpoint)
+        before = old.committer.last
+        life = store.begin(lambda store: before, after=self._number)
+        self._number = life.incarnation
+        if life.incarnation != self._plan.incarnation:
+            raise EmberflowError(f"life {life.incarnation} is not the one that was prepared")
+        cut = inheritance.cut
+        store.check_whole(cut, old.committer.known_whole)
+        assert self._plan.carried is not None
+        told = [f"a new version takes over from cut {cut.number}", *self._plan.carried.lines()]
+        self._log.event_later(logging.WARNING, "upgraded", self._number, "\n".join(told))
+        committer = committer_of(
+            self.settings, life._replace(restored=cut), counts=inheritance.held is None
+        )
+        assert committer is not None
+        return committer
 
     def _discard_successor(self, upgrade: _Upgrade) -> None:
         """End the coordinator of a version that does not take over."""
@@ -616,7 +680,7 @@ class Supervision:
             if successor is not None:
                 coordinator.fail(successor)
         if self._shadow is not None and coordinator.failure is None:
-            self._shadow.wait(_END_SECONDS)  # it comes to the end, too
+            _wait_for_the_end(self._shadow)
         self.end_shadow(EmberflowError("the workers of the query have ended."))
         if coordinator.hands_over:
             return None

@@ -109,6 +109,9 @@ class Faults:
     skew_ticks_max: int = 100
     #: The probability that a connection breaks where otherwise a process would crash.
     breaks: float = 0.0
+    #: The probability of one more crash while workers take over from another version in memory. There are
+    #: up to `TAKEOVER_CRASHES_MAX` of them.
+    takeovers: float = 0.0
 
     @classmethod
     def drawn(cls, seed: int, *, crashes: int, arrival: frozenset[int] = frozenset()) -> Faults:
@@ -139,4 +142,5 @@ class Faults:
             arrival=arrival,
             skew_ticks_max=random.choice((0, 20, 500)),
             breaks=random.choice((0.0, 0.3, 1.0)),
+            takeovers=random.choice((0.0, 0.3, 1.0)),
         )

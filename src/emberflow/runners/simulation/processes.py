@@ -205,7 +205,7 @@ class WorkerProcess(Process):
             life.tell_driver(self.name, lambda driver: driver.receive(ack))
         for bundle in effects.bundles:
             life.network.note("bundle", self.name, bundle.sink, bundle.partition, bundle.last)
-            life.release_checker.released(bundle)
+            life.released(bundle)
             self._outlets[bundle.sink, bundle.partition].add(bundle.items)
         failure = effects.failure
         if failure is not None:

@@ -10,9 +10,11 @@ number of crashes is limited and the network becomes calm; from then on the run 
 
 **Versions.** A life runs one version of the flow. If another version follows it at T, the fronts of the
 life promise T behind their last element below it. When the minimal time is T, the driver takes a cut at
-T; once that is committed, the next life is of the next version, and restores the cut translated; or its
-workers, in the same processes, take the state over in memory (`engine.worker.succession`). A cut says of
-which version it is. So whoever crashes when: the newest cut alone tells which version goes on.
+T; once that is committed, the next life is of the next version, and restores the cut translated. Or the
+workers of the next version, in the same processes, take the state over in memory
+(`engine.worker.succession`) as soon as the cut is stored. It is committed when all of them have, and before
+their fronts begin: until then nothing of the new version is let out. A cut says of which version it is. So
+whoever crashes when: the newest cut alone tells which version goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from emberflow.checkpoint.cuts.backfills import all_rows
 from emberflow.engine.cuts.cut import owned
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.engine.layout import Layout
-from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Effects, Moment, Progress
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Bundle, Effects, Moment, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
 from emberflow.engine.worker.succession import succeed
@@ -54,6 +56,10 @@ from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
 from emberflow.values.shares import Shares
+
+#: Crashes while workers take over in memory, and after how many events they come at most.
+TAKEOVER_CRASHES_MAX = 3
+_TAKEOVER_EVENTS_MAX = 12
 
 
 class SimulatedVersion(NamedTuple):
@@ -116,6 +122,8 @@ class CrashSimulation:
         self.failure: Exception | None = None
         self._crashes_left = faults.crashes
         self._breaks = Random(f"emberflow breaks {options.seed}")
+        self.takeovers = Random(f"emberflow takeovers {options.seed}")
+        self._takeover_crashes_left = TAKEOVER_CRASHES_MAX
         #: Messages that were on connections when they broke.
         self.messages_lost = 0
 
@@ -180,14 +188,24 @@ class CrashSimulation:
             self._crashes_left -= 1
             self.network.interrupt(self.network.count(self.faults.crash_events_max), self._crash)
 
+    def crash_while_taking_over(self) -> None:
+        """Perhaps plan one more crash: workers begin to take over in memory."""
+        dice = self.takeovers
+        if self._takeover_crashes_left and dice.random() < self.faults.takeovers:
+            self._takeover_crashes_left -= 1
+            self.network.interrupt(dice.randint(1, _TAKEOVER_EVENTS_MAX), self._crash_now)
+
     def _crash(self) -> None:
+        self._crash_now()
+        self._plan_a_crash()
+
+    def _crash_now(self) -> None:
         if self.failure is not None:
             return
         breaks = self._breaks.random() < self.faults.breaks
         if self.driver is not None and not (breaks and self._break_a_connection(self.driver)):
             self._crash_a_process(self.driver)
         self._tear()
-        self._plan_a_crash()
 
     def _crash_a_process(self, driver: Driver) -> None:
         network, faults = self.network, self.faults
@@ -271,6 +289,9 @@ class Life:
         self.cut = cut
         #: By partition of a front: where to go on. A version begins with its own elements.
         is_own = cut is not None and cut.manifest.version == version
+        #: Whether anything may be let out. A crash before that has to leave no trace: in a live query the next
+        #: version may then begin at another T, and here T is the same.
+        self.serves = predecessor is None
         self.positions: dict[int, int] = (
             cut.manifest.positions if cut is not None and is_own else {}
         )
@@ -306,6 +327,13 @@ class Life:
 
     def engines(self) -> list[Worker]:
         return [process.worker for process in self.processes if process.worker is not None]
+
+    def released(self, bundle: Bundle) -> None:
+        if not self.serves:
+            raise CheckError(
+                f"version {self.version} lets out {bundle.last} before the cut counts that it takes over from"
+            )
+        self.release_checker.released(bundle)
 
     def acker_progress(self) -> Progress:
         return self.acker.progress
@@ -379,19 +407,23 @@ class Driver(Process):
         self._unrestored: set[int] = set()
         self._cut: _CutUnderWay | None = None
         self._committed: Manifest | None = None
+        #: The last cut of the version before: stored, and not committed yet.
+        self._held: Manifest | None = None
         self._cuts_begun = 0
         self._cut_at = 0
 
-    def start_workers(self, predecessor: Life | None = None) -> None:
-        """Start the next incarnation from the newest cut that is whole, or from workers in memory."""
+    def start_workers(self, predecessor: Life | None = None, held: Manifest | None = None) -> None:
+        """Start the next incarnation from the newest cut that is whole, or from workers in memory, whose
+        last cut is ``held``."""
         storage = self.storage
         storage.incarnation += 1
-        cut = storage.cuts.newest()
+        cut = None if held is None else storage.cuts.restorable(held)
+        if cut is None:
+            # If there was one, it is torn: whatever went on from it could not be restored.
+            predecessor, held = None, None
+            cut = storage.cuts.newest()
+        self._held = held
         version = 0 if cut is None else cut.manifest.version
-        if predecessor is not None and (cut is None or cut.manifest.moment != predecessor.end):
-            predecessor = (
-                None  # its last cut is torn, so whatever went on from it could not be restored
-            )
         self._committed = None if cut is None else cut.manifest
         self._cut = None
         if cut is not None and cut.manifest.moment == self.simulation.versions[version].end:
@@ -441,11 +473,29 @@ class Driver(Process):
     def restored(self, index: int) -> None:
         """A worker has restored. Its ack for the restored items came earlier on the same link."""
         self._unrestored.discard(index)
-        if not self._unrestored:
-            for process in self.life.processes:
-                self._tell(process, WorkerProcess.go)
-            since = BEFORE_ALL if self.life.cut is None else self.life.cut.manifest.moment
-            self.simulation.asker.attach(self.life.shares, since, self._ask)
+        if self._unrestored:
+            return
+        if self._held is None:
+            self._go()
+        else:
+            life, held = self.life, self._held
+            ticks = self.simulation.takeovers.randint(1, self.faults.write_ticks_max)
+            self.later(ticks, lambda: self._take_over(life, held))
+
+    def _take_over(self, life: Life, held: Manifest) -> None:
+        """The cut counts, and so does the version that has taken over from it."""
+        if self.life is not life or self.storage.incarnation != life.number:
+            return  # it was lost, or a new driver has begun another one
+        self.storage.cuts.commit(held)
+        self.network.note("committed", held)
+        life.serves = True
+        self._go()
+
+    def _go(self) -> None:
+        for process in self.life.processes:
+            self._tell(process, WorkerProcess.go)
+        since = BEFORE_ALL if self.life.cut is None else self.life.cut.manifest.moment
+        self.simulation.asker.attach(self.life.shares, since, self._ask)
 
     def _ask(self, worker: int, message: Any) -> None:
         self._tell(self.life.processes[worker], lambda process: process.asked(message))
@@ -517,17 +567,18 @@ class Driver(Process):
         manifest = Manifest(
             cut.number, parent, cut.moment, tuple(cut.parts), cut.positions, version
         )
+        life, is_last = self.life, cut.moment == self.life.end
+        if is_last and all(each.alive for each in life.processes) and self.network.chance(0.5):
+            life.end_for_heirs()
+            self.start_workers(predecessor=life, held=manifest)
+            self.simulation.crash_while_taking_over()
+            return
         self._committed = manifest
         self.storage.cuts.commit(manifest)
         self.network.note("committed", manifest)
-        if cut.moment == self.life.end:
-            life = self.life
-            if all(process.alive for process in life.processes) and self.network.chance(0.5):
-                life.end_for_heirs()
-                self.start_workers(predecessor=life)
-            else:
-                life.leave_alone()
-                self.start_workers()
+        if is_last:
+            life.leave_alone()
+            self.start_workers()
             return
         for process in self.life.processes:
             self._tell(process, lambda process: process.cut_committed(cut.moment))

@@ -50,8 +50,8 @@ from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import CarryPlan
 from emberflow.runners.diversion import sink_partitions
 from emberflow.runners.live.driver.cluster import ClusterError, CoordinatorAddress
-from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts
-from emberflow.runners.live.driver.handover import Order, Takeover
+from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime, DriverCuts, HeldCut
+from emberflow.runners.live.driver.handover import Order, Standstill, Takeover
 from emberflow.runners.live.driver.link import PIGGYBACK_SECONDS, WorkerLink
 from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.driver.progress import Latencies
@@ -104,9 +104,11 @@ class OtherVersion(NamedTuple):
 class Inheritance(NamedTuple):
     """What a coordinator of a new version takes over in the driver."""
 
-    #: The last cut of the version before.
+    #: The last cut of the version before. It does not count yet if it is ``held``.
     cut: Manifest
-    committer: CutCommitter
+    held: HeldCut | None
+    #: Since when no element has entered.
+    standstill: Standstill
     #: The writers of sinks that live in the driver.
     writers: dict[tuple[str, int], WriterThread]
 
@@ -264,6 +266,8 @@ class Coordinator:
         end before `takeover_prepared`.
         """
         self._takeover = Takeover(self._workers, at, refuse, in_place=in_place)
+        if self.committer is not None:
+            self.committer.reads_back = True
         self._takeover_asked.set()
         self.flush()  # the cuts before the end of this version wait for sinks
 
@@ -278,9 +282,28 @@ class Coordinator:
             self._takeover.is_cancelled = True
 
     def take_over(self, inheritance: Inheritance) -> None:
-        """The version before has ended at a cut. All have been prepared."""
+        """The version before has ended at a cut. All have been prepared.
+
+        `commit_with` must follow, or a failure.
+        """
         self._inheritance = inheritance
         self.questions.bell.ring()
+
+    def commit_with(self, committer: CutCommitter) -> None:
+        """Go on with the cuts of the version before. The workers take over meanwhile."""
+        with self._lock:
+            if self.failure is None and not self._over.is_set():
+                self.committer = committer
+                self.questions.bell.ring()
+                return
+        committer.close(_JOIN_SECONDS)
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """How long elements wait for the version that takes over, or wait here for this one to take over."""
+        if self._takeover is not None:
+            return self._takeover.standstill
+        return None if self._inheritance is None else self._inheritance.standstill
 
     @property
     def hands_over(self) -> bool:
@@ -343,17 +366,14 @@ class Coordinator:
                 self._flush()
                 if self.failure is not None:
                     break
+            self._hands_over = self._is_followed and self.halted_before_the_end
+            if self.committer is not None and self.failure is None and not self._hands_over:
+                self.committer.commit_held()
         except Exception as error:
             self.fail(error)
         finally:
             self.questions.end()
-            self._hands_over = (
-                self.failure is None
-                and not self._stop_asked.is_set()
-                and self.halted_before_the_end
-                and self._takeover is not None
-                and self._takeover.in_place is True
-            )
+            self._hands_over = self._hands_over and self.failure is None
             self._send_all(protocol.QUIT, self._hands_over)
             with contextlib.suppress(LinkError):  # of workers that are gone
                 self._flush()
@@ -484,7 +504,6 @@ class Coordinator:
     def _adopt(self) -> None:
         """From now on this one ends what it inherits."""
         if self._inheritance is not None:
-            self.committer = self._inheritance.committer
             self._writers |= self._inheritance.writers
 
     def _inherit(self) -> None:
@@ -503,10 +522,16 @@ class Coordinator:
     def _note_ready(self, worker: int, last: Moment | None) -> None:
         self._heard_at[worker] = time.monotonic()
         self._ready[worker] = last
-        if len(self._ready) == self._workers:
+        self._begin_if_ready()
+
+    def _begin_if_ready(self) -> None:
+        """Let the fronts begin when all workers have the state. If another version had it before, note that
+        this one has taken over: from then on there is no way back."""
+        is_ready = len(self._ready) == self._workers
+        if is_ready and (self._inheritance is None or self.committer is not None):
             if self._carried is not None:
                 assert self.committer is not None
-                self.committer.take_over(self._carried)
+                self._take_over(self.committer, self._carried)
             lasts = [*self._ready.values(), *self._delivered().values()]
             last = max((at for at in lasts if at is not None), default=None)
             if last is not None:
@@ -515,6 +540,17 @@ class Coordinator:
             self._send_all(protocol.START, (last, bound))
             self.phase = "running"
             self._running()
+
+    def _take_over(self, committer: CutCommitter, carried: CarryPlan) -> None:
+        left = self._inheritance
+        if left is None:
+            committer.take_over(carried)
+            return
+        left.standstill.ends("state")
+        manifest = committer.take_over(carried, left.held)
+        left.standstill.ends("note")
+        if manifest is not None:
+            self._log_cut(manifest)
 
     def _delivered(self) -> dict[tuple[str, int], Moment]:
         """What the sinks here have from earlier: the barriers will not release it again."""
@@ -542,6 +578,7 @@ class Coordinator:
         self._watch()
         self._send_progress()
         if self.phase == "restoring":
+            self._begin_if_ready()
             return
         self._ask(self.questions.taken())
         self._send_settled()
@@ -555,10 +592,14 @@ class Coordinator:
             self._flush_asked.clear()
             self._send_all(protocol.FLUSH, False)
         nothing_more = self.phase in ("running", "halting") and self._nothing_more()
+        if nothing_more and self.standstill is not None:
+            self.standstill.ends("halt")
         if nothing_more and not self._flushed_for_good:
             self._flushed_for_good = True
             self._send_all(protocol.FLUSH, True)
         if nothing_more and self._last_cut_is_made():
+            if self.standstill is not None:
+                self.standstill.ends("last cut")
             self._send_progress(at_once=True)
             self._send_all(protocol.END, self._last_moment())
             self.phase = "ending"
@@ -618,6 +659,10 @@ class Coordinator:
     def _forget_takeover(self) -> None:
         self._takeover = None
         self._takeover_asked.clear()
+        self._last_cut_ordered = False
+        if self.committer is not None:
+            self.committer.reads_back = False
+            self.committer.unhold()
 
     def _note_bounded(self, worker: int, reached: int, promised: Moment) -> None:
         if worker in self._going_on:  # all that it said before it went on is here
@@ -653,13 +698,23 @@ class Coordinator:
         )
 
     def _last_cut_is_made(self) -> bool:
-        """Make one more cut when all is stored, so that a restart has nothing to repeat."""
+        """Make one more cut when all is stored, so that a restart has nothing to repeat. If another version
+        takes over in these processes, it commits that cut."""
         if self.committer is None:
             return True
         if not self._last_cut_ordered and self.committer.is_idle:
             self._last_cut_ordered = True
             self._cut(now=True, urgent=self._takeover is not None)
-        return self._last_cut_ordered and self.committer.is_idle
+            if self._is_followed:
+                self.committer.hold()
+        is_made = self.committer.is_idle or self.committer.held is not None
+        return self._last_cut_ordered and is_made
+
+    @property
+    def _is_followed(self) -> bool:
+        """Whether another version takes over in these processes, as far as it is known."""
+        takeover = self._takeover
+        return takeover is not None and takeover.in_place is True and not self._stop_asked.is_set()
 
     def _nothing_more(self) -> bool:
         takeover = self._takeover

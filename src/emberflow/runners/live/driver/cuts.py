@@ -10,6 +10,12 @@ when its manifest is written, and that is not before
 If the disk takes no writes (it is full, or read-only), the cut is *abandoned*: the committer removes
 what was stored of it, rests, and begins another one. Only the recovery would take longer until then.
 
+**The last cut of a version** counts together with the note of the version that takes over, in one manifest.
+So there is one moment from which on the new version may let anything out, and one file to wait for. The
+committer of the old version *holds* the cut when 1. and 2. are there, and that of the new one commits it when
+all workers have taken the state over (`take_over`). If the new version does not come to that, the cut never
+counts, and the old one goes on from the cut before.
+
 One cut is under way at a time. If it takes longer than the interval, the next one waits. A thread
 writes manifests, and removes what no kept cut needs; the coordinator's own thread never waits for a
 disk.
@@ -20,17 +26,19 @@ disk.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from emberflow.checkpoint import Manifest
 from emberflow.checkpoint.cuts.manifest import compaction_due
 from emberflow.checkpoint.cuts.store import CheckpointStore, Life
+from emberflow.checkpoint.errors import DamagedCutError
 from emberflow.checkpoint.files import is_unwritable
 from emberflow.checkpoint.logs.front_log import trim as trim_log
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
@@ -140,6 +148,15 @@ class CutsByTime:
         return minimal
 
 
+class HeldCut(NamedTuple):
+    """A cut that is stored and does not count yet."""
+
+    manifest: Manifest
+    #: When it was begun, by this process's clock.
+    begun_at: float
+    is_whole: bool
+
+
 class CutCommitter:
     """The cuts of one incarnation."""
 
@@ -179,6 +196,13 @@ class CutCommitter:
         self._order: CutOrder | None = None
         self._captured: dict[int, Captured] = {}
         self._writing = False
+        self._holds = False
+        #: The last cut of a version, for the version after it.
+        self.held: HeldCut | None = None
+        #: Whether cuts are read back as soon as they count, because another version may go on from the next
+        #: one; and the parts that were found whole.
+        self.reads_back = False
+        self.known_whole: set[str] = set()
         self._begun_at = time.monotonic()
         #: When all parts of the cut under way were stored, and when its manifest was begun.
         self._stored_at: float | None = None
@@ -204,7 +228,30 @@ class CutCommitter:
 
     @property
     def is_idle(self) -> bool:
-        return self._order is None
+        """Whether no cut is under way, and another one may begin."""
+        return self._order is None and not self._manifests.full()
+
+    @property
+    def last(self) -> Manifest | None:
+        """The last cut that counts."""
+        return self._base
+
+    def hold(self) -> None:
+        """The cut under way is the last one of this version: hold it when it is stored."""
+        self._holds = self._order is not None
+
+    def unhold(self) -> None:
+        """This version goes on after all, so the cut is one like others."""
+        self._holds = False
+        held, self.held = self.held, None
+        if held is not None:
+            self._write(held.manifest)
+
+    def commit_held(self) -> None:
+        """No other version takes over after all. Commit the cut at once: this version has ended."""
+        if self.held is not None:
+            self._store.commit(self.held.manifest)
+            self.held = None
 
     def due(self, minimal: Moment, *, now: bool = False, urgent: bool = False) -> CutOrder | None:
         """Begin a cut, if it is time and there is something new to save.
@@ -247,21 +294,27 @@ class CutCommitter:
         )
         return self._order
 
-    def take_over(self, plan: CarryPlan) -> None:
-        """Commit the cut that this life began from once more, for the version that takes over from it.
+    def take_over(self, plan: CarryPlan, held: HeldCut | None = None) -> Manifest | None:
+        """Commit the cut that this life began from, for the version that takes over from it: once more, or,
+        if it is ``held``, for the first time.
 
-        All workers have restored it, and nothing has been let out yet.
+        All workers have restored it, and nothing has been let out yet. Returns a cut that was held.
         """
         assert self._base is not None
         if self._base.successor is not None:
-            return  # an earlier life of this version has done so
-        self._number += 1
+            return None  # an earlier life of this version has done so
+        if held is None:
+            self._number += 1
         noted = self._base.succeeded(
             self._graph, plan, number=self._number, incarnation=self._life.incarnation
         )
         self._store.commit(noted)
         self._base = noted
         self._life = self._life._replace(restored=noted)
+        if held is None:
+            return None
+        self._count(noted, held.begun_at, time.monotonic(), is_whole=held.is_whole)
+        return noted
 
     def captured(self, captured: Captured) -> None:
         """A worker has stored its part."""
@@ -271,7 +324,7 @@ class CutCommitter:
     def committed(self, settled: Moment) -> Manifest | None:
         """Go on with the cut under way, given how far output is stored; return it when it counts."""
         order = self._order
-        if order is None:
+        if order is None or self.held is not None:
             return None
         if not self._writing:
             is_stored = len(self._captured) == self._workers
@@ -281,9 +334,11 @@ class CutCommitter:
             if is_stored and problems:
                 self._abandon(order, problems[0])
             elif is_stored and self.strategy.may_commit(order, settled):
-                self._writing = True
-                self._writing_since = time.monotonic()
-                self._manifests.put_nowait(self.strategy.manifest(self._manifest(order)))
+                manifest = self.strategy.manifest(self._manifest(order))
+                if self._holds:
+                    self.held = HeldCut(manifest, self._begun_at, order.base is None)
+                else:
+                    self._write(manifest)
             return None
         try:
             result = self._results.get_nowait()
@@ -297,35 +352,43 @@ class CutCommitter:
         self._base = result
         self._order = None
         self._writing = False
-        own = [part for part in result.parts if part.cut == result.number]
-        self.count += 1
         ended_at = time.monotonic()
-        self.last_ms = (ended_at - self._begun_at) * 1_000
         # The time that the cut waited for sinks is no work.
         waited = self._writing_since - (self._stored_at or self._writing_since)
         self._rests_until = ended_at + self.strategy.rest_ratio * (
             ended_at - self._begun_at - waited
         )
+        self._count(result, self._begun_at, ended_at, is_whole=order.base is None)
+        return result
+
+    def _write(self, manifest: Manifest) -> None:
+        self._writing = True
+        self._writing_since = time.monotonic()
+        self._manifests.put_nowait(manifest)
+
+    def _count(self, cut: Manifest, begun_at: float, ended_at: float, *, is_whole: bool) -> None:
+        own = [part for part in cut.parts if part.cut == cut.number]
+        self.count += 1
+        self.last_ms = (ended_at - begun_at) * 1_000
         self.last_bytes = sum(part.bytes for part in own)
         self.last_rows = sum(part.rows for part in own)
         self.recent.append(
             Cut(
                 at_ms=now_ms(),
-                number=result.number,
-                moment=result.time,
+                number=cut.number,
+                moment=cut.time,
                 ms=round(self.last_ms, 3),
                 rows=self.last_rows,
                 bytes=self.last_bytes,
-                is_whole=order.base is None,
+                is_whole=is_whole,
             )
         )
-        return result
 
     def _abandon(self, order: CutOrder, problem: Exception) -> None:
         """Give the cut under way up, and rest before the next one. No worker writes to it any more."""
         _log.warning("cut %d is abandoned, and another one follows: %s", order.number, problem)
         self._order = None
-        self._writing = False
+        self._writing = self._holds = False
         self._rests_until = time.monotonic() + _ABANDONED_REST_SECONDS
         self._manifests.put_nowait(order.number)
 
@@ -372,6 +435,8 @@ class CutCommitter:
             try:
                 if isinstance(given, Manifest):
                     self._store.commit(given)
+                    if self.reads_back:
+                        self._read_back(given)
                     self._results.put(given)
             except Exception as error:
                 self._results.put(error)
@@ -385,6 +450,12 @@ class CutCommitter:
                     self._results.put(error)
                     return
                 _log.warning("what no cut needs is not removed yet: %s", error)
+
+    def _read_back(self, cut: Manifest) -> None:
+        # Whoever goes on from a damaged cut reads it again, and is told.
+        with contextlib.suppress(DamagedCutError):
+            self._store.check_whole(cut, self.known_whole)
+            self.known_whole = {part.path for part in cut.parts}
 
     def _tidy(self, abandoned: int | None) -> None:
         """Remove the cuts, and trim the logs, that nobody can restore from any more."""

@@ -23,7 +23,9 @@ and what has to be made for the next version is made meanwhile: who asks before 
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Callable
+from itertools import pairwise
 
 from emberflow.engine.messages import Moment
 from emberflow.runners.live.driver.cuts import CutCommitter
@@ -46,6 +48,33 @@ class Order(enum.Enum):
     #: Halt wherever you are.
     HALT = enum.auto()
     GO_ON = enum.auto()
+
+
+class Standstill:
+    """How long no element enters while a version takes over, and where that time goes.
+
+    >>> still = Standstill()
+    >>> for name, now in [("", 3.0), ("halt", 3.012), ("halt", 3.02), ("last cut", 3.021)]:
+    ...     still.ends(name, now)
+    >>> str(still)
+    '21 ms (halt 12, last cut 9)'
+    """
+
+    def __init__(self) -> None:
+        #: By part, in order: when it has ended. The first one is what was ahead of the standstill.
+        self._ends: dict[str, float] = {}
+
+    def ends(self, part: str, now: float | None = None) -> None:
+        """This part has ended, if it has not before; the first one given is what was ahead."""
+        self._ends.setdefault(part, time.monotonic() if now is None else now)
+
+    def __str__(self) -> str:
+        took = [
+            (name, 1_000 * (end - begin))
+            for (_, begin), (name, end) in pairwise(self._ends.items())
+        ]
+        parts = ", ".join(f"{name} {ms:.0f}" for name, ms in took)
+        return f"{sum(ms for _, ms in took):.0f} ms ({parts})"
 
 
 class Takeover:
@@ -73,6 +102,7 @@ class Takeover:
         #: Whether all fronts will halt at that moment.
         self.is_bounded = False
         self.is_asked_for = at is not None
+        self.standstill = Standstill()
         self._workers = workers
         #: By worker: see `note_bounded`.
         self._bounded: dict[int, tuple[int, Moment]] = {}
@@ -121,12 +151,12 @@ class Takeover:
         if not self.is_asked_for and not self.in_place:
             return Order.HALT
         if not self.is_asked_for and not self._is_holding:
-            return self._saved(committer)
+            return self._saved(committer, now)
         if not self._is_halting:
             return self._halting(now)
         return self._halted(now, all_halted)
 
-    def _saved(self, committer: CutCommitter | None) -> Order:
+    def _saved(self, committer: CutCommitter | None, now: float) -> Order:
         """Save what there is; then hold."""
         if committer is not None and not committer.is_idle:
             return Order.WAIT
@@ -134,6 +164,7 @@ class Takeover:
             self._cuts += 1
             return Order.CUT
         self._is_holding = True
+        self.standstill.ends("", now)
         return Order.HOLD
 
     def _wants_cut(self, committer: CutCommitter) -> bool:
@@ -153,6 +184,8 @@ class Takeover:
         return Order.HALT_AT
 
     def _halted(self, now: float, all_halted: bool) -> Order:
+        if all_halted:
+            self.standstill.ends("", now)
         all_told = len(self._bounded) == self._workers
         if self.is_cancelled:
             return Order.GO_ON if all_told else Order.WAIT

@@ -97,8 +97,9 @@ _KEYS_VISITED_MAX = 10_000
 _SWITCH_SECONDS = 0.0005
 #: Low-priority messages are piggybacked; sent alone at most this often.
 _PIGGYBACK_SECONDS = 0.005
-#: How long a worker waits at its end for the version beside it to come to the end, too.
-_TWIN_SECONDS = 2.0
+#: How long a worker waits at its end for the version beside it, which ends with its own coordinator: when
+#: it has come to the end, or does not go on.
+_TWIN_SECONDS = 20.0
 
 
 class Estate(NamedTuple):
@@ -226,8 +227,8 @@ class WorkerLoop:
                 self.heir._estate = Estate(self._engine, self._feeds, self._writers, ending)
 
     def close(self) -> None:
-        if self._twin is not None:
-            self._twin.is_over.wait(_TWIN_SECONDS)  # it may be about to come to the end
+        if self._twin is not None and self._twin.copied is not None:
+            self._twin.is_over.wait(_TWIN_SECONDS)
         if self._successor is not None:
             self._successor.discard()
         for feed in self._feeds:
