@@ -94,6 +94,44 @@ def test_reduce_in_order(
     assert results[0] == results[1]
 
 
+def ticks_of(sent: Any) -> Any:
+    if sent[2] == 4:
+        raise ValueError("a function that fails")
+    return [1] if sent[2] % 3 == 0 else []
+
+
+@given(
+    reducing(),
+    st.integers(0, 12),
+    st.sampled_from([None, 1, 2, 5, 2**62]),
+    st.sampled_from([None, ticks_of]),
+    st.sampled_from([(), ("more",)]),
+)
+def test_reduce_triples(
+    case: tuple[list[FlatItem], dict[Any, list[Any]], int],
+    end: int,
+    expires: int | None,
+    ticks: Any,
+    more: tuple[Any, ...],
+) -> None:
+    items, buckets, start = case
+    # A few that are no triples.
+    triples = [
+        (place, mark, payload if payload == 13 else (payload, False, payload, *more[: payload - 1]))
+        for place, mark, payload in items
+    ]
+    results = []
+    for reduce_triples in (_loops.reduce_triples, loops._reduce_triples):
+        output: list[FlatItem] = []
+        touched: list[list[Any]] = []
+        ticking: list[FlatItem] = []
+        own = {key: list(versions) for key, versions in buckets.items()}
+        given = (combine, own, touched, (0, 1), Absent, expires, ticks, ticking)
+        position = reduce_triples(triples, start, end, output, *given)
+        results.append(_shown((position, output, own, touched, ticking)))
+    assert results[0] == results[1]
+
+
 @given(st.lists(st.tuples(places, marks, payloads), max_size=12), st.integers(0, 3))
 def test_spread(items: list[FlatItem], start: int) -> None:
     owners = {(1,): 0, (2,): 1, (3,): 1, (5,): 0}
@@ -286,6 +324,12 @@ def test_an_interrupt_is_not_taken_for_a_function_that_fails() -> None:
         _loops.reduce_in_order(
             items, 0, [], interrupted, combine, {}, [], (0,), True, Absent, Refused, None
         )
+    triples = [((1, 0), 0, ("a", False, 1))]
+    own = {"a": [((0, 0), 0, "a", 1)]}
+    with pytest.raises(KeyboardInterrupt):
+        _loops.reduce_triples(
+            triples, 0, 1, [], combine, own, [], (0,), Absent, None, interrupted, []
+        )
     with pytest.raises(KeyboardInterrupt):
         _loops.mapped(items, interrupted, (0,), At)
 
@@ -306,6 +350,11 @@ def test_an_argument_of_the_wrong_kind_is_named() -> None:
         _loops.reduce_in_order(
             items, 0, [], key_of, combine, {}, [], (0,), True, Absent, Refused, True
         )
+    with pytest.raises(
+        TypeError,
+        match=r"^reduce_triples: argument 11 \(`ticks_of`\) must be None or callable, got int$",
+    ):
+        _loops.reduce_triples(items, 0, 1, [], combine, {}, [], (0,), Absent, None, 3, [])
     with pytest.raises(ValueError, match=r"argument 2 \(`start`\) must not be negative, got -1$"):
         _loops.spread(items, -1, [[]], key_of, {}, [{}], [0])
     with pytest.raises(TypeError, match=r"argument 6 \(`marks`\) must hold a dict at 0, got list$"):
