@@ -205,6 +205,22 @@ def of_loops(loops: Any) -> Iterator[Case]:
         yield Case("reduce_in_order, expiring", loops.reduce_in_order, given)
     yield Case("reduce_in_order, failing", loops.reduce_in_order, reducing(itself, failing, True))
     yield Case("reduce_in_order, no key", loops.reduce_in_order, reducing(failing, added, True))
+
+    def triples(combine: Any, ticks_of: Any, expires: int | None = None) -> Callable[[], list[Any]]:
+        return lambda: [
+            [(place, mark, (payload, False, THING)) for place, mark, payload in items()], 0, 9, [],
+            combine, {"a": versions("a"), "b": [], TEXT: versions(TEXT)}, [], (0, 1), Absent,
+            expires, ticks_of, [],
+        ]  # fmt: skip
+
+    for ticks_of in (None, itself, failing):
+        for combine in (added, failing):
+            name = "reduce_triples"
+            yield Case(name, loops.reduce_triples, triples(combine, ticks_of))
+        yield Case(name, loops.reduce_triples, triples(added, ticks_of, 1))
+    yield Case("reduce_triples, no triples", loops.reduce_triples, lambda: [
+        items(), 0, 9, [], added, {"a": versions("a")}, [], (0, 1), Absent, None, None, [],
+    ])  # fmt: skip
     for hosts in ([0, 1, 0], []):
         yield Case("spread", loops.spread, spreading(itself, hosts))
         yield Case("spread, failing", loops.spread, spreading(failing, hosts))
@@ -450,6 +466,30 @@ def of_trees(trees: Any) -> Iterator[Case]:
     for function in (trees.without_key, trees.above_key, trees.node_at):
         yield Case("of bytes", function, lambda: [code, b"b"])
     yield Case("with_key, of bytes", trees.with_key, lambda: [code, b"b", THING])
+
+    def versions(tree: Any) -> Any:
+        made = trees.Versions()
+        made._tree = tree
+        return made
+
+    def used(*given: Any) -> None:
+        for tree in given:
+            made = versions(tree)
+            for key in (20, 33, "of another type"):
+                for use in (
+                    lambda m, k: m.set(k, THING).remove(k),
+                    lambda m, k: m.including(k, THING),
+                    lambda m, k: (m.get(k), k in m, bool(m), len(m)),
+                    lambda m, k: m.above(k),
+                    lambda m, k: m.set(k),
+                    lambda m, k: m.including(k, THING, THING),
+                ):
+                    with suppress(TypeError, ValueError):
+                        use(made, key)
+
+    for given in ((left, right, None), ((1, 2), "no tree", (0, 20, THING, None, None, -1))):
+        yield Case("Versions", used, lambda given=given: list(given))
+    yield Case("Versions, unfilled", bool, lambda: [trees.Versions()])
 
 
 Path_ = tuple[Any, ...]
