@@ -49,7 +49,7 @@ def key_of(payload: Any) -> Any:
 
 
 def of_tuple(payload: Any) -> Any:
-    return (key_of(payload),)
+    return (key_of(payload), None)  # its hash takes Python
 
 
 def combine(before: Any, payload: Any) -> Any:
@@ -134,7 +134,7 @@ def test_reduce_triples(
 
 @given(st.lists(st.tuples(places, marks, payloads), max_size=12), st.integers(0, 3))
 def test_spread(items: list[FlatItem], start: int) -> None:
-    owners = {(1,): 0, (2,): 1, (3,): 1, (5,): 0}
+    owners = {(1, None): 0, (2, None): 1, (3, None): 1, (5, None): 0}
     marked = [{0: 8, 1: 9, 2**64: 10}, {0: 2**65, 3: 12}]
     results = []
     for spread in (_loops.spread, loops._spread):
@@ -210,6 +210,33 @@ def test_last_accumulators(given: list[list[Any]], moment: Place, since: Place) 
 def test_hashes(key: Any, other: bytes) -> None:
     assert _loops.hash_of_common(key) in (key_hash(key), None)
     assert _loops.hash_of_common(other) is _loops.hash_of_common(True) is None
+
+
+@given(st.lists(st.one_of(common_keys, st.sampled_from([True, None, (), b"a"])), max_size=4))
+def test_hashes_of_tuples(parts: list[Any]) -> None:
+    key = tuple(parts)
+    hashed = _loops.hash_of_composite(key)
+    assert hashed in (key_hash(key), None)
+    is_plain = all(
+        (type(part) is str and part.isascii()) or (type(part) is int and abs(part) < 2**63)
+        for part in parts
+    )
+    assert hashed is not None or not is_plain
+    assert _loops.hash_of_composite(Pair(1, 2)) is None, "a named tuple is left to Python"
+
+
+class Pair(NamedTuple):
+    one: int
+    other: int
+
+
+@pytest.mark.parametrize("length", [0, 253, 254, 255, 256, 400, 600])
+@pytest.mark.parametrize("count", [1, 2, 3, 60])
+def test_tuples_of_any_length_are_hashed_or_left_to_python(length: int, count: int) -> None:
+    key = ("z" * length, *range(count))
+    hashed = _loops.hash_of_composite(key)
+    assert hashed in (key_hash(key), None)
+    assert (hashed is not None) == (length <= 254 and 1 + 1 + length + 10 * count <= 512)
 
 
 def test_keys_of_any_length_are_hashed() -> None:

@@ -254,6 +254,9 @@ def of_loops(loops: Any) -> Iterator[Case]:
     yield from of_histories(loops, reducing)
     for key in ("ascii", TEXT, "ä" * 999, "€" * 40, "\U0001f600" * 200, "\ud800", 7, 2**70):
         yield Case("hash_of_common", loops.hash_of_common, lambda own=key: [own])
+        for count in (0, 9, 60):
+            parts = (key, *range(count))
+            yield Case("hash_of_composite", loops.hash_of_composite, lambda own=parts: [own])
 
 
 def of_histories(loops: Any, reducing: Any) -> Iterator[Case]:
@@ -439,6 +442,10 @@ def of_columns(modules: dict[str, Any]) -> Iterator[Case]:
     yield Case("unpack_column", columns.unpack_column, lambda: [column, 3])
     yield Case("pack_column, named", columns.pack_column, lambda: [saved_pairs()])
     yield Case("unpack_column, named", columns.unpack_column, lambda: [named, 3])
+    several = [None, (1, TEXT), saved_pairs()[0], None, 2**40]
+    yield Case("pack_column, of several classes", columns.pack_column, lambda: [list(several)])
+    of_several = columns.pack_column(several)
+    yield Case("unpack_column, of several classes", columns.unpack_column, lambda: [of_several, 5])
     yield Case("prepare", rows.prepare, lambda: [Row])
     yield Case("row_buffers", rows.row_buffers, lambda: [[tuple(row) for row in saved]])
     yield Case("row_buffers, rows", rows.row_buffers, lambda: [list(saved)])

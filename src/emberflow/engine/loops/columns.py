@@ -18,8 +18,12 @@ from emberflow import native
 from emberflow.values.item import FlatItem
 
 #: Values by column: 64-bit words if they are ints that fit, a tuple of columns if they are tuples of one
-#: length, with their class ahead of the columns if they are named tuples, else the list of them.
-Column: TypeAlias = "bytes | tuple[type | Column, ...] | list[Any]"
+#: length, with their class ahead of the columns if they are named tuples. If they are of a few classes, of
+#: which some are tuples, a dict of one entry: a byte for each value, which class it has, and the columns of the
+#: classes. Else the list of them.
+Column: TypeAlias = (
+    "bytes | tuple[type | Column, ...] | dict[bytes, tuple[Column, ...]] | list[Any]"
+)
 
 #: How many items; their places by column, an int where all have the same one; their marks, one int if
 #: all have the same one; their payloads.
@@ -28,6 +32,7 @@ Packed: TypeAlias = "tuple[int, tuple[int | bytes, ...], int | list[int], Column
 #: No more columns are side by side, and no more tuples inside one another.
 _COLUMNS_MAX = 64
 _DEPTH_MAX = 3
+_CLASSES_MAX = 8
 _WORD = 8
 #: What a class of named tuples may define to be pickled otherwise than as its fields.
 _PICKLED_OTHERWISE = frozenset({"__reduce__", "__reduce_ex__", "__getstate__"})
@@ -76,6 +81,10 @@ def _values(column: Column) -> list[Any]:
         named, columns = _class_and_columns(column)
         values = zip(*map(_values, columns), strict=True)
         return list(values) if named is None else [tuple.__new__(named, value) for value in values]
+    if isinstance(column, dict):
+        ((which, of_classes),) = column.items()
+        of_class = [iter(_values(part)) for part in of_classes]
+        return [next(of_class[each]) for each in which]
     return column
 
 
@@ -121,8 +130,34 @@ def _check_column(column: Any, count: int, depth: int) -> None:
         _check_width(columns, count)
         for part in columns:
             _check_column(part, count, depth + 1)
+    elif type(column) is dict:
+        _check_mixed(column, count, depth)
     else:
-        raise TypeError(f"a column must be bytes, a tuple or a list, got {type(column).__name__}")
+        raise TypeError(
+            f"a column must be bytes, a tuple, a dict or a list, got {type(column).__name__}"
+        )
+
+
+def _check_mixed(column: dict[Any, Any], count: int, depth: int) -> None:
+    which, of_classes = next(iter(column.items()), (None, None))
+    if (
+        len(column) != 1
+        or type(which) is not bytes
+        or type(of_classes) is not tuple
+        or len(of_classes) > _CLASSES_MAX
+    ):
+        raise TypeError(
+            f"a column of several classes must be bytes and up to {_CLASSES_MAX} columns"
+        )
+    if len(which) != count:
+        raise ValueError(f"a column has {len(which)} values, and {count} were sent")
+    for each in which:
+        if each >= len(of_classes):
+            raise ValueError(f"a value has class {each} of {len(of_classes)}")
+    for number, part in enumerate(of_classes):
+        if type(part) is dict:
+            raise ValueError("a column of one class is one of several classes")
+        _check_column(part, which.count(number), depth)
 
 
 def _check_words(column: bytes, count: int) -> None:
