@@ -1,6 +1,6 @@
 """What was measured of each query, in ``build/bench-nexmark/``: runs of some queries make one table together.
 
-A run of all queries begins the file anew. The tables that are printed, and the plots, are of all that it holds.
+A row is written when it is measured. A run of all queries begins the file anew. The tables that are printed, and the plots, are of all that it holds.
 """
 
 from __future__ import annotations

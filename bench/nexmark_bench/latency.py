@@ -28,7 +28,7 @@ def main(spark: SparkSession, queries: Sequence[str], *, quick: bool) -> None:
         f"{f'{who} p{percent}':>14}" for who in ("ours", "Spark") for percent in PERCENTS
     )
     print(f"{f'latency, ms, {RATE:,} events a second':40}{heads}")
-    found: dict[str, list[float]] = {}
+    known: figures_file.Figures = {}
     asked = figures_file.asked(queries, ("q0", "q5", "q17") if quick else MEASURED)
     for query in watched("queries", asked, len(asked)):
         is_long = query in figures_file.KINDS["windows"] and not quick
@@ -36,12 +36,12 @@ def main(spark: SparkSession, queries: Sequence[str], *, quick: bool) -> None:
         ours = _percentiles(live_queries.latencies(spark, query, given))
         latencies, note = spark_streaming.latencies(spark, query, given)
         theirs = _percentiles(latencies)
-        found[query] = [*ours, *theirs]
-        told = "".join(
-            f"{figure:>14,.1f}" if figure else f"{'none':>14}" for figure in found[query]
-        )
+        figures = [*ours, *theirs]
+        told = "".join(f"{figure:>14,.1f}" if figure else f"{'none':>14}" for figure in figures)
         print(f"  {query:38}{told}{f'  {note}' if note else ''}", flush=True)
-    known = figures_file.merged("latency", found, anew=quick or not queries)
+        known = figures_file.merged(
+            "latency", {query: figures}, anew=not queries and query == asked[0]
+        )
     for number, percent in enumerate(PERCENTS):
         of_both = {
             query: figures[number + len(PERCENTS)] / figures[number]

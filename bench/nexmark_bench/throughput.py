@@ -41,7 +41,7 @@ def main(spark: SparkSession, queries: Sequence[str], *, quick: bool) -> None:
     flink = flink_rates.rates(
         [query for query in asked if not quick or query in QUICK_FLINK], given[:few], given
     )
-    found: dict[str, list[float]] = {}
+    known: figures_file.Figures = {}
     notes: dict[str, list[str]] = {}
     for query in watched("queries", asked, len(asked)):
         rounds = [live_queries.rate(spark, query, given) for _ in range(1 if quick else ROUNDS)]
@@ -61,10 +61,12 @@ def main(spark: SparkSession, queries: Sequence[str], *, quick: bool) -> None:
             by_row = _by_row(spark, query, given)
             print(f"    {'with a row for each bid':34}{_beside(ours, by_row)}", flush=True)
             figures.append(by_row)
-        found[query] = figures
+        known = figures_file.merged(
+            "throughput", {query: figures}, anew=not queries and query == asked[0]
+        )
     for note, those in notes.items():
         print(f"  {' '.join(those)}: {note}")
-    _summary(figures_file.merged("throughput", found, anew=quick or not queries))
+    _summary(known)
 
 
 def _by_row(spark: SparkSession, query: str, given: list[Event]) -> float:
