@@ -441,11 +441,21 @@ def of_columns(modules: dict[str, Any]) -> Iterator[Case]:
     yield Case("unpack", columns.unpack, lambda: list(packed))
     yield Case("unpack_column", columns.unpack_column, lambda: [column, 3])
     yield Case("pack_column, named", columns.pack_column, lambda: [saved_pairs()])
+    uneven = [((7,), 0, THING), *items(), ((8, 9, 10, 11), 2, TEXT)]
+    yield Case("pack, places of several lengths", columns.pack, lambda: [list(uneven)])
+    yield Case(
+        "unpack, places of several lengths",
+        columns.unpack,
+        lambda: list(columns.pack(list(uneven))),
+    )
     yield Case("unpack_column, named", columns.unpack_column, lambda: [named, 3])
     several = [None, (1, TEXT), saved_pairs()[0], None, 2**40]
     yield Case("pack_column, of several classes", columns.pack_column, lambda: [list(several)])
-    of_several = columns.pack_column(several)
-    yield Case("unpack_column, of several classes", columns.unpack_column, lambda: [of_several, 5])
+    yield Case(
+        "unpack_column, of several classes",
+        columns.unpack_column,
+        lambda: [columns.pack_column(list(several)), 5],
+    )
     yield Case("prepare", rows.prepare, lambda: [Row])
     yield Case("row_buffers", rows.row_buffers, lambda: [[tuple(row) for row in saved]])
     yield Case("row_buffers, rows", rows.row_buffers, lambda: [list(saved)])

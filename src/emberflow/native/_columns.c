@@ -503,25 +503,54 @@ packed_marks(PyObject *items)
     return made;
 }
 
-/* The places of items by column, an int where all have the same; None if they differ in length, or hold
- * anything but ints of 64 bits. */
+/* How long each place is, as bytes; NULL without an exception if one is empty or too long. */
+static PyObject *
+widths_of(PyObject *items, Py_ssize_t *most, int *differ)
+{
+    Py_ssize_t count = PyList_GET_SIZE(items), row;
+    PyObject *widths = PyBytes_FromStringAndSize(NULL, count);
+
+    *most = 0, *differ = 0;
+    for (row = 0; widths != NULL && row < count; row++) {
+        Py_ssize_t width = PyTuple_GET_SIZE(PLACE(PyList_GET_ITEM(items, row)));
+        if (!width || width > COLUMNS_MAX) {
+            Py_CLEAR(widths);
+            return NULL;
+        }
+        PyBytes_AS_STRING(widths)[row] = (char)width;
+        *differ = *differ || (row && width != *most);
+        if (width > *most)
+            *most = width;
+    }
+    return widths;
+}
+
+/* The places of items by column, an int where all have the same. Where places differ in length, the columns
+ * have zeros behind the shorter ones, and a list with the lengths is ahead of them. None if places hold anything
+ * but ints of 64 bits. */
 static PyObject *
 packed_places(PyObject *items)
 {
     Py_ssize_t count = PyList_GET_SIZE(items), width, row, column;
-    PyObject *columns = NULL;
+    PyObject *columns = NULL, *widths;
     int64_t *words;
+    int differ;
 
-    width = PyTuple_GET_SIZE(PLACE(PyList_GET_ITEM(items, 0)));
-    if (!width || width > COLUMNS_MAX)
+    widths = widths_of(items, &width, &differ);
+    if (widths == NULL) {
+        if (PyErr_Occurred())
+            return NULL;
         Py_RETURN_NONE;
-    words = PyMem_New(int64_t, count * width);
-    if (words == NULL)
+    }
+    words = PyMem_Calloc((size_t)(count * width), sizeof(int64_t));
+    if (words == NULL) {
+        Py_DECREF(widths);
         return PyErr_NoMemory();
+    }
     for (row = 0; row < count; row++) {
         PyObject *place = PLACE(PyList_GET_ITEM(items, row));
-        int beyond = PyTuple_GET_SIZE(place) != width;
-        for (column = 0; !beyond && column < width; column++) {
+        int beyond = 0;
+        for (column = 0; !beyond && column < PyTuple_GET_SIZE(place); column++) {
             PyObject *number = PyTuple_GET_ITEM(place, column);
             beyond = !PyLong_CheckExact(number);
             if (!beyond)
@@ -529,10 +558,20 @@ packed_places(PyObject *items)
         }
         if (beyond) {
             PyMem_Free(words);
+            Py_DECREF(widths);
             Py_RETURN_NONE;
         }
     }
-    columns = PyTuple_New(width);
+    columns = PyTuple_New(differ + width);
+    if (columns != NULL && differ) {
+        PyObject *ahead = PyList_New(1);
+        if (ahead == NULL)
+            Py_CLEAR(columns);
+        else {
+            PyList_SET_ITEM(ahead, 0, Py_NewRef(widths));
+            PyTuple_SET_ITEM(columns, 0, ahead);
+        }
+    }
     for (column = 0; columns != NULL && column < width; column++) {
         int64_t *word = words + column * count;
         PyObject *made;
@@ -543,9 +582,10 @@ packed_places(PyObject *items)
         if (made == NULL)
             Py_CLEAR(columns);
         else
-            PyTuple_SET_ITEM(columns, column, made);
+            PyTuple_SET_ITEM(columns, differ + column, made);
     }
     PyMem_Free(words);
+    Py_DECREF(widths);
     return columns;
 }
 
@@ -583,15 +623,43 @@ pack(PyObject *module, PyObject *items)
     return Py_BuildValue("(nNNN)", count, places, marks, column);
 }
 
+/* The lengths that are ahead of columns of places, borrowed; NULL if all have as many as there are columns. */
+static inline PyObject *
+widths_ahead(PyObject *columns)
+{
+    PyObject *first = PyTuple_GET_SIZE(columns) ? PyTuple_GET_ITEM(columns, 0) : NULL;
+
+    return first != NULL && PyList_CheckExact(first) ? first : NULL;
+}
+
 /* -1 with an exception if these are not the columns of so many places. */
 static int
 check_places(PyObject *columns, Py_ssize_t count)
 {
-    Py_ssize_t i;
+    PyObject *ahead = widths_ahead(columns);
+    Py_ssize_t width = PyTuple_GET_SIZE(columns) - (ahead != NULL), i;
 
-    if (check_width(PyTuple_GET_SIZE(columns), count))
+    if (check_width(width, count))
         return -1;
-    for (i = 0; i < PyTuple_GET_SIZE(columns); i++) {
+    if (ahead != NULL) {
+        PyObject *widths = PyList_GET_SIZE(ahead) == 1 ? PyList_GET_ITEM(ahead, 0) : NULL;
+        if (widths == NULL || !PyBytes_CheckExact(widths)) {
+            PyErr_SetString(PyExc_TypeError, "the lengths of places must be bytes in a list");
+            return -1;
+        }
+        if (PyBytes_GET_SIZE(widths) != count) {
+            PyErr_Format(PyExc_ValueError, "%zd lengths of places came, and %zd were sent",
+                         PyBytes_GET_SIZE(widths), count);
+            return -1;
+        }
+        for (i = 0; i < count; i++)
+            if ((unsigned char)PyBytes_AS_STRING(widths)[i] > width) {
+                PyErr_Format(PyExc_ValueError, "a place has length %d, and there are %zd columns",
+                             (unsigned char)PyBytes_AS_STRING(widths)[i], width);
+                return -1;
+            }
+    }
+    for (i = ahead != NULL; i < PyTuple_GET_SIZE(columns); i++) {
         PyObject *column = PyTuple_GET_ITEM(columns, i);
         if (PyBytes_CheckExact(column)) {
             if (check_words(column, count))
@@ -627,11 +695,14 @@ check_marks(PyObject *marks, Py_ssize_t count)
 static PyObject *
 unpacked_place(PyObject *columns, Py_ssize_t row)
 {
-    Py_ssize_t width = PyTuple_GET_SIZE(columns), i;
-    PyObject *place = PyTuple_New(width);
+    PyObject *ahead = widths_ahead(columns), *place;
+    Py_ssize_t begin = ahead != NULL, width = PyTuple_GET_SIZE(columns) - begin, i;
 
+    if (ahead != NULL)
+        width = (unsigned char)PyBytes_AS_STRING(PyList_GET_ITEM(ahead, 0))[row];
+    place = PyTuple_New(width);
     for (i = 0; place != NULL && i < width; i++) {
-        PyObject *column = PyTuple_GET_ITEM(columns, i);
+        PyObject *column = PyTuple_GET_ITEM(columns, begin + i);
         PyObject *number = PyBytes_CheckExact(column) ? int_at(PyBytes_AS_STRING(column), row)
                                                       : Py_NewRef(column);
         if (number == NULL)

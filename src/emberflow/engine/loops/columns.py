@@ -25,9 +25,12 @@ Column: TypeAlias = (
     "bytes | tuple[type | Column, ...] | dict[bytes, tuple[Column, ...]] | list[Any]"
 )
 
-#: How many items; their places by column, an int where all have the same one; their marks, one int if
-#: all have the same one; their payloads.
-Packed: TypeAlias = "tuple[int, tuple[int | bytes, ...], int | list[int], Column]"
+#: Places by column, an int where all have the same one. If they differ in length, a list with the lengths, as
+#: bytes, is ahead of them.
+Places: TypeAlias = "tuple[list[bytes] | int | bytes, ...]"
+
+#: How many items; their places; their marks, one int if all have the same one; their payloads.
+Packed: TypeAlias = "tuple[int, Places, int | list[int], Column]"
 
 #: No more columns are side by side, and no more tuples inside one another.
 _COLUMNS_MAX = 64
@@ -39,13 +42,11 @@ _PICKLED_OTHERWISE = frozenset({"__reduce__", "__reduce_ex__", "__getstate__"})
 
 
 def _pack(items: list[FlatItem]) -> Packed | None:
-    """Items by column; None if their places differ in length, or do not fit."""
+    """Items by column; None if their places do not fit."""
     return None
 
 
-def _unpack(
-    count: int, places: tuple[int | bytes, ...], marks: int | list[int], payloads: Column
-) -> list[FlatItem]:
+def _unpack(count: int, places: Places, marks: int | list[int], payloads: Column) -> list[FlatItem]:
     """The items again."""
     _check_kind("count", count, int)
     _check_kind("places", places, tuple)
@@ -55,9 +56,13 @@ def _unpack(
     values = _unpack_column(payloads, count)
     if not count:
         return []
-    columns = [[one] * count if isinstance(one, int) else array("q", one) for one in places]
+    widths, of_places = _widths_and_columns(places)
+    columns = [[one] * count if isinstance(one, int) else array("q", one) for one in of_places]
+    whole = list(zip(*columns, strict=True)) or [()] * count
+    if widths is not None:
+        whole = [place[:width] for place, width in zip(whole, widths[0], strict=True)]
     of_all = [marks] * count if isinstance(marks, int) else marks
-    return list(zip(zip(*columns, strict=True), of_all, values, strict=True))
+    return list(zip(whole, of_all, values, strict=True))
 
 
 def _pack_column(values: list[Any]) -> Column:
@@ -174,9 +179,26 @@ def _check_width(columns: tuple[Any, ...], count: int) -> None:
         raise ValueError(f"there are no columns, and {count} values were sent")
 
 
+def _widths_and_columns(places: tuple[Any, ...]) -> tuple[list[Any] | None, tuple[Any, ...]]:
+    if places and type(places[0]) is list:
+        return places[0], places[1:]
+    return None, places
+
+
 def _check_places(places: tuple[Any, ...], count: int) -> None:
-    _check_width(places, count)
-    for column in places:
+    widths, columns = _widths_and_columns(places)
+    _check_width(columns, count)
+    if widths is not None:
+        if len(widths) != 1 or type(widths[0]) is not bytes:
+            raise TypeError("the lengths of places must be bytes in a list")
+        if len(widths[0]) != count:
+            raise ValueError(f"{len(widths[0])} lengths of places came, and {count} were sent")
+        for width in widths[0]:
+            if width > len(columns):
+                raise ValueError(
+                    f"a place has length {width}, and there are {len(columns)} columns"
+                )
+    for column in columns:
         if type(column) is bytes:
             _check_words(column, count)
         elif type(column) is not int:
