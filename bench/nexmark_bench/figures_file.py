@@ -1,4 +1,5 @@
 """What was measured of each query, in ``build/bench-nexmark/``: runs of some queries make one table together.
+``throughput.md`` and ``latency.md`` are the tables as bench/README.md has them.
 
 A row is written when it is measured. A run of all queries begins the file anew. The tables that are printed, and the plots, are of all that it holds.
 """
@@ -34,6 +35,21 @@ def merged(name: str, found: Mapping[str, Sequence[float]], *, anew: bool) -> Fi
     known = {query: known[query] for query in QUERIES if query in known}
     path.write_text(json.dumps(known, indent=1))
     return known
+
+
+def write_table(name: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    lines = [heads, ["---"] * len(heads), *rows]
+    path = BUILD / "bench-nexmark" / f"{name}.md"
+    path.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
+    print(f"  table: {path}")
+
+
+def told(figure: float, digits: int = 0) -> str:
+    return f"{figure:,.{digits}f}" if figure else "none"
+
+
+def ratio(one: float, other: float, digits: int = 2) -> str:
+    return f"{one / other:,.{digits}f}" if one and other else ""
 
 
 def asked(queries: Sequence[str], default: Sequence[str]) -> list[str]:

@@ -51,7 +51,21 @@ def main(spark: SparkSession, queries: Sequence[str], *, quick: bool) -> None:
         }
         figures_file.print_ratios(of_both, f"p{percent}, Spark's to ours, {len(of_both)} queries")
     if not quick:
+        _write_table(known)
         plots.latency(known)
+
+
+def _write_table(known: figures_file.Figures) -> None:
+    rows = [
+        [
+            query,
+            *(figures_file.told(figure, 1) for figure in figures),
+            *(figures_file.ratio(figures[2 + number], figures[number], 0) for number in (0, 1)),
+        ]
+        for query, figures in known.items()
+    ]
+    heads = ["", "Emberflow p50", "p99", "Spark p50", "p99", "Spark's to ours, p50", "p99"]
+    figures_file.write_table("latency", heads, rows)
 
 
 def _warm_up(spark: SparkSession) -> None:

@@ -53,6 +53,7 @@ def main(spark: SparkSession, queries: Sequence[str], *, quick: bool) -> None:
         print(f"  {' '.join(those)}: {note}")
     _summary(known)
     if not quick:
+        _write_table(known)
         plots.throughput({query: figures[:3] for query, figures in known.items()})
 
 
@@ -110,3 +111,14 @@ def _summary(known: figures_file.Figures) -> None:
             },
             name,
         )
+
+
+def _write_table(known: figures_file.Figures) -> None:
+    rows: list[list[str]] = []
+    for query, (ours, spark, flink, *by_row) in known.items():
+        told, ratio = figures_file.told, figures_file.ratio
+        beside = [told(spark), ratio(ours, spark), told(flink), ratio(ours, flink)]
+        rows.append([query, told(ours), *beside])
+        rows += [["a row for each bid", "", told(one), ratio(ours, one), "", ""] for one in by_row]
+    heads = ["", "Emberflow, events a second", "Spark", "ours to it", "Flink", "ours to it"]
+    figures_file.write_table("throughput", heads, rows)
