@@ -91,9 +91,9 @@ bench-disorder: setup ## only disorder: partitions, late elements, contention (O
 	@scripts/ensure-kafka
 	@scripts/ensure-java $(BIN)/python bench/run.py disorder $(addprefix --only ,$(ONLY))
 
-bench-nexmark: setup ## NEXMark, against Spark's own streaming and Flink SQL (ONLY=throughput, QUICK=1)
+bench-nexmark: setup ## NEXMark, against Spark's own streaming and Flink SQL (ONLY=throughput, QUERIES="q3 q4", QUICK=1)
 	@scripts/ensure-flink build/bench-flink
-	@scripts/ensure-java $(BIN)/python bench/run.py nexmark $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
+	@scripts/ensure-java $(BIN)/python bench/run.py nexmark $(addprefix --only ,$(ONLY)) $(addprefix --query ,$(QUERIES)) $(if $(QUICK),--quick)
 
 figures: setup ## draw the figures of the determinism paper: optimistic, conservative, adaptive (EMBERFLOW_DATA=folder)
 	@scripts/ensure-java $(BIN)/python bench/run.py speculation $(addprefix --only ,$(ONLY))

@@ -7,7 +7,7 @@ python bench/run.py transactions [--only bank] [--quick]
 python bench/run.py disorder [--only partitions] [--quick]
 python bench/run.py speculation [--only model] [--quick]
 python bench/run.py upgrade [--only index] [--quick]
-python bench/run.py nexmark [--only throughput] [--quick]
+python bench/run.py nexmark [--only throughput] [--query q3] [--quick]
 python bench/run.py state [--quick]
 """
 
@@ -69,12 +69,17 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", help="this part of what is named; may be repeated"
     )
+    parser.add_argument(
+        "--query", action="append", default=[], help="of nexmark, this query; may be repeated"
+    )
     parser.add_argument("--quick", action="store_true", help="only see that it runs")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS, STATE})
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     names = arguments.names or BENCHMARKS
+    if arguments.query and names != [NEXMARK]:
+        parser.error("--query is for nexmark alone")
     if arguments.only:
         of = [name for name in names if name in PARTS]
         if len(of) != 1 or not set(arguments.only) <= set(PARTS[of[0]]):
@@ -90,6 +95,9 @@ def _run(name: str, arguments: argparse.Namespace) -> None:
     print(f"\n# {name}\n", flush=True)
     if name == "live":
         import_module(name).main(arguments.only or PARTS[name])
+    elif name == NEXMARK:
+        module = import_module(MODULES[name])
+        module.main(arguments.only or PARTS[name], quick=arguments.quick, queries=arguments.query)
     elif name == STATE:
         import_module(name).main(quick=arguments.quick)
     elif name in PARTS:

@@ -442,10 +442,26 @@ def enriched_with_a_stream_without_key(flow: ef.Flow) -> None:
     flow.front("in").key_by(itself).enrich(flow.front("other"), max)  # type: ignore[arg-type]  # told
 
 
-@says("join(how=)", "one of inner, left, right, outer, semi, anti", "got 'full'")
+@says("join(how=)", "one of inner, left, right, outer, semi, anti", "got 'full'", "is 'outer' here")
 def a_join_of_no_kind(flow: ef.Flow) -> None:
     left, right = flow.front("in").key_by(itself), flow.front("other").key_by(itself)
     left.join(right, how="full")  # type: ignore[call-overload]  # told
+
+
+@says("join(how=)", "Spark's 'left_anti' is 'anti' here")
+def a_join_as_spark_calls_it(flow: ef.Flow) -> None:
+    left, right = flow.front("in").key_by(itself), flow.front("other").key_by(itself)
+    left.join(right, how="left_anti")  # type: ignore[call-overload]  # told
+
+
+@says("count() of a table", ".group_by(function)", error=AttributeError)
+def a_count_of_a_table(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).changes().count()  # told
+
+
+@says("a table has no window()", ".as_stream()", ".latest()", error=AttributeError)
+def windows_of_a_table(flow: ef.Flow) -> None:
+    flow.front("in").key_by(itself).changes().window(ef.Tumbling(3))  # told
 
 
 @says("join(how='left')", "within=", "window=", "this.changes().join(other.changes(), how='left')")

@@ -1,6 +1,9 @@
 """NEXMark live, beside PySpark Structured Streaming and PyFlink, all on the same events.
 
-    python bench/run.py nexmark [--only throughput] [--only latency] [--quick]
+    python bench/run.py nexmark [--only throughput] [--only latency] [--query q3] [--quick]
+
+With ``--query``, which may be repeated, a run measures these queries and leaves what is known of others in
+`figures_file`, so that a whole table can be made of short runs. The systems of a row are always of one run.
 
 ===================  ============================================================================
 `throughput`         events a second of each query, and the table of all systems
@@ -13,6 +16,7 @@
 `flink_sql`          the same queries in the SQL of Flink
 `flink_job`          runs them; a script, for the Python that has PyFlink
 `flink_rates`        calls the script
+`figures_file`       what was measured: in build/, and printed as tables
 `plots`              a PNG under bench/plots/
 ===================  ============================================================================
 
@@ -34,9 +38,9 @@ from emberflow.work import watched
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 
-def main(parts: Sequence[str], *, quick: bool) -> None:
+def main(parts: Sequence[str], *, quick: bool, queries: Sequence[str] = ()) -> None:
     with spark_session() as spark:
         for number, part in enumerate(watched("parts", parts, len(parts))):
             if number:
                 print()
-            import_module(f"nexmark_bench.{part}").main(spark, quick=quick)
+            import_module(f"nexmark_bench.{part}").main(spark, queries, quick=quick)

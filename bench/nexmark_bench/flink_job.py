@@ -1,10 +1,10 @@
 """Runs queries in Flink's SQL and prints a line of JSON for each: the script of `flink_rates`.
 
-    python flink_job.py FOLDER PARALLELISM QUERY ...
+    python flink_job.py FOLDER PARALLELISM
 
 FOLDER has the events twice, in ``few`` and in ``all``, each as files of JSON Lines, and ``side_input.csv``.
-For each query a line has the seconds of a run on the few and of a run on all, the best of two each, by the clock
-of Flink's own job manager: without planning, and without the start of the cluster.
+The names of queries come as lines. For each a line has the seconds of a run on the few and of a run on all, by
+the clock of Flink's own job manager: without planning, and without the start of the cluster.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any
 from flink_sql import EVENTS, SIDE_INPUT, SQL, VIEWS
 from pyflink.table import EnvironmentSettings, TableDescriptor, TableEnvironment
 
+#: The few come first, so that the compiler of the JVM has seen most of the query before.
 PARTS = ("few", "all")
-#: In turns, so that the compiler of the JVM has seen everything before the last ones.
-RUNS = 2
 
 
 def environment(folder: str, parallelism: str) -> Any:
@@ -49,12 +48,12 @@ def seconds(made: Any, query: str, part: str) -> float:
 
 
 def main() -> None:
-    folder, parallelism, *queries = sys.argv[1:]
+    folder, parallelism = sys.argv[1:]
     made = environment(folder, parallelism)
-    for query in queries:
+    for line in sys.stdin:
+        query = line.strip()
         try:
-            runs = [{part: seconds(made, query, part) for part in PARTS} for _ in range(RUNS)]
-            told = {part: min(run[part] for run in runs) for part in PARTS}
+            told = {part: seconds(made, query, part) for part in PARTS}
             print(json.dumps({"query": query, **told}), flush=True)
         except Exception as error:
             print(json.dumps({"query": query, "error": str(error)}), flush=True)

@@ -49,7 +49,7 @@ def key_of(payload: Any) -> Any:
 
 
 def of_tuple(payload: Any) -> Any:
-    return (key_of(payload),)
+    return (key_of(payload), None)  # its hash takes Python
 
 
 def combine(before: Any, payload: Any) -> Any:
@@ -94,9 +94,47 @@ def test_reduce_in_order(
     assert results[0] == results[1]
 
 
+def ticks_of(sent: Any) -> Any:
+    if sent[2] == 4:
+        raise ValueError("a function that fails")
+    return [1] if sent[2] % 3 == 0 else []
+
+
+@given(
+    reducing(),
+    st.integers(0, 12),
+    st.sampled_from([None, 1, 2, 5, 2**62]),
+    st.sampled_from([None, ticks_of]),
+    st.sampled_from([(), ("more",)]),
+)
+def test_reduce_triples(
+    case: tuple[list[FlatItem], dict[Any, list[Any]], int],
+    end: int,
+    expires: int | None,
+    ticks: Any,
+    more: tuple[Any, ...],
+) -> None:
+    items, buckets, start = case
+    # A few that are no triples.
+    triples = [
+        (place, mark, payload if payload == 13 else (payload, False, payload, *more[: payload - 1]))
+        for place, mark, payload in items
+    ]
+    results = []
+    for reduce_triples in (_loops.reduce_triples, loops._reduce_triples):
+        output: list[FlatItem] = []
+        touched: list[list[Any]] = []
+        ticking: list[FlatItem] = []
+        own = {key: list(versions) for key, versions in buckets.items()}
+        given = (combine, own, touched, (0, 1), Absent, expires, ticks, ticking)
+        position = reduce_triples(triples, start, end, output, *given)
+        results.append(_shown((position, output, own, touched, ticking)))
+    assert results[0] == results[1]
+
+
 @given(st.lists(st.tuples(places, marks, payloads), max_size=12), st.integers(0, 3))
 def test_spread(items: list[FlatItem], start: int) -> None:
-    owners = {(1,): 0, (2,): 1, (3,): 1, (5,): 0}
+    owners = {(1, None): 0, (2, None): 1, (3, None): 1, (5, None): 0}
     marked = [{0: 8, 1: 9, 2**64: 10}, {0: 2**65, 3: 12}]
     results = []
     for spread in (_loops.spread, loops._spread):
@@ -172,6 +210,33 @@ def test_last_accumulators(given: list[list[Any]], moment: Place, since: Place) 
 def test_hashes(key: Any, other: bytes) -> None:
     assert _loops.hash_of_common(key) in (key_hash(key), None)
     assert _loops.hash_of_common(other) is _loops.hash_of_common(True) is None
+
+
+@given(st.lists(st.one_of(common_keys, st.sampled_from([True, None, (), b"a"])), max_size=4))
+def test_hashes_of_tuples(parts: list[Any]) -> None:
+    key = tuple(parts)
+    hashed = _loops.hash_of_composite(key)
+    assert hashed in (key_hash(key), None)
+    is_plain = all(
+        (type(part) is str and part.isascii()) or (type(part) is int and abs(part) < 2**63)
+        for part in parts
+    )
+    assert hashed is not None or not is_plain
+    assert _loops.hash_of_composite(Pair(1, 2)) is None, "a named tuple is left to Python"
+
+
+class Pair(NamedTuple):
+    one: int
+    other: int
+
+
+@pytest.mark.parametrize("length", [0, 253, 254, 255, 256, 400, 600])
+@pytest.mark.parametrize("count", [1, 2, 3, 60])
+def test_tuples_of_any_length_are_hashed_or_left_to_python(length: int, count: int) -> None:
+    key = ("z" * length, *range(count))
+    hashed = _loops.hash_of_composite(key)
+    assert hashed in (key_hash(key), None)
+    assert (hashed is not None) == (length <= 254 and 1 + 1 + length + 10 * count <= 512)
 
 
 def test_keys_of_any_length_are_hashed() -> None:
@@ -286,6 +351,12 @@ def test_an_interrupt_is_not_taken_for_a_function_that_fails() -> None:
         _loops.reduce_in_order(
             items, 0, [], interrupted, combine, {}, [], (0,), True, Absent, Refused, None
         )
+    triples = [((1, 0), 0, ("a", False, 1))]
+    own = {"a": [((0, 0), 0, "a", 1)]}
+    with pytest.raises(KeyboardInterrupt):
+        _loops.reduce_triples(
+            triples, 0, 1, [], combine, own, [], (0,), Absent, None, interrupted, []
+        )
     with pytest.raises(KeyboardInterrupt):
         _loops.mapped(items, interrupted, (0,), At)
 
@@ -306,6 +377,11 @@ def test_an_argument_of_the_wrong_kind_is_named() -> None:
         _loops.reduce_in_order(
             items, 0, [], key_of, combine, {}, [], (0,), True, Absent, Refused, True
         )
+    with pytest.raises(
+        TypeError,
+        match=r"^reduce_triples: argument 11 \(`ticks_of`\) must be None or callable, got int$",
+    ):
+        _loops.reduce_triples(items, 0, 1, [], combine, {}, [], (0,), Absent, None, 3, [])
     with pytest.raises(ValueError, match=r"argument 2 \(`start`\) must not be negative, got -1$"):
         _loops.spread(items, -1, [[]], key_of, {}, [{}], [0])
     with pytest.raises(TypeError, match=r"argument 6 \(`marks`\) must hold a dict at 0, got list$"):

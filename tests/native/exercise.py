@@ -205,6 +205,22 @@ def of_loops(loops: Any) -> Iterator[Case]:
         yield Case("reduce_in_order, expiring", loops.reduce_in_order, given)
     yield Case("reduce_in_order, failing", loops.reduce_in_order, reducing(itself, failing, True))
     yield Case("reduce_in_order, no key", loops.reduce_in_order, reducing(failing, added, True))
+
+    def triples(combine: Any, ticks_of: Any, expires: int | None = None) -> Callable[[], list[Any]]:
+        return lambda: [
+            [(place, mark, (payload, False, THING)) for place, mark, payload in items()], 0, 9, [],
+            combine, {"a": versions("a"), "b": [], TEXT: versions(TEXT)}, [], (0, 1), Absent,
+            expires, ticks_of, [],
+        ]  # fmt: skip
+
+    for ticks_of in (None, itself, failing):
+        for combine in (added, failing):
+            name = "reduce_triples"
+            yield Case(name, loops.reduce_triples, triples(combine, ticks_of))
+        yield Case(name, loops.reduce_triples, triples(added, ticks_of, 1))
+    yield Case("reduce_triples, no triples", loops.reduce_triples, lambda: [
+        items(), 0, 9, [], added, {"a": versions("a")}, [], (0, 1), Absent, None, None, [],
+    ])  # fmt: skip
     for hosts in ([0, 1, 0], []):
         yield Case("spread", loops.spread, spreading(itself, hosts))
         yield Case("spread, failing", loops.spread, spreading(failing, hosts))
@@ -238,6 +254,9 @@ def of_loops(loops: Any) -> Iterator[Case]:
     yield from of_histories(loops, reducing)
     for key in ("ascii", TEXT, "ä" * 999, "€" * 40, "\U0001f600" * 200, "\ud800", 7, 2**70):
         yield Case("hash_of_common", loops.hash_of_common, lambda own=key: [own])
+        for count in (0, 9, 60):
+            parts = (key, *range(count))
+            yield Case("hash_of_composite", loops.hash_of_composite, lambda own=parts: [own])
 
 
 def of_histories(loops: Any, reducing: Any) -> Iterator[Case]:
@@ -422,7 +441,21 @@ def of_columns(modules: dict[str, Any]) -> Iterator[Case]:
     yield Case("unpack", columns.unpack, lambda: list(packed))
     yield Case("unpack_column", columns.unpack_column, lambda: [column, 3])
     yield Case("pack_column, named", columns.pack_column, lambda: [saved_pairs()])
+    uneven = [((7,), 0, THING), *items(), ((8, 9, 10, 11), 2, TEXT)]
+    yield Case("pack, places of several lengths", columns.pack, lambda: [list(uneven)])
+    yield Case(
+        "unpack, places of several lengths",
+        columns.unpack,
+        lambda: list(columns.pack(list(uneven))),
+    )
     yield Case("unpack_column, named", columns.unpack_column, lambda: [named, 3])
+    several = [None, (1, TEXT), saved_pairs()[0], None, 2**40]
+    yield Case("pack_column, of several classes", columns.pack_column, lambda: [list(several)])
+    yield Case(
+        "unpack_column, of several classes",
+        columns.unpack_column,
+        lambda: [columns.pack_column(list(several)), 5],
+    )
     yield Case("prepare", rows.prepare, lambda: [Row])
     yield Case("row_buffers", rows.row_buffers, lambda: [[tuple(row) for row in saved]])
     yield Case("row_buffers, rows", rows.row_buffers, lambda: [list(saved)])
@@ -450,6 +483,30 @@ def of_trees(trees: Any) -> Iterator[Case]:
     for function in (trees.without_key, trees.above_key, trees.node_at):
         yield Case("of bytes", function, lambda: [code, b"b"])
     yield Case("with_key, of bytes", trees.with_key, lambda: [code, b"b", THING])
+
+    def versions(tree: Any) -> Any:
+        made = trees.Versions()
+        made._tree = tree
+        return made
+
+    def used(*given: Any) -> None:
+        for tree in given:
+            made = versions(tree)
+            for key in (20, 33, "of another type"):
+                for use in (
+                    lambda m, k: m.set(k, THING).remove(k),
+                    lambda m, k: m.including(k, THING),
+                    lambda m, k: (m.get(k), k in m, bool(m), len(m)),
+                    lambda m, k: m.above(k),
+                    lambda m, k: m.set(k),
+                    lambda m, k: m.including(k, THING, THING),
+                ):
+                    with suppress(TypeError, ValueError):
+                        use(made, key)
+
+    for given in ((left, right, None), ((1, 2), "no tree", (0, 20, THING, None, None, -1))):
+        yield Case("Versions", used, lambda given=given: list(given))
+    yield Case("Versions, unfilled", bool, lambda: [trees.Versions()])
 
 
 Path_ = tuple[Any, ...]

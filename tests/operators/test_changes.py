@@ -465,6 +465,74 @@ def test_a_value_for_which_a_function_raises_counts_as_not_there(
         assert len(told) == sum(event.front == 0 and fails(event) for event in events)
 
 
+FOLDS: dict[str, Callable[[EventChanges], ef.Changes[Any, Any]]] = {
+    "fold": lambda table: table.group_by(group_of).fold(initial=0, combine=with_event),
+    "fold with an inverse": lambda table: table.group_by(group_of).fold(
+        initial=0, combine=with_event, inverse=lambda held, event: held - event.value
+    ),
+}
+
+
+def with_event(held: int, event: Event) -> int:
+    return held + failing(value_of)(event)
+
+
+@pytest.mark.parametrize("name", FOLDS)
+@searching
+@given(events=events())
+def test_a_value_on_which_a_fold_raises_counts_as_not_there(name: str, events: list[Event]) -> None:
+    def expected(first: Table, second: Table) -> Table:
+        there = [event for event in first.values() if not fails(event)]
+        groups = {group_of(event) for event in there}
+        if name == "fold":  # it holds a row that it cannot combine, so the group is there
+            groups = {group_of(event) for event in first.values()}
+        return {g: sum(e.value for e in there if group_of(e) == g) for g in groups}
+
+    outputs = check(events, lambda first, second: FOLDS[name](first), expected, on_error="divert")
+    told = [record.problem for record in outputs.get("errors", [])]
+    assert all("not -1" in problem or "not 2" in problem for problem in told)
+    failures = sum(event.front == 0 and fails(event) for event in events)
+    assert len(told) >= failures if name == "fold" else len(told) == failures
+
+
+@searching
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2, 3, "a", "b", None]))))
+def test_of_a_minimum_what_cannot_be_compared_is_left_out_until_its_row_changes(
+    rows: list[tuple[int, Any]],
+) -> None:
+    flow = ef.Flow("minimum")
+    table = flow.front("rows").key_by(lambda row: row[0]).changes().map(lambda row: row[1])
+    table.group_by(lambda value: "all").min().as_stream().with_time().sink("out")
+    outputs = ef.run(flow, rows=rows, on_error="divert")
+    after = followed(outputs["out"])
+    there: dict[int, Any] = {}
+    left_out, told, now, earlier = set[int](), 0, dict[str, Any](), dict[int, Any]()
+    for time, (key, value) in enumerate(rows):
+        if earlier.get(key) != value:
+            left_out.discard(key)
+            there.pop(key, None)
+            if value is not None:
+                kinds = {type(other) for other in there.values()} | {type(value)}
+                if len(kinds) == 1:
+                    there[key] = value
+                else:
+                    left_out.add(key)
+                    told += 1
+        earlier[key] = value
+        now = after.get(time, now)
+        assert now == ({"all": min(there.values())} if there else {})
+    assert len(outputs.get("errors", [])) == told
+
+
+def test_an_error_of_an_aggregate_shows_the_row() -> None:
+    flow = ef.Flow("minimum")
+    table = flow.front("rows").key_by(lambda row: row[0]).changes().map(lambda row: row[1])
+    table.group_by(lambda value: "all").min().latest().sink("out")
+    with pytest.raises(ef.FunctionError, match=r"not supported between") as error:
+        ef.run(flow, rows=[("tea", 1), ("jam", "three")])
+    assert "('all', 'jam', None, 'three')" in str(error.value)
+
+
 def test_without_diverting_the_first_error_ends_the_run() -> None:
     flow = ef.Flow("failing")
     flow.front("in").key_by(lambda n: None).changes().map(lambda n: 1 // n).latest().sink("out")

@@ -63,7 +63,10 @@ assert_type(order_table.map(lambda order: order.price), ef.Changes[int, int])
 assert_type(order_table.filter(lambda order: order.price > 3), ef.Changes[int, Order])
 assert_type(order_table.with_key(), ef.Changes[int, tuple[int, Order]])
 assert_type(ef.changes_from(order_table.latest()), ef.Changes[int, Order])
-assert_type(orders.enrich(person_table, lambda o, p: (o.id, p.city)), ef.Stream[tuple[int, str]])
+known = orders.enrich(person_table, lambda o, p: (o.id, p.city), default=Person("?", "?"))
+assert_type(known, ef.Stream[tuple[int, str]])
+maybe = orders.enrich(person_table, lambda o, p: (o.id, None if p is None else p.city))
+assert_type(maybe, ef.Stream[tuple[int, str | None]])
 groups = order_table.group_by(lambda order: order.person)
 assert_type(groups, ef.GroupedChanges[str, int, Order])
 assert_type(groups.count(), ef.Changes[str, int])
@@ -80,6 +83,10 @@ assert_type(pairs, ef.Changes[tuple[int, str | None], tuple[Order, Person | None
 )
 
 MISTAKES = {
+    "what a payload meets may be None": (
+        "orders.enrich(people, lambda o, p: p.city)",
+        'Item "None" of',
+    ),
     "the person may be missing": (
         'orders.join(people, lambda o, p: p.city, how="left", within=3)',
         "No overload variant",

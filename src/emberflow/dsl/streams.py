@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
+D = TypeVar("D")
 V = TypeVar("V")
 K = TypeVar("K")
 A = TypeVar("A")
@@ -886,10 +887,27 @@ class KeyedStream(Stream[T], Generic[K, T]):
         _check_callable(combine, "join_latest")
         return operators.join_latest(self, other, combine, name=name)
 
+    @overload
     def enrich(
         self,
         table: KeyedStream[K, U] | Changes[K, U],
-        combine: Callable[[T, U], V],
+        combine: Callable[[T, U | None], V],
+        *,
+        name: str | None = None,
+    ) -> Stream[V]: ...
+    @overload
+    def enrich(
+        self,
+        table: KeyedStream[K, U] | Changes[K, U],
+        combine: Callable[[T, U | D], V],
+        *,
+        default: D,
+        name: str | None = None,
+    ) -> Stream[V]: ...
+    def enrich(
+        self,
+        table: KeyedStream[K, U] | Changes[K, U],
+        combine: Callable[[T, Any], V],
         *,
         default: Any = None,
         name: str | None = None,

@@ -17,7 +17,11 @@
 #define WORD ((Py_ssize_t)sizeof(int64_t))
 
 /* A column of ints is their 64-bit words. A column of tuples of one length is a tuple of columns; one of named
- * tuples of one class has the class ahead of them. Any other column is the list of its values. */
+ * tuples of one class has the class ahead of them. A column of values of a few classes, of which some are
+ * tuples, is a dict of one entry: a byte for each value, which of the classes it has, and a tuple of a column for
+ * each class. Any other column is the list of its values. */
+
+#define CLASSES_MAX 8
 
 static PyObject *pack_column_of(PyObject *values, int depth);
 static PyObject *unpack_column_of(PyObject *column, Py_ssize_t count);
@@ -127,6 +131,77 @@ columns_of_tuples(PyObject *values, int depth)
     return columns;
 }
 
+/* Whether values of a class can be columns, if they are of one length: 1, 0, or -1 with an exception. */
+static inline int
+can_be_columns(PyTypeObject *type)
+{
+    if (type == &PyTuple_Type)
+        return 1;
+    return PyType_HasFeature(type, Py_TPFLAGS_TUPLE_SUBCLASS) ? is_named(type) : 0;
+}
+
+/* Values of several classes; the list of them if that is not worth it. */
+static PyObject *
+mixed_columns(PyObject *values, int depth)
+{
+    Py_ssize_t count = PyList_GET_SIZE(values), i;
+    PyTypeObject *classes[CLASSES_MAX];
+    PyObject *lists[CLASSES_MAX] = {NULL}, *which, *columns = NULL, *mixed = NULL;
+    unsigned char *at;
+    int known = 0, found = 0, each;
+
+    for (i = 0; i < count; i++) {
+        PyTypeObject *type = Py_TYPE(PyList_GET_ITEM(values, i));
+        for (each = 0; each < known && classes[each] != type; each++)
+            ;
+        if (each < known)
+            continue;
+        if (known == CLASSES_MAX)
+            return Py_NewRef(values);
+        classes[known++] = type;
+        if (!found)
+            found = can_be_columns(type);
+        if (found < 0)
+            return NULL;
+    }
+    if (known < 2 || !found)
+        return Py_NewRef(values);
+    which = PyBytes_FromStringAndSize(NULL, count);
+    if (which == NULL)
+        return NULL;
+    at = (unsigned char *)PyBytes_AS_STRING(which);
+    for (each = 0; each < known; each++) {
+        lists[each] = PyList_New(0);
+        if (lists[each] == NULL)
+            goto done;
+    }
+    for (i = 0; i < count; i++) {
+        PyObject *value = PyList_GET_ITEM(values, i);
+        for (each = 0; classes[each] != Py_TYPE(value); each++)
+            ;
+        at[i] = (unsigned char)each;
+        if (PyList_Append(lists[each], value))
+            goto done;
+    }
+    columns = PyTuple_New(known);
+    for (each = 0; columns != NULL && each < known; each++) {
+        PyObject *made = pack_column_of(lists[each], depth);
+        if (made == NULL)
+            Py_CLEAR(columns);
+        else
+            PyTuple_SET_ITEM(columns, each, made);
+    }
+    mixed = columns == NULL ? NULL : PyDict_New();
+    if (mixed != NULL && PyDict_SetItem(mixed, which, columns))
+        Py_CLEAR(mixed);
+done:
+    for (each = 0; each < known; each++)
+        Py_XDECREF(lists[each]);
+    Py_XDECREF(columns);
+    Py_DECREF(which);
+    return mixed;
+}
+
 static PyObject *
 pack_column_of(PyObject *values, int depth)
 {
@@ -138,13 +213,19 @@ pack_column_of(PyObject *values, int depth)
                 return words;
             Py_DECREF(words);
         }
-        else if (depth < DEPTH_MAX && PyTuple_Check(first)) {
-            int by_column = PyTuple_CheckExact(first) ? 1 : is_named(Py_TYPE(first));
+        else if (depth < DEPTH_MAX) {
+            int by_column = can_be_columns(Py_TYPE(first));
             if (by_column < 0)
                 return NULL;
-            if (by_column)
-                return columns_of_tuples(values, depth);
+            if (by_column) {
+                PyObject *columns = columns_of_tuples(values, depth);
+                if (columns != values)
+                    return columns;
+                Py_DECREF(columns);
+            }
         }
+        if (depth < DEPTH_MAX)
+            return mixed_columns(values, depth);
     }
     return Py_NewRef(values);
 }
@@ -189,6 +270,55 @@ check_width(Py_ssize_t width, Py_ssize_t count)
     return 0;
 }
 
+static int check_column(PyObject *column, Py_ssize_t count, int depth);
+
+/* The one entry of a column of several classes, borrowed: 0, or -1 with an exception if there is another. */
+static int
+parts_of_mixed(PyObject *mixed, PyObject **which, PyObject **columns)
+{
+    Py_ssize_t position = 0;
+
+    if (PyDict_GET_SIZE(mixed) == 1 && PyDict_Next(mixed, &position, which, columns)
+        && PyBytes_CheckExact(*which) && PyTuple_CheckExact(*columns)
+        && PyTuple_GET_SIZE(*columns) <= CLASSES_MAX)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "a column of several classes must be bytes and up to %d columns", CLASSES_MAX);
+    return -1;
+}
+
+static int
+check_mixed(PyObject *mixed, Py_ssize_t count, int depth)
+{
+    Py_ssize_t counts[CLASSES_MAX] = {0}, i;
+    PyObject *which, *columns;
+
+    if (parts_of_mixed(mixed, &which, &columns))
+        return -1;
+    if (PyBytes_GET_SIZE(which) != count) {
+        PyErr_Format(PyExc_ValueError, "a column has %zd values, and %zd were sent", PyBytes_GET_SIZE(which),
+                     count);
+        return -1;
+    }
+    for (i = 0; i < count; i++) {
+        unsigned char each = (unsigned char)PyBytes_AS_STRING(which)[i];
+        if (each >= PyTuple_GET_SIZE(columns)) {
+            PyErr_Format(PyExc_ValueError, "a value has class %d of %zd", each, PyTuple_GET_SIZE(columns));
+            return -1;
+        }
+        counts[each]++;
+    }
+    for (i = 0; i < PyTuple_GET_SIZE(columns); i++) {
+        PyObject *column = PyTuple_GET_ITEM(columns, i);
+        if (PyDict_CheckExact(column)) {
+            PyErr_SetString(PyExc_ValueError, "a column of one class is one of several classes");
+            return -1;
+        }
+        if (check_column(column, counts[i], depth))
+            return -1;
+    }
+    return 0;
+}
+
 /* -1 with an exception if this is not a column of so many values. */
 static int
 check_column(PyObject *column, Py_ssize_t count, int depth)
@@ -205,8 +335,10 @@ check_column(PyObject *column, Py_ssize_t count, int depth)
                      PyList_GET_SIZE(column), count);
         return -1;
     }
+    if (PyDict_CheckExact(column))
+        return check_mixed(column, count, depth);
     if (!PyTuple_CheckExact(column)) {
-        PyErr_Format(PyExc_TypeError, "a column must be bytes, a tuple or a list, got %.100s",
+        PyErr_Format(PyExc_TypeError, "a column must be bytes, a tuple, a dict or a list, got %.100s",
                      Py_TYPE(column)->tp_name);
         return -1;
     }
@@ -286,10 +418,38 @@ unpacked_tuples(PyObject *columns, Py_ssize_t count)
     return values;
 }
 
+static PyObject *
+unpacked_mixed(PyObject *mixed, Py_ssize_t count)
+{
+    PyObject *which, *columns, *values = NULL, *lists[CLASSES_MAX];
+    Py_ssize_t taken[CLASSES_MAX] = {0}, counts[CLASSES_MAX] = {0}, unpacked = 0, i;
+
+    if (parts_of_mixed(mixed, &which, &columns))
+        return NULL;
+    for (i = 0; i < count; i++)
+        counts[(unsigned char)PyBytes_AS_STRING(which)[i]]++;
+    for (; unpacked < PyTuple_GET_SIZE(columns); unpacked++) {
+        lists[unpacked] = unpack_column_of(PyTuple_GET_ITEM(columns, unpacked), counts[unpacked]);
+        if (lists[unpacked] == NULL)
+            break;
+    }
+    if (unpacked == PyTuple_GET_SIZE(columns))
+        values = PyList_New(count);
+    for (i = 0; values != NULL && i < count; i++) {
+        unsigned char each = (unsigned char)PyBytes_AS_STRING(which)[i];
+        PyList_SET_ITEM(values, i, Py_NewRef(PyList_GET_ITEM(lists[each], taken[each]++)));
+    }
+    while (unpacked > 0)
+        Py_DECREF(lists[--unpacked]);
+    return values;
+}
+
 /* The values of a column that has been checked. */
 static PyObject *
 unpack_column_of(PyObject *column, Py_ssize_t count)
 {
+    if (PyDict_CheckExact(column))
+        return unpacked_mixed(column, count);
     if (PyBytes_CheckExact(column))
         return unpacked_words(column, count);
     if (PyTuple_CheckExact(column))
@@ -343,25 +503,54 @@ packed_marks(PyObject *items)
     return made;
 }
 
-/* The places of items by column, an int where all have the same; None if they differ in length, or hold
- * anything but ints of 64 bits. */
+/* How long each place is, as bytes; NULL without an exception if one is empty or too long. */
+static PyObject *
+widths_of(PyObject *items, Py_ssize_t *most, int *differ)
+{
+    Py_ssize_t count = PyList_GET_SIZE(items), row;
+    PyObject *widths = PyBytes_FromStringAndSize(NULL, count);
+
+    *most = 0, *differ = 0;
+    for (row = 0; widths != NULL && row < count; row++) {
+        Py_ssize_t width = PyTuple_GET_SIZE(PLACE(PyList_GET_ITEM(items, row)));
+        if (!width || width > COLUMNS_MAX) {
+            Py_CLEAR(widths);
+            return NULL;
+        }
+        PyBytes_AS_STRING(widths)[row] = (char)width;
+        *differ = *differ || (row && width != *most);
+        if (width > *most)
+            *most = width;
+    }
+    return widths;
+}
+
+/* The places of items by column, an int where all have the same. Where places differ in length, the columns
+ * have zeros behind the shorter ones, and a list with the lengths is ahead of them. None if places hold anything
+ * but ints of 64 bits. */
 static PyObject *
 packed_places(PyObject *items)
 {
     Py_ssize_t count = PyList_GET_SIZE(items), width, row, column;
-    PyObject *columns = NULL;
+    PyObject *columns = NULL, *widths;
     int64_t *words;
+    int differ;
 
-    width = PyTuple_GET_SIZE(PLACE(PyList_GET_ITEM(items, 0)));
-    if (!width || width > COLUMNS_MAX)
+    widths = widths_of(items, &width, &differ);
+    if (widths == NULL) {
+        if (PyErr_Occurred())
+            return NULL;
         Py_RETURN_NONE;
-    words = PyMem_New(int64_t, count * width);
-    if (words == NULL)
+    }
+    words = PyMem_Calloc((size_t)(count * width), sizeof(int64_t));
+    if (words == NULL) {
+        Py_DECREF(widths);
         return PyErr_NoMemory();
+    }
     for (row = 0; row < count; row++) {
         PyObject *place = PLACE(PyList_GET_ITEM(items, row));
-        int beyond = PyTuple_GET_SIZE(place) != width;
-        for (column = 0; !beyond && column < width; column++) {
+        int beyond = 0;
+        for (column = 0; !beyond && column < PyTuple_GET_SIZE(place); column++) {
             PyObject *number = PyTuple_GET_ITEM(place, column);
             beyond = !PyLong_CheckExact(number);
             if (!beyond)
@@ -369,10 +558,20 @@ packed_places(PyObject *items)
         }
         if (beyond) {
             PyMem_Free(words);
+            Py_DECREF(widths);
             Py_RETURN_NONE;
         }
     }
-    columns = PyTuple_New(width);
+    columns = PyTuple_New(differ + width);
+    if (columns != NULL && differ) {
+        PyObject *ahead = PyList_New(1);
+        if (ahead == NULL)
+            Py_CLEAR(columns);
+        else {
+            PyList_SET_ITEM(ahead, 0, Py_NewRef(widths));
+            PyTuple_SET_ITEM(columns, 0, ahead);
+        }
+    }
     for (column = 0; columns != NULL && column < width; column++) {
         int64_t *word = words + column * count;
         PyObject *made;
@@ -383,9 +582,10 @@ packed_places(PyObject *items)
         if (made == NULL)
             Py_CLEAR(columns);
         else
-            PyTuple_SET_ITEM(columns, column, made);
+            PyTuple_SET_ITEM(columns, differ + column, made);
     }
     PyMem_Free(words);
+    Py_DECREF(widths);
     return columns;
 }
 
@@ -423,15 +623,43 @@ pack(PyObject *module, PyObject *items)
     return Py_BuildValue("(nNNN)", count, places, marks, column);
 }
 
+/* The lengths that are ahead of columns of places, borrowed; NULL if all have as many as there are columns. */
+static inline PyObject *
+widths_ahead(PyObject *columns)
+{
+    PyObject *first = PyTuple_GET_SIZE(columns) ? PyTuple_GET_ITEM(columns, 0) : NULL;
+
+    return first != NULL && PyList_CheckExact(first) ? first : NULL;
+}
+
 /* -1 with an exception if these are not the columns of so many places. */
 static int
 check_places(PyObject *columns, Py_ssize_t count)
 {
-    Py_ssize_t i;
+    PyObject *ahead = widths_ahead(columns);
+    Py_ssize_t width = PyTuple_GET_SIZE(columns) - (ahead != NULL), i;
 
-    if (check_width(PyTuple_GET_SIZE(columns), count))
+    if (check_width(width, count))
         return -1;
-    for (i = 0; i < PyTuple_GET_SIZE(columns); i++) {
+    if (ahead != NULL) {
+        PyObject *widths = PyList_GET_SIZE(ahead) == 1 ? PyList_GET_ITEM(ahead, 0) : NULL;
+        if (widths == NULL || !PyBytes_CheckExact(widths)) {
+            PyErr_SetString(PyExc_TypeError, "the lengths of places must be bytes in a list");
+            return -1;
+        }
+        if (PyBytes_GET_SIZE(widths) != count) {
+            PyErr_Format(PyExc_ValueError, "%zd lengths of places came, and %zd were sent",
+                         PyBytes_GET_SIZE(widths), count);
+            return -1;
+        }
+        for (i = 0; i < count; i++)
+            if ((unsigned char)PyBytes_AS_STRING(widths)[i] > width) {
+                PyErr_Format(PyExc_ValueError, "a place has length %d, and there are %zd columns",
+                             (unsigned char)PyBytes_AS_STRING(widths)[i], width);
+                return -1;
+            }
+    }
+    for (i = ahead != NULL; i < PyTuple_GET_SIZE(columns); i++) {
         PyObject *column = PyTuple_GET_ITEM(columns, i);
         if (PyBytes_CheckExact(column)) {
             if (check_words(column, count))
@@ -467,11 +695,14 @@ check_marks(PyObject *marks, Py_ssize_t count)
 static PyObject *
 unpacked_place(PyObject *columns, Py_ssize_t row)
 {
-    Py_ssize_t width = PyTuple_GET_SIZE(columns), i;
-    PyObject *place = PyTuple_New(width);
+    PyObject *ahead = widths_ahead(columns), *place;
+    Py_ssize_t begin = ahead != NULL, width = PyTuple_GET_SIZE(columns) - begin, i;
 
+    if (ahead != NULL)
+        width = (unsigned char)PyBytes_AS_STRING(PyList_GET_ITEM(ahead, 0))[row];
+    place = PyTuple_New(width);
     for (i = 0; place != NULL && i < width; i++) {
-        PyObject *column = PyTuple_GET_ITEM(columns, i);
+        PyObject *column = PyTuple_GET_ITEM(columns, begin + i);
         PyObject *number = PyBytes_CheckExact(column) ? int_at(PyBytes_AS_STRING(column), row)
                                                       : Py_NewRef(column);
         if (number == NULL)

@@ -361,6 +361,98 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return PyLong_FromSsize_t(position);
 }
 
+/* reduce_triples(items, start, end, output, combine, buckets, touched, out, absent, expires, ticks_of,
+ * ticking) -> position */
+static PyObject *
+reduce_triples(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const Parameter parameters[] = {
+        {"items", A_LIST},
+        {"start", AN_INT},
+        {"end", AN_INT},
+        {"output", A_LIST},
+        {"combine", A_FUNCTION},
+        {"buckets", A_DICT},
+        {"touched", A_LIST},
+        {"out", A_TUPLE},
+        {"absent", A_TYPE},
+        {"expires", ANYTHING},
+        {"ticks_of", ANYTHING},
+        {"ticking", A_LIST},
+    };
+    const Known *known = known_of(module);
+    PyObject *items, *output, *combine, *buckets, *touched, *out, *absent, *ticks_of, *ticking;
+    Py_ssize_t position, end;
+    long long expires = 0; /* never */
+
+    if (CHECK_ARGUMENTS("reduce_triples", parameters))
+        return NULL;
+    items = args[0], output = args[3], combine = args[4], buckets = args[5], touched = args[6];
+    out = args[7], absent = args[8], ticks_of = args[10], ticking = args[11];
+    position = natural_argument("reduce_triples", 1, "start", args[1]);
+    if (position < 0)
+        return NULL;
+    end = natural_argument("reduce_triples", 2, "end", args[2]);
+    if (end < 0 || expires_argument("reduce_triples", 9, args[9], &expires))
+        return NULL;
+    if (ticks_of != Py_None && !PyCallable_Check(ticks_of)) {
+        wrong_argument("reduce_triples", 10, "ticks_of", "None or callable", ticks_of);
+        return NULL;
+    }
+
+    for (; position < end && position < PyList_GET_SIZE(items); position++) {
+        PyObject *item = PyList_GET_ITEM(items, position);
+        PyObject *mapped, *key, *versions, *before, *accumulator, *sent = NULL;
+        Py_ssize_t size;
+        int failed, has_ticks = 0;
+
+        if (!is_item(item) || is_tombstone(item))
+            return PyLong_FromSsize_t(position);
+        mapped = PAYLOAD(item);
+        if (!PyTuple_CheckExact(mapped) || PyTuple_GET_SIZE(mapped) != 3)
+            return PyLong_FromSsize_t(position);
+        key = PyTuple_GET_ITEM(mapped, 0);
+        versions = PyDict_GetItemWithError(buckets, key);
+        if (versions == NULL)
+            return stopped_at(position);
+        Py_INCREF(versions);
+        before = accumulator_ahead(known, versions, PLACE(item), absent, expires);
+        accumulator = NULL;
+        if (before != NULL) {
+            PyObject *stack[3] = {NULL, before, PyTuple_GET_ITEM(mapped, 2)};
+            accumulator = PyObject_Vectorcall(combine, stack + 1,
+                                              2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+            Py_DECREF(before);
+        }
+        if (accumulator != NULL)
+            sent = TUPLE_OF(key, Py_True, accumulator);
+        if (sent != NULL && ticks_of != Py_None) {
+            PyObject *ticks = PyObject_CallOneArg(ticks_of, sent);
+            has_ticks = ticks == NULL ? -1 : PyObject_IsTrue(ticks);
+            Py_XDECREF(ticks);
+        }
+        if (sent == NULL || has_ticks < 0) {
+            Py_XDECREF(sent);
+            Py_XDECREF(accumulator);
+            Py_DECREF(versions);
+            return stopped_at(position);
+        }
+        size = append_version(known, versions, key,
+                              TUPLE_OF(PLACE(item), MARK(item), mapped, accumulator));
+        failed = size < 0 || (size == 2 && PyList_Append(touched, versions))
+                 || append_made(output, child_of(item, out, sent))
+                 || (has_ticks && append_made(ticking, item_of(PLACE(item), MARK(item), sent)));
+        Py_DECREF(sent);
+        Py_DECREF(accumulator);
+        Py_DECREF(versions);
+        if (failed)
+            return NULL;
+        if (has_ticks)
+            return PyLong_FromSsize_t(position + 1);
+    }
+    return PyLong_FromSsize_t(position);
+}
+
 /* spread(items, start, spread, key_of, owners, marks, hosts) -> position */
 static PyObject *
 spread(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
@@ -400,7 +492,7 @@ spread(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         key = PyObject_CallOneArg(key_of, PAYLOAD(item));
         if (key == NULL)
             return stopped_at(position);
-        if (PyList_GET_SIZE(hosts) && hash_of_common(key, &hash)) {
+        if (PyList_GET_SIZE(hosts) && hash_of_composite(key, &hash)) {
             uint64_t parts = (uint64_t)PyList_GET_SIZE(hosts);
             uint64_t part = (uint64_t)(hash ^ 0x80000000U) * parts >> 32;
             owner = PyList_GET_ITEM(hosts, (Py_ssize_t)part);
@@ -943,12 +1035,24 @@ hash_of_common_key(PyObject *module, PyObject *key)
     return PyLong_FromLong((int32_t)hash);
 }
 
+/* hash_of_composite(key) -> the hash, or None. For tests. */
+static PyObject *
+hash_of_composite_key(PyObject *module, PyObject *key)
+{
+    uint32_t hash;
+    if (!hash_of_composite(key, &hash))
+        Py_RETURN_NONE;
+    return PyLong_FromLong((int32_t)hash);
+}
+
 static PyMethodDef methods[] = {
     FAST(prepare),
     {"hash_of_common", hash_of_common_key, METH_O, NULL},
+    {"hash_of_composite", hash_of_composite_key, METH_O, NULL},
     {"closer_key", closer_key, METH_O, NULL},
     {"front_of", front_of, METH_O, NULL},
     FAST(reduce_in_order),
+    FAST(reduce_triples),
     FAST(spread),
     FAST(extended),
     FAST(mapped),

@@ -5,9 +5,12 @@
  * the way to a key. A node is checked before it is read, because Python code may hand over any tuple. The
  * order of keys is that of Python's operators; they may run code of the user, and what they raise is passed on.
  * While they run, the caller's tree keeps all nodes alive that are looked at.
+ *
+ * `Versions` has the methods of a map that are called most, so that such a call costs no Python.
  */
 
 #include "headers/arguments.h"
+#include "structmember.h"
 
 /* A node is (height, key, value, left, right, size); a tree is a node or None. */
 #define KEY(node) PyTuple_GET_ITEM(node, 1)
@@ -330,26 +333,202 @@ above_key(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return CHECK_ARGUMENTS("above_key", tree_and_key) ? NULL : above(args[0], args[1], NULL);
 }
 
-/* node_at(tree, key) -> node or None */
+/* The node of a tree that has a key, borrowed; None if there is none, NULL with an exception. */
 static PyObject *
-node_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+found_in(PyObject *tree, PyObject *key)
 {
-    PyObject *tree;
-
-    if (CHECK_ARGUMENTS("node_at", tree_and_key))
-        return NULL;
-    for (tree = args[0]; tree != Py_None;) {
-        int result = is_node(tree) < 0 ? -1 : compared(KEY(tree), args[1], Py_EQ);
+    while (tree != Py_None) {
+        int result = is_node(tree) < 0 ? -1 : compared(KEY(tree), key, Py_EQ);
         if (result > 0)
             break;
         if (result == 0)
-            result = compared(args[1], KEY(tree), Py_LT);
+            result = compared(key, KEY(tree), Py_LT);
         if (result < 0)
             return NULL;
         tree = result ? LEFT(tree) : RIGHT(tree);
     }
-    return Py_NewRef(tree);
+    return tree;
 }
+
+/* node_at(tree, key) -> node or None */
+static PyObject *
+node_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    return CHECK_ARGUMENTS("node_at", tree_and_key) ? NULL : Py_XNewRef(found_in(args[0], args[1]));
+}
+
+/* `Versions`: what a map is based on. The keys of its tree may run code of the user when they are compared,
+ * so a reference keeps the tree while they are. */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *tree; /* NULL of one that nobody has filled yet: empty */
+} Versions;
+
+/* The tree, a new reference. */
+static inline PyObject *
+tree_of(PyObject *self)
+{
+    PyObject *tree = ((Versions *)self)->tree;
+    return Py_NewRef(tree == NULL ? Py_None : tree);
+}
+
+/* Another map of the same type, of a tree that is given away; NULL if that could not be made. */
+static PyObject *
+version_of(PyObject *self, PyObject *tree)
+{
+    PyObject *version;
+
+    if (tree == NULL)
+        return NULL;
+    version = Py_TYPE(self)->tp_alloc(Py_TYPE(self), 0);
+    if (version == NULL)
+        Py_DECREF(tree);
+    else
+        ((Versions *)version)->tree = tree;
+    return version;
+}
+
+/* The map after a change. */
+static PyObject *
+changed(PyObject *self, Change change, PyObject *key, PyObject *value)
+{
+    PyObject *tree = tree_of(self), *other = change(tree, key, value);
+
+    Py_DECREF(tree);
+    return version_of(self, other);
+}
+
+static const Parameter key_and_value[] = {{"key", ANYTHING}, {"value", ANYTHING}};
+
+static PyObject *
+versions_set(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    return CHECK_ARGUMENTS("set", key_and_value) ? NULL : changed(self, with, args[0], args[1]);
+}
+
+static PyObject *
+versions_remove(PyObject *self, PyObject *key)
+{
+    return changed(self, without, key, NULL);
+}
+
+static PyObject *
+versions_above(PyObject *self, PyObject *key)
+{
+    return changed(self, above, key, NULL);
+}
+
+/* Whether there is a key: 1 or 0; -1 with an exception. */
+static int
+versions_contain(PyObject *self, PyObject *key)
+{
+    PyObject *tree = tree_of(self), *node = found_in(tree, key);
+
+    Py_DECREF(tree);
+    return node == NULL ? -1 : node != Py_None;
+}
+
+static PyObject *
+versions_including(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    int found = CHECK_ARGUMENTS("including", key_and_value) ? -1 : versions_contain(self, args[0]);
+
+    if (found < 0)
+        return NULL;
+    return found ? Py_NewRef(self) : changed(self, with, args[0], args[1]);
+}
+
+static PyObject *
+versions_get(PyObject *self, PyObject *key)
+{
+    PyObject *tree = tree_of(self), *node = found_in(tree, key), *value = NULL;
+
+    if (node != NULL)
+        value = Py_NewRef(node == Py_None ? Py_None : VALUE(node));
+    Py_DECREF(tree);
+    return value;
+}
+
+static Py_ssize_t
+versions_length(PyObject *self)
+{
+    PyObject *tree = tree_of(self);
+    Py_ssize_t size = SIZE_OF(tree);
+
+    Py_DECREF(tree);
+    return size;
+}
+
+static int
+versions_are_some(PyObject *self)
+{
+    PyObject *tree = ((Versions *)self)->tree;
+    return tree != NULL && tree != Py_None;
+}
+
+static int
+versions_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((Versions *)self)->tree);
+    return 0;
+}
+
+static int
+versions_clear(PyObject *self)
+{
+    Py_CLEAR(((Versions *)self)->tree);
+    return 0;
+}
+
+static void
+versions_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(((Versions *)self)->tree);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+#define FAST_METHOD(name) {#name, (PyCFunction)(void (*)(void))versions_##name, METH_FASTCALL, NULL}
+
+static PyMethodDef versions_methods[] = {
+    FAST_METHOD(set),
+    FAST_METHOD(including),
+    {"get", versions_get, METH_O, NULL},
+    {"remove", versions_remove, METH_O, NULL},
+    {"above", versions_above, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef versions_members[] = {
+    {"_tree", T_OBJECT, offsetof(Versions, tree), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot versions_slots[] = {
+    {Py_tp_doc, "See emberflow.values.persistent_map."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_traverse, versions_traverse},
+    {Py_tp_clear, versions_clear},
+    {Py_tp_dealloc, versions_dealloc},
+    {Py_tp_methods, versions_methods},
+    {Py_tp_members, versions_members},
+    {Py_sq_length, versions_length},
+    {Py_sq_contains, versions_contain},
+    {Py_nb_bool, versions_are_some},
+    {0, NULL},
+};
+
+static PyType_Spec versions_spec = {
+    .name = "emberflow.native._trees.Versions",
+    .basicsize = sizeof(Versions),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = versions_slots,
+};
 
 static PyMethodDef methods[] = {
     FAST(with_key),
@@ -359,8 +538,18 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int
+execute(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &versions_spec, NULL);
+    int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type);
+
+    Py_XDECREF(type);
+    return failed ? -1 : add_interface(module);
+}
+
 static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, add_interface},
+    {Py_mod_exec, execute},
     EACH_INTERPRETER
     {0, NULL},
 };

@@ -223,6 +223,8 @@ class PersistentList(Sequence[T_co]):
         return chain(islice(self._spine, full), (last,)) if full else iter((last,))
 
     def __iter__(self) -> Iterator[T_co]:
+        if self._length <= _CHUNK:  # most are short
+            return iter(self._last[: self._length])
         return chain.from_iterable(self._chunks())
 
     def __reversed__(self) -> Iterator[T_co]:

@@ -18,7 +18,7 @@ spends nearly all of its time here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, final
 
 from emberflow import native
 
@@ -32,8 +32,50 @@ _Node: TypeAlias = "tuple[int, Any, Any, _Tree, _Tree, int]"
 _Tree: TypeAlias = "_Node | None"
 
 
+class _Versions(Generic[K, V]):
+    """The methods of a map that are called most. They are compiled, too."""
+
+    __slots__ = ("_tree",)
+    _tree: _Tree
+
+    def get(self, key: K) -> V | None:
+        node = node_at(self._tree, key)
+        return None if node is None else node[2]
+
+    def set(self, key: K, value: V) -> PersistentMap[K, V]:
+        return _version(with_key(self._tree, key, value))
+
+    def including(self, key: K, value: V) -> PersistentMap[K, V]:
+        if node_at(self._tree, key) is not None:
+            return cast("PersistentMap[K, V]", self)
+        return _version(with_key(self._tree, key, value))
+
+    def remove(self, key: K) -> PersistentMap[K, V]:
+        return _version(without_key(self._tree, key))
+
+    def above(self, key: K) -> PersistentMap[K, V]:
+        return _version(above_key(self._tree, key))
+
+    def __len__(self) -> int:
+        return 0 if self._tree is None else self._tree[5]
+
+    def __contains__(self, key: K) -> bool:
+        return node_at(self._tree, key) is not None
+
+    def __bool__(self) -> bool:
+        return self._tree is not None
+
+
+if TYPE_CHECKING or native.trees is None:
+    _Base = _Versions
+else:
+
+    class _Base(native.trees.Versions, Generic[K, V]):
+        __slots__ = ()
+
+
 @final
-class PersistentMap(Generic[K, V]):
+class PersistentMap(_Base[K, V]):
     """A map that stays as it is: `set`, `remove` and `above` return a new version.
 
     >>> one = PersistentMap([(5, "e"), (9, "i")])
@@ -45,34 +87,18 @@ class PersistentMap(Generic[K, V]):
      PersistentMap([(7, 'g'), (9, 'i')]))
 
     The keys are sorted, so any two of them can be compared.
+
+    ``get(key)`` is the value of a key, or None. ``including(key, value)`` is the map itself if it has the key,
+    otherwise the version in which the key has this value. To remove a key that is not there changes nothing.
+
+    >>> one.get(9), one.get(7), one.including(9, "j") == one, one.remove(6) == one
+    ('i', None, True, True)
     """
 
-    __slots__ = ("_tree",)
-    _tree: _Tree
+    __slots__ = ()
 
     def __init__(self, entries: Iterable[tuple[K, V]] = ()) -> None:
         self._tree = _built(sorted(dict(entries).items(), key=_key_of))
-
-    def get(self, key: K) -> V | None:
-        """The value of a key; None if it has none."""
-        node = node_at(self._tree, key)
-        return None if node is None else node[2]
-
-    def set(self, key: K, value: V) -> PersistentMap[K, V]:
-        """The version in which the key has this value."""
-        return _version(with_key(self._tree, key, value))
-
-    def remove(self, key: K) -> PersistentMap[K, V]:
-        """The version without the key.
-
-        >>> PersistentMap([(5, "e")]).remove(6)
-        PersistentMap([(5, 'e')])
-        """
-        return _version(without_key(self._tree, key))
-
-    def above(self, key: K) -> PersistentMap[K, V]:
-        """The version with those keys only that are greater than this one."""
-        return _version(above_key(self._tree, key))
 
     def first(self) -> K | None:
         """The least key; None if there is none."""
@@ -132,17 +158,8 @@ class PersistentMap(Generic[K, V]):
                 tree = right
         return count
 
-    def __len__(self) -> int:
-        return 0 if self._tree is None else self._tree[5]
-
-    def __contains__(self, key: K) -> bool:
-        return node_at(self._tree, key) is not None
-
     def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self.items())
-
-    def __bool__(self) -> bool:
-        return self._tree is not None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PersistentMap):

@@ -35,7 +35,7 @@ so it keeps its key alive like any other element.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -212,13 +212,44 @@ def drift(
     return flow._stream(broadcast.id, 1)
 
 
-def ticking(accumulators: Stream[Any], ticks: Callable[[Any], Any], loop: Loop[Any]) -> None:
-    """Let a reduction send itself ticks: items that a map schedules of its accumulators, and that a loop
-    brings back to their key. Call it right behind `drift`, and behind the maps that come first."""
-    made = accumulators._map(ticks, "many", name="ticks")
-    reductions = accumulators.flow._reductions
-    reductions[-1] = replace(reductions[-1], ticks=made._input.node)
-    loop.close(made)
+def ticking_drift(
+    mapped: Sequence[Stream[Any]],
+    merge: str,
+    first: Callable[[Any], Any],
+    combine: Callable[[Any, Any], Any],
+    *,
+    results: Callable[[Stream[Any]], Stream[Any]],
+    ticks: Callable[[Any], Any] | None,
+    key: UserFunction,
+    given: tuple[UserFunction, ...],
+    shown: Callable[[Any], Any],
+) -> Stream[Any]:
+    """A cycle over several streams of mapped items that may send itself *ticks*: items that a map schedules of
+    its accumulators, and that a loop brings back to their key.
+
+    ::
+
+        mapped ──> merge ──> [drift] ──> fan-out ──> results ──> out
+                     ^                      │
+                     └── At(time, tick) <── ticks
+
+    ``merge`` names the merge, which is left out if it has one input; ``results`` adds the steps that make the
+    output of accumulators, which come ahead of the map of ticks.
+    """
+    flow = mapped[0].flow
+    loop: Loop[Any] | None = None if ticks is None else flow.loop(name="tick")
+    merged = [*mapped, *([] if loop is None else [loop])]
+    if len(merged) > 1:
+        inputs = tuple(stream._input for stream in merged)
+        merged = [flow._add(Merge, merge, inputs=inputs)]
+    accumulators = drift(merged[0], first, combine, key=key, given=given, shown=shown)
+    made = results(accumulators)
+    if ticks is not None and loop is not None:
+        scheduled = accumulators._map(ticks, "many", name="ticks")
+        reductions = flow._reductions
+        reductions[-1] = replace(reductions[-1], ticks=scheduled._input.node)
+        loop.close(scheduled)
+    return made
 
 
 def reduce(

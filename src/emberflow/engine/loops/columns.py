@@ -18,29 +18,35 @@ from emberflow import native
 from emberflow.values.item import FlatItem
 
 #: Values by column: 64-bit words if they are ints that fit, a tuple of columns if they are tuples of one
-#: length, with their class ahead of the columns if they are named tuples, else the list of them.
-Column: TypeAlias = "bytes | tuple[type | Column, ...] | list[Any]"
+#: length, with their class ahead of the columns if they are named tuples. If they are of a few classes, of
+#: which some are tuples, a dict of one entry: a byte for each value, which class it has, and the columns of the
+#: classes. Else the list of them.
+Column: TypeAlias = (
+    "bytes | tuple[type | Column, ...] | dict[bytes, tuple[Column, ...]] | list[Any]"
+)
 
-#: How many items; their places by column, an int where all have the same one; their marks, one int if
-#: all have the same one; their payloads.
-Packed: TypeAlias = "tuple[int, tuple[int | bytes, ...], int | list[int], Column]"
+#: Places by column, an int where all have the same one. If they differ in length, a list with the lengths, as
+#: bytes, is ahead of them.
+Places: TypeAlias = "tuple[list[bytes] | int | bytes, ...]"
+
+#: How many items; their places; their marks, one int if all have the same one; their payloads.
+Packed: TypeAlias = "tuple[int, Places, int | list[int], Column]"
 
 #: No more columns are side by side, and no more tuples inside one another.
 _COLUMNS_MAX = 64
 _DEPTH_MAX = 3
+_CLASSES_MAX = 8
 _WORD = 8
 #: What a class of named tuples may define to be pickled otherwise than as its fields.
 _PICKLED_OTHERWISE = frozenset({"__reduce__", "__reduce_ex__", "__getstate__"})
 
 
 def _pack(items: list[FlatItem]) -> Packed | None:
-    """Items by column; None if their places differ in length, or do not fit."""
+    """Items by column; None if their places do not fit."""
     return None
 
 
-def _unpack(
-    count: int, places: tuple[int | bytes, ...], marks: int | list[int], payloads: Column
-) -> list[FlatItem]:
+def _unpack(count: int, places: Places, marks: int | list[int], payloads: Column) -> list[FlatItem]:
     """The items again."""
     _check_kind("count", count, int)
     _check_kind("places", places, tuple)
@@ -50,9 +56,13 @@ def _unpack(
     values = _unpack_column(payloads, count)
     if not count:
         return []
-    columns = [[one] * count if isinstance(one, int) else array("q", one) for one in places]
+    widths, of_places = _widths_and_columns(places)
+    columns = [[one] * count if isinstance(one, int) else array("q", one) for one in of_places]
+    whole = list(zip(*columns, strict=True)) or [()] * count
+    if widths is not None:
+        whole = [place[:width] for place, width in zip(whole, widths[0], strict=True)]
     of_all = [marks] * count if isinstance(marks, int) else marks
-    return list(zip(zip(*columns, strict=True), of_all, values, strict=True))
+    return list(zip(whole, of_all, values, strict=True))
 
 
 def _pack_column(values: list[Any]) -> Column:
@@ -76,6 +86,10 @@ def _values(column: Column) -> list[Any]:
         named, columns = _class_and_columns(column)
         values = zip(*map(_values, columns), strict=True)
         return list(values) if named is None else [tuple.__new__(named, value) for value in values]
+    if isinstance(column, dict):
+        ((which, of_classes),) = column.items()
+        of_class = [iter(_values(part)) for part in of_classes]
+        return [next(of_class[each]) for each in which]
     return column
 
 
@@ -121,8 +135,34 @@ def _check_column(column: Any, count: int, depth: int) -> None:
         _check_width(columns, count)
         for part in columns:
             _check_column(part, count, depth + 1)
+    elif type(column) is dict:
+        _check_mixed(column, count, depth)
     else:
-        raise TypeError(f"a column must be bytes, a tuple or a list, got {type(column).__name__}")
+        raise TypeError(
+            f"a column must be bytes, a tuple, a dict or a list, got {type(column).__name__}"
+        )
+
+
+def _check_mixed(column: dict[Any, Any], count: int, depth: int) -> None:
+    which, of_classes = next(iter(column.items()), (None, None))
+    if (
+        len(column) != 1
+        or type(which) is not bytes
+        or type(of_classes) is not tuple
+        or len(of_classes) > _CLASSES_MAX
+    ):
+        raise TypeError(
+            f"a column of several classes must be bytes and up to {_CLASSES_MAX} columns"
+        )
+    if len(which) != count:
+        raise ValueError(f"a column has {len(which)} values, and {count} were sent")
+    for each in which:
+        if each >= len(of_classes):
+            raise ValueError(f"a value has class {each} of {len(of_classes)}")
+    for number, part in enumerate(of_classes):
+        if type(part) is dict:
+            raise ValueError("a column of one class is one of several classes")
+        _check_column(part, which.count(number), depth)
 
 
 def _check_words(column: bytes, count: int) -> None:
@@ -139,9 +179,26 @@ def _check_width(columns: tuple[Any, ...], count: int) -> None:
         raise ValueError(f"there are no columns, and {count} values were sent")
 
 
+def _widths_and_columns(places: tuple[Any, ...]) -> tuple[list[Any] | None, tuple[Any, ...]]:
+    if places and type(places[0]) is list:
+        return places[0], places[1:]
+    return None, places
+
+
 def _check_places(places: tuple[Any, ...], count: int) -> None:
-    _check_width(places, count)
-    for column in places:
+    widths, columns = _widths_and_columns(places)
+    _check_width(columns, count)
+    if widths is not None:
+        if len(widths) != 1 or type(widths[0]) is not bytes:
+            raise TypeError("the lengths of places must be bytes in a list")
+        if len(widths[0]) != count:
+            raise ValueError(f"{len(widths[0])} lengths of places came, and {count} were sent")
+        for width in widths[0]:
+            if width > len(columns):
+                raise ValueError(
+                    f"a place has length {width}, and there are {len(columns)} columns"
+                )
+    for column in columns:
         if type(column) is bytes:
             _check_words(column, count)
         elif type(column) is not int:

@@ -86,6 +86,56 @@ def _reduce_in_order(
     return len(items)
 
 
+def _reduce_triples(
+    items: list[FlatItem],
+    start: int,
+    end: int,
+    output: list[FlatItem],
+    combine: Callable[[Any, Any], Any],
+    buckets: dict[Any, list[Any]],
+    touched: list[list[Any]],
+    out: Place,
+    absent: type,
+    expires: int | None,
+    ticks_of: Callable[[Any], Any] | None,
+    ticking: list[FlatItem],
+) -> int:
+    """The same of items up to a position, whose payloads are triples ``(key, False, value)``: what leaves is
+    ``(key, True, accumulator)``.
+
+    If ``ticks_of`` of what leaves is not empty, the loop stops behind that item and appends to ``ticking``
+    what the ticks are of: some of them may come ahead of the next item.
+    """
+    append = output.append
+    position = start
+    for position in range(start, min(end, len(items))):
+        place, mark, mapped = items[position]
+        if mapped.__class__ is not tuple or len(mapped) != 3:
+            return position
+        key, _, value = mapped
+        try:
+            versions = buckets[key]
+            last = versions[-1]
+            before = last[3]
+            if not last[0] < place or mark & 1 or before.__class__ is absent:
+                return position
+            if expires is not None and place[0] - last[0][0] >= expires:
+                return position
+            accumulator = combine(before, value)
+            sent = (key, True, accumulator)
+            has_ticks = ticks_of is not None and ticks_of(sent)
+        except Exception:
+            return position
+        versions.append((place, mark, mapped, accumulator))
+        if len(versions) == 2:
+            touched.append(versions)
+        append((place + out, mark, sent))
+        if has_ticks:
+            ticking.append((place, mark, sent))
+            return position + 1
+    return max(start, min(end, len(items)))
+
+
 def _spread(
     items: list[FlatItem],
     start: int,
@@ -276,7 +326,8 @@ def _reports(items: list[FlatItem], depth: int, number: int) -> list[FlatItem]:
 _STABLE = frozenset((int, str, bytes))
 
 if native.loops is None:
-    reduce_in_order, spread, trim_to_last = _reduce_in_order, _spread, _trim_to_last
+    reduce_in_order, reduce_triples = _reduce_in_order, _reduce_triples
+    spread, trim_to_last = _spread, _trim_to_last
     last_accumulators, history = _last_accumulators, _history
     extended, mapped, kept, flat_mapped = _extended, _mapped, _kept, _flat_mapped
     accesses, reports = _accesses, _reports
@@ -284,7 +335,8 @@ if native.loops is None:
 else:
     native.loops.prepare(Row, Restored)
     history = native.loops.History
-    reduce_in_order, spread = native.loops.reduce_in_order, native.loops.spread
+    reduce_in_order = native.loops.reduce_in_order
+    reduce_triples, spread = native.loops.reduce_triples, native.loops.spread
     trim_to_last, last_accumulators = native.loops.trim_to_last, native.loops.last_accumulators
     extended, mapped, kept = native.loops.extended, native.loops.mapped, native.loops.kept
     flat_mapped = native.loops.flat_mapped

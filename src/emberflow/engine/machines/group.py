@@ -260,7 +260,8 @@ class GroupMachine(Trimmed[GroupBucket]):
         drop = final - self.kept
         if drop > 0:
             del bucket.places[:drop], bucket.marks[:drop], bucket.payloads[:drop]
-            self._forget_if_empty(bucket)
+            if not self.kept:
+                self._forget_if_empty(bucket)
         return len(bucket.places) > self.kept
 
     def last_time(self, bucket: GroupBucket) -> int | None:

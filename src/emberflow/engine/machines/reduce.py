@@ -166,32 +166,24 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         self, items: list[FlatItem], failed: list[FlatItem]
     ) -> list[list[FlatItem]]:
         output: list[FlatItem] = []
-        append, out = output.append, OUT
-        buckets, touched, combine = self.buckets, self.touched, self._combine
-        expires = self.expires
-        for item in items:
-            place, mark, mapped = item
-            try:
-                key = mapped[0]
-                versions = buckets[key]
-                last = versions[-1]
-                before = last[3]
-                if (
-                    last[0] < place
-                    and not mark & 1
-                    and before.__class__ is not Absent
-                    and not has_expired(last[0][0], expires, place[0])
-                ):
-                    accumulator = combine(before, mapped[2])
-                    versions.append((place, mark, mapped, accumulator))
-                    if len(versions) == 2:
-                        touched.append(versions)
-                    append((place + out, mark, (key, True, accumulator)))
-                    continue
-            except Exception:
-                pass
-            if not self._begin(item, append):
+        append, position, count = output.append, 0, len(items)
+        ticking: list[FlatItem] = []
+        given = (
+            count,
+            output,
+            self._combine,
+            self.buckets,
+            self.touched,
+            OUT,
+            Absent,
+            self.expires,
+            None,
+            ticking,
+        )
+        while (position := loops.reduce_triples(items, position, *given)) < count:
+            if not self._begin(items[position], append):
                 return [self._process_slowly(items, output, failed)]
+            position += 1
         return [output]
 
     def _begin(self, item: FlatItem, send: Callable[[FlatItem], None]) -> bool:

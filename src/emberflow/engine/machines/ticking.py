@@ -19,12 +19,14 @@ them, and the map's `Pending` has them for cuts.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any
 
 from emberflow.engine.cuts.pending import Pending
+from emberflow.engine.loops import items as loops
 from emberflow.engine.machines.map import map_process
 from emberflow.engine.machines.reduce import OUT, Absent, ReduceMachine
 from emberflow.engine.messages import BEFORE_ALL, Moment
@@ -56,6 +58,7 @@ class TickingMachine(ReduceMachine):
         ticks = graph.nodes[reduction.ticks]
         assert isinstance(ticks, Map)
         self._to_ticks, self._to_out = (ports[0],), (ports[1],)
+        self._suffix = OUT + self._to_out
         self._ticks_of: Callable[[Any], Any] = ticks.function
         self._make_ticks = map_process(ticks, pending, diverts=diverts)
         #: A heap of the ticks that are not below the frontier.
@@ -76,42 +79,52 @@ class TickingMachine(ReduceMachine):
     ) -> list[list[FlatItem]]:
         """Compute items, which are sorted and below the frontier, and the ticks below it."""
         output: list[FlatItem] = []
-        append, suffix = output.append, OUT + self._to_out
-        buckets, touched, combine = self.buckets, self.touched, self._combine
-        ticks, frontier, ticks_of = self.ticks, self.frontier, self._ticks_of
+        ticks, frontier = self.ticks, self.frontier
         position, count = 0, len(items)
         while True:
-            if (
-                ticks
-                and ticks[0][0] < frontier
-                and (position == count or ticks[0][0] < items[position][0])
-            ):
-                item = heappop(ticks)
-            elif position < count:
-                item = items[position]
-                position += 1
-            else:
+            # The next tick below the frontier, and where it belongs among the items.
+            end = count
+            if ticks and ticks[0][0] < frontier:
+                end = bisect_left(items, ticks[0][0], lo=position, key=_place_of)
+                if end == position:
+                    self._compute([heappop(ticks)], 0, 1, output, failed)
+                    continue
+            if position == count:
                 return [output]
-            place, mark, mapped = item
-            try:
-                versions = buckets[mapped[0]]
-                last, _, _, before = versions[-1]
-                if not last < place or mark & 1 or before.__class__ is Absent:
-                    raise LookupError
-                accumulator = combine(before, mapped[2])
-                sent = (mapped[0], True, accumulator)
-                has_ticks = ticks_of(sent)
-            except Exception:  # a new key, or something goes wrong
-                (made,) = self._process_triples([item], failed)
-                self._schedule(made, failed)
-                output += [(at + self._to_out, trace, sent) for at, trace, sent in made]
-                continue
-            versions.append((place, mark, mapped, accumulator))
-            if len(versions) == 2:
-                touched.append(versions)
-            append((place + suffix, mark, sent))
-            if has_ticks:
-                self._schedule([(place + OUT, mark, sent)], failed)
+            position = self._compute(items, position, end, output, failed)
+
+    def _compute(
+        self,
+        items: list[FlatItem],
+        start: int,
+        end: int,
+        output: list[FlatItem],
+        failed: list[FlatItem],
+    ) -> int:
+        """Compute the items up to a position, or to the first that schedules a tick: up to which one."""
+        ticking: list[FlatItem] = []
+        position = loops.reduce_triples(
+            items,
+            start,
+            end,
+            output,
+            self._combine,
+            self.buckets,
+            self.touched,
+            self._suffix,
+            Absent,
+            None,
+            self._ticks_of,
+            ticking,
+        )
+        if ticking:
+            self._schedule([(place + OUT, mark, sent) for place, mark, sent in ticking], failed)
+        elif position < end:  # a new key, or something goes wrong
+            (made,) = self._process_triples([items[position]], failed)
+            self._schedule(made, failed)
+            output += [(place + self._to_out, mark, sent) for place, mark, sent in made]
+            position += 1
+        return position
 
     def _schedule(self, made: list[FlatItem], failed: list[FlatItem]) -> None:
         """Have the map of ticks schedule what follows from accumulators."""

@@ -1,4 +1,4 @@
-/* `hashing.key_hash` of the commonest keys: texts, and ints of 64 bits. */
+/* `hashing.key_hash` of the commonest keys: texts, ints of 64 bits, and short tuples of these. */
 
 #ifndef EMBERFLOW_HASHING_H
 #define EMBERFLOW_HASHING_H
@@ -7,6 +7,7 @@
 #include <Python.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* XXH32 with seed 0, after its specification. Most keys are shorter than the 16 bytes that its main loop
  * takes at once, so mostly only the end of it runs. */
@@ -130,6 +131,23 @@ hash_of_text(PyObject *text, uint32_t *hash)
     return length >= 0;
 }
 
+#define INT_BYTES 9
+
+/* Encode an int of 64 bits: 1; 0 if it is greater. */
+static inline int
+encode_int(PyObject *number, unsigned char *bytes)
+{
+    int beyond = 0, i;
+    uint64_t word = (uint64_t)PyLong_AsLongLongAndOverflow(number, &beyond);
+
+    if (beyond)
+        return 0;
+    bytes[0] = 0x81;
+    for (i = INT_BYTES - 1; i > 0; i--, word >>= 8)
+        bytes[i] = (unsigned char)word;
+    return 1;
+}
+
 /* `hashing.key_hash`, as an unsigned number, of the commonest keys: 1; 0 for any other key. There is
  * never an exception. */
 static inline int
@@ -138,17 +156,56 @@ hash_of_common(PyObject *key, uint32_t *hash)
     if (PyUnicode_CheckExact(key))
         return hash_of_text(key, hash);
     if (PyLong_CheckExact(key)) {
-        unsigned char encoded[9] = {0x81};
-        int beyond = 0, i;
-        uint64_t word = (uint64_t)PyLong_AsLongLongAndOverflow(key, &beyond);
-        if (beyond)
+        unsigned char encoded[INT_BYTES];
+        if (!encode_int(key, encoded))
             return 0;
-        for (i = 8; i > 0; i--, word >>= 8)
-            encoded[i] = (unsigned char)word;
         *hash = xxh32(encoded, sizeof encoded);
         return 1;
     }
     return 0;
+}
+
+/* A part of a tuple takes a byte for its length, and below 255 bytes. */
+#define PART_BYTES_MAX 254
+
+/* The same of tuples, too, of common parts that are short. */
+static inline int
+hash_of_composite(PyObject *key, uint32_t *hash)
+{
+    unsigned char bytes[TEXT_BYTES], *at = bytes;
+    Py_ssize_t i;
+
+    if (!PyTuple_CheckExact(key))
+        return hash_of_common(key, hash);
+    *at++ = 0x85;
+    for (i = 0; i < PyTuple_GET_SIZE(key); i++) {
+        PyObject *part = PyTuple_GET_ITEM(key, i);
+        Py_ssize_t length;
+        if (PyUnicode_CheckExact(part)) {
+#if PY_VERSION_HEX < 0x030C0000
+            if (PyUnicode_READY(part) < 0) {
+                PyErr_Clear();
+                return 0;
+            }
+#endif
+            length = PyUnicode_GET_LENGTH(part);
+            if (!PyUnicode_IS_ASCII(part) || length > PART_BYTES_MAX || at + 1 + length > bytes + sizeof bytes)
+                return 0;
+            memcpy(at + 1, PyUnicode_1BYTE_DATA(part), (size_t)length);
+        }
+        else if (PyLong_CheckExact(part)) {
+            length = INT_BYTES;
+            if (at + 1 + length > bytes + sizeof bytes || !encode_int(part, at + 1))
+                return 0;
+        }
+        else {
+            return 0;
+        }
+        *at = (unsigned char)length;
+        at += 1 + length;
+    }
+    *hash = xxh32(bytes, (size_t)(at - bytes));
+    return 1;
 }
 
 #endif

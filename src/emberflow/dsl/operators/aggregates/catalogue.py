@@ -184,7 +184,7 @@ def count_distinct(
             (select, encode_key),
             _alone,
             _with,
-            written="{held} if {value} in {held} else {held}.set({value}, None)",
+            written="{held}.including({value}, None)",
             never_fails=True,
         ),
     )
@@ -199,7 +199,7 @@ def _alone(code: bytes) -> PersistentMap[bytes, None]:
 
 
 def _with(held: PersistentMap[bytes, None], code: bytes) -> PersistentMap[bytes, None]:
-    return held if code in held else held.set(code, None)
+    return held.including(code, None)
 
 
 def distinct(

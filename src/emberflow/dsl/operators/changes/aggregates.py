@@ -13,6 +13,12 @@ collect               all values                             n, for the tuple th
 fold with inverse     what the user's functions make         what they cost
 fold without          all values                             n calls of combine
 ====================  =====================================  ==============================
+
+**Functions that raise.** When the errors of a query are diverted, a value that cannot be put in counts as not
+there (`change`): of a minimum one that cannot be compared, of a fold one on which ``combine`` raises. The step
+must not raise itself, because a reduction skips an element whose step raises: what the same element takes out
+would stay in, and the next change would take out what never came in. So the step remembers the rows that are
+left out, and notes the call that raised. A map behind it makes the same call again and lets it raise (`again`).
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.dsl.operators.changes.totals import Total
 from emberflow.errors import shortened
@@ -44,10 +50,24 @@ class Aggregate:
     given: tuple[UserFunction, ...] = ()
     #: How to tell it from others of the same name, for people.
     form: str = ""
+    #: Whether ``put``, ``take`` or ``result`` may raise.
+    may_raise: bool = True
+    #: The result if ``result`` raises; None stands for no result.
+    otherwise: Callable[[Any, int], Any] | None = None
+
+
+#: A call that raised: which function of the aggregate, and its arguments.
+_Call: TypeAlias = tuple[str, tuple[Any, ...]]
+
+_NO_KEYS: PersistentMap[bytes, None] = PersistentMap()
 
 
 class Step:
-    """Accumulators ``(how many, held, result before, result)`` of pieces ``(group, key, before, after)``."""
+    """Accumulators ``(how many, held, result before, result)`` of pieces ``(group, key, before, after)``.
+
+    If rows are left out, or something has just raised, the encodings of the keys of these rows come behind it,
+    and ``(piece, calls that raised)``.
+    """
 
     __slots__ = ("aggregate",)
 
@@ -58,6 +78,14 @@ class Step:
         return self((0, self.aggregate.nothing, None, None), piece)
 
     def __call__(self, accumulator: Any, piece: tuple[Any, Any, Any, Any]) -> Any:
+        if len(accumulator) == 4:
+            try:
+                return self._plainly(accumulator, piece)
+            except Exception:
+                pass
+        return self._carefully(accumulator, piece)
+
+    def _plainly(self, accumulator: Any, piece: tuple[Any, Any, Any, Any]) -> Any:
         count, held, _, result = accumulator
         _, key, before, after = piece
         aggregate = self.aggregate
@@ -74,9 +102,61 @@ class Step:
             return 0, aggregate.nothing, result, None
         return count, held, result, aggregate.result(held, count)
 
+    def _carefully(self, accumulator: Any, piece: tuple[Any, Any, Any, Any]) -> Any:
+        """The same where something raises, or rows are left out."""
+        count, held, _, result = accumulator[:4]
+        left_out = accumulator[4] if len(accumulator) > 4 else _NO_KEYS
+        _, key, before, after = piece
+        aggregate, code = self.aggregate, encode_key(key)
+        raised: list[_Call] = []
+
+        def tried(function: str, *arguments: Any) -> tuple[Any, bool]:
+            try:
+                return getattr(aggregate, function)(*arguments), True
+            except Exception:
+                raised.append((function, arguments))
+                return None, False
+
+        was_in = before is not None and code not in left_out
+        left_out = left_out.remove(code)
+        if was_in and after is not None and aggregate.replace is not None:
+            held = aggregate.replace(held, key, after)
+        else:
+            if was_in:
+                other, is_taken = tried("take", held, key, before)
+                held = other if is_taken else held
+                count -= 1
+            if not count:
+                held = aggregate.nothing
+            if after is not None:
+                other, is_put = tried("put", held, key, after)
+                if is_put:
+                    held, count = other, count + 1
+                else:
+                    left_out = left_out.set(code, None)
+        now = None
+        if count:
+            now, is_known = tried("result", held, count)
+            if not is_known and aggregate.otherwise is not None:
+                now = aggregate.otherwise(held, count)
+        made = (count, held, result, now)
+        return (*made, left_out, (piece, tuple(raised))) if left_out or raised else made
+
+
+def again(aggregate: Aggregate, accumulator: Any) -> None:
+    """Call what raised when the accumulator was made: it raises again."""
+    if len(accumulator) > 4:
+        for function, arguments in accumulator[5][1]:
+            getattr(aggregate, function)(*arguments)
+
+
+def piece_of(accumulator: Any) -> Any:
+    """The piece on which something raised."""
+    return accumulator[5][0] if len(accumulator) > 4 else accumulator
+
 
 def count() -> Aggregate:
-    return Aggregate(None, _same, _same, lambda held, count: count)
+    return Aggregate(None, _same, _same, lambda held, count: count, may_raise=False)
 
 
 def _same(held: Any, key: Any, value: Any) -> Any:
@@ -146,6 +226,7 @@ def count_distinct() -> Aggregate:
         _without_value,
         lambda held, count: held.size,
         lift=encode_key,
+        may_raise=False,
     )
 
 
@@ -196,17 +277,17 @@ _NO_ROWS = Rows(0, PersistentMap(), PersistentMap())
 
 
 def collect() -> Aggregate:
-    return _of_rows(lambda rows, count: tuple(rows.in_order()))
+    return _of_rows(lambda rows, count: tuple(rows.in_order()), may_raise=False)
 
 
-def _of_rows(result: Callable[[Rows, int], Any], given: tuple[UserFunction, ...] = ()) -> Aggregate:
+def _of_rows(result: Callable[[Rows, int], Any], **more: Any) -> Aggregate:
     return Aggregate(
         _NO_ROWS,
         put=_with_row,
         take=_without_row,
         result=result,
         replace=_with_row,
-        given=given,
+        **more,
     )
 
 
@@ -223,7 +304,18 @@ def folded(
 ) -> Aggregate:
     given = (UserFunction("combine", combine),)
     if inverse is None:
-        return _of_rows(lambda rows, count: reduce(combine, rows.in_order(), initial), given)
+
+        def combined(held: Any, value: Any) -> Any:
+            try:
+                return combine(held, value)
+            except Exception:
+                return held
+
+        return _of_rows(
+            lambda rows, count: reduce(combine, rows.in_order(), initial),
+            otherwise=lambda rows, count: reduce(combined, rows.in_order(), initial),
+            given=given,
+        )
     takes_out = inverse
     return Aggregate(
         initial,

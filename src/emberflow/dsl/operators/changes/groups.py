@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from emberflow.dsl.operators.changes.aggregates import Aggregate, Step
+from emberflow.dsl.operators.changes.aggregates import Aggregate, Step, again, piece_of
 from emberflow.dsl.operators.changes.change import Change, changed, derived, key_of
 from emberflow.dsl.operators.reduce import reduce
+from emberflow.graph.nodes import Merge
 from emberflow.values.functions import UserFunction, itself
 
 if TYPE_CHECKING:
@@ -47,7 +48,32 @@ def aggregated(
         name="reduce",
         given=aggregate.given,
     )
-    return reduced._map(_result, "many", *aggregate.given, name="change", schedules=False)
+    if not aggregate.may_raise:
+        return reduced._map(_result, "many", *aggregate.given, name="change", schedules=False)
+    # The check comes first, as in `derived`.
+    checks = reduced._map(
+        _Raising(aggregate),
+        "many",
+        *aggregate.given,
+        name="raised",
+        schedules=False,
+        shown=lambda group: piece_of(group[1]),
+    )
+    results = reduced._map(_result, "many", *aggregate.given, name="change", schedules=False)
+    return stream.flow._add(Merge, "results", inputs=(checks._input, results._input))
+
+
+class _Raising:
+    """Lets raise what the step has noted. Emits nothing."""
+
+    __slots__ = ("aggregate",)
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self.aggregate = aggregate
+
+    def __call__(self, group: tuple[Any, Any]) -> tuple[Any, ...]:
+        again(self.aggregate, group[1])
+        return ()
 
 
 class _Member:
@@ -85,5 +111,5 @@ def _pieces_of(
 
 
 def _result(group: tuple[Any, Any]) -> tuple[Change[Any, Any], ...]:
-    key, (_, _, before, after) = group
-    return changed(key, before, after)
+    key, accumulator = group
+    return changed(key, accumulator[2], accumulator[3])

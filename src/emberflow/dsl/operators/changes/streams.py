@@ -236,6 +236,22 @@ class Changes(Generic[K, V]):
         stream = self._stream if partitions == 1 else self._stream.key_by(key_of)
         stream.sink(name, partitions=partitions)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Any:
+            # A teaching error: a table has values that change, and no payloads that come one by one.
+            if not attribute.startswith("_"):
+                if hasattr(GroupedChanges, attribute):
+                    raise AttributeError(
+                        f"{attribute}() of a table is that of each group: call .group_by(function) before it, "
+                        f"at {caller()}. For one group of all rows: .group_by(lambda value: None)."
+                    )
+                raise AttributeError(
+                    f"a table has no {attribute}(), at {caller()}. Its changes as a stream are "
+                    f".as_stream(), and (key, value now) for each of them is .latest()."
+                )
+            raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+
     def _derived(
         self, label: str, name: str | None, function: Callable[[Any], Any], given: UserFunction
     ) -> Changes[K, Any]:

@@ -44,12 +44,26 @@ KINDS: dict[str, Kind] = {
     "anti": Kind(pairs=False, left_alone=True),
 }
 
+#: What Spark calls them otherwise, without underscores.
+_OF_SPARK = {
+    "full": "outer",
+    "fullouter": "outer",
+    "leftouter": "left",
+    "rightouter": "right",
+    "leftsemi": "semi",
+    "leftanti": "anti",
+}
+
 
 def checked_kind(how: object, combine: object) -> Kind:
     """The kind of a join. Raises `FlowError` for an argument of `join` that is none."""
     kind = KINDS.get(how) if isinstance(how, str) else None
     if kind is None:
-        raise FlowError(f"join(how=) takes one of {', '.join(KINDS)}, got {how!r} at {caller()}.")
+        meant = _OF_SPARK.get(str(how).replace("_", "").lower())
+        advice = "" if meant is None else f" Spark's {how!r} is {meant!r} here."
+        raise FlowError(
+            f"join(how=) takes one of {', '.join(KINDS)}, got {how!r} at {caller()}.{advice}"
+        )
     if combine is not None and not callable(combine):
         raise FlowError(f"join() takes a function of both payloads, got {combine!r} at {caller()}.")
     if combine is not None and not kind.pairs:

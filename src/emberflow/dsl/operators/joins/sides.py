@@ -6,14 +6,8 @@ first, so there is no 'late' side and no buffer to tune. A *step* makes the next
 a map behind the cycle emits.
 
 The step of a join that tells what found no partner also has to hear when time passes. Its accumulator
-is ``(held, emitted, ticks)``, and a map schedules a *tick* for each of the times in ``ticks``, which a
-loop brings back to its key, as the windows that emit when they close do it:
-
-::
-
-    left ───> merge ──> [drift: step] ──> fan-out ──> emitted ──> out
-    right ────> ^                            │
-                └──── At(time, tick) <───────┘
+is ``(held, emitted, ticks)``: a map schedules a *tick* for each of the times in ``ticks``, as for windows that
+emit when they close (`reduce.ticking_drift`).
 """
 
 from __future__ import annotations
@@ -22,8 +16,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from emberflow.dsl.operators.reduce import drift, keyed_map, ticking
-from emberflow.graph.nodes import Merge
+from emberflow.dsl.operators.reduce import keyed_map, ticking_drift
 from emberflow.values.functions import UserFunction
 from emberflow.values.item import At
 
@@ -60,19 +53,23 @@ def two_sided(
     *given: UserFunction,
 ) -> Stream[Any]:
     """What the step emits. ``given`` are the user's functions that it calls."""
-    flow = left.flow
     sides = [
         keyed_map(stream, Sided(stream._key.function, side), timed=True, name=name)
         for stream, side, name in ((left, LEFT, "left"), (right, RIGHT, "right"))
     ]
-    ticks = [flow.loop(name="tick")] if step.waits else []
-    merged = flow._add(Merge, "sides", inputs=tuple(one._input for one in (*sides, *ticks)))
-    key = UserFunction("key", left._key.given.given)
-    accumulators = drift(merged, step.first, step, key=key, given=given, shown=itemgetter(2))
-    emitted = accumulators._map(_emitted, "many", *given, name="pairs", schedules=False)
-    for loop in ticks:
-        ticking(accumulators, _ticks, loop)
-    return emitted
+    return ticking_drift(
+        sides,
+        "sides",
+        step.first,
+        step,
+        results=lambda accumulators: accumulators._map(
+            _emitted, "many", *given, name="pairs", schedules=False
+        ),
+        ticks=_ticks if step.waits else None,
+        key=UserFunction("key", left._key.given.given),
+        given=given,
+        shown=itemgetter(2),
+    )
 
 
 class Sided:

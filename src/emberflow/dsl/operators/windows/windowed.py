@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from emberflow.dsl.operators.aggregates import catalogue
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
 from emberflow.dsl.operators.aggregates.several import several
-from emberflow.dsl.operators.reduce import drift, keyed_map, ticking
-from emberflow.graph.nodes import Merge
+from emberflow.dsl.operators.reduce import keyed_map, ticking_drift
 from emberflow.values.functions import UserFunction, caller
 
 if TYPE_CHECKING:
@@ -164,23 +163,19 @@ class Windowed(Generic[K, T, R]):
         key = stream._key
         with flow._scope(self._label, name, operator=self._operator):
             mapped = keyed_map(stream, parts.timed, *parts.given, timed=True, name=parts.time_name)
-            if parts.ticks is not None:
-                ticks = flow.loop(name="tick")
-                mapped = flow._add(Merge, "payloads", inputs=(mapped._input, ticks._input))
-            accumulators = drift(
-                mapped,
+            return ticking_drift(
+                [mapped],
+                "payloads",
                 parts.step.first,
                 parts.step,
+                results=lambda accumulators: accumulators._map(
+                    parts.results, "many", *aggregation.given, name=parts.results_name
+                ),
+                ticks=parts.ticks,
                 key=key.given,
                 given=(*aggregation.given, *parts.in_step),
                 shown=itemgetter(2),
             )
-            results = accumulators._map(
-                parts.results, "many", *aggregation.given, name=parts.results_name
-            )
-            if parts.ticks is not None:
-                ticking(accumulators, parts.ticks, ticks)
-            return results
 
     @property
     def _operator(self) -> str:
