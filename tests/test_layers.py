@@ -89,6 +89,7 @@ ROOMS = [
     "runners.live.worker",
     "runners.live.driver",
     "runners.live.arrival",
+    "runners.live.processes",
     "runners.live.task",
     "runners.live.launch",
     "runners.live.life",
