@@ -45,6 +45,7 @@ ROOMS = [
     "checkpoint.seals",
     "checkpoint.logs",
     "checkpoint.cuts",
+    "checkpoint.lease",
     "checkpoint",
     "dsl.operators.reduce",
     "dsl.operators.aggregates",

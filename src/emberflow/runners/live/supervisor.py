@@ -25,7 +25,8 @@ on the older driver begins no other life: the claim refuses it, in one step. It 
 ends, and by looking every few seconds; its error says who took over. Without a common checkpoint nobody
 claims anything, and only sinks tell that somebody else has opened them (`SinkMovedError`). An old worker
 of the same query may do that once, so the supervisor begins another life once; when the sinks of that
-life are taken over too, the query ends.
+life are taken over too, the query ends. A driver that stands by takes over when the lease of this one
+lapses (`checkpoint.lease`).
 
 **A new version of the flow** takes over between two lives. The supervisor lets the fronts halt, as for a
 stop: what is below the last moment of the old version is stored, and its last cut is at that moment. (After
@@ -62,6 +63,7 @@ from emberflow.checkpoint.cuts.manifest import fitted
 from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.files import is_unwritable
+from emberflow.checkpoint.lease import LeaseHolder
 from emberflow.dsl.versions import told
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError
@@ -212,10 +214,16 @@ class Supervision:
         self._plan, self.coordinator = self._begun()
         if settings.place.port == 0:
             self._roster = Roster(self._keys, settings.place, settings.workers, self._process_lost)
+        #: Tells drivers that stand by that this one works.
+        self._lease: LeaseHolder | None = None
+        if settings.checkpoint is not None:
+            self._lease = LeaseHolder(settings.checkpoint, lambda: self._number)
         self.chronicle.note("begun", self._number, _begins_with(self._plan))
         self._thread = threading.Thread(target=self._run, name="emberflow lives", daemon=True)
 
     def start(self) -> None:
+        if self._lease is not None:
+            self._lease.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -377,6 +385,8 @@ class Supervision:
             self.failure = error
         finally:
             self._end_processes()
+            if self._lease is not None:
+                self._lease.end(is_over=self.failure is None)
             if self.failure is None:
                 self.chronicle.note("ended", self._number)
             else:
@@ -678,7 +688,8 @@ class Supervision:
                     self._tell(logging.WARNING, "upgraded", told)
             return cut
 
-        return store.begin(fitting, after=self._number or None), carried
+        after = self._number or settings.follows
+        return store.begin(fitting, after=after), carried
 
     def _taken_over(self, failure: BaseException | None = None) -> BaseException | None:
         """The error that names the driver that has claimed the checkpoint since; else ``failure``."""
