@@ -34,7 +34,7 @@ STATE = "state"
 MODULES = {NEXMARK: "nexmark_bench"}
 PARTS = {
     "live": ("latency", "throughput", "overload", "stages"),
-    EXACTLY_ONCE: ("latency", "kills", "runtime", "cuts"),
+    EXACTLY_ONCE: ("latency", "kills", "lost", "runtime", "cuts"),
     TRANSACTIONS: (
         "bank",
         "states",

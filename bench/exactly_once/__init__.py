@@ -1,12 +1,13 @@
 """What exactly-once costs: cuts at a global time compared with marker snapshots, in one engine.
 
-    python bench/run.py exactly_once [--only latency] [--only kills] [--only runtime] [--only cuts]
+    python bench/run.py exactly_once [--only latency] [--only kills] [--only lost] [--only runtime] [--only cuts]
 
 One file per subject:
 
 ===========  ====================================================================================
 `latency`    the inverted index at a steady rate, by guarantee, ordering and interval
 `kills`      the same through three kills of a worker: latency over time, seconds to recover
+`lost`       one of three workers killed, with 100,000 keys: seconds to recover, beside a restart of all
 `runtime`    a fixed input with cuts, markers and stop-the-world, against none (the snapshot
              paper's Figure 6)
 `cuts`       bytes and milliseconds of a cut, by the size of the state and the share that changed

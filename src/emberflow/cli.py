@@ -347,6 +347,13 @@ def run(
             help="Only tell what this version of the flow changes for the checkpoint's state.",
         ),
     ] = False,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="Start Spark, and run the flow when the driver that runs it is lost. Needs --checkpoint.",
+        ),
+    ] = False,
     ui: Annotated[
         bool,
         typer.Option("--ui", help="Serve a page that shows the query, and print its address."),
@@ -386,6 +393,7 @@ def run(
         conf=conf or [],
         log=log,
         carry=given_carry(carry, drop, begin),
+        standby=standby,
     )
 
 

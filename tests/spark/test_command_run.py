@@ -206,6 +206,7 @@ def test_a_function_that_raises_ends_the_command(folder: Path) -> None:
         ([*READY, "--on-error", "divert"], "no sink for them. Add --sink errors=..."),
         ([*READY, "--sink", "errors=console"], "Add --on-error divert, or leave out"),
         ([*READY, "--on-error", "ignore"], "takes 'fail' or 'divert', got 'ignore'"),
+        ([*READY, "--standby"], "--standby waits for the query of a checkpoint"),
     ],
 )
 def test_what_is_wrong_is_said_before_spark_starts(

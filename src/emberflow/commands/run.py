@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
+from emberflow.checkpoint.errors import FencedError
 from emberflow.commands.adapters import given_fronts, given_sinks
 from emberflow.commands.display import Display
 from emberflow.commands.session import spark_session
@@ -49,8 +50,12 @@ def run(
     conf: Sequence[str] = (),
     log: Path | None = None,
     carry: Carry | None = None,
+    standby: bool = False,
 ) -> None:
-    """Run a flow between adapters that are given as text. Raises what the query does."""
+    """Run a flow between adapters that are given as text. Raises what the query does.
+
+    ``standby``: when no other driver runs it, and not at all if its query comes to its end.
+    """
     need("pyspark", "pyarrow", "zmq", extra="spark", what="emberflow run")
     flow = load_flow(target)
     graph = flow.graph()
@@ -58,6 +63,10 @@ def run(
     chosen = {"workers": str(workers), **_pairs("--option", options, "batch=500")}
     chosen.setdefault("onError", on_error)
     chosen.setdefault("upgrades", "true")
+    if standby and "checkpointLocation" not in chosen:
+        raise InputError(
+            "--standby waits for the query of a checkpoint: give its --checkpoint LOCATION."
+        )
     reads = given_fronts(graph, fronts)
     writes = given_sinks(graph, sinks, checked_on_error(graph, chosen["onError"], "--on-error"))
     name = name or flow.name
@@ -79,7 +88,9 @@ def run(
             builder.carry(carry)
         # Spark's own answer to Ctrl-C is to cancel all jobs. Ours replaces it.
         with Interrupts() as interrupts, Display(title, console=console, drawn=drawn) as display:
-            query = builder.start()
+            query = _followed(builder, interrupts, display) if standby else builder.start()
+            if query is None:
+                return
             if (page := query.ui) is not None:
                 display.say(f"The page, at an address that works once: {page}")
             progress = _watched(query, interrupts, display)
@@ -100,6 +111,21 @@ def given_carry(
     for name, checkpoint in _pairs("--begin", begin or (), "totals=history").items():
         found[name] = Backfilled(checkpoint)
     return {**found, **{name: Drop(name) for name in drop or ()}}
+
+
+def _followed(builder: LiveBuilder, interrupts: Interrupts, display: Display) -> LiveQuery | None:
+    """Start the query when no other driver runs it; None if nobody is to."""
+    display.say("Standing by. This takes over when the driver of the query is lost.")
+    while builder.stand_by(given_up=lambda: interrupts.asked):
+        try:
+            query = builder.start()
+        except FencedError:
+            display.say("Another driver was faster. Standing by again.")
+        else:
+            display.say("The driver of the query is lost: taking over.")
+            return query
+    display.say("Ended." if interrupts.asked else "The query has come to its end.")
+    return None
 
 
 def _builder(flow: Flow, spark: SparkSession | None, options: Mapping[str, str]) -> LiveBuilder:

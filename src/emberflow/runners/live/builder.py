@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeGuard, cast, get_args
 
+from emberflow.checkpoint.lease import LAPSE_SECONDS, Lease, LeaseWatch
 from emberflow.dsl.flow import Flow
 from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
 from emberflow.errors import ERRORS_SINK, LATE_SINK, InputError
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     from emberflow.runners.live.web.server import Web
 
 
+#: How often a driver that stands by looks at the lease.
+_LOOK_SECONDS = 0.5
 _WEB_MODULES = ("starlette", "uvicorn", "prometheus_client")
 
 
@@ -59,6 +64,8 @@ class LiveBuilder:
         self._listeners: list[object] = []
         self._judges = DEFAULT_JUDGES
         self._carry: Carry | None = None
+        #: The incarnation that it follows, if it stood by.
+        self._follows: int | None = None
 
     def read(self, **fronts: Front) -> LiveBuilder:
         """The source of each front of the flow."""
@@ -150,9 +157,39 @@ class LiveBuilder:
         self._carry = checked_carry(carry)
         return self
 
+    def stand_by(
+        self, *, given_up: Callable[[], bool] = lambda: False, lapse: float = LAPSE_SECONDS
+    ) -> bool:
+        """Wait until no other driver runs the query. Returns whether this one is to: then call `start`.
+
+        The driver of a query renews a lease in the ``checkpointLocation``, which this needs. When it has
+        not done so for ``lapse`` seconds, it is taken for lost. Returns False when its query has come to
+        its end, and when ``given_up`` says so. If `start` then raises `FencedError`, another driver that
+        stood by was faster: stand by again.
+        """
+        checkpoint = self._options["checkpointLocation"]
+        if checkpoint is None:
+            raise InputError(
+                "a driver stands by for the query of a checkpoint: set "
+                ".option('checkpointLocation', ...) to that of the query."
+            )
+        watch = LeaseWatch(checkpoint, lapse_seconds=lapse)
+        has_lapsed = False
+        while not given_up():
+            lease = watch.look()
+            if lease is Lease.ENDED:
+                return False
+            if lease is Lease.LAPSED and has_lapsed:
+                self._follows = watch.incarnation
+                return True
+            has_lapsed = lease is Lease.LAPSED
+            # Of several that stand by, one should be the first.
+            time.sleep(random.uniform(0, 2 * _LOOK_SECONDS) if has_lapsed else _LOOK_SECONDS)
+        return False
+
     def start(self) -> LiveQuery:
         """Start the workers and return the handle of the query."""
-        settings = self.settings()
+        settings = self.settings()._replace(follows=self._follows)
         return LiveQuery(
             self._spark, settings, self._name, self._listeners, web=self._web(), builder=self
         )

@@ -6,6 +6,7 @@ stage starts all its tasks at once or none, and Spark never retries a part of it
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import cloudpickle
 
 from emberflow.errors import EmberflowError
 from emberflow.runners.live.driver.cluster import ClusterError, context_of
+from emberflow.runners.live.processes.member import Crew
 from emberflow.runners.live.wire.plan import Plan
 
 if TYPE_CHECKING:
@@ -60,17 +62,21 @@ def _tag_jobs(spark: SparkSession, tag: str) -> None:
         spark.addTag(tag)
 
 
-def run_workers(spark: SparkSession, plan: Plan, tag: str) -> None:
-    """Run the barrier job. Returns when all workers have ended, raises if the job fails."""
+def run_workers(spark: SparkSession, plan: Plan, tag: str, crew: Crew | None) -> None:
+    """Run the barrier job. Returns when all workers have ended, raises if the job fails.
+
+    With a ``crew``, each task keeps the process of its worker (`processes.keeper`).
+    """
     _tag_jobs(spark, tag)
     shipped = cloudpickle.dumps(plan)
+    reached = None if crew is None else pickle.dumps(crew)
     path = list(sys.path)  # workers import the flow's modules from the same folders
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Imported on the worker: the closure itself stays small and free of our modules.
         from emberflow.runners.live.task import run_worker
 
-        yield from run_worker(shipped, path, batches)
+        yield from run_worker(shipped, reached, path, batches)
 
     workers = spark.range(0, plan.workers, 1, plan.workers)
     workers.mapInArrow(task, "worker long", barrier=True).collect()

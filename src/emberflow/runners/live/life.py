@@ -63,6 +63,8 @@ class Settings(NamedTuple):
     takes_versions: bool = False
     #: Whether the workers tell what each step does.
     is_observed: bool = False
+    #: If this driver takes the query over from another one: the incarnation that it follows.
+    follows: int | None = None
 
 
 def committer_of(settings: Settings, life: Life, *, counts: bool = True) -> CutCommitter | None:

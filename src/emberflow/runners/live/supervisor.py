@@ -1,9 +1,15 @@
 """Supervision: one life of the workers after another, until the query is over.
 
-A *life* (an incarnation) is a coordinator, a Spark job and its workers. When something is lost (a
-worker, an executor, a connection, a heartbeat), the supervisor ends the whole life and its job, and
-begins the next one from the last committed cut. Workers recompute everything to the byte and barriers
-ask their sinks what is stored, so the output is the same and only later.
+A *life* (an incarnation) is a coordinator and its workers. When something is lost (a worker, an
+executor, a connection, a heartbeat), the supervisor ends the whole life, and begins the next one from the
+last committed cut. Workers recompute everything to the byte and barriers ask their sinks what is stored,
+so the output is the same and only later.
+
+**A lost worker is one lost worker.** Its task's process, the keeper, forks another one, and those that are
+left stay (`processes`). The supervisor claims the next life meanwhile, waits until all processes are free,
+and sends them its plan. Whatever else is lost, or if they are not free soon, it ends the Spark job and
+starts another one: after the loss of an executor or a keeper, while another version takes over, and where
+the port of the coordinator is fixed.
 
 A life must not change anything once the next one has begun. Messages carry the number of their life,
 and other lives drop them. Readers refuse cuts and logs of an older life (`checkpoint`). A bundle that
@@ -19,7 +25,8 @@ on the older driver begins no other life: the claim refuses it, in one step. It 
 ends, and by looking every few seconds; its error says who took over. Without a common checkpoint nobody
 claims anything, and only sinks tell that somebody else has opened them (`SinkMovedError`). An old worker
 of the same query may do that once, so the supervisor begins another life once; when the sinks of that
-life are taken over too, the query ends.
+life are taken over too, the query ends. A driver that stands by takes over when the lease of this one
+lapses (`checkpoint.lease`).
 
 **A new version of the flow** takes over between two lives. The supervisor lets the fronts halt, as for a
 stop: what is below the last moment of the old version is stored, and its last cut is at that moment. (After
@@ -56,6 +63,7 @@ from emberflow.checkpoint.cuts.manifest import fitted
 from emberflow.checkpoint.cuts.store import CheckpointStore, Life
 from emberflow.checkpoint.errors import FencedError
 from emberflow.checkpoint.files import is_unwritable
+from emberflow.checkpoint.lease import LeaseHolder
 from emberflow.dsl.versions import told
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import EmberflowError, InputError
@@ -82,6 +90,8 @@ from emberflow.runners.live.life import (
     inherited_sinks,
     plan_of,
 )
+from emberflow.runners.live.processes.member import Crew
+from emberflow.runners.live.processes.roster import Roster
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.wire.sockets import WireError, WireKeys
 from emberflow.runners.live.worker.link import CoordinatorGoneError
@@ -100,6 +110,10 @@ _CANCEL_SECONDS = 30.0
 #: By then a failed worker has sent its own error, which says more than Spark's.
 _ECHO_SECONDS = 0.3
 _PAUSE_SECONDS = 0.05
+#: How long the supervisor waits for the processes that are left; and how long for those that are stuck,
+#: before it lets their keepers replace them.
+_GATHER_SECONDS = 5.0
+_PATIENCE_SECONDS = 1.0
 #: The pause before the next life, or the next attempt at it, while the disk takes no writes.
 _UNWRITABLE_SECONDS = 2.0
 #: How often the supervisor looks whether another driver has claimed the checkpoint.
@@ -111,9 +125,15 @@ _SHADOWS_FROM = 1 << 32
 #: The query ends when so many lives in a row end because others have opened their sinks.
 _MOVED_MAX = 2
 
+
+class WorkerLostError(EmberflowError):
+    """A worker's process has died, and another one is there for it."""
+
+
 #: Losses after which another life may succeed.
 _LOST = (
     JobFailedError,
+    WorkerLostError,
     WorkersMissingError,
     CoordinatorGoneError,
     WireError,
@@ -186,13 +206,24 @@ class Supervision:
         self._upgrade: _Upgrade | None = None
         #: The coordinator of the version that runs beside the one that works.
         self._shadow: Coordinator | None = None
-        #: The Spark job whose tasks are the workers.
+        #: The Spark job whose tasks keep the workers' processes.
         self._job: threading.Thread | None = None
+        #: Knows the processes. With a fixed port there is room for one coordinator only, and no roster:
+        #: each life has processes of its own.
+        self._roster: Roster | None = None
         self._plan, self.coordinator = self._begun()
+        if settings.place.port == 0:
+            self._roster = Roster(self._keys, settings.place, settings.workers, self._process_lost)
+        #: Tells drivers that stand by that this one works.
+        self._lease: LeaseHolder | None = None
+        if settings.checkpoint is not None:
+            self._lease = LeaseHolder(settings.checkpoint, lambda: self._number)
         self.chronicle.note("begun", self._number, _begins_with(self._plan))
         self._thread = threading.Thread(target=self._run, name="emberflow lives", daemon=True)
 
     def start(self) -> None:
+        if self._lease is not None:
+            self._lease.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -321,6 +352,9 @@ class Supervision:
                 failure = self._live()
                 if failure is not None:
                     failure = self._taken_over(failure)
+                keeps = self._keeps_processes(failure)
+                if not keeps:
+                    self._end_job()
                 if self._changes_version(failure):
                     continue
                 if (
@@ -332,9 +366,12 @@ class Supervision:
                 reason = str(failure).partition("\n")[0]
                 self.chronicle.note("lost", self._number, reason)
                 self._tell(logging.WARNING, "lost", f"lost, the next one begins: {reason}")
-                time.sleep(_UNWRITABLE_SECONDS if is_unwritable(failure) else _PAUSE_SECONDS)
-                # Replacing a lost executor takes a moment.
-                check_cluster(self._spark, self.settings.workers)
+                if is_unwritable(failure):
+                    time.sleep(_UNWRITABLE_SECONDS)
+                if not keeps:
+                    time.sleep(_PAUSE_SECONDS)
+                    # Replacing a lost executor takes a moment.
+                    check_cluster(self._spark, self.settings.workers)
                 self._plan, self.coordinator = self._begun_when_writable()
                 self.chronicle.note("begun", self._number, _begins_with(self._plan))
                 self.losses.append(failure)
@@ -347,6 +384,9 @@ class Supervision:
         except Exception as error:
             self.failure = error
         finally:
+            self._end_processes()
+            if self._lease is not None:
+                self._lease.end(is_over=self.failure is None)
             if self.failure is None:
                 self.chronicle.note("ended", self._number)
             else:
@@ -648,7 +688,8 @@ class Supervision:
                     self._tell(logging.WARNING, "upgraded", told)
             return cut
 
-        return store.begin(fitting, after=self._number or None), carried
+        after = self._number or settings.follows
+        return store.begin(fitting, after=after), carried
 
     def _taken_over(self, failure: BaseException | None = None) -> BaseException | None:
         """The error that names the driver that has claimed the checkpoint since; else ``failure``."""
@@ -668,13 +709,9 @@ class Supervision:
 
         Returns its failure, if it failed.
         """
-        coordinator, plan = self.coordinator, self._plan
-        if self._job is None:
-            coordinator.start()
-            self._job = threading.Thread(
-                target=self._run_job, args=(plan,), name="emberflow job", daemon=True
-            )
-            self._job.start()
+        coordinator = self.coordinator
+        if not coordinator.has_started:  # not one that takes over in place
+            self._set_to_work(self._plan, coordinator)
         while not coordinator.wait(_LOOK_SECONDS):
             successor = self._taken_over()
             if successor is not None:
@@ -682,31 +719,93 @@ class Supervision:
         if self._shadow is not None and coordinator.failure is None:
             _wait_for_the_end(self._shadow)
         self.end_shadow(EmberflowError("the workers of the query have ended."))
-        if coordinator.hands_over:
-            return None
-        if self._upgrade is not None:
-            self._discard_successor(self._upgrade)
-        self._end_job(plan, coordinator)
+        if not coordinator.hands_over:
+            if self._roster is not None:
+                self._roster.pause(self._number)
+            if self._upgrade is not None:
+                self._discard_successor(self._upgrade)
         return coordinator.failure
 
-    def _end_job(self, plan: Plan, coordinator: Coordinator) -> None:
+    def _set_to_work(self, plan: Plan, coordinator: Coordinator) -> None:
+        """Let processes work in a life: those of the life before, or those of another job."""
+        job, roster = self._job, self._roster
+        try:
+            if job is not None and not (
+                roster is not None
+                and roster.gathered(_GATHER_SECONDS, _PATIENCE_SECONDS, job.is_alive)
+            ):
+                self._end_job()
+                check_cluster(self._spark, plan.workers)
+        except Exception as error:
+            coordinator.fail(error)  # it closes what it has opened
+            raise
+        finally:
+            coordinator.start()
+        if self._job is not None:
+            assert roster is not None
+            roster.go_on(plan.incarnation, cloudpickle.dumps(plan))
+            return
+        crew = None if roster is None else roster.begin(plan.incarnation)
+        self._job = threading.Thread(
+            target=self._run_job, args=(plan, crew), name="emberflow job", daemon=True
+        )
+        self._job.start()
+
+    def _keeps_processes(self, failure: BaseException | None) -> bool:
+        """Whether the processes that are left may go on: they begin the next life, or a version in place.
+
+        Only after what has been understood: otherwise the next life has processes that Spark starts anew.
+        """
+        if self.coordinator.hands_over:
+            return True
+        return (
+            self._roster is not None
+            and self._upgrade is None
+            and self._job is not None
+            and self._job.is_alive()
+            and isinstance(failure, _LOST)
+            and not isinstance(failure, JobFailedError | ClusterError | FencedError)
+            and not self._stop_requested.is_set()
+        )
+
+    def _process_lost(self, worker: int) -> None:
+        """The roster has seen another process in the place of one that works, or a free one that should."""
+        lost = WorkerLostError(f"the process of worker {worker} is lost; the others go on")
+        for coordinator in self._working():
+            coordinator.fail_unless_over(lost)
+
+    def _end_processes(self) -> None:
+        """The query is over."""
+        try:
+            self._end_job()
+        except Exception as error:
+            if self.failure is None:
+                self.failure = error
+        finally:
+            if self._roster is not None:
+                self._roster.close()
+
+    def _end_job(self) -> None:
         job, self._job = self._job, None
-        assert job is not None
+        if job is None:
+            return
+        if self._roster is not None:
+            self._roster.finish()
         job.join(_END_SECONDS)
         if job.is_alive():  # a worker does not read messages: it is stuck, or suspended
             cancel_workers(self._spark, self._tag)
             job.join(_CANCEL_SECONDS)
         if job.is_alive():
             raise EmberflowError(
-                f"the Spark job of life {plan.incarnation} could not be ended within "
+                f"the Spark job of the workers of life {self._number} could not be ended within "
                 f"{_CANCEL_SECONDS:.0f} s, so no other one was begun. "
-                f"It was lost by: {coordinator.failure}"
+                f"It was lost by: {self.coordinator.failure}"
             )
 
-    def _run_job(self, plan: Plan) -> None:
+    def _run_job(self, plan: Plan, crew: Crew | None) -> None:
         """Run the job. Its end concerns the coordinator of the version that its workers are of then."""
         try:
-            run_workers(self._spark, plan, self._tag)
+            run_workers(self._spark, plan, self._tag, crew)
         except Exception as error:
             for coordinator in self._working():
                 coordinator.wait(_ECHO_SECONDS)

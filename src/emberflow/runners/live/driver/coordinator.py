@@ -328,6 +328,15 @@ class Coordinator:
             if self.failure is None and not self._over.is_set():
                 self.failure = error
 
+    def fail_unless_over(self, error: BaseException) -> None:
+        """A worker has left: end now, unless all have been told to leave."""
+        if self.phase != "over":
+            self.fail(error)
+
+    @property
+    def has_started(self) -> bool:
+        return self._thread.ident is not None
+
     def wait(self, seconds: float | None) -> bool:
         return self._over.wait(seconds)
 
@@ -375,8 +384,9 @@ class Coordinator:
             self.questions.end()
             self._hands_over = self._hands_over and self.failure is None
             self._send_all(protocol.QUIT, self._hands_over)
-            with contextlib.suppress(LinkError):  # of workers that are gone
-                self._flush()
+            for link in self._links.values():
+                with contextlib.suppress(LinkError):  # of a worker that is gone
+                    link.flush(time.monotonic())
             if self._hands_over:
                 self._end()  # the other version takes the writers, and waits
             else:

@@ -35,10 +35,19 @@ class UnknownQueryError(EmberflowError):
 class Announcement:
     """The file with the address of a query, until the query ends."""
 
-    def __init__(self, name: str, address: Address, run: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        run: str,
+        *,
+        checkpoint: str | None = None,
+        succeeds: bool = False,
+    ) -> None:
+        """For ``checkpoint`` and ``succeeds`` see `check_free`."""
         self._path = _path(name, _folder(make=True))
         self._run = run
-        check_free(name)
+        check_free(name, checkpoint=checkpoint, succeeds=succeeds)
         content = {
             "name": name,
             "run": run,
@@ -46,6 +55,7 @@ class Announcement:
             "token": address.token,
             "pid": os.getpid(),
             "started": _started(os.getpid()),
+            "checkpoint": checkpoint,
         }
         temporary = self._path.with_name(f".{uuid.uuid4().hex}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -61,9 +71,15 @@ class Announcement:
                 self._path.unlink()
 
 
-def check_free(name: str) -> None:
-    """Raises `InputError` if a live query of this name runs on this machine."""
+def check_free(name: str, *, checkpoint: str | None = None, succeeds: bool = False) -> None:
+    """Raises `InputError` if a live query of this name runs on this machine.
+
+    One that ``succeeds`` another driver of the query of this checkpoint takes its name, too: that driver
+    may be there still, suspended or cut off.
+    """
     announced = _read(_path(name, _folder()))
+    if succeeds and announced is not None and announced.get("checkpoint") == checkpoint:
+        return
     if announced is not None and _is_alive(announced):
         raise InputError(
             f"a live query of the name {name!r} runs already, in process {announced['pid']}. Stop it, "

@@ -54,6 +54,7 @@ class OfferedServices:
         }
         offered = {own: one.service for own, one in contracts.items() if one.service is not None}
         names: list[str] = []
+        succeeds = settings.follows is not None
         if name is not None and settings.ordering == "time":
             names = list(readable_states(Layout(settings.graph)))
         versions = VersionService(settings.checkpoint) if settings.takes_versions else None
@@ -63,14 +64,14 @@ class OfferedServices:
                 return cls()
             assert name is not None
             try:
-                check_free(name)
+                check_free(name, checkpoint=settings.checkpoint, succeeds=succeeds)
             except InputError as error:
                 _log.warning("the states of this query cannot be read by SQL: %s", error)
                 return cls()
         name = name or settings.graph.flow
         assert settings.bridge_place is not None
         # Check before the services take over anything from another query of that name.
-        check_free(name)
+        check_free(name, checkpoint=settings.checkpoint, succeeds=succeeds)
         states = StateReads()
         services: dict[str, Service] = {
             f"state {state}": StateService(states, state) for state in names
@@ -88,7 +89,10 @@ class OfferedServices:
                 place=settings.bridge_place,
                 token=settings.bridge_token or new_token(),
             )
-            return cls(bridge, Announcement(name, bridge.address, run), states, versions, overview)
+            announcement = Announcement(
+                name, bridge.address, run, checkpoint=settings.checkpoint, succeeds=succeeds
+            )
+            return cls(bridge, announcement, states, versions, overview)
         except BaseException:
             if bridge is not None:
                 bridge.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import zmq
@@ -134,11 +134,13 @@ class CoordinatorLink:
                 f"worker {self._worker} has not heard the driver for {_SILENCE_SECONDS_MAX:.0f} s"
             )
 
-    def awaited(self) -> tuple[bytes, Any]:
-        """Send what there is, and wait for the next message."""
+    def awaited(self, is_over: Callable[[], bool] = lambda: False) -> tuple[bytes, Any]:
+        """Send what there is, and wait for the next message, unless the life is over."""
         self.flush()
         deadline = time.monotonic() + _RENDEZVOUS_MS_MAX / 1_000
         while time.monotonic() < deadline:
+            if is_over():
+                raise CoordinatorGoneError("the life was over before all workers had met")
             if self._received:
                 return self._received.popleft()
             if self.socket.poll(100):

@@ -22,12 +22,16 @@ had restored the cut, translated.
 
 Another version can also run *beside* this one (`mirror`), in a thread of its own, on the same elements.
 
+**When a life is lost,** the loops of the processes that are left end, and the process begins the next life
+with a new one: it meets the others, and restores its range of the cut again (`processes`).
+
 What depends on the ordering of the query is in the strategy that the loop is given (`cuts`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import threading
@@ -38,7 +42,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import zmq
 
@@ -50,7 +54,7 @@ from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Effects, Frame, Mom
 from emberflow.engine.worker.routing import barrier_host, front_host
 from emberflow.engine.worker.succession import copied_rows, copied_timers
 from emberflow.engine.worker.worker import Worker
-from emberflow.errors import ERRORS_SINK
+from emberflow.errors import ERRORS_SINK, EmberflowError
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.interpreter import Collector, serving
 from emberflow.runners.live.mirror import Copied, Entered, Mirror, MirrorFeed, Released
@@ -69,12 +73,18 @@ from emberflow.runners.live.worker.cuts import Begun, Delivered, WorkerCuts, beg
 from emberflow.runners.live.worker.diverted import fit_to_travel
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
-from emberflow.runners.live.worker.link import MESSAGES_A_ROUND, CoordinatorLink
+from emberflow.runners.live.worker.link import (
+    MESSAGES_A_ROUND,
+    CoordinatorGoneError,
+    CoordinatorLink,
+)
 from emberflow.runners.live.worker.memory import MemoryWatch
 from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, sink_contract
 from emberflow.sinks.writer import WriterThread, writers_of
 from emberflow.values.item import FRONT_MIN, TIME_MIN, front_index
+
+_log = logging.getLogger("emberflow")
 
 #: Makes the strategy of a worker, given what the sinks have from earlier.
 Strategy: TypeAlias = Callable[[Plan, int, Delivered], WorkerCuts]
@@ -91,6 +101,12 @@ _UNSTORED_BYTES_MAX = 64 << 20
 #: Bytes of elements that the fronts of a worker may have at or above the minimal time, in all.
 CREDIT_BYTES = 128 << 20
 _JOIN_SECONDS = 5.0
+#: How long a process waits at its end for the threads of its last life.
+_CLOSING_SECONDS = 15.0
+#: How long the next life of a process waits for the readers of the last one.
+_READERS_SECONDS = 0.3
+#: A process in which threads of so many lives do not end gives itself up; another one is forked for it.
+_LEFT_MAX = 16
 #: With more keys than this, the news do not tell the sizes of buckets: the loop would stop for too long.
 _KEYS_VISITED_MAX = 10_000
 #: How long a thread of the worker may keep the interpreter when another one wants it.
@@ -112,30 +128,109 @@ class Estate(NamedTuple):
     ending: threading.Thread
 
 
-def serve(plan: Plan, index: int, strategy: Strategy) -> None:
-    """Run a worker until the query is over, through all versions that take over in its process."""
-    loop: WorkerLoop | None = WorkerLoop(plan, index, strategy)
+class Lives(Protocol):
+    """Where a process that outlives its life hears of the others."""
+
+    def next_plan(self) -> Plan | None:
+        """Wait for the plan of the next life; None when the query is over."""
+
+    def is_over(self, life: int) -> bool:
+        """Whether a life is over. Its coordinator tells the workers that it knows."""
+
+
+def serve(plan: Plan, index: int, strategy: Strategy, lives: Lives | None = None) -> None:
+    """Run a worker until the query is over, through all versions that take over in its process.
+
+    Without ``lives`` the process works in one life, and raises the error of that life.
+    """
     with ExitStack() as stack:
-        collector: Collector | None = None
         stack.enter_context(captured(plan.log_levels))
-        while loop is not None:
-            with loop.ending():
-                if collector is None:
-                    loop.meet()
-                    collector = stack.enter_context(serving(_SWITCH_SECONDS))
-                loop.run(collector)
-            loop = loop.heir
+        tuned = _Tuned(stack)
+        if lives is None:
+            _live(WorkerLoop(plan, index, strategy), tuned, closes=True)
+            return
+        left: list[_Left] = []
+        next_plan: Plan | None = plan
+        while next_plan is not None:
+            loop = WorkerLoop(next_plan, index, strategy, lives=lives)
+            try:
+                _live(loop, tuned, closes=False)
+            except Exception as error:
+                _log.debug("a life has ended: %s", error)  # the driver has been told
+            left = [earlier for earlier in left if earlier.is_alive()]
+            if len(left) == _LEFT_MAX:
+                raise EmberflowError(f"{_LEFT_MAX} lives have left threads here that do not end")
+            left.append(_Left(loop.last_heir()))
+            del loop
+            # A source may admit one reader at a time. Mostly they end at once.
+            left[-1].readers_have_ended.wait(_READERS_SECONDS)
+            next_plan = lives.next_plan()
+        left[-1].closed.wait(_CLOSING_SECONDS)
+
+
+class _Left(threading.Thread):
+    """Ends what a lost life has left in the process, for as long as that takes: it holds up nobody."""
+
+    def __init__(self, loop: WorkerLoop) -> None:
+        super().__init__(name="emberflow left", daemon=True)
+        self.readers_have_ended = threading.Event()
+        #: Set when all have been told to end, and those that may take long have been waited for.
+        self.closed = threading.Event()
+        loop.free_state()
+        self._loop = loop
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._loop.close_readers()
+            self.readers_have_ended.set()
+            self._loop.close_rest()
+        finally:
+            self.closed.set()
+            self._loop.join_readers()
+
+
+class _Tuned:
+    """The interpreter is tuned for a loop when the first one has met the others, and stays so."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._collector: Collector | None = None
+
+    def collector(self) -> Collector:
+        if self._collector is None:
+            self._collector = self._stack.enter_context(serving(_SWITCH_SECONDS))
+        return self._collector
+
+
+def _live(first: WorkerLoop, tuned: _Tuned, *, closes: bool) -> None:
+    """Run a loop, and those that take over from it in this process. The last one stays open if it is
+    not to be closed."""
+    loop: WorkerLoop | None = first
+    while loop is not None:
+        with loop.ending(closes=closes):
+            if loop is first:
+                loop.meet()
+            loop.run(tuned.collector())
+        loop = loop.heir
 
 
 class WorkerLoop:
     """Runs until the coordinator says that it is over, or something fails."""
 
     def __init__(
-        self, plan: Plan, index: int, strategy: Strategy, *, bell: Bell | None = None
+        self,
+        plan: Plan,
+        index: int,
+        strategy: Strategy,
+        *,
+        bell: Bell | None = None,
+        lives: Lives | None = None,
     ) -> None:
         """``bell`` is that of the loop of an earlier version, in the same process."""
         self.plan = plan
         self.index = index
+        self._lives = lives
         #: The loop that takes over when this one has ended.
         self.heir: WorkerLoop | None = None
         self._strategy = strategy
@@ -207,8 +302,9 @@ class WorkerLoop:
             self.heir = self._successor.loop()
 
     @contextmanager
-    def ending(self) -> Iterator[None]:
-        """Tell the driver of a failure, and end all threads; or leave them to the next version."""
+    def ending(self, *, closes: bool = True) -> Iterator[None]:
+        """Tell the driver of a failure, and end all threads; or leave them to the next version, or to
+        whoever closes it."""
         try:
             yield
         except Exception as error:
@@ -217,7 +313,8 @@ class WorkerLoop:
             raise
         finally:
             if self.heir is None:
-                self.close()
+                if closes:
+                    self.close()
             else:
                 # Nobody waits for this, but all wait for the heir.
                 ending = threading.Thread(
@@ -226,13 +323,36 @@ class WorkerLoop:
                 ending.start()
                 self.heir._estate = Estate(self._engine, self._feeds, self._writers, ending)
 
-    def close(self) -> None:
+    def last_heir(self) -> WorkerLoop:
+        """The loop that was the last to take over from this one in this process; or this one."""
+        return self if self.heir is None else self.heir.last_heir()
+
+    def free_state(self) -> None:
+        """It will not run again: the next life needs the memory."""
+        with contextlib.suppress(AttributeError):  # it may not have come so far
+            del self._engine, self._cuts
+
+    def join_readers(self) -> None:
+        """Wait for threads that are in a source, however long it keeps them."""
+        for feed in self._feeds:
+            if feed.reader.thread.is_alive():
+                feed.reader.thread.join()
+
+    def close_readers(self) -> None:
         if self._twin is not None and self._twin.copied is not None:
             self._twin.is_over.wait(_TWIN_SECONDS)
         if self._successor is not None:
             self._successor.discard()
         for feed in self._feeds:
             feed.join(_JOIN_SECONDS)
+        self._twin, self._successor = None, None
+
+    def close(self) -> None:
+        self.close_readers()
+        self.close_rest()
+
+    def close_rest(self) -> None:
+        """Call it after `close_readers`."""
         for writer in set(self._writers.values()):
             writer.close(_JOIN_SECONDS)
         self._close_own()
@@ -292,10 +412,13 @@ class WorkerLoop:
                 raise SinkMovedError(str(error)) from None
 
     def _awaited(self, expected: bytes) -> Any:
-        kind, body = self._link.awaited()
+        kind, body = self._link.awaited(self._life_is_over)
         if kind != expected:
             raise WireError(f"worker {self.index} expected {expected!r} and heard {kind!r}")
         return body
+
+    def _life_is_over(self) -> bool:
+        return self._lives is not None and self._lives.is_over(self.plan.incarnation)
 
     def _make_engine(self, delivered: Delivered) -> None:
         """``delivered`` is what the sinks of the driver have from earlier."""
@@ -424,6 +547,8 @@ class WorkerLoop:
                 lists = self._cut_writer.lists
                 for effects in self._cuts.restored(store, plan.restored, lists):
                     self._do([effects])
+                    if self._life_is_over():
+                        raise CoordinatorGoneError(f"life {plan.incarnation} is over")
         lasts = self._last_of_writers().values()
         self._link.send(protocol.READY, max(lasts, default=None))
         self._link.flush()

@@ -1,0 +1,196 @@
+"""The keeper: the process of a Spark task, which keeps a worker's process.
+
+Spark ends all tasks of a barrier stage when one of them fails, and takes seconds to start others. So the
+worker is not the process that Spark knows, but a child of it. **When a worker's process dies, Spark does
+not notice: the keeper forks another one at once.** The keeper has imported everything, holds no state
+and runs no code of users, so it is the warm spare of its worker.
+
+The process that was forked asks the driver's `roster` for a plan, which shows the driver that the one
+before it is lost. A child that has nothing to say for long is suspended, and its keeper kills it. A child
+whose keeper dies ends too, so nothing outlives the Spark task.
+
+The keeper has one thread and no socket of ZeroMQ, because a fork copies only the thread that forks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import pickle
+import platform
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import warnings
+
+from emberflow.errors import EmberflowError
+from emberflow.runners.live.arrival.worker import WorkerSnapshots
+from emberflow.runners.live.processes.member import BEAT_SECONDS, Crew, Member
+from emberflow.runners.live.wire.plan import Plan
+from emberflow.runners.live.worker.cuts import CutsByTime
+from emberflow.runners.live.worker.link import CoordinatorGoneError
+from emberflow.runners.live.worker.loop import Strategy, serve
+
+#: A child that is silent for so many beats is suspended. The driver has given it up by then.
+_SILENT_BEATS_MAX = 16
+#: If so many children in a row die young, something is wrong with all of them.
+_YOUNG_DEATHS_MAX = 10
+_YOUNG_SECONDS = 2.0
+#: Exit statuses of a child: the query is over, the driver is gone, or its loop raised.
+_IS_OVER, _DRIVER_GONE, _FAILED = 0, 3, 4
+_PR_SET_PDEATHSIG = 1
+
+
+class WorkerDiedError(EmberflowError):
+    """The processes of a worker die as soon as they are forked."""
+
+
+def strategy_of(plan: Plan) -> Strategy:
+    return WorkerSnapshots if plan.ordering == "arrival" else CutsByTime
+
+
+def keep(crew: Crew, shipped: bytes, worker: int) -> None:
+    """Keep a process for a worker until the query is over. The first one begins with this plan."""
+    generation = young = 0
+    while True:
+        begin = time.monotonic()
+        status = _child_ran(crew, shipped if generation == 0 else None, worker, generation)
+        if status == _IS_OVER:
+            return
+        if status == _DRIVER_GONE:
+            raise CoordinatorGoneError(f"worker {worker} has not heard the driver for too long")
+        young = young + 1 if time.monotonic() - begin < _YOUNG_SECONDS else 0
+        if young >= _YOUNG_DEATHS_MAX:
+            raise WorkerDiedError(
+                f"{young} processes of worker {worker} in a row have died within "
+                f"{_YOUNG_SECONDS:.0f} s. The executor's log may say why."
+            )
+        generation += 1
+
+
+def _child_ran(crew: Crew, shipped: bytes | None, worker: int, generation: int) -> int:
+    """Fork a child, wait for its end, and return its exit status."""
+    own, childs = socket.socketpair()
+    keeper = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        # Python warns of threads that libraries have started, and these prepare for forks (`daemon`).
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        status = _FAILED
+        try:
+            own.close()
+            _end_with(keeper, childs)
+            status = _work(crew, shipped, worker, generation, childs)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)  # never into what Spark would do next
+    childs.close()
+    try:
+        _warm_up()
+        return _awaited(child, own)
+    finally:
+        own.close()
+
+
+def _warm_up() -> None:
+    """Import what a process that restores a cut will import, while nobody waits for this one.
+
+    PyArrow imports pandas, if there is one, as soon as it makes an array of Python's objects.
+    """
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pandas")
+
+
+def _awaited(child: int, own: socket.socket) -> int:
+    """The exit status of a child, once it has ended. One that is suspended is killed."""
+    silent = 0
+    try:
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                child = 0
+                return os.waitstatus_to_exitcode(status)
+            if not select.select([own], [], [], BEAT_SECONDS)[0]:
+                # Counted and not timed: this process may have been suspended as well.
+                silent += 1
+                if silent >= _SILENT_BEATS_MAX:
+                    os.kill(child, signal.SIGKILL)
+            elif own.recv(1 << 12):
+                silent = 0
+            else:  # its end is closed: it has died, or is about to
+                _, status = os.waitpid(child, 0)
+                child = 0
+                return os.waitstatus_to_exitcode(status)
+    finally:
+        if child:  # this task ends in another way
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _end_with(keeper: int, childs: socket.socket) -> None:
+    """Let this process end when its keeper does."""
+    if platform.system() == "Linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:  # it has died meanwhile
+            os._exit(_FAILED)
+        return
+
+    def watch() -> None:
+        while os.getppid() == keeper:
+            time.sleep(BEAT_SECONDS)
+        os._exit(_FAILED)
+
+    threading.Thread(target=watch, name="emberflow keeper", daemon=True).start()
+
+
+def _work(
+    crew: Crew, shipped: bytes | None, worker: int, generation: int, keeper: socket.socket
+) -> int:
+    """What the child does: one life after another. Returns its exit status."""
+    plan = None if shipped is None else _unpacked(shipped)
+    life = 0 if plan is None else plan.incarnation
+    member = Member(crew, worker, generation, keeper, life=life)
+
+    lives = _Lives(member)
+    try:
+        if plan is None:
+            plan = lives.next_plan()
+        if plan is not None:
+            serve(plan, worker, strategy_of(plan), lives)
+        return _IS_OVER
+    except CoordinatorGoneError:
+        return _DRIVER_GONE
+    finally:
+        member.close()
+
+
+class _Lives:
+    """What the loop asks of the member."""
+
+    def __init__(self, member: Member) -> None:
+        self.is_over = member.is_over
+        self._member = member
+
+    def next_plan(self) -> Plan | None:
+        shipped = self._member.next_plan()
+        return None if shipped is None else _unpacked(shipped)
+
+
+def _unpacked(shipped: bytes) -> Plan:
+    """A plan. It came in the closure of a Spark job, or over a link of this run's own processes."""
+    plan: Plan = pickle.loads(shipped)
+    return plan

@@ -1,0 +1,131 @@
+"""The roster and the members of a crew, over real sockets: who gets which plan, and who is lost."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from emberflow.runners.live.driver.cluster import CoordinatorAddress
+from emberflow.runners.live.processes import roster
+from emberflow.runners.live.processes.member import Crew, Member
+from emberflow.runners.live.processes.roster import Roster
+from emberflow.runners.live.wire.sockets import WireKeys
+
+SECONDS = 60.0
+KEYS = WireKeys.made()
+PLACE = CoordinatorAddress("127.0.0.1", 0, "127.0.0.1")
+
+
+class Query:
+    """A roster of two workers, and what it has said of losses."""
+
+    def __init__(self) -> None:
+        self.lost: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.roster = Roster(KEYS, PLACE, 2, self.lost.put)
+        self.members: list[Member] = []
+        self.sockets: list[socket.socket] = []
+
+    def member(self, crew: Crew, worker: int, generation: int = 0, life: int = 0) -> Member:
+        ends = socket.socketpair()
+        self.sockets += ends
+        made = Member(crew, worker, generation, ends[1], life=life)
+        self.members.append(made)
+        return made
+
+    def gathered(self) -> bool:
+        return self.roster.gathered(SECONDS, SECONDS, lambda: True)
+
+
+@pytest.fixture
+def query(monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
+    monkeypatch.setattr(roster, "_LEFT_SECONDS", 0.0)
+    query = Query()
+    yield query
+    for member in query.members:
+        member.close()
+    query.roster.close()
+    for one in query.sockets:
+        one.close()
+
+
+def waiting(*members: Member) -> list[queue.SimpleQueue[bytes | None]]:
+    """What members get, each in a thread that waits for its next plan."""
+    plans: list[queue.SimpleQueue[bytes | None]] = []
+    for member in members:
+        got: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        plans.append(got)
+        threading.Thread(
+            target=lambda member=member, got=got: got.put(member.next_plan()), daemon=True
+        ).start()
+    return plans
+
+
+def test_a_process_that_was_forked_anew_shows_which_worker_is_lost(query: Query) -> None:
+    crew = query.roster.begin(1)
+    survivor = query.member(crew, 0, life=1)
+    query.member(crew, 1, life=1)
+    other = query.member(crew, 1, generation=1)
+    assert query.lost.get(timeout=SECONDS) == 1
+    query.roster.pause(1)
+    plans = waiting(survivor, other)
+    assert query.gathered()
+    query.roster.go_on(2, b"the second life")
+    assert [plan.get(timeout=SECONDS) for plan in plans] == [b"the second life"] * 2
+
+
+def test_a_worker_that_leaves_a_life_that_runs_is_lost(query: Query) -> None:
+    crew = query.roster.begin(1)
+    members = [query.member(crew, worker, life=1) for worker in range(2)]
+    query.roster.pause(1)
+    plans = waiting(*members)
+    assert query.gathered()
+    query.roster.go_on(2, b"the second life")
+    assert [plan.get(timeout=SECONDS) for plan in plans] == [b"the second life"] * 2
+    assert query.lost.empty()
+    waiting(members[0])
+    assert query.lost.get(timeout=SECONDS) == 0
+
+
+def test_a_process_hears_that_its_life_is_over(query: Query) -> None:
+    """Its coordinator may have ended before the two had met."""
+    crew = query.roster.begin(1)
+    member = query.member(crew, 0, life=1)
+    query.roster.pause(1)
+    deadline = time.monotonic() + SECONDS
+    while not member.is_over(1):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not member.is_over(2)
+
+
+def test_a_crew_is_not_gathered_while_one_works(query: Query) -> None:
+    crew = query.roster.begin(1)
+    query.member(crew, 0)
+    query.member(crew, 1, life=1)
+    query.roster.pause(1)
+    assert not query.roster.gathered(0.2, SECONDS, lambda: True)
+    assert not query.roster.gathered(SECONDS, SECONDS, lambda: False)  # its job has ended
+
+
+def test_an_earlier_crew_is_told_that_it_is_over(query: Query) -> None:
+    crew = query.roster.begin(1)
+    old = query.member(crew, 0, life=1)
+    query.roster.begin(2)
+    (plan,) = waiting(old)
+    assert plan.get(timeout=SECONDS) is None
+    assert query.lost.empty()
+
+
+def test_all_are_told_that_the_query_is_over(query: Query) -> None:
+    crew = query.roster.begin(1)
+    members = [query.member(crew, worker, life=1) for worker in range(2)]
+    plans = waiting(members[0])
+    assert query.lost.get(timeout=SECONDS) == 0
+    query.roster.finish()
+    plans += waiting(members[1])  # it is late
+    assert [plan.get(timeout=SECONDS) for plan in plans] == [None, None]
