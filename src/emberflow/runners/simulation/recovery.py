@@ -55,7 +55,7 @@ from emberflow.runners.simulation.processes import (
 from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
-from emberflow.values.shares import Shares
+from emberflow.values.owners import Owners
 
 #: Crashes while workers take over in memory, and after how many events they come at most.
 TAKEOVER_CRASHES_MAX = 3
@@ -283,8 +283,8 @@ class Life:
         self.end = simulation.versions[version].end
         self.number = number
         self.workers = workers
-        self.shares: Shares = (
-            self.options.shares(workers, number) if predecessor is None else predecessor.shares
+        self.owners: Owners = (
+            self.options.owners(workers, number) if predecessor is None else predecessor.owners
         )
         self.cut = cut
         #: By partition of a front: where to go on. A version begins with its own elements.
@@ -312,7 +312,7 @@ class Life:
             self.workers,
             incarnation=self.number,
             delivered=delivered,
-            shares=self.shares,
+            owners=self.owners,
             judges=judges(self.options.patience, f"{self.options.seed} {self.number} {index}"),
         )
         self.minimal_time_checker.watch(worker)
@@ -366,8 +366,8 @@ class Life:
             worker,
             self.cut.manifest.moment,
             plan,
-            owned(begun, index, self.shares),
-            owned(due, index, self.shares),
+            owned(begun, index, self.owners),
+            owned(due, index, self.owners),
         )
 
     def tell_driver(self, source: str, message: Callable[[Driver], None]) -> None:
@@ -495,7 +495,7 @@ class Driver(Process):
         for process in self.life.processes:
             self._tell(process, WorkerProcess.go)
         since = BEFORE_ALL if self.life.cut is None else self.life.cut.manifest.moment
-        self.simulation.asker.attach(self.life.shares, since, self._ask)
+        self.simulation.asker.attach(self.life.owners, since, self._ask)
 
     def _ask(self, worker: int, message: Any) -> None:
         self._tell(self.life.processes[worker], lambda process: process.asked(message))
