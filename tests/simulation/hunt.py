@@ -64,6 +64,7 @@ KNOWN = {
     "heirs take what is not below t": 44,
     "heirs take state twice": 48,
     "heirs take what is noted nowhere as it is": 48,
+    "what a leaving worker has scheduled is forgotten": 49,
     "log no promises": 53,
     "output that is not stored is forgotten": 107,
     "changes are forgotten": 112,
