@@ -68,6 +68,9 @@ class ColdRows(Protocol):
     def end(self, time: int) -> None:
         """Rows of this time and before have ended: nobody is given them any more."""
 
+    def close(self) -> None:
+        """Nobody uses it any more."""
+
 
 #: Makes the store of a machine.
 ColdStores: TypeAlias = Callable[[], ColdRows]
@@ -111,6 +114,9 @@ class RowsInMemory:
 
     def end(self, time: int) -> None:
         self._ended = max(self._ended, time)
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
     def _alive(self, rows: Iterable[Row]) -> list[Row]:
         return [row for row in rows if row.place[0] > self._ended]

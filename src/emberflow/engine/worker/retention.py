@@ -88,6 +88,11 @@ class Retention:
             if isinstance(machine, Cooling):
                 machine.keep_cold(stores)
 
+    def close_cold(self) -> None:
+        for machine in self._machines.stateful.values():
+            if isinstance(machine, Cooling) and machine.cold is not None:
+                machine.cold.close()
+
     def _bound_of(self, node: int) -> Moment:
         """Below which moment a machine is trimmed. Where it can be read, reads keep more."""
         return min(self.minimal, self._kept) if node in self._reading.nodes else self.minimal

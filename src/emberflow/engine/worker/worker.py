@@ -216,6 +216,10 @@ class Worker:
         """
         return self.retention.evict(looks)
 
+    def close_cold(self) -> None:
+        """Nothing is processed any more: close the stores."""
+        self.retention.close_cold()
+
     # Cuts (`cuts.cut` says what the runner has to see to).
 
     def begin_cut(self, moment: Moment, since: Moment) -> Capture:

@@ -63,6 +63,9 @@ class Settings(NamedTuple):
     takes_versions: bool = False
     #: Whether the workers tell what each step does.
     is_observed: bool = False
+    #: How many bytes of state each worker keeps in memory, and where it keeps the rest.
+    state_memory: int | None = None
+    state_folder: str | None = None
 
 
 def committer_of(settings: Settings, life: Life, *, counts: bool = True) -> CutCommitter | None:
@@ -170,6 +173,8 @@ def plan_of(
         judges=settings.judges,
         log_levels=levels(),
         is_observed=settings.is_observed,
+        state_memory=settings.state_memory,
+        state_folder=settings.state_folder,
     )
 
 

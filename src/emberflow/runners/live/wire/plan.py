@@ -59,6 +59,9 @@ class Plan(NamedTuple):
     log_levels: dict[str, int] = {}  # noqa: RUF012
     #: Whether the workers tell what each step does (`observation`).
     is_observed: bool = False
+    #: How many bytes of state each worker keeps in memory, and where it keeps the rest; None for defaults.
+    state_memory: int | None = None
+    state_folder: str | None = None
 
 
 class WorkerNews(NamedTuple):

@@ -53,6 +53,7 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.interpreter import Collector, serving
+from emberflow.runners.live.cold.bound import StateBound, default_limit
 from emberflow.runners.live.mirror import Copied, Entered, Mirror, MirrorFeed, Released
 from emberflow.runners.live.observation import Observer
 from emberflow.runners.live.wire import protocol
@@ -70,7 +71,7 @@ from emberflow.runners.live.worker.diverted import fit_to_travel
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.link import MESSAGES_A_ROUND, CoordinatorLink
-from emberflow.runners.live.worker.memory import MemoryWatch
+from emberflow.runners.live.worker.memory import MemoryWatch, available
 from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, sink_contract
 from emberflow.sinks.writer import WriterThread, writers_of
@@ -187,6 +188,7 @@ class WorkerLoop:
         #: Rounds since something came.
         self._quiet_rounds = 0
         self._memory = MemoryWatch()
+        self._state_bound: StateBound | None = None
         #: For the coordinator's watchdog, which looks for frames that were lost.
         self._caught_up = False
         self._last_bound_for: dict[int, int] = {}
@@ -235,6 +237,8 @@ class WorkerLoop:
             feed.join(_JOIN_SECONDS)
         for writer in set(self._writers.values()):
             writer.close(_JOIN_SECONDS)
+        if self._state_bound is not None:
+            self._state_bound.close()
         self._close_own()
         if self._estate is not None:
             self._estate.ending.join(_JOIN_SECONDS)
@@ -302,6 +306,9 @@ class WorkerLoop:
         plan = self.plan
         self._cuts = self._strategy(plan, self.index, {**delivered, **self._last_of_writers()})
         self._engine = self._cuts.engine
+        if isinstance(self._engine, Worker) and not plan.is_mirror:
+            limit = plan.state_memory or default_limit(available(), plan.workers)
+            self._state_bound = StateBound(self._engine, limit, plan.state_folder)
         if self._cuts.reader is not None:
             self._answering = Answering(self.index, self._cuts.reader, self._reached)
         for sink, partition in self._own_partitions():
@@ -424,6 +431,7 @@ class WorkerLoop:
                 lists = self._cut_writer.lists
                 for effects in self._cuts.restored(store, plan.restored, lists):
                     self._do([effects])
+                    self._evict()
         lasts = self._last_of_writers().values()
         self._link.send(protocol.READY, max(lasts, default=None))
         self._link.flush()
@@ -486,6 +494,7 @@ class WorkerLoop:
         # Nobody waits for this, nor for what follows.
         is_waited_for = self._is_waited_for()
         self._engine.tidy(is_waited_for=is_waited_for)
+        self._evict()
         self._go_on_with_cut(loop_is_busy=bool(effects))
         self._go_on_with_twin()
         self._answer()
@@ -499,6 +508,11 @@ class WorkerLoop:
             or (self._cut_writer is not None and self._cut_writer.is_busy)
             or (self._answering is not None and self._answering.is_busy)
         )
+
+    def _evict(self) -> None:
+        """Move keys that are cold out of memory, if there are too many."""
+        if self._state_bound is not None:
+            self._state_bound.go_on(time.monotonic(), self._memory.pressure)
 
     def _pass_time(self) -> None:
         now = time.monotonic()
@@ -698,7 +712,8 @@ class WorkerLoop:
             self._flush_stores()  # the fronts wait for sinks, so output must not wait for more
             return []
         effects = []
-        most = self._memory.most(self.plan.batch, time.monotonic())
+        also = 0.0 if self._state_bound is None else self._state_bound.pressure
+        most = self._memory.most(self.plan.batch, time.monotonic(), also)
         for feed in self._feeds:
             items = feed.take(most)
             malformed = feed.aside.take()
@@ -802,7 +817,10 @@ class WorkerLoop:
             cpu_seconds=time.process_time(),
             pid=os.getpid(),
             chose=any(feed.chose for feed in self._feeds),
-            memory=self._memory.look(time.monotonic()),
+            memory=max(
+                self._memory.look(time.monotonic()),
+                0.0 if self._state_bound is None else self._state_bound.pressure,
+            ),
             caught_up=caught_up,
             sent={peer: (sender.sent, self._step(peer)) for peer, sender in self._peers.items()},
             received=dict(self._receiver.received),
