@@ -47,7 +47,7 @@ _WARNS_SECONDS: Final = 30.0
 _SLOW_FROM: Final = 1.15
 _STOP_AT: Final = 1.6
 #: With fewer keys than this, what a process has grown to says nothing of them.
-_KEYS_MIN: Final = 10_000
+_KEYS_MIN: Final = 1_000
 _PAGE: Final = resource.getpagesize()
 
 
