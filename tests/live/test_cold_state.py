@@ -149,7 +149,7 @@ def test_a_worker_keeps_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = dict(ef.run(_flow(), **{"in": _all_keys()})["out"])
     assert counts == expected
     # It goes on growing, so the values do.
-    counting.resident += 1 << 17
+    counting.resident += 32 << 20
     counting.bound.go_on(30.0)
     assert counting.bound.keys_max == 810
     counting.bound.close()

@@ -11,7 +11,8 @@ from memory that goes down: an allocator keeps what is freed.
 
 Between two rounds the worker looks at a limited number of buckets, so that nothing waits for it. If many
 keys cannot be evicted, since they have changed after the last cut that was committed or since the disk is
-full, there are too many in memory, and the fronts let in less until there are not.
+full, there are too many in memory, and the fronts let in less until there are not. Those that are ahead of others nearly
+stop. One that all others wait for does not: what it brings makes keys final, and only final ones can go.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ log = logging.getLogger("emberflow.live")
 _FULL: Final = 0.85
 #: When the process has grown by this share of the bound beyond it, or memory is short: so many keys stay.
 _GROWN: Final = 0.03
+_GROWN_BYTES_MIN: Final = 32 << 20
 _KEPT_THEN: Final = 0.9
 #: From this share of the memory of the machine, the container or the process on, memory is short.
 _SHORT_FROM: Final = 0.8
@@ -46,7 +48,7 @@ _WARNS_SECONDS: Final = 30.0
 #: With so many times the keys that fit, the fronts begin to slow down; and with so many, they nearly stop.
 _SLOW_FROM: Final = 1.15
 _STOP_AT: Final = 1.6
-#: With fewer keys than this, what a process has grown to says nothing of them.
+#: Of so few keys, what a process has grown to says nothing, and so many stay.
 _KEYS_MIN: Final = 1_000
 _PAGE: Final = resource.getpagesize()
 
@@ -56,6 +58,9 @@ class Evicting(Protocol):
 
     @property
     def keys_in_memory(self) -> int: ...
+
+    @property
+    def cold_keys(self) -> int: ...
 
     def keep_cold(self, stores: ColdStores) -> None: ...
 
@@ -111,9 +116,15 @@ class StateBound:
         is_short = pressure >= _SHORT_FROM
         if self.keys_max is None:
             if grown >= _FULL * self._limit or is_short:
-                self.keys_max, self._grown_to = round(keys * _KEPT_THEN), max(grown, self._limit)
-        elif grown >= self._grown_to + _GROWN * self._limit:
-            self.keys_max, self._grown_to = round(self.keys_max * _KEPT_THEN), grown
+                self.keys_max = max(_KEYS_MIN, round(keys * _KEPT_THEN))
+                self._grown_to = max(grown, self._limit)
+        elif grown >= self._grown_to + max(_GROWN * self._limit, _GROWN_BYTES_MIN):
+            self.keys_max = max(_KEYS_MIN, round(self.keys_max * _KEPT_THEN))
+            self._grown_to = grown
+
+    @property
+    def cold_keys(self) -> int:
+        return self._engine.cold_keys
 
     def close(self) -> None:
         self._engine.close_cold()

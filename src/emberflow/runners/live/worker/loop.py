@@ -89,6 +89,8 @@ _NEWS_SECONDS = 0.25
 #: Fronts wait while this many final items, or bytes of them, wait for sinks here.
 _UNSTORED_MAX = 200_000
 _UNSTORED_BYTES_MAX = 64 << 20
+#: Where too many keys are in memory, a front that all others wait for takes one in so many elements of a batch.
+_SLOWED_BEHIND = 20
 #: Bytes of elements that the fronts of a worker may have at or above the minimal time, in all.
 CREDIT_BYTES = 128 << 20
 _JOIN_SECONDS = 5.0
@@ -189,6 +191,8 @@ class WorkerLoop:
         self._quiet_rounds = 0
         self._memory = MemoryWatch()
         self._state_bound: StateBound | None = None
+        #: The minimal time of all that was heard last.
+        self._minimal = BEFORE_ALL
         #: For the coordinator's watchdog, which looks for frames that were lost.
         self._caught_up = False
         self._last_bound_for: dict[int, int] = {}
@@ -633,8 +637,9 @@ class WorkerLoop:
         self._check_links()
         if progress is None:
             return None
+        self._minimal = progress.of_all()
         for feed in self._feeds:
-            feed.minimal_time(progress.of_all())
+            feed.minimal_time(self._minimal)
         if self._twin is not None:
             self._twin.forget_below(progress.of_all())
         return progress
@@ -712,10 +717,14 @@ class WorkerLoop:
             self._flush_stores()  # the fronts wait for sinks, so output must not wait for more
             return []
         effects = []
-        also = 0.0 if self._state_bound is None else self._state_bound.pressure
-        most = self._memory.most(self.plan.batch, time.monotonic(), also)
+        pressure = 0.0 if self._state_bound is None else self._state_bound.pressure
+        most = self._memory.most(self.plan.batch, time.monotonic())
+        most_ahead = self._memory.most(most, time.monotonic(), pressure) if pressure else most
+        most_behind = max(most_ahead, min(most, self.plan.batch // _SLOWED_BEHIND))
         for feed in self._feeds:
-            items = feed.take(most)
+            # Keys can be evicted once they are final. For that those that are behind must go on.
+            is_behind = feed.reported <= self._minimal
+            items = feed.take(most_behind if is_behind else most_ahead)
             malformed = feed.aside.take()
             if late := feed.take_late():
                 assert feed.late_node is not None
@@ -821,6 +830,7 @@ class WorkerLoop:
                 self._memory.look(time.monotonic()),
                 0.0 if self._state_bound is None else self._state_bound.pressure,
             ),
+            cold_keys=0 if self._state_bound is None else self._state_bound.cold_keys,
             caught_up=caught_up,
             sent={peer: (sender.sent, self._step(peer)) for peer, sender in self._peers.items()},
             received=dict(self._receiver.received),
