@@ -152,6 +152,12 @@ def test_a_worker_keeps_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyP
     counting.resident += 32 << 20
     counting.bound.go_on(30.0)
     assert counting.bound.keys_max == 810
+    # Memory is short; then it is not.
+    counting.resident = 1 << 19
+    counting.bound.go_on(31.0, pressure=0.9)
+    assert counting.bound.keys_max == 810
+    counting.bound.go_on(32.0, pressure=0.5)
+    assert counting.bound.keys_max == 850
     counting.bound.close()
 
 

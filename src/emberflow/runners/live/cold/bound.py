@@ -5,9 +5,10 @@ not help its fronts slow down.** They never stop altogether, and the driver's lo
 
 The bound is one of memory, and what can be evicted is keys. The worker learns how many keys fit by what its
 process has grown to: when it comes near the bound for the first time, the keys that are in memory then are
-as many as it keeps. It keeps fewer when the process goes on growing all the same, since the values grow, or
-when the machine, the container or the process itself runs out of memory (`worker.memory`). It never learns
-from memory that goes down: an allocator keeps what is freed.
+as many as it keeps. It keeps fewer when the
+process goes on growing all the same, since the values grow. It begins earlier when the machine, the container or
+the process itself runs short of memory (`worker.memory`). It keeps more when there is room again. Mostly there is
+not, because an allocator keeps what is freed.
 
 Between two rounds the worker looks at a limited number of buckets, so that nothing waits for it. If many
 keys cannot be evicted, since they have changed after the last cut that was committed or since the disk is
@@ -36,6 +37,8 @@ _FULL: Final = 0.85
 _GROWN: Final = 0.03
 _GROWN_BYTES_MIN: Final = 32 << 20
 _KEPT_THEN: Final = 0.9
+#: When there is room again, so many times the keys stay.
+_MORE_THEN: Final = 1.05
 #: From this share of the memory of the machine, the container or the process on, memory is short.
 _SHORT_FROM: Final = 0.8
 _LOOK_SECONDS: Final = 0.25
@@ -113,14 +116,18 @@ class StateBound:
         keys = self._engine.keys_in_memory
         if keys < _KEYS_MIN:
             return
-        is_short = pressure >= _SHORT_FROM
+        is_full = grown >= _FULL * self._limit
+        # What others use does not count against a worker that uses little.
+        is_short = pressure >= _SHORT_FROM and grown >= self._limit // 4
         if self.keys_max is None:
-            if grown >= _FULL * self._limit or is_short:
+            if is_full or is_short:
                 self.keys_max = max(_KEYS_MIN, round(keys * _KEPT_THEN))
                 self._grown_to = max(grown, self._limit)
         elif grown >= self._grown_to + max(_GROWN * self._limit, _GROWN_BYTES_MIN):
             self.keys_max = max(_KEYS_MIN, round(self.keys_max * _KEPT_THEN))
             self._grown_to = grown
+        elif not is_full and not is_short:
+            self.keys_max = round(self.keys_max * _MORE_THEN)
 
     @property
     def cold_keys(self) -> int:
