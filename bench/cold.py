@@ -49,6 +49,9 @@ def numbers(keys: int, law: str) -> Iterator[int]:
 
 
 def measure(keys: int, law: str, memory: int) -> Figure:
+    import numpy  # noqa: F401 - as every worker has
+    import pyarrow  # noqa: F401
+
     from emberflow.engine.layout import Layout
     from emberflow.engine.progress.acker import Acker
     from emberflow.engine.worker.worker import Worker

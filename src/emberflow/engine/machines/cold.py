@@ -269,8 +269,10 @@ class Cooling(Trimmed[B]):
 
     def inherit_cold(self, other: Cooling[B], moment: Moment) -> None:
         """Take over what is cold of the machine of an earlier version."""
+        if other.cold is None:
+            return
         self.cold = other.cold
-        if self.cold is not None and other.expires is not None:
+        if other.expires is not None:
             self.cold.end(moment[0] - other.expires)
 
     def keys_in(self, items: list[FlatItem]) -> Collection[Any]:

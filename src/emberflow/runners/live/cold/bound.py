@@ -1,19 +1,20 @@
 """How much state a worker keeps in memory: ``.option("stateMemory", "4g")``.
 
-What is guaranteed: **a worker whose state grows beyond the bound evicts cold keys, and only if that does
-not help its fronts slow down.** They never stop altogether, and the driver's log says why.
+What is guaranteed: **a worker whose state grows beyond the bound evicts cold keys, and only if that
+does not help its fronts slow down.** They never stop altogether, and the driver's log says why.
 
-The bound is one of memory, and what can be evicted is keys. The worker learns how many keys fit by what its
-process has grown to: when it comes near the bound for the first time, the keys that are in memory then are
-as many as it keeps. It keeps fewer when the
-process goes on growing all the same, since the values grow. It begins earlier when the machine, the container or
-the process itself runs short of memory (`worker.memory`). It keeps more when there is room again. Mostly there is
-not, because an allocator keeps what is freed.
+The bound is one of memory, and what can be evicted is keys. The worker learns how many keys fit by what
+its process has grown to: when it comes near the bound for the first time, the keys that are in memory
+then are as many as it keeps. It keeps fewer when the process goes on growing all the same, since the
+values grow. It begins earlier when the machine, the container or the process itself runs short of
+memory (`worker.memory`). It keeps more when there is room again. Mostly there is not, because an
+allocator keeps what is freed.
 
-Between two rounds the worker looks at a limited number of buckets, so that nothing waits for it. If many
-keys cannot be evicted, since they have changed after the last cut that was committed or since the disk is
-full, there are too many in memory, and the fronts let in less until there are not. Those that are ahead of others nearly
-stop. One that all others wait for does not: what it brings makes keys final, and only final ones can go.
+Between two rounds the worker looks at a limited number of buckets, so that nothing waits for it. If
+many keys cannot be evicted, since they have changed after the last cut that was committed or since the
+disk is full, there are too many in memory, and the fronts let in less until there are not. Those that
+are ahead of others nearly stop. One that all others wait for does not: what it brings makes keys final,
+and only final ones can go.
 """
 
 from __future__ import annotations
@@ -87,6 +88,11 @@ class StateBound:
         self._grown_to = 0
         self.problem: OSError | None = None
         engine.keep_cold(partial(SortedRuns, self._folder))
+
+    def inherit(self, other: StateBound) -> None:
+        """Go on from the bound of the version before, in the same process."""
+        self._begun_with, self._grown_to = other._begun_with, other._grown_to
+        self.keys_max = other.keys_max
 
     def go_on(self, now: float, pressure: float = 0.0) -> None:
         """Evict some keys, if there are too many. ``pressure`` is the share of all memory that is in use."""

@@ -111,6 +111,7 @@ class Estate(NamedTuple):
     engine: EngineWorker
     feeds: list[Feed]
     writers: dict[tuple[str, int], WriterThread]
+    state_bound: StateBound | None
     #: Ends all else that the old loop had.
     ending: threading.Thread
 
@@ -230,7 +231,9 @@ class WorkerLoop:
                     target=self._close_own, name="emberflow ending", daemon=True
                 )
                 ending.start()
-                self.heir._estate = Estate(self._engine, self._feeds, self._writers, ending)
+                self.heir._estate = Estate(
+                    self._engine, self._feeds, self._writers, self._state_bound, ending
+                )
 
     def close(self) -> None:
         if self._twin is not None and self._twin.copied is not None:
@@ -454,6 +457,8 @@ class WorkerLoop:
             writer.close(_JOIN_SECONDS)
         self._open_writers()  # those whose barrier the version before had on another worker
         self._make_engine(delivered)
+        if self._state_bound is not None and self._estate.state_bound is not None:
+            self._state_bound.inherit(self._estate.state_bound)
 
     def _begin_fronts(self, last: Moment | None) -> None:
         """All workers are ready. ``last`` is the greatest global time that any sink has."""
