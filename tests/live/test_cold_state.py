@@ -14,7 +14,9 @@ import pytest
 import emberflow as ef
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.layout import Layout
+from emberflow.engine.messages import Keys, Scan, WorkerRead
 from emberflow.engine.progress.acker import Acker
+from emberflow.engine.queries.worker import readable_states
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import InputError
 from emberflow.runners.live.cold import bound as bound_module
@@ -112,8 +114,10 @@ class Counting:
         graph = flow.graph()
         self._front = graph.fronts["in"].id
         self.worker, self._acker = Worker(Layout(graph), 0, 1), Acker(workers=1, fronts=[0])
-        self._at = 0
+        self.at = 0
         self.released: list[Any] = []
+        #: From when on reads need everything.
+        self.kept: tuple[int, int] | None = None
         #: What the process seems to have.
         self.resident = 0
         monkeypatch.setattr(bound_module, "resident", lambda: self.resident)
@@ -121,11 +125,12 @@ class Counting:
         self.bound = StateBound(self.worker, 1 << 20, str(folder))
 
     def count(self, keys: list[str]) -> None:
-        elements = [((self._at + number, 0), key) for number, key in enumerate(keys)]
-        self._at += len(keys)
-        effects = self.worker.enter(self._front, elements, {0: (self._at, 0)})
+        elements = [((self.at + number, 0), key) for number, key in enumerate(keys)]
+        self.at += len(keys)
+        effects = self.worker.enter(self._front, elements, {0: (self.at, 0)})
         while effects.ack:
-            effects = self.worker.progress(self._acker.receive(effects.ack))
+            progress = self._acker.receive(effects.ack)
+            effects = self.worker.progress(progress._replace(kept=self.kept))
             self.released += [item[2] for bundle in effects.bundles for item in bundle.items]
         self.worker.tidy()
 
@@ -172,6 +177,37 @@ def _all_keys() -> list[str]:
     for step in range(20):
         keys += [f"k{n}" for n in range(step * 100, step * 100 + 500)]
     return keys
+
+
+def test_reads_see_cold_keys_and_leave_them_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that come back, or go, while a scan is under way."""
+    counting = Counting(tmp_path, monkeypatch)
+    keys = [f"k{n}" for n in range(1_000)]
+    counting.count(keys + keys[:100])
+    worker = counting.worker
+    assert worker.evict(2_000) == 500
+    name = next(iter(readable_states(worker.layout)))
+    now = counting.kept = (counting.at, 0)
+    asked = worker.reading.ask(WorkerRead(1, now, ((0, Keys(name, ("k7", "k500", "none"))),)))
+    assert asked is not None
+    assert asked.rows == [(0, "k7", 2), (0, "k500", 1)]
+    assert worker.reading.ask(WorkerRead(2, now, ((0, Scan(name)),))) is None
+    assert worker.cold_keys == 500
+    rows: list[Any] = []
+    for step in range(1_000):
+        page = worker.reading.go_on(10)
+        if page is not None:
+            assert page.problem is None
+            rows += page.rows
+            if not page.more:
+                break
+            worker.reading.more(2)
+        if step % 10 == 5:  # what comes later is not of that time
+            counting.count([f"k{n}" for n in range(step, step + 50)])
+            worker.evict(100)
+    assert sorted(rows) == sorted((0, key, 1 + (key in keys[:100])) for key in keys)
 
 
 def test_a_full_disk_slows_the_fronts_and_says_so(
