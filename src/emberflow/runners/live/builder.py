@@ -433,6 +433,10 @@ def _check_ordering(
             "ordering='arrival' has no times that state could be read as of: leave out 'httpPort' "
             "and 'historyKept'."
         )
+    if options["stateMemory"] is not None:
+        raise InputError(
+            "ordering='arrival' keeps all state in memory: leave out 'stateMemory', or ordering='arrival'."
+        )
     for node in graph.nodes:
         if isinstance(node, Group) and node.expires is not None:
             raise InputError(

@@ -45,7 +45,7 @@ _SHORT_FROM: Final = 0.8
 _LOOK_SECONDS: Final = 0.25
 #: Buckets to look at in a round. Half of them may go.
 _LOOKS_MIN: Final = 2_048
-_LOOKS_MAX: Final = 16_384
+_LOOKS_MAX: Final = 8_192
 #: How long nothing is evicted when the disk is full, and how often the worker says so.
 _PAUSE_SECONDS: Final = 1.0
 _WARNS_SECONDS: Final = 30.0
