@@ -602,6 +602,7 @@ class AccessMachine(Cooling[StateBucket]):
             bucket.aborts, bucket.noted = NO_ABORTS, False
             self._settle(bucket)
         self.buckets = other.buckets
+        self.inherit_cold(other, moment)
         return True
 
     def last_time(self, bucket: StateBucket) -> int | None:
