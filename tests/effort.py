@@ -56,6 +56,7 @@ EFFORTS = {
     "rare events of crashes": Effort(20, 200),
     "traces of a seed": Effort(8, 40),
     "traces of a seed with crashes": Effort(5, 30),
+    "cold keys over crashes": Effort(12, 2_000),
     "arrival times over crashes": Effort(10, 60),
     "crashes without a cut": Effort(8, 40),
     "simulated flows with failing functions": Effort(20, 240),

@@ -87,6 +87,7 @@ ROOMS = [
     "runners.live.mirror",
     "runners.live.observation",
     "runners.live.wire",
+    "runners.live.cold",
     "runners.live.worker",
     "runners.live.driver",
     "runners.live.arrival",

@@ -206,6 +206,24 @@ def test_last_accumulators(given: list[list[Any]], moment: Place, since: Place) 
     assert list(map(hash, compiled[1])) == list(map(hash, plain[1]))
 
 
+@pytest.mark.parametrize("some_values", [loops._some_values, loops.some_values])
+@given(st.lists(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.integers(1, 9))
+def test_some_values_are_all_of_them_in_the_end(
+    some_values: Any, keys: list[int], gone: set[int], count: int
+) -> None:
+    """Also where others have gone before. The compiled loop and its twin may have other positions."""
+    values = {key: f"value {key}" for key in keys}
+    for key in gone:
+        values.pop(key, None)
+    position, found = some_values(values, 0, count)
+    while position:
+        position, more = some_values(values, position, count)
+        assert len(more) <= count
+        found += more
+    assert found == list(values.values())
+    assert some_values(values, 1_000, count) == (0, [])
+
+
 @given(common_keys, st.binary(max_size=40))
 def test_hashes(key: Any, other: bytes) -> None:
     assert _loops.hash_of_common(key) in (key_hash(key), None)

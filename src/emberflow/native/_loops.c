@@ -764,6 +764,32 @@ failed:
     return NULL;
 }
 
+/* some_values(values, start, count) -> (position, values) */
+static PyObject *
+some_values(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const Parameter parameters[] = {{"values", A_DICT}, {"start", AN_INT}, {"count", AN_INT}};
+    PyObject *found, *key, *value;
+    Py_ssize_t position, count;
+    int more = 1;
+
+    if (CHECK_ARGUMENTS("some_values", parameters))
+        return NULL;
+    position = natural_argument("some_values", 1, "start", args[1]);
+    count = position < 0 ? -1 : natural_argument("some_values", 2, "count", args[2]);
+    if (count < 0)
+        return NULL;
+    found = PyList_New(0);
+    if (found == NULL)
+        return NULL;
+    while (PyList_GET_SIZE(found) < count && (more = PyDict_Next(args[0], &position, &key, &value)))
+        if (PyList_Append(found, value)) {
+            Py_DECREF(found);
+            return NULL;
+        }
+    return Py_BuildValue("(nN)", more ? position : 0, found);
+}
+
 /* Machines that keep nothing. Each gives the outputs of all items; or None if something is unusual, such
  * as a function that raises. Then Python deals with all of them. */
 
@@ -1062,6 +1088,7 @@ static PyMethodDef methods[] = {
     FAST(reports),
     FAST(last_accumulators),
     FAST(trim_to_last),
+    FAST(some_values),
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from emberflow import native
@@ -134,6 +135,16 @@ def _reduce_triples(
             ticking.append((place, mark, sent))
             return position + 1
     return max(start, min(end, len(items)))
+
+
+def _some_values(values: dict[Any, Any], start: int, count: int) -> tuple[int, list[Any]]:
+    """Some values of a dict, ``count`` at most, from a position on; and the position behind them, 0 at the end.
+
+    Who goes on from there sees each value that stays, unless the dict grows, shrinks or is put in order
+    meanwhile: then it may pass over some, or see some again. In C a step costs no more for a large dict.
+    """
+    found = list(islice(values.values(), start, start + count))
+    return (start + count if len(found) == count else 0), found
 
 
 def _spread(
@@ -329,6 +340,7 @@ if native.loops is None:
     reduce_in_order, reduce_triples = _reduce_in_order, _reduce_triples
     spread, trim_to_last = _spread, _trim_to_last
     last_accumulators, history = _last_accumulators, _history
+    some_values = _some_values
     extended, mapped, kept, flat_mapped = _extended, _mapped, _kept, _flat_mapped
     accesses, reports = _accesses, _reports
     closer_key, front_of = transactional.closer_key, transactional.front_of
@@ -338,6 +350,7 @@ else:
     reduce_in_order = native.loops.reduce_in_order
     reduce_triples, spread = native.loops.reduce_triples, native.loops.spread
     trim_to_last, last_accumulators = native.loops.trim_to_last, native.loops.last_accumulators
+    some_values = native.loops.some_values
     extended, mapped, kept = native.loops.extended, native.loops.mapped, native.loops.kept
     flat_mapped = native.loops.flat_mapped
     accesses, reports = native.loops.accesses, native.loops.reports

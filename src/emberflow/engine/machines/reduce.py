@@ -38,7 +38,8 @@ and the last of its key, no more than this is kept of it (`native/headers/histor
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
@@ -48,8 +49,9 @@ from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops import items as loops
 from emberflow.engine.loops.items import Restored
 from emberflow.engine.machines.barrier import lost_tombstone
+from emberflow.engine.machines.cold import Cooling
 from emberflow.engine.machines.net import NetOutput
-from emberflow.engine.machines.trimming import Looked, Trimmed
+from emberflow.engine.machines.trimming import Looked
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import InternalError, OutputError, StepError
 from emberflow.graph.calls import Balance, function_error, scheduled_time
@@ -97,7 +99,7 @@ _OVER = Absent(None)  # of an item that comes when the time of its key is over
 _PLAIN = frozenset((int, str, bytes))
 
 
-class ReduceMachine(Trimmed[ReduceBucket]):
+class ReduceMachine(Cooling[ReduceBucket]):
     """The machine of a reduction. ``keyed`` ones take payloads and give values, others triples."""
 
     captured_at_once = 256
@@ -113,6 +115,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
     ) -> None:
         super().__init__(graph.nodes[reduction.group].name, kept=1)
         self._diverts = diverts
+        self.may_cool = keyed
         self.buckets: dict[Any, ReduceBucket] = {}
         self.replays = 0
         #: Up to which moments versions are those of earlier versions of the flow, and their key functions.
@@ -541,17 +544,38 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         return [Row(self.operation, key_hash(key), key, place[:2], accumulator)]
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
+        super().restore(moment, rows)
         if self.changes is None:
             self.changes = Changes(moment)
         expires = self.expires
         for row in rows:
             if has_expired(row.place[0], expires, moment[0]):
                 continue  # an older cut had it, and no later one that it is gone
-            version = (row.place, 0, Restored(row.key), row.payload)
-            versions = self._history(row.key, version)
-            self.buckets[row.key] = versions
-            if expires is not None:
-                self.end_later(versions, row.place[0])
+            self.begin_from(row)
+
+    def begin_from(self, row: Row) -> ReduceBucket:
+        version = (row.place, 0, Restored(row.key), row.payload)
+        versions = self.buckets[row.key] = self._history(row.key, version)
+        if self.expires is not None:
+            self.end_later(versions, row.place[0])
+        return versions
+
+    def keys_in(self, items: list[FlatItem]) -> Collection[Any]:
+        key_of = self._key_of
+        try:
+            return {key_of(item[2]) for item in items}
+        except Exception:
+            keys = set()
+            for item in items:
+                with suppress(Exception):  # the item fails where it is processed
+                    keys.add(key_of(item[2]))
+            return keys
+
+    def is_settled(self, bucket: ReduceBucket) -> bool:
+        return len(bucket) == 1
+
+    def is_in_memory(self, bucket: ReduceBucket) -> bool:
+        return bool(bucket) and self.buckets.get(self._key_in(bucket[-1])) is bucket
 
     def last_time(self, bucket: ReduceBucket) -> int | None:
         return bucket[-1][0][0] if bucket else None
@@ -562,6 +586,8 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             del self.buckets[key]
 
     def give_away(self, is_own: Callable[[int], bool]) -> bool:
+        if self.cold_keys:
+            return False  # a capture tells all that are cold, and whose they are
         leaving = [key for key in self.buckets if not is_own(key_hash(key))]
         self.forget_touched([self.buckets.pop(key) for key in leaving])
         return True
@@ -587,6 +613,7 @@ class ReduceMachine(Trimmed[ReduceBucket]):
             for key in ended:
                 del other.buckets[key]
         self.buckets = other.buckets
+        self.inherit_cold(other, moment)
         if self.expires is not None:
             for kept in self.buckets.values():
                 self.end_later(kept, kept[-1][0][0])

@@ -39,7 +39,7 @@ the end of the bucket: a version that left the same value at another time change
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -59,7 +59,8 @@ from emberflow.engine.loops.accesses import (
     trim_accesses,
 )
 from emberflow.engine.machines.barrier import lost_tombstone
-from emberflow.engine.machines.trimming import Looked, Trimmed
+from emberflow.engine.machines.cold import Cooling
+from emberflow.engine.machines.trimming import Looked
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import StepError
 from emberflow.graph.nodes import Graph
@@ -133,7 +134,7 @@ def use_of(graph: Graph, node: State, number: int) -> Use:
 _Sent: TypeAlias = dict[tuple[int, Place], Any]
 
 
-class AccessMachine(Trimmed[StateBucket]):
+class AccessMachine(Cooling[StateBucket]):
     """The machine of a state."""
 
     captured_at_once = 256
@@ -148,6 +149,8 @@ class AccessMachine(Trimmed[StateBucket]):
         self._ports = node.ports
         self._uses = [use_of(graph, node, number) for number in range(len(node.accesses))]
         self._writes = tuple(use.writes for use in self._uses)
+        #: An access that could have left a value that was read from a row.
+        self._write = next((n for n, use in enumerate(self._uses) if use.writes), 0)
         #: By access: whether an error undoes its transaction, and so is a vote.
         self._votes_errors = [diverts and use.vote >= 0 for use in self._uses]
 
@@ -503,6 +506,7 @@ class AccessMachine(Trimmed[StateBucket]):
         since = self._alive_at(below, BEFORE_ALL)
         for bucket in self.buckets.values():
             yield from self.rows_of(bucket, below, since)
+        yield from self.all_cold(below)
 
     # Reads: see `queries.worker`.
 
@@ -550,18 +554,35 @@ class AccessMachine(Trimmed[StateBucket]):
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
         """Take over what a cut saved of the keys of this worker."""
+        super().restore(moment, rows)
         if self.changes is None:
             self.changes = Changes(moment)
-        write = next((n for n, use in enumerate(self._uses) if use.writes), 0)
         for row in rows:
             if has_expired(row.place[0], self.expires, moment[0]):
                 continue  # an older cut had it, and no later one that it is gone
-            bucket = self.buckets[row.key] = StateBucket(row.key, self._default)
-            version = (row.place, 0, write, len(row.place), None, self._default, row.payload, None)
-            bucket.entries.append(version)
-            self._settle(bucket)
-            if self.expires is not None:
-                self.end_later(bucket, row.place[0])
+            self.begin_from(row)
+
+    # What is cold: see `cold`.
+
+    def begin_from(self, row: Row) -> StateBucket:
+        default, place = self._default, row.place
+        bucket = self.buckets[row.key] = StateBucket(row.key, default)
+        bucket.entries.append((place, 0, self._write, len(place), None, default, row.payload, None))
+        self._settle(bucket)
+        if self.expires is not None:
+            self.end_later(bucket, place[0])
+        return bucket
+
+    def keys_in(self, items: list[FlatItem]) -> Collection[Any]:
+        return {payload[0] for _, _, payload in items}
+
+    def is_settled(self, bucket: StateBucket) -> bool:
+        if bucket.noted or bucket.aborts:
+            return False
+        return bucket.short is not None or len(bucket.entries) == 1
+
+    def is_in_memory(self, bucket: StateBucket) -> bool:
+        return self.buckets.get(bucket.key) is bucket
 
     def inherit(self, other: object, moment: Moment) -> bool:
         if not isinstance(other, AccessMachine) or other._writes != self._writes:
@@ -581,6 +602,7 @@ class AccessMachine(Trimmed[StateBucket]):
             bucket.aborts, bucket.noted = NO_ABORTS, False
             self._settle(bucket)
         self.buckets = other.buckets
+        self.inherit_cold(other, moment)
         return True
 
     def last_time(self, bucket: StateBucket) -> int | None:

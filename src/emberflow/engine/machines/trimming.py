@@ -105,6 +105,14 @@ class Trimmed(Generic[B]):
         self._slots: list[int] = []
         self._ending: list[B] = []
 
+    @property
+    def cold_keys(self) -> int:
+        """The number of keys whose buckets are out of memory (`machines.cold`)."""
+        return 0
+
+    def fetch(self, items: list[FlatItem]) -> None:
+        """Bring back the buckets that these items are for. Here none is out of memory."""
+
     def computed_from(self, place: Place) -> list[FlatItem]:
         """The items at or above a place, in order, that each item below would make it compute again.
 

@@ -29,9 +29,10 @@ Every state can be read, and every ``reduce``, ``fold`` and aggregation by its n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
+from emberflow.engine.cuts.cut import Row
 from emberflow.engine.layout import Layout, Machines
 from emberflow.engine.machines.reduce import ReduceMachine
 from emberflow.engine.machines.state import AccessMachine
@@ -118,7 +119,7 @@ class StateReader:
                 else:
                     scans.append((part, what))
             if scans:
-                self._cursors[number] = _Cursor(moment, rows, self._buckets_of(scans))
+                self._cursors[number] = _Cursor(moment, rows, self._buckets_of(scans, moment))
                 self._paging.append(number)
                 return None
         except Exception as error:
@@ -164,19 +165,25 @@ class StateReader:
     def _looked_up(self, part: int, what: Keys, moment: Moment) -> list[ReadRow]:
         machine, info = self._states[what.state]
         rows: list[ReadRow] = []
+        cold = machine.rows_beside(what.keys, moment)
         for key in what.keys:
             bucket = machine.bucket_of(key)
-            row = None if bucket is None else machine.row_at(bucket, moment)  # type: ignore[arg-type]
+            row: tuple[Any, Any] | None = None
+            if bucket is not None:
+                row = machine.row_at(bucket, moment)  # type: ignore[arg-type]
+            elif key in cold:
+                row = cold[key].key, cold[key].payload
             if row is not None:
                 rows.append((part, key, (row if info.shown is None else info.shown(row))[1]))
         return rows
 
-    def _buckets_of(self, scans: list[tuple[int, Scan]]) -> deque[_Scanned]:
+    def _buckets_of(self, scans: list[tuple[int, Scan]], moment: Moment) -> deque[_Scanned]:
         scanned: deque[_Scanned] = deque()
         for part, scan in scans:
             machine, info = self._states[scan.state]
-            # A list of references: the only step of a scan that grows with the number of keys.
-            scanned.append(_Scanned(part, scan, machine, info.shown, machine.all_buckets()))
+            # A list of references: the only step of a scan that grows with the number of keys in memory.
+            cold = machine.all_cold(moment)
+            scanned.append(_Scanned(part, scan, machine, info.shown, machine.all_buckets(), cold))
         return scanned
 
     def _problem(self, number: int, error: Exception) -> ReadPage:
@@ -189,8 +196,9 @@ class _Scanned(NamedTuple):
     scan: Scan
     machine: Readable
     shown: Callable[[Any], Any] | None
-    #: Buckets still to be visited, the next one last.
+    #: Buckets still to be visited, the next one last; and then the rows of keys that are out of memory.
     buckets: list[Any]
+    cold: Iterator[Row]
 
 
 class _Cursor:
@@ -207,13 +215,18 @@ class _Cursor:
         """Visit so many keys, or until a page is full; return whether the scan is over."""
         rows = self.rows
         while self._ahead:
-            part, scan, machine, shown, buckets = self._ahead[0]
+            part, scan, machine, shown, buckets, cold = self._ahead[0]
             moment, row_at = self.moment, machine.row_at
-            while buckets:
+            while True:
                 if not limit or len(rows) >= ROWS_A_PAGE:
                     return False
                 limit -= 1
-                row = row_at(buckets.pop(), moment)
+                if buckets:
+                    row = row_at(buckets.pop(), moment)
+                elif (saved := next(cold, None)) is not None:
+                    row = saved.key, saved.payload
+                else:
+                    break
                 if row is not None:
                     if shown is not None:
                         row = shown(row)

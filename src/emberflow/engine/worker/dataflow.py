@@ -82,6 +82,8 @@ class Dataflow:
             machine = self._stateful.get(node)
             if machine is not None:
                 machine.items_since += len(items)
+                if machine.cold_keys:
+                    machine.fetch(items)
             outputs = self._process[node](items, failed)
             given = self.given_of[node]
             readers = zip(self.layout.readers[node], outputs, strict=True)

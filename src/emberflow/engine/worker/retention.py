@@ -18,6 +18,7 @@ from itertools import chain
 
 from emberflow.engine.cuts.cut import Capture, Row, Scheduled
 from emberflow.engine.layout import Machines
+from emberflow.engine.machines.cold import ColdStores, Cooling
 from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
 from emberflow.engine.queries.worker import StateReader
 from emberflow.errors import InternalError
@@ -70,6 +71,27 @@ class Retention:
         if not self._is_capturing():
             for pending in self._machines.pending.values():
                 pending.trim(self.minimal)
+
+    def evict(self, looks: int) -> int:
+        """Look at so many buckets, over all machines, and evict some of those that are cold; how many."""
+        machines = self._machines.stateful
+        keys = sum(len(machine.buckets) for machine in machines.values())
+        return sum(
+            machine.evict(-(-looks * len(machine.buckets) // keys), self._bound_of(node))
+            for node, machine in machines.items()
+            if isinstance(machine, Cooling) and machine.buckets
+        )
+
+    def keep_cold(self, stores: ColdStores) -> None:
+        """Let machines evict buckets."""
+        for machine in self._machines.stateful.values():
+            if isinstance(machine, Cooling):
+                machine.keep_cold(stores)
+
+    def close_cold(self) -> None:
+        for machine in self._machines.stateful.values():
+            if isinstance(machine, Cooling) and machine.cold is not None:
+                machine.cold.close()
 
     def _bound_of(self, node: int) -> Moment:
         """Below which moment a machine is trimmed. Where it can be read, reads keep more."""

@@ -31,6 +31,7 @@ from emberflow.engine.cuts.cut import Capture, Row, Scheduled
 from emberflow.engine.interface import BarrierStatistics, NodeStatistics, Statistics
 from emberflow.engine.layout import Layout, Machines
 from emberflow.engine.machines.barrier import Barrier
+from emberflow.engine.machines.cold import ColdStores
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Frame, Moment, Progress
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.queries.worker import StateReader
@@ -202,6 +203,23 @@ class Worker:
         """Trim now, whether or not it is due: every bucket, or so many of each machine at most."""
         self.retention.trim(most)
 
+    # Buckets out of memory (`machines.cold`).
+
+    def keep_cold(self, stores: ColdStores) -> None:
+        """Let this worker evict buckets; ``stores`` makes the store of a machine."""
+        self.retention.keep_cold(stores)
+
+    def evict(self, looks: int) -> int:
+        """Look at so many buckets in memory, and evict some of those that nobody touched for a while.
+
+        Nobody waits for that. Returns how many went.
+        """
+        return self.retention.evict(looks)
+
+    def close_cold(self) -> None:
+        """Nothing is processed any more: close the stores."""
+        self.retention.close_cold()
+
     # Cuts (`cuts.cut` says what the runner has to see to).
 
     def begin_cut(self, moment: Moment, since: Moment) -> Capture:
@@ -293,7 +311,15 @@ class Worker:
 
     @property
     def keys(self) -> int:
+        return self.keys_in_memory + self.cold_keys
+
+    @property
+    def keys_in_memory(self) -> int:
         return sum(len(machine.buckets) for machine in self.machines.stateful.values())
+
+    @property
+    def cold_keys(self) -> int:
+        return sum(machine.cold_keys for machine in self.machines.stateful.values())
 
     @property
     def held_items(self) -> int:
@@ -339,7 +365,7 @@ class Worker:
                 dataflow.items_of[node],
                 tuple(dataflow.given_of[node]),
                 0 if machine is None else machine.replays,
-                0 if machine is None else len(machine.buckets),
+                0 if machine is None else len(machine.buckets) + machine.cold_keys,
                 held.get(node, 0),
             )
         return found

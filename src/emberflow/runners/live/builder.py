@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
@@ -108,6 +109,10 @@ class LiveBuilder:
         or as a duration; 0 for not at all. ``httpPort`` serves reads over HTTP: a port, or 0 for a free one.
         ``httpHost`` is the address that it listens on; by default only this machine can reach it.
         ``httpToken`` is the token of programs that read states or metrics; by default a new one.
+
+        ``stateMemory`` is how much of its state each worker keeps in memory, as ``"4g"``; cold keys beyond
+        that are on its own disk, in ``stateFolder``. By default state may take half of the memory that
+        the machine or the container has, and the folder is that of Spark's temporary files.
 
         ``uiPort`` serves the page that shows the query, at ``query.ui``: a port, or 0 for a free one.
         """
@@ -295,6 +300,8 @@ class LiveBuilder:
             judges=self._judges,
             carry=self._carry,
             takes_versions=self._options["upgrades"],
+            state_memory=self._options["stateMemory"],
+            state_folder=self._options["stateFolder"],
             is_observed=self._options["upgrades"]
             or self._options["httpPort"] is not None
             or self._options["uiPort"] is not None,
@@ -385,6 +392,23 @@ def _location(key: str, value: object) -> str:
     return text if "://" in text else os.path.abspath(text)
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+
+
+def _size(key: str, value: object) -> int:
+    """A number of bytes, or a text like those of Spark's options: '512m', '4g'."""
+    match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
+    found = (
+        0.0 if match is None else float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
+    )
+    if found < 1 << 20:
+        raise InputError(
+            f"option {key!r} takes a number of bytes, or a text like '512m' or '4g', of 1 MB at least; "
+            f"got {value!r}."
+        )
+    return int(found)
+
+
 def _one_of(kinds: Any) -> Callable[[str, object], str]:
     def chosen(key: str, value: object) -> str:
         if value not in get_args(kinds):
@@ -417,6 +441,8 @@ _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
     "httpHost": ("127.0.0.1", _text),
     "httpToken": (None, lambda key, value: checked_token(value)),
     "uiPort": (None, _number_up_to(65_535)),
+    "stateMemory": (None, _size),
+    "stateFolder": (None, _location),
 }
 
 
@@ -450,6 +476,10 @@ def _check_ordering(
         raise InputError(
             "ordering='arrival' has no times that state could be read as of: leave out 'httpPort' "
             "and 'historyKept'."
+        )
+    if options["stateMemory"] is not None:
+        raise InputError(
+            "ordering='arrival' keeps all state in memory: leave out 'stateMemory', or ordering='arrival'."
         )
     for node in graph.nodes:
         if isinstance(node, Group) and node.expires is not None:

@@ -65,6 +65,9 @@ class Settings(NamedTuple):
     is_observed: bool = False
     #: If this driver takes the query over from another one: the incarnation that it follows.
     follows: int | None = None
+    #: How many bytes of state each worker keeps in memory, and where it keeps the rest.
+    state_memory: int | None = None
+    state_folder: str | None = None
 
 
 def committer_of(settings: Settings, life: Life, *, counts: bool = True) -> CutCommitter | None:
@@ -172,6 +175,8 @@ def plan_of(
         judges=settings.judges,
         log_levels=levels(),
         is_observed=settings.is_observed,
+        state_memory=settings.state_memory,
+        state_folder=settings.state_folder,
     )
 
 

@@ -36,7 +36,7 @@ from emberflow.runners.simulation.checkers import (
     check_patience,
 )
 from emberflow.runners.simulation.entries import entered, front_of, sources_of
-from emberflow.runners.simulation.judges import judges
+from emberflow.runners.simulation.judges import Evictions, judges
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
 from emberflow.runners.simulation.options import Faults, Options
 from emberflow.runners.simulation.queries import Asker, ReadingHost, SimulatedRead
@@ -298,6 +298,8 @@ class _WorkerHost:
         self._waiting: deque[Frame] = deque()
         self._busy = False
         self._passed_until = 0
+        options = simulation.options
+        self._evictions = Evictions(worker, options.evictions, f"{options.seed} {worker.index}")
         self.reading = ReadingHost(
             simulation.network,
             worker,
@@ -344,6 +346,7 @@ class _WorkerHost:
         for frame in frames:
             self.simulation.minimal_time_checker.processed(frame)
         self.simulation.minimal_time_checker.at_barriers(self.worker)
+        self._evictions.draw()
         self._work_later()
 
     def progress(self, progress: Progress) -> None:
@@ -354,6 +357,7 @@ class _WorkerHost:
             self.simulation.minimal_time_checker.processed(frame)
         self.simulation.minimal_time_checker.at_barriers(self.worker)
         self.worker.tidy(is_waited_for=bool(self._waiting))
+        self._evictions.draw()
         for front in self.simulation.fronts:
             if front.host is self:
                 front.progress(progress)

@@ -6,13 +6,17 @@ always     every stateful node waits for its frontier, so it replays nothing; tr
 never      every node is eager, as in the papers; all transactions at once
 fickle     nodes and windows change their minds at random, also while they hold items
 =========  ========================================================================
+
+Nor may it depend on which buckets are in memory, so `Evictions` draws that too.
 """
 
 from __future__ import annotations
 
 from random import Random
 
+from emberflow.engine.machines.cold import RowsInMemory
 from emberflow.engine.speculation.patience import Judges, Stubborn
+from emberflow.engine.worker.worker import Worker
 
 NAMES = ("adaptive", "always", "never", "fickle")
 
@@ -71,3 +75,19 @@ def judges(name: str, seed: str) -> Judges:
     if name == "always":
         return Judges(lambda: Stubborn(True), lambda: FixedWindow(1))
     return Judges(lambda: Stubborn(False), lambda: FixedWindow(1_000_000))
+
+
+class Evictions:
+    """Evicts buckets of one worker at random. It has random numbers of its own, so a run without evictions
+    goes as it would with them."""
+
+    def __init__(self, worker: Worker, probability: float, seed: str) -> None:
+        self._worker = worker
+        self._probability = probability
+        self._random = Random(f"emberflow evictions {seed}")
+        if probability:
+            worker.keep_cold(RowsInMemory)
+
+    def draw(self) -> None:
+        if self._probability and self._random.random() < self._probability:
+            self._worker.evict(self._random.choice((2, 5, 1_000)))

@@ -43,6 +43,8 @@ class Options:
     calm_after_ticks: int
     #: Who decides whether a stateful node waits for its frontier (`judges`).
     patience: str = "adaptive"
+    #: The probability that a worker evicts buckets from its memory, at each progress and each delivery.
+    evictions: float = 0.0
 
     @classmethod
     def drawn(cls, seed: int, *, workers: int | None = None) -> Options:
@@ -69,6 +71,7 @@ class Options:
             calm_after_ticks=random.choice((200, 2000, 20000)),
             patience=random.choice(NAMES),
             takes_together=random.random() < 0.5,
+            evictions=random.choice((0.0, 0.3, 1.0)),
         )
 
     def owners(self, workers: int, life: int = 0) -> Owners:

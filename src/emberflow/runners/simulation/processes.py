@@ -22,6 +22,7 @@ from emberflow.graph.nodes import Front
 from emberflow.runners.elements import MalformedElement
 from emberflow.runners.simulation.checkers import CheckError
 from emberflow.runners.simulation.entries import entered, front_of
+from emberflow.runners.simulation.judges import Evictions
 from emberflow.runners.simulation.network import Network
 from emberflow.runners.simulation.queries import ReadingHost
 from emberflow.runners.simulation.storage import SinkPartition
@@ -82,6 +83,7 @@ class WorkerProcess(Process):
         self._passed_until = life.network.now
         self._cut: CutOfProcess | None = None
         self._reading: ReadingHost | None = None
+        self._evictions: Evictions | None = None
 
     def hear(self, incarnation: int, message: Callable[[WorkerProcess], None]) -> None:
         if self.alive and not is_of_another(incarnation, self.life.number):
@@ -109,6 +111,10 @@ class WorkerProcess(Process):
         self.worker = life.new_worker(
             self.index,
             {partition: outlet.last for partition, outlet in self._outlets.items()},
+        )
+        options = life.options
+        self._evictions = Evictions(
+            self.worker, options.evictions, f"{options.seed} {life.number} {self.index}"
         )
         cut = life.cut
         if life.predecessor is not None:
@@ -174,7 +180,12 @@ class WorkerProcess(Process):
         for frame in frames:
             self.life.minimal_time_checker.processed(frame)
         self.life.minimal_time_checker.at_barriers(self.worker)
+        self._evict()
         self._work_later()
+
+    def _evict(self) -> None:
+        assert self._evictions is not None
+        self._evictions.draw()
 
     def enter(
         self, node: Front, elements: list[tuple[Moment, Any]], reports: dict[int, Moment]
@@ -193,6 +204,7 @@ class WorkerProcess(Process):
             self.life.minimal_time_checker.processed(frame)
         self.life.minimal_time_checker.at_barriers(self.worker)
         self.worker.tidy(is_waited_for=bool(self._waiting))
+        self._evict()
         for front in self.fronts:
             front.progress(progress)
 

@@ -146,6 +146,7 @@ class Gauge:
             loadPerWorker=[worker.items for worker in statistics],
             cpuPerWorker=[round(self._cpu_since(own) / seconds, 3) for own in news],
             keys=sum(worker.buckets for worker in statistics),
+            coldKeys=sum(own.cold_keys for own in news),
             bucketItems=None if None in bucket_items else sum(filter(None, bucket_items)),
             waitedMs=_waited_ms(statistics),
             heldAtBarriers=sum(own.held for own in news),

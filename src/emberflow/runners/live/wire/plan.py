@@ -59,6 +59,9 @@ class Plan(NamedTuple):
     log_levels: dict[str, int] = {}  # noqa: RUF012
     #: Whether the workers tell what each step does (`observation`).
     is_observed: bool = False
+    #: How many bytes of state each worker keeps in memory, and where it keeps the rest; None for defaults.
+    state_memory: int | None = None
+    state_folder: str | None = None
 
 
 class WorkerNews(NamedTuple):
@@ -78,6 +81,7 @@ class WorkerNews(NamedTuple):
     pid: int  # of its process, on its executor's machine
     chose: bool  # whether one of its fronts assigned times, or cannot be read again
     memory: float = 0.0  # the share of its memory that is in use
+    cold_keys: int = 0  # whose state is out of its memory
     caught_up: bool = (
         False  # whether it had dealt with all that had come, at some moment since the last
     )

@@ -57,6 +57,7 @@ from emberflow.engine.worker.worker import Worker
 from emberflow.errors import ERRORS_SINK, EmberflowError
 from emberflow.fronts.protocol import front_contract
 from emberflow.runners.interpreter import Collector, serving
+from emberflow.runners.live.cold.bound import StateBound, default_limit, resident
 from emberflow.runners.live.mirror import Copied, Entered, Mirror, MirrorFeed, Released
 from emberflow.runners.live.observation import Observer
 from emberflow.runners.live.wire import protocol
@@ -78,7 +79,7 @@ from emberflow.runners.live.worker.link import (
     CoordinatorGoneError,
     CoordinatorLink,
 )
-from emberflow.runners.live.worker.memory import MemoryWatch
+from emberflow.runners.live.worker.memory import MemoryWatch, available
 from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, sink_contract
 from emberflow.sinks.writer import WriterThread, writers_of
@@ -98,6 +99,8 @@ _NEWS_SECONDS = 0.25
 #: Fronts wait while this many final items, or bytes of them, wait for sinks here.
 _UNSTORED_MAX = 200_000
 _UNSTORED_BYTES_MAX = 64 << 20
+#: Where too many keys are in memory, a front that all others wait for takes one in so many elements of a batch.
+_SLOWED_BEHIND = 20
 #: Bytes of elements that the fronts of a worker may have at or above the minimal time, in all.
 CREDIT_BYTES = 128 << 20
 _JOIN_SECONDS = 5.0
@@ -124,6 +127,7 @@ class Estate(NamedTuple):
     engine: EngineWorker
     feeds: list[Feed]
     writers: dict[tuple[str, int], WriterThread]
+    state_bound: StateBound | None
     #: Ends all else that the old loop had.
     ending: threading.Thread
 
@@ -143,6 +147,7 @@ def serve(plan: Plan, index: int, strategy: Strategy, lives: Lives | None = None
 
     Without ``lives`` the process works in one life, and raises the error of that life.
     """
+    begun_with = resident()
     with ExitStack() as stack:
         stack.enter_context(captured(plan.log_levels))
         tuned = _Tuned(stack)
@@ -152,7 +157,7 @@ def serve(plan: Plan, index: int, strategy: Strategy, lives: Lives | None = None
         left: list[_Left] = []
         next_plan: Plan | None = plan
         while next_plan is not None:
-            loop = WorkerLoop(next_plan, index, strategy, lives=lives)
+            loop = WorkerLoop(next_plan, index, strategy, lives=lives, begun_with=begun_with)
             try:
                 _live(loop, tuned, closes=False)
             except Exception as error:
@@ -226,11 +231,14 @@ class WorkerLoop:
         *,
         bell: Bell | None = None,
         lives: Lives | None = None,
+        begun_with: int | None = None,
     ) -> None:
-        """``bell`` is that of the loop of an earlier version, in the same process."""
+        """``bell`` is that of the loop of an earlier version, in the same process; ``begun_with`` what the
+        process had resident before its first life."""
         self.plan = plan
         self.index = index
         self._lives = lives
+        self._begun_with = begun_with
         #: The loop that takes over when this one has ended.
         self.heir: WorkerLoop | None = None
         self._strategy = strategy
@@ -282,6 +290,9 @@ class WorkerLoop:
         #: Rounds since something came.
         self._quiet_rounds = 0
         self._memory = MemoryWatch()
+        self._state_bound: StateBound | None = None
+        #: The minimal time of all that was heard last.
+        self._minimal = BEFORE_ALL
         #: For the coordinator's watchdog, which looks for frames that were lost.
         self._caught_up = False
         self._last_bound_for: dict[int, int] = {}
@@ -321,7 +332,9 @@ class WorkerLoop:
                     target=self._close_own, name="emberflow ending", daemon=True
                 )
                 ending.start()
-                self.heir._estate = Estate(self._engine, self._feeds, self._writers, ending)
+                self.heir._estate = Estate(
+                    self._engine, self._feeds, self._writers, self._state_bound, ending
+                )
 
     def last_heir(self) -> WorkerLoop:
         """The loop that was the last to take over from this one in this process; or this one."""
@@ -329,6 +342,9 @@ class WorkerLoop:
 
     def free_state(self) -> None:
         """It will not run again: the next life needs the memory."""
+        if self._state_bound is not None:
+            self._state_bound.close()
+            self._state_bound = None
         with contextlib.suppress(AttributeError):  # it may not have come so far
             del self._engine, self._cuts
 
@@ -355,6 +371,8 @@ class WorkerLoop:
         """Call it after `close_readers`."""
         for writer in set(self._writers.values()):
             writer.close(_JOIN_SECONDS)
+        if self._state_bound is not None:
+            self._state_bound.close()
         self._close_own()
         if self._estate is not None:
             self._estate.ending.join(_JOIN_SECONDS)
@@ -425,6 +443,9 @@ class WorkerLoop:
         plan = self.plan
         self._cuts = self._strategy(plan, self.index, {**delivered, **self._last_of_writers()})
         self._engine = self._cuts.engine
+        if isinstance(self._engine, Worker) and not plan.is_mirror:
+            limit = plan.state_memory or default_limit(available(), plan.workers)
+            self._state_bound = StateBound(self._engine, limit, plan.state_folder, self._begun_with)
         if self._cuts.reader is not None:
             self._answering = Answering(self.index, self._cuts.reader, self._reached)
         for sink, partition in self._own_partitions():
@@ -542,13 +563,15 @@ class WorkerLoop:
                 begun, self._begun = self._begun, ([], [])
                 old = self._estate.engine
                 self._do([self._cuts.inherited(old, plan.restored.time, begun)])
-                self._estate = self._estate._replace(engine=self._engine)  # frees the old one
+                # Frees the old one.
+                self._estate = self._estate._replace(engine=self._engine, state_bound=None)
             elif plan.restored is not None:
                 lists = self._cut_writer.lists
                 for effects in self._cuts.restored(store, plan.restored, lists):
                     self._do([effects])
                     if self._life_is_over():
                         raise CoordinatorGoneError(f"life {plan.incarnation} is over")
+                    self._evict()
         lasts = self._last_of_writers().values()
         self._link.send(protocol.READY, max(lasts, default=None))
         self._link.flush()
@@ -567,6 +590,8 @@ class WorkerLoop:
             writer.close(_JOIN_SECONDS)
         self._open_writers()  # those whose barrier the version before had on another worker
         self._make_engine(delivered)
+        if self._state_bound is not None and self._estate.state_bound is not None:
+            self._state_bound.inherit(self._estate.state_bound)
 
     def _begin_fronts(self, last: Moment | None) -> None:
         """All workers are ready. ``last`` is the greatest global time that any sink has."""
@@ -611,6 +636,7 @@ class WorkerLoop:
         # Nobody waits for this, nor for what follows.
         is_waited_for = self._is_waited_for()
         self._engine.tidy(is_waited_for=is_waited_for)
+        self._evict()
         self._go_on_with_cut(loop_is_busy=bool(effects))
         self._go_on_with_twin()
         self._answer()
@@ -624,6 +650,11 @@ class WorkerLoop:
             or (self._cut_writer is not None and self._cut_writer.is_busy)
             or (self._answering is not None and self._answering.is_busy)
         )
+
+    def _evict(self) -> None:
+        """Move keys that are cold out of memory, if there are too many."""
+        if self._state_bound is not None:
+            self._state_bound.go_on(time.monotonic(), self._memory.pressure)
 
     def _pass_time(self) -> None:
         now = time.monotonic()
@@ -744,8 +775,9 @@ class WorkerLoop:
         self._check_links()
         if progress is None:
             return None
+        self._minimal = progress.of_all()
         for feed in self._feeds:
-            feed.minimal_time(progress.of_all())
+            feed.minimal_time(self._minimal)
         if self._twin is not None:
             self._twin.forget_below(progress.of_all())
         return progress
@@ -823,9 +855,14 @@ class WorkerLoop:
             self._flush_stores()  # the fronts wait for sinks, so output must not wait for more
             return []
         effects = []
+        pressure = 0.0 if self._state_bound is None else self._state_bound.pressure
         most = self._memory.most(self.plan.batch, time.monotonic())
+        most_ahead = self._memory.most(most, time.monotonic(), pressure) if pressure else most
+        most_behind = max(most_ahead, min(most, self.plan.batch // _SLOWED_BEHIND))
         for feed in self._feeds:
-            items = feed.take(most)
+            # Keys can be evicted once they are final. For that those that are behind must go on.
+            is_behind = feed.reported <= self._minimal
+            items = feed.take(most_behind if is_behind else most_ahead)
             malformed = feed.aside.take()
             if late := feed.take_late():
                 assert feed.late_node is not None
@@ -927,7 +964,11 @@ class WorkerLoop:
             cpu_seconds=time.process_time(),
             pid=os.getpid(),
             chose=any(feed.chose for feed in self._feeds),
-            memory=self._memory.look(time.monotonic()),
+            memory=max(
+                self._memory.look(time.monotonic()),
+                0.0 if self._state_bound is None else self._state_bound.pressure,
+            ),
+            cold_keys=0 if self._state_bound is None else self._state_bound.cold_keys,
             caught_up=caught_up,
             sent={peer: (sender.sent, self._step(peer)) for peer, sender in self._peers.items()},
             received=dict(self._receiver.received),

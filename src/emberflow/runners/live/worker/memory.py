@@ -10,6 +10,7 @@ silently. The worker tells the driver, which logs it.
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 from typing import Final
@@ -33,15 +34,15 @@ class MemoryWatch:
         self._let_in_at = 0.0
         self._container = _container()
 
-    def most(self, wanted: int, now: float) -> int:
-        """How many of so many elements may enter now.
+    def most(self, wanted: int, now: float, also: float = 0.0) -> int:
+        """How many of so many elements may enter now. ``also`` is a pressure from elsewhere.
 
         >>> watch = MemoryWatch()
         >>> watch.look = lambda now: 0.90
         >>> watch.most(1_000, now=1.0)
         500
         """
-        pressure = self.pressure = self.look(now)
+        pressure = max(self.look(now), also)
         if pressure < SLOW_FROM:
             return wanted
         if pressure < STOP_AT:
@@ -57,6 +58,17 @@ class MemoryWatch:
             self._looked_at = now
             self.pressure = max(_of_process(), _of_container(self._container), _of_machine())
         return self.pressure
+
+
+def available() -> int:
+    """The memory that the container has, or the machine."""
+    folder = _container()
+    try:
+        if folder is not None:
+            return int((folder / "memory.max").read_text())
+    except (OSError, ValueError):
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * _PAGE
 
 
 def _of_process() -> float:

@@ -1,0 +1,184 @@
+"""Which keys are out of memory, and when they go and come back, changes nothing; and breaks are seen.
+
+In all other tests of the simulation evictions are drawn, too. Here flows have little else than states whose
+keys can be cold, workers evict all the time, and crashes come in the middle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+
+import emberflow as ef
+from emberflow.engine.cuts.cut import Row
+from emberflow.engine.machines.cold import Cooling, RowsInMemory
+from emberflow.engine.messages import AFTER_ALL, Moment
+from tests.effort import blocks
+from tests.simulation.cases import Case, WrongError
+from tests.simulation.crash_cases import CrashCase, judged_with_crashes
+from tests.simulation.hunt import caught
+from tests.strategies import Elements
+
+WRONG = (
+    r"the reference has|found no item|nobody here sent|released .* after|was restored as of"
+    r"|the minimal time"
+)
+
+
+def cold_flow(random: Random) -> tuple[ef.Flow, Elements]:
+    """A fold whose keys may expire, a count, and for some seeds a state of transactions."""
+    flow = ef.Flow("cold")
+    numbers = flow.front("one")
+    keys = random.choice((4, 12, 30))
+    numbers.key_by(lambda n: n % keys).fold(
+        initial=0,
+        combine=lambda total, n: (3 * total + n) % 1009,
+        expire_after=random.choice((None, 30, 90)),
+    ).key_by(lambda total: total).sink("folded", partitions=2)
+    numbers.key_by(lambda n: f"key {n % 7}").count().sink("counts")
+    elements: Elements = {"one": elements_of(random)}
+    if random.random() < 0.5:
+        balances = flow.state("balances", default=5)
+        with flow.front("two").transaction() as tx:
+            tx.key_by(lambda n: n % keys).update(
+                balances, lambda held, n: held + n % 5 - 2, check=lambda held: held >= 0
+            )
+        tx.rejected.map(lambda rejected: rejected.element).sink("rejected")
+        elements["two"] = elements_of(random)
+    return flow, elements
+
+
+def elements_of(random: Random) -> list[ef.At[int]]:
+    times = sorted(random.sample(range(200), 50))
+    return [ef.At(time, random.randrange(1_000)) for time in times]
+
+
+def case_of(seed: int) -> CrashCase:
+    random = Random(f"cold {seed}")
+    flow, elements = cold_flow(random)
+    drawn = Case.of(seed)
+    made = replace(drawn, name=flow.name, graph=flow.graph(), elements=elements)
+    case = CrashCase.from_case(made, seed).with_faults(cut_ticks=random.choice((1, 10, 100)))
+    options = replace(case.options, evictions=random.choice((0.3, 1.0)))
+    again = f"pytest tests/simulation/test_cold.py, seed {seed}"
+    return replace(case, options=options, trims_always=random.random() < 0.5, again=again)
+
+
+def cases() -> Iterable[CrashCase]:
+    return map(case_of, count())
+
+
+@pytest.mark.parametrize("seeds", blocks("cold keys over crashes", 200), ids=lambda seeds: seeds[0])
+def test_nobody_can_tell_which_keys_are_cold(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Counter[str]()
+    take, put, captured = RowsInMemory.take, RowsInMemory.put, Cooling.all_cold
+
+    def counted_take(self: RowsInMemory, keys: Collection[Any]) -> list[Row]:
+        found = take(self, keys)
+        done["fetched"] += len(found)
+        return found
+
+    def counted_put(self: RowsInMemory, rows: list[Row]) -> Collection[int]:
+        assert not {row.key for row in rows} & set(self.rows), "they are here already"
+        done["evicted"] += len(rows)
+        return put(self, rows)
+
+    def counted_cold(self: Cooling[Any], *moments: Moment) -> Iterable[Row]:
+        done["captured"] += self.cold_keys
+        return captured(self, *moments)
+
+    monkeypatch.setattr(RowsInMemory, "take", counted_take)
+    monkeypatch.setattr(RowsInMemory, "put", counted_put)
+    monkeypatch.setattr(Cooling, "all_cold", counted_cold)
+    for seed in seeds:
+        judged_with_crashes(case_of(seed))
+    assert min(done["fetched"], done["evicted"]) > len(seeds), done
+    assert done["captured"], done
+
+
+# --- Breaks ----------------------------------------------------------------------------------------
+
+_evict, _end, _put = Cooling.evict, RowsInMemory.end, RowsInMemory.put
+
+
+def evict_what_is_not_final(patch: pytest.MonkeyPatch) -> None:
+    def evict(self: Cooling[Any], looks: int, bound: Moment) -> int:
+        committed, self._committed = self._committed, None
+        went = _evict(self, looks, AFTER_ALL)
+        self._committed = committed
+        return went
+
+    patch.setattr(Cooling, "evict", evict)
+
+
+def evict_what_no_cut_has(patch: pytest.MonkeyPatch) -> None:
+    """It is in the store, and the next cut looks for it in memory."""
+
+    def evict(self: Cooling[Any], looks: int, bound: Moment) -> int:
+        committed, self._committed = self._committed, AFTER_ALL
+        went = _evict(self, looks, bound)
+        self._committed = committed
+        return went
+
+    patch.setattr(Cooling, "evict", evict)
+
+
+def lose_some_that_are_evicted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RowsInMemory, "put", lambda self, rows: _put(self, rows[1:]))
+
+
+def bring_back_what_was_there_before(patch: pytest.MonkeyPatch) -> None:
+    def put(self: RowsInMemory, rows: list[Row]) -> Collection[int]:
+        for row in rows:
+            self.rows.setdefault(row.key, row)
+        return ()
+
+    patch.setattr(RowsInMemory, "take", RowsInMemory.find)
+    patch.setattr(RowsInMemory, "put", put)
+
+
+def fetch_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Cooling, "fetch", lambda self, items: None)
+
+
+def capture_nothing_that_is_cold(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Cooling, "all_cold", lambda self, *moments: iter(()))
+
+
+def end_too_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RowsInMemory, "end", lambda self, time: _end(self, time + 25))
+
+
+BREAKS = (
+    evict_what_is_not_final,
+    evict_what_no_cut_has,
+    lose_some_that_are_evicted,
+    bring_back_what_was_there_before,
+    fetch_nothing,
+    capture_nothing_that_is_cold,
+    end_too_early,
+)
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
+def test_it_is_caught(
+    broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    told = caught(broken.__name__, cases(), wrong, 150)
+    assert re.search(WRONG, told), told
+
+
+def wrong(case: CrashCase) -> str | None:
+    try:
+        judged_with_crashes(case)
+    except WrongError as error:
+        return str(error)
+    return None
