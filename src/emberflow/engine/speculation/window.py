@@ -31,7 +31,7 @@ from emberflow.values.item import FlatItem
 _place_of = itemgetter(0)
 
 #: The window when a worker begins.
-_FIRST = 32
+_FIRST = 16
 #: With so much room left, elements go in as they come, and are counted by batches.
 _PLENTY = 512
 #: A size is judged when so many elements have passed, or as many as may be under way.
@@ -39,7 +39,7 @@ _ELEMENTS_MIN = 64
 #: With fewer replays than this for each item that came to the region's states, the window grows at once.
 _FEW_REPLAYS = 0.04
 #: A worker's event costs as much as so many items of a state: messages, and rounds of a loop.
-_ITEMS_OF_EVENT = 5
+_ITEMS_OF_EVENT = 3
 #: With more than this, it is far too large, and is made smaller before all of it has passed.
 _WASTED_REPLAYS = 4
 #: When an element costs so many times as much as before, other elements have come, and what is known of
@@ -75,7 +75,7 @@ class AdaptiveWindow:
     >>> judge = AdaptiveWindow()
     >>> judge.passed(elements=100, items=600, replays=0, events=10)
     >>> judge.size
-    64
+    32
     """
 
     __slots__ = (

@@ -22,8 +22,11 @@ to the acker, which is why a region does not begin with turns. What is held may 
 fronts' credits let in), and the minimal time moves often. So it is held in chunks, each a frame of its
 own that the worker sends to itself, and a run takes up only the chunks that are due.
 
-Only nodes that keep something have an order to keep. What a node of the region sends passes through all
-others at once, as far as the next that keeps something, is on another worker, or begins a loop.
+In a region of transactions only nodes that keep something have an order to keep. What a node sends passes
+through all others at once, as far as the next that keeps something or is on another worker. All of it does,
+always: what overtook an item that is held at a node between the two could be its tombstone. In a loop that a
+flow closes itself nothing passes: with the budget spent, each of its nodes holds back what is not next, and
+none of that gets to another worker.
 
 Where nothing is held and all that waits is no more than a slice, the region runs it as one, as it came:
 nothing older waits anywhere, so no entries are needed.
@@ -83,7 +86,9 @@ class Cycle:
         self._rank = {node: rank for rank, node in enumerate(_order(layout, unit))}
         self._in_slices = _has_transactions(layout, unit)
         self._loop_entries = layout.graph.loop_entries & set(unit.nodes)
-        self._passing = _passing(layout, unit, {*self._stateful, *self._loop_entries})
+        self._passing = (
+            frozenset() if self._loop_entries else _passing(layout, unit, self._stateful)
+        )
         self._numbers = itertools.count()
         self._size = _SLICE_FIRST
         self._held: list[_Chunk] = []
@@ -453,8 +458,8 @@ def _passing(layout: Layout, unit: Unit, others: Collection[int]) -> frozenset[i
     """The nodes of a region that run as soon as a node of it sends them something.
 
     What they give depends on the item alone, so it makes no difference when they run; whether the region
-    holds back an item or its images makes none either. Without the ``others``, which have state or count
-    the rounds of a loop, what is left must not go round.
+    holds back an item or its images makes none either. Without the ``others``, which have state, what is
+    left must not go round.
     """
     inside = [node for node in unit.nodes if node not in others and layout.balance_of(node) is None]
     readers = {
