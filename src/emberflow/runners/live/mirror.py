@@ -217,6 +217,10 @@ class MirrorFeed:
         self._halted = False
 
     @property
+    def reported(self) -> Moment:
+        return self._reported
+
+    @property
     def over(self) -> bool:
         return self._halted or (self._reported == AFTER_ALL and not self._waiting)
 
