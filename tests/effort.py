@@ -50,7 +50,6 @@ class Effort(NamedTuple):
 
 
 EFFORTS = {
-    "simulated moves of slices": Effort(25, 2_000),
     "simulated flows": Effort(25, 1_000),
     "simulated flows with crashes": Effort(15, 600),
     "rare events of crashes": Effort(20, 200),
@@ -80,6 +79,7 @@ EFFORTS = {
     "transactions in batch": Effort(12, 200),
     "flows handed over from batch": Effort(12, 100),
     "transactions handed over from batch": Effort(6, 60),
+    "simulated moves of slices": Effort(25, 2_000),
     "simulated versions": Effort(25, 2_000),
     "versions that change nothing": Effort(25, 1_000),
     "steps that begin from a backfill": Effort(20, 1_000),

@@ -322,7 +322,8 @@ def test_the_sink_keeps_its_contract(folder: str, format: str) -> None:
         unstorable=object(),
         crashes=CRASHES,
     )
-    assert checked == list(SINK_RULES)
+    # Each partition has a folder of its own, so there are no groups.
+    assert checked == [rule for rule in SINK_RULES if rule != "group"]
 
 
 def bundle(time: int) -> StoredBundle:

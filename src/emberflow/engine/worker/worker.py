@@ -350,7 +350,7 @@ class Worker:
             waited=sum(barrier.waited for barrier in barriers),
             buffered=self._patience.buffered,
             buckets=self.keys,
-            bucket_items=sum(sizes),
+            bucket_items=sum(sizes) + self.cold_keys,  # a cold key has one
             bucket_largest=max(sizes, default=0),
             items_of={names[node]: count for node, count in items_of.items()},
         )
