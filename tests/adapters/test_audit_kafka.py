@@ -159,8 +159,9 @@ def test_a_topic_is_read_again_as_a_front_reads_it(
     given = ef.run(shop.spread, on_error="divert", numbers=front)["out"]
     writers = [sinks.Kafka(kafka.servers, target).open(partition) for partition in range(3)]
     for number, payload in enumerate(given):
-        writer = writers[owner(key_hash(payload[1] % 3), 3)]
-        writer.store(StoredBundle("out", 0, ef.GlobalTime(number, 0), [payload]))
+        partition = owner(key_hash(payload[1] % 3), 3)
+        bundle = StoredBundle("out", partition, ef.GlobalTime(number, 0), [payload])
+        writers[partition].store(bundle)
     for writer in writers:
         writer.close()
 
