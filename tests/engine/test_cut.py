@@ -22,7 +22,7 @@ from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import NestedPlace as ReferencePlace
 from emberflow.runners.reference import Reference, Waiting
 from emberflow.values.item import Place
-from emberflow.values.shares import equal_shares
+from emberflow.values.owners import equal_owners
 from emberflow.values.times import has_expired
 from tests.effort import few, tried
 from tests.engine.fake_link import FakeLink
@@ -249,7 +249,7 @@ def test_a_run_goes_on_from_a_cut_with_any_number_of_workers() -> None:
         workers = random.randint(1, 5)
         second = CuttingLink(graph, workers, random)
         second.committed = moment
-        shares = equal_shares(workers)
+        owners = equal_owners(workers)
         released: dict[str, list[tuple[Place, Any]]] = {name: [] for name in graph.sinks}
         noted = second._effects
 
@@ -264,7 +264,7 @@ def test_a_run_goes_on_from_a_cut_with_any_number_of_workers() -> None:
         for index, worker in enumerate(second.workers):
             second._effects(
                 index,
-                worker.restore(moment, owned(rows, index, shares), owned(scheduled, index, shares)),
+                worker.restore(moment, owned(rows, index, owners), owned(scheduled, index, owners)),
             )
         for index in range(workers):  # before any front reports
             if second.acks[index]:

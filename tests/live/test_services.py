@@ -17,7 +17,7 @@ from emberflow.runners.live.serving.addresses import UnknownQueryError, address_
 from emberflow.runners.live.serving.bridge import BridgeClient
 from emberflow.runners.live.serving.services import OfferedServices
 from emberflow.runners.live.serving.tokens import new_token
-from emberflow.values.shares import equal_shares
+from emberflow.values.owners import equal_owners
 from tests.adapters.structured import SCHEMA, Sender, graph, placed_front
 
 
@@ -57,7 +57,7 @@ def settings(folder: Path, front: Any, token: str | None = None) -> Settings:
         fronts={"docs": front},
         sinks={"counts": ef.sinks.Memory()},
         workers=1,
-        shares=equal_shares(1),
+        owners=equal_owners(1),
         credit=1,
         batch=1,
         on_error="fail",

@@ -526,7 +526,7 @@ def report_before_what_was_restored_is_acked(patch: pytest.MonkeyPatch) -> None:
             )
             original(self)
         if cut is not None:
-            scheduled = owned(cut.scheduled, self.index, self.life.shares)
+            scheduled = owned(cut.scheduled, self.index, self.life.owners)
             self.later(
                 20, lambda: self._effects(self.worker.restore(cut.manifest.moment, [], scheduled))
             )

@@ -26,7 +26,7 @@ from emberflow.runners.live.worker.store import Store
 from emberflow.runners.simulation.network import Network
 from emberflow.runners.simulation.options import Options
 from emberflow.sinks.protocol import StoredBundle
-from emberflow.values.shares import equal_shares
+from emberflow.values.owners import equal_owners
 from tests.simulation.commutative import commutative_flow
 
 CRASHES_MAX = 4
@@ -286,7 +286,7 @@ class Host:
     def begin(self) -> None:
         disk, workers = self.life.disk, self.life.workers
         rows = [row for bucket in disk.buckets.values() for row in bucket]
-        self.worker.restore(owned(rows, self.index, equal_shares(workers)))
+        self.worker.restore(owned(rows, self.index, equal_owners(workers)))
         self.do(self.worker.restore_in_flight(disk.number, disk.saved))
         # Sent after the ack of what was in flight, on the same link.
         self.tell(lambda: self.life.hear_ready(self.index))

@@ -289,17 +289,17 @@ def what_a_backfill_has_scheduled_is_lost(monkeypatch: pytest.MonkeyPatch) -> No
 
 @breaks
 def rows_of_a_backfill_go_to_the_wrong_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In memory; from a cut, whoever restores it shares out all rows alike."""
+    """In memory; from a cut, whoever restores it gives out all rows alike."""
     monkeypatch.setattr(
         recovery_module,
         "owned",
-        lambda rows, index, shares: owned(rows, (index + 1) % len(set(shares)), shares),
+        lambda rows, index, owners: owned(rows, (index + 1) % owners.workers, owners),
     )
 
 
 @breaks
 def every_worker_takes_all_rows_of_a_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery_module, "owned", lambda rows, index, shares: rows)
+    monkeypatch.setattr(recovery_module, "owned", lambda rows, index, owners: rows)
 
 
 @breaks

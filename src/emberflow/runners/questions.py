@@ -21,7 +21,7 @@ from emberflow.engine.queries.worker import StateInfo, in_key_order
 from emberflow.errors import InputError, shortened
 from emberflow.values.hashing import UnstableKey, key_hash
 from emberflow.values.item import GlobalTime
-from emberflow.values.shares import Shares, owner_in
+from emberflow.values.owners import Owners
 from emberflow.values.times import DEFAULT_UNIT, TimeError, Unit, counted_time
 
 #: Less than every front index, including those of scheduled items.
@@ -98,17 +98,17 @@ class Question:
         """Whether it is answered in pages, so that workers must keep its moment meanwhile."""
         return any(isinstance(part, ScanPart) for part in self.parts)
 
-    def asks(self, shares: Shares) -> dict[int, tuple[tuple[int, Selection], ...]]:
+    def asks(self, owners: Owners) -> dict[int, tuple[tuple[int, Selection], ...]]:
         """The parts for each worker. Workers that own none of the keys are left out."""
         asks: dict[int, list[tuple[int, Selection]]] = {}
         for number, part in enumerate(self.parts):
             if isinstance(part, ScanPart):
-                for worker in range(max(shares) + 1):
+                for worker in range(owners.workers):
                     asks.setdefault(worker, []).append((number, part))
                 continue
             keys: dict[int, list[Any]] = {}
             for key, hashed in zip(part.keys, self._hashes[number], strict=True):
-                keys.setdefault(owner_in(shares, hashed), []).append(key)
+                keys.setdefault(owners.owner(hashed), []).append(key)
             for worker, own in keys.items():
                 asks.setdefault(worker, []).append((number, Keys(part.state, tuple(own))))
         return {worker: tuple(parts) for worker, parts in asks.items()}

@@ -47,6 +47,7 @@ from zoneinfo import ZoneInfo
 from xxhash import xxh32_intdigest, xxh64_intdigest
 
 __all__ = [
+    "ALL_HASHES",
     "KEY_ENCODING_VERSION",
     "WORKERS_MAX",
     "HashRange",
@@ -175,6 +176,10 @@ class HashRange:
 
     def __str__(self) -> str:
         return f"[{self.low}, {self.high}]"
+
+
+#: One range with all hashes in it.
+ALL_HASHES: Final = (HashRange(HASH_MIN, HASH_MAX),)
 
 
 def hash_ranges(workers: int) -> tuple[HashRange, ...]:

@@ -29,7 +29,7 @@ from emberflow.graph.versions import (
     KnownCut,
     carry_plan,
 )
-from emberflow.values.hashing import HASH_MAX, HASH_MIN
+from emberflow.values.hashing import ALL_HASHES, HashRange
 
 if TYPE_CHECKING:
     from emberflow.checkpoint.cuts.manifest import Manifest
@@ -68,23 +68,23 @@ def last_moment(checkpoint: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 def rows_of(
-    backfill: Backfill, low: int = HASH_MIN, high: int = HASH_MAX
+    backfill: Backfill, ranges: Sequence[HashRange] = ALL_HASHES
 ) -> tuple[Iterator[Row], Iterator[Scheduled]]:
     """The rows and scheduled items of these key hashes that the new version begins with."""
     store, cut = _found(backfill.cut)
-    scheduled = map(Scheduled._make, store.rows(cut, low, high, kind=SCHEDULED))
-    rows = store.rows(cut, low, high)
+    scheduled = map(Scheduled._make, store.rows_in(cut, ranges, kind=SCHEDULED))
+    rows = store.rows_in(cut, ranges)
     return backfilled_rows(rows, backfill), backfilled_timers(scheduled, backfill)
 
 
 def all_rows(
-    plan: CarryPlan, low: int = HASH_MIN, high: int = HASH_MAX
+    plan: CarryPlan, ranges: Sequence[HashRange] = ALL_HASHES
 ) -> tuple[list[Row], list[Scheduled]]:
     """The same of all backfills of a plan, in memory."""
     rows: list[Row] = []
     scheduled: list[Scheduled] = []
     for backfill in plan.backfills:
-        own, timers = rows_of(backfill, low, high)
+        own, timers = rows_of(backfill, ranges)
         rows += own
         scheduled += timers
     return rows, scheduled

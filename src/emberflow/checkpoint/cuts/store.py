@@ -51,6 +51,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emberflow.checkpoint.cuts.lists import SavedLists
@@ -74,7 +75,7 @@ from emberflow.checkpoint.files import (
     location_of,
     write,
 )
-from emberflow.values.hashing import HASH_MAX, HASH_MIN
+from emberflow.values.hashing import HASH_MAX, HASH_MIN, HashRange
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -468,8 +469,26 @@ class CheckpointStore:
         They are ordered by operation and key hash. ``lists`` remembers the lists of the cut, so that
         the first cut of the next incarnation can already continue them: ``base=manifest.number``.
         """
+        return self.rows_in(manifest, [HashRange(low, high)], kind=kind, lists=lists)
+
+    def rows_in(
+        self,
+        manifest: Manifest,
+        ranges: Iterable[HashRange],
+        *,
+        kind: str = BUCKET,
+        lists: SavedLists | None = None,
+    ) -> Iterator[Row]:
+        """The rows of a cut whose key hashes are in one of these ranges, a range after the other."""
         if lists is not None:
             lists.begin_restore(manifest.number)
+        return chain.from_iterable(
+            self._rows_between(manifest, own.low, own.high, kind, lists) for own in ranges
+        )
+
+    def _rows_between(
+        self, manifest: Manifest, low: int, high: int, kind: str, lists: SavedLists | None
+    ) -> Iterator[Row]:
         sources = [
             Source(part.cut, self._location.shown(part.path), self._opener(part))
             for part in manifest.parts

@@ -50,7 +50,7 @@ from emberflow.engine.worker.routing import Routes, barrier_host
 from emberflow.errors import Diverted, EndlessLoopError, InternalError
 from emberflow.values.hashing import owner
 from emberflow.values.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
-from emberflow.values.shares import equal_shares
+from emberflow.values.owners import Owners, equal_owners
 
 
 class MarkerWorker:
@@ -71,6 +71,7 @@ class MarkerWorker:
         delivered: dict[tuple[str, int], Moment] | None = None,
         restored: int = 0,
         holds_output: bool = True,
+        owners: Owners | None = None,
     ) -> None:
         self.layout = layout
         self.index = index
@@ -84,7 +85,8 @@ class MarkerWorker:
         self._items_of = dict.fromkeys(layout.nodes, 0)
         self._outputs = EpochOutputs(layout, delivered or {}, holds=holds_output)
         self._outputs.check_restored(restored)
-        self._routes = Routes(layout, index, workers, equal_shares(workers), self.machines.stateful)
+        owners = equal_owners(workers) if owners is None else owners
+        self._routes = Routes(layout, index, workers, owners, self.machines.stateful)
         self._mailboxes = Mailboxes(layout, by_place=False)
         self._outbox = MarkerOutbox(index, incarnation)
         self._alignment = Alignment(

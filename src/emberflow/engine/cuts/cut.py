@@ -72,7 +72,7 @@ from emberflow.engine.messages import Moment
 from emberflow.errors import InternalError
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import Place
-from emberflow.values.shares import Shares, owner_in
+from emberflow.values.owners import Owners
 
 
 class Row(NamedTuple):
@@ -169,6 +169,6 @@ def combined(
     return [row for rows in buckets.values() for row in rows], scheduled
 
 
-def owned(rows: Iterable[Saved], index: int, shares: Shares) -> list[Saved]:
+def owned(rows: Iterable[Saved], index: int, owners: Owners) -> list[Saved]:
     """The rows that one of the workers restores."""
-    return [row for row in rows if owner_in(shares, row.key_hash) == index]
+    return [row for row in rows if owners.owner(row.key_hash) == index]

@@ -24,7 +24,7 @@ from emberflow.graph.nodes import Sink
 from emberflow.graph.transactions import Close, hears_elements_alone
 from emberflow.values.hashing import key_hash, owner, stable_id
 from emberflow.values.item import FlatItem, hopped
-from emberflow.values.shares import Shares
+from emberflow.values.owners import Owners
 
 #: Keys whose owner a route remembers. When there are more, it forgets all of them.
 _OWNERS_MAX = 200_000
@@ -34,8 +34,8 @@ _MARKS_MAX = 10_000
 class Route:
     """Where the items of one keyed input go."""
 
-    def __init__(self, layout: Layout, node: int, shares: Shares) -> None:
-        workers = max(shares) + 1
+    def __init__(self, layout: Layout, node: int, owners: Owners) -> None:
+        workers = owners.workers
         balance = layout.balance_of(node)
         assert balance is not None
         self._node = layout.graph.nodes[node]
@@ -43,7 +43,7 @@ class Route:
         self._workers = workers
         #: The worker of each slice of the hashes: its owner, or the host of a sink's partition. Empty
         #: where the key is a front: its items go to the worker that the front feeds.
-        self._hosts = list(shares)
+        self._hosts = list(owners.of_slice)
         if isinstance(self._node, Sink):
             sink = self._node
             self._hosts = [barrier_host(sink, each, workers) for each in range(sink.partitions)]
@@ -98,20 +98,20 @@ class Route:
 
 
 class Routes:
-    """All routes of one worker. ``shares`` tell which worker owns which keys.
+    """All routes of one worker. ``owners`` tell which worker owns which keys.
 
     Nodes in ``stateful`` call their key function themselves, and so do sinks; a worker that is alone
     has no route to them.
     """
 
     def __init__(
-        self, layout: Layout, index: int, workers: int, shares: Shares, stateful: Container[int]
+        self, layout: Layout, index: int, workers: int, owners: Owners, stateful: Container[int]
     ) -> None:
         self.index = index
         self.workers = workers
         self._sinks = layout.sinks
         self._routes = {
-            node: Route(layout, node, shares)
+            node: Route(layout, node, owners)
             for node in layout.nodes
             if layout.balance_of(node) is not None
             and not (workers == 1 and (node in stateful or node in layout.sinks))

@@ -46,14 +46,14 @@ from emberflow.engine.worker.retention import Retention
 from emberflow.engine.worker.routing import Routes
 from emberflow.errors import Diverted
 from emberflow.values.item import FlatItem, Place
-from emberflow.values.shares import Shares, equal_shares
+from emberflow.values.owners import Owners, equal_owners
 
 _place_of = itemgetter(0)
 
 
 class Worker:
     """One worker of ``workers``. ``delivered`` is what each sink partition has from earlier, and
-    ``shares`` tell which worker owns which keys: equal ones, by default."""
+    ``owners`` tell which worker owns which keys: all own equally many, by default."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Worker:
         *,
         incarnation: int = 0,
         delivered: dict[tuple[str, int], Moment] | None = None,
-        shares: Shares | None = None,
+        owners: Owners | None = None,
         judges: Judges = DEFAULT_JUDGES,
     ) -> None:
         self.layout = layout
@@ -80,8 +80,8 @@ class Worker:
         #: What stands at the acker for failures that are held.
         self._failures_held: Frame | None = None
         self._elements = 0
-        shares = equal_shares(workers) if shares is None else shares
-        routes = Routes(layout, index, workers, shares, self.machines.stateful)
+        owners = equal_owners(workers) if owners is None else owners
+        routes = Routes(layout, index, workers, owners, self.machines.stateful)
         self._barriers = Barriers(layout, routes, delivered or {})
         self._receipts = Receipts(index)
         turns: list[TurnOf] = [*turns_of(layout.graph), _place_of]

@@ -24,9 +24,9 @@ from emberflow.runners.live.driver.listeners import check_listener
 from emberflow.runners.live.life import Settings
 from emberflow.runners.live.query import LiveQuery
 from emberflow.runners.live.serving.tokens import checked_token
-from emberflow.runners.live.wire.plan import Guarantee, Ordering, Snapshots, shares_of
+from emberflow.runners.live.wire.plan import Guarantee, Ordering, Snapshots, owners_of
 from emberflow.sinks.protocol import SinkContract, sink_contract
-from emberflow.values.shares import equal_shares
+from emberflow.values.owners import SLICES, equal_owners
 from emberflow.values.times import (
     DEFAULT_UNIT,
     Duration,
@@ -234,10 +234,10 @@ class LiveBuilder:
             fronts=fronts,
             sinks=placed_sinks,
             workers=workers,
-            shares=(
-                shares_of(self._graph, fronts, workers)
+            owners=(
+                owners_of(self._graph, fronts, workers)
                 if self._options["ordering"] == "time"
-                else equal_shares(workers)
+                else equal_owners(workers)
             ),
             credit=self._options["credit"] or _default_credit(fronts, workers, self._options),
             batch=self._options["batch"],
@@ -313,6 +313,13 @@ def _number(key: str, value: object) -> int:
     return number
 
 
+def _workers(key: str, value: object) -> int:
+    number = _number(key, value)
+    if number > SLICES:
+        raise InputError(f"option {key!r} takes at most {SLICES:,} workers, got {value!r}.")
+    return number
+
+
 def _number_up_to(most: int) -> Callable[[str, object], int]:
     def number(key: str, value: object) -> int:
         text = str(value)
@@ -353,7 +360,7 @@ def _one_of(kinds: Any) -> Callable[[str, object], str]:
 
 #: The default of each option, and the function that checks and converts a value.
 _OPTIONS: dict[str, tuple[Any, Callable[[str, object], Any]]] = {
-    "workers": (2, _number),
+    "workers": (2, _workers),
     "credit": (None, _number),  # see `_default_credit`
     "batch": (1_000, _number),
     "onError": ("fail", lambda key, value: value),  # checked with the flow

@@ -25,7 +25,7 @@ from emberflow.runners.live.wire.log_records import levels
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Plan, Snapshots
 from emberflow.runners.live.wire.sockets import WireKeys
 from emberflow.sinks.protocol import sink_contract
-from emberflow.values.shares import Shares
+from emberflow.values.owners import Owners
 
 if TYPE_CHECKING:
     from emberflow.runners.live.driver.cluster import CoordinatorAddress
@@ -38,7 +38,7 @@ class Settings(NamedTuple):
     fronts: Mapping[str, Front]
     sinks: Mapping[str, Any]
     workers: int
-    shares: Shares
+    owners: Owners
     credit: int
     batch: int
     on_error: OnError
@@ -149,7 +149,7 @@ def plan_of(
     return Plan(
         graph=settings.graph,
         workers=settings.workers,
-        shares=settings.shares,
+        owners=settings.owners,
         incarnation=life.incarnation,
         keys=keys,
         coordinator=coordinator.address,

@@ -212,7 +212,7 @@ class Supervision:
             )
         self.end_shadow(EmberflowError("the query goes over to another version."))
         if inherited_sinks(before, settings) is not None:
-            settings = settings._replace(shares=before.shares)  # keys stay in their processes
+            settings = settings._replace(owners=before.owners)  # keys stay in their processes
         upgrade = _Upgrade(settings, before, at)
         with self._changing:
             if self._upgrade is not None:
@@ -252,7 +252,7 @@ class Supervision:
                 "compare on history: ef.compare(old, ef.Versions(old, (moment, new, carry)), spark, ...)."
             )
         carried = planned(steps_of(before.graph), settings.graph, settings.carry)
-        settings = settings._replace(shares=before.shares, checkpoint=None)
+        settings = settings._replace(owners=before.owners, checkpoint=None)
         with self._changing:
             if self._upgrade is not None or self._shadow is not None:
                 raise EmberflowError("another version is taking over, or runs beside already.")

@@ -163,7 +163,7 @@ class Simulation:
         self.network = Network(options)
         self.asker = Asker(self.network, reads, history)
         layout = Layout(graph, on_error=on_error)
-        shares = options.shares(options.workers)
+        owners = options.owners(options.workers)
         self.workers = [
             _WorkerHost(
                 self,
@@ -171,7 +171,7 @@ class Simulation:
                     layout,
                     index,
                     options.workers,
-                    shares=shares,
+                    owners=owners,
                     judges=judges(options.patience, f"{options.seed} {index}"),
                 ),
             )
@@ -202,7 +202,7 @@ class Simulation:
         self.fronts = [_FrontHost(self, index) for index in sources]
         for front in self.fronts:
             front.begin(sources[front.index])
-        self.asker.attach(self.options.shares(self.options.workers), BEFORE_ALL, self._ask)
+        self.asker.attach(self.options.owners(self.options.workers), BEFORE_ALL, self._ask)
         self.asker.reached = lambda: max(front.gate.reached for front in self.fronts)
         self.asker.begin()
         try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from emberflow.runners.simulation.judges import NAMES
-from emberflow.values.shares import Shares
+from emberflow.values.owners import Owners, weighted_owners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +62,10 @@ class Options:
             patience=random.choice(NAMES),
         )
 
-    def shares(self, workers: int, life: int = 0) -> Shares:
-        """Random shares of the hash space for this many workers; different in each life."""
+    def owners(self, workers: int, life: int = 0) -> Owners:
+        """A random owner table for this many workers; different in each life."""
         random = Random(f"emberflow shares {self.seed} {life}")
-        return tuple(
-            worker for worker in range(workers) for _ in range(random.choice((1, 1, 2, 3)))
-        )
+        return weighted_owners([random.choice((1, 1, 2, 3)) for _ in range(workers)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

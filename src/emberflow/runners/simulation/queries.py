@@ -26,7 +26,7 @@ from emberflow.engine.queries.coordinator import Outgoing, ReadCoordinator
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.questions import Answer, Question
 from emberflow.runners.simulation.network import Network
-from emberflow.values.shares import Shares
+from emberflow.values.owners import Owners, equal_owners
 
 #: A read is asked after up to this many events.
 _EVENTS_MAX = 400
@@ -74,7 +74,7 @@ class Asker:
         self._history = history
         self._coordinator: ReadCoordinator | None = None
         self._send: Send = lambda worker, message: None
-        self._shares: Shares = ()
+        self._owners = equal_owners(1)
         self._number = 0
         self._floor: Moment = BEFORE_ALL
         #: How far the fronts have come. The simulation knows; a real client would not.
@@ -95,10 +95,10 @@ class Asker:
 
     # Called by the coordinator's side.
 
-    def attach(self, shares: Shares, since: Moment, send: Send) -> None:
+    def attach(self, owners: Owners, since: Moment, send: Send) -> None:
         """A coordinator has started, for workers that have restored the cut at this moment."""
-        self._coordinator = ReadCoordinator(max(shares) + 1, since=since, history=self._history)
-        self._shares, self._send = shares, send
+        self._coordinator = ReadCoordinator(owners.workers, since=since, history=self._history)
+        self._owners, self._send = owners, send
         again, self._open = list(self._open.values()), {}
         for open_read in again:
             self._ask(open_read)
@@ -151,7 +151,7 @@ class Asker:
         self._dispatch(
             coordinator.begin(
                 number,
-                read.question.asks(self._shares),
+                read.question.asks(self._owners),
                 at=open_read.at,
                 floor=self._floor,
                 ordered=read.ordered,

@@ -53,7 +53,7 @@ from emberflow.runners.simulation.processes import (
 from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
-from emberflow.values.shares import Shares
+from emberflow.values.owners import Owners
 
 
 class SimulatedVersion(NamedTuple):
@@ -265,8 +265,8 @@ class Life:
         self.end = simulation.versions[version].end
         self.number = number
         self.workers = workers
-        self.shares: Shares = (
-            self.options.shares(workers, number) if predecessor is None else predecessor.shares
+        self.owners: Owners = (
+            self.options.owners(workers, number) if predecessor is None else predecessor.owners
         )
         self.cut = cut
         #: By partition of a front: where to go on. A version begins with its own elements.
@@ -291,7 +291,7 @@ class Life:
             self.workers,
             incarnation=self.number,
             delivered=delivered,
-            shares=self.shares,
+            owners=self.owners,
             judges=judges(self.options.patience, f"{self.options.seed} {self.number} {index}"),
         )
         self.minimal_time_checker.watch(worker)
@@ -338,8 +338,8 @@ class Life:
             worker,
             self.cut.manifest.moment,
             plan,
-            owned(begun, index, self.shares),
-            owned(due, index, self.shares),
+            owned(begun, index, self.owners),
+            owned(due, index, self.owners),
         )
 
     def tell_driver(self, source: str, message: Callable[[Driver], None]) -> None:
@@ -445,7 +445,7 @@ class Driver(Process):
             for process in self.life.processes:
                 self._tell(process, WorkerProcess.go)
             since = BEFORE_ALL if self.life.cut is None else self.life.cut.manifest.moment
-            self.simulation.asker.attach(self.life.shares, since, self._ask)
+            self.simulation.asker.attach(self.life.owners, since, self._ask)
 
     def _ask(self, worker: int, message: Any) -> None:
         self._tell(self.life.processes[worker], lambda process: process.asked(message))

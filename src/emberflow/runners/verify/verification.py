@@ -45,8 +45,8 @@ from emberflow.runners.verify.processes.tasks import checked
 from emberflow.runners.verify.report import error_of
 from emberflow.runners.verify.shrinking import shrunk
 from emberflow.runners.verify.trial import Case, Elements, Failure, Subject, failed_check
-from emberflow.values.hashing import WORKERS_MAX
 from emberflow.values.item import At
+from emberflow.values.owners import SLICES
 from emberflow.work import watched
 
 PARAMETERS = ("seeds", "workers", "generate")
@@ -228,7 +228,7 @@ def _checked_parameters(
     if not _is_count(seeds):
         raise InputError(f"verify(seeds=) takes an int of at least 1, got {seeds!r}.")
     counts = tuple(workers) if isinstance(workers, Iterable) else ()
-    if not counts or not all(_is_count(count) and count <= WORKERS_MAX for count in counts):
+    if not counts or not all(_is_count(count) and count <= SLICES for count in counts):
         raise InputError(
             f"verify(workers=) takes numbers of workers, as in (1, 2), got {workers!r}."
         )

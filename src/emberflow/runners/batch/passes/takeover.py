@@ -100,7 +100,7 @@ class Successor:
         parts, taken = self._given.parts, self._given.taken
         backfill = self._given.carry.backfills[taken.backfills[number // parts]]
         own = hash_ranges(parts)[number % parts]
-        rows, scheduled = rows_of(backfill, own.low, own.high)
+        rows, scheduled = rows_of(backfill, [own])
         states = (
             _state_of(list(bucket))
             for (operation, _), bucket in groupby(rows, key=lambda row: (row.operation, row.key))

@@ -40,7 +40,6 @@ from emberflow.runners.live.worker.cuts import ROWS_AT_ONCE, Begun, Delivered
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.live.worker.store import Store
-from emberflow.values.hashing import hash_ranges
 
 #: Fronts wait while so many items are buffered behind a marker.
 _BUFFERED_MAX = 100_000
@@ -60,6 +59,7 @@ class WorkerSnapshots:
             Layout(plan.graph, fuses_ticks=False),
             index,
             plan.workers,
+            owners=plan.owners,
             incarnation=plan.incarnation,
             delivered=delivered,
             restored=plan.restored.number if plan.restored is not None else 0,
@@ -92,8 +92,7 @@ class WorkerSnapshots:
     def restored(
         self, store: CheckpointStore, cut: Manifest, lists: SavedLists
     ) -> Iterator[Effects]:
-        own = hash_ranges(self._plan.workers)[self._index]
-        rows = store.rows(cut, own.low, own.high, lists=lists)
+        rows = store.rows_in(cut, self._plan.owners.ranges(self._index), lists=lists)
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
             self.engine.restore(chunk)
         # Of all workers: where output lives now is not a matter of hashes.

@@ -67,7 +67,7 @@ class Reads:
         settings = self._lives.settings
         self._flow = settings.graph.flow
         self._unit = settings.graph.unit or DEFAULT_UNIT
-        self._shares = settings.shares
+        self._owners = settings.owners
         self._by_arrival = settings.ordering == "arrival"
         self.states: Mapping[str, StateInfo] = readable_states(Layout(settings.graph))
 
@@ -141,7 +141,7 @@ class Reads:
             raise InputError(f"timeout= takes a number of seconds, got {timeout!r}.")
         if timeout is None:
             timeout = SCAN_SECONDS if question.holds else KEYS_SECONDS
-        asks = question.asks(self._shares)
+        asks = question.asks(self._owners)
         return question, ReadRequest(
             {worker: _packed(parts) for worker, parts in asks.items()},
             at,

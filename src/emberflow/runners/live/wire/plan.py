@@ -16,7 +16,7 @@ from emberflow.graph.versions import CarryPlan
 from emberflow.runners.live.observation import Observation
 from emberflow.runners.live.wire.sockets import WireKeys
 from emberflow.values.item import front_index
-from emberflow.values.shares import Shares, shares_beside_fronts
+from emberflow.values.owners import Owners, weighted_owners, weights_beside_fronts
 
 Guarantee: TypeAlias = Literal["exactly-once", "at-least-once", "at-most-once"]
 
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     keys: WireKeys
     coordinator: str
     fronts: dict[str, Front]
-    shares: Shares
+    owners: Owners
     sinks: dict[str, Any]  # None for those that run in the driver
     credit: int
     batch: int
@@ -104,9 +104,14 @@ def feeding_workers(graph: Graph, fronts: Mapping[str, Front], workers: int) -> 
     return {front_host(index, workers) for index in front_indices(graph, fronts)}
 
 
-def shares_of(graph: Graph, fronts: Mapping[str, Front], workers: int) -> Shares:
-    """The shares of the workers: smaller for those that feed fronts."""
+def owners_of(graph: Graph, fronts: Mapping[str, Front], workers: int) -> Owners:
+    """The first owner table: fewer slices for workers that feed fronts."""
+    return weighted_owners(weights_of(graph, fronts, workers))
+
+
+def weights_of(graph: Graph, fronts: Mapping[str, Front], workers: int) -> list[int]:
+    """How many slices each worker is to have, in proportion: fewer if it feeds fronts."""
     closing = any(
         isinstance(node, Close) and hears_elements_alone(graph, node) for node in graph.nodes
     )
-    return shares_beside_fronts(workers, feeding_workers(graph, fronts, workers), closing=closing)
+    return weights_beside_fronts(workers, feeding_workers(graph, fronts, workers), closing=closing)

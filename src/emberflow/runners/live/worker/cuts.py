@@ -33,7 +33,6 @@ from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWrit
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.live.worker.store import Store
-from emberflow.values.shares import range_in
 
 #: Rows of a cut that are restored at once.
 ROWS_AT_ONCE = 2_000
@@ -46,8 +45,9 @@ Begun = tuple[list[Row], list[Scheduled]]
 
 def begun_of(plan: Plan, index: int) -> Begun:
     """Read that, before the version takes over: nobody waits for it yet."""
-    own = range_in(plan.shares, index)
-    return ([], []) if plan.carried is None else all_rows(plan.carried, own.low, own.high)
+    if plan.carried is None:
+        return [], []
+    return all_rows(plan.carried, plan.owners.ranges(index))
 
 
 class WorkerCuts(Protocol):
@@ -118,7 +118,7 @@ class CutsByTime:
             plan.workers,
             incarnation=plan.incarnation,
             delivered=delivered,
-            shares=plan.shares,
+            owners=plan.owners,
             judges=plan.judges,
         )
 
@@ -132,12 +132,12 @@ class CutsByTime:
     def restored(
         self, store: CheckpointStore, cut: Manifest, lists: SavedLists
     ) -> Iterator[Effects]:
-        own, carried = range_in(self._plan.shares, self._index), self._plan.carried
-        rows: Iterator[Row] = store.rows(cut, own.low, own.high, lists=lists)
-        kept = store.rows(cut, own.low, own.high, kind=SCHEDULED)
+        own, carried = self._plan.owners.ranges(self._index), self._plan.carried
+        rows: Iterator[Row] = store.rows_in(cut, own, lists=lists)
+        kept = store.rows_in(cut, own, kind=SCHEDULED)
         scheduled: Iterator[Scheduled] = map(Scheduled._make, kept)
         if carried is not None:  # the cut is of an earlier version of the flow
-            begun = [rows_of(backfill, own.low, own.high) for backfill in carried.backfills]
+            begun = [rows_of(backfill, own) for backfill in carried.backfills]
             rows = chain(translated_rows(rows, carried, cut.time), *(one for one, _ in begun))
             scheduled = chain(translated_timers(scheduled, carried), *(due for _, due in begun))
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
