@@ -50,6 +50,7 @@ class Effort(NamedTuple):
 
 
 EFFORTS = {
+    "simulated moves of slices": Effort(25, 2_000),
     "simulated flows": Effort(25, 1_000),
     "simulated flows with crashes": Effort(15, 600),
     "rare events of crashes": Effort(20, 200),

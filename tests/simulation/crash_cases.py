@@ -50,6 +50,20 @@ class CrashCase:
         return cls.from_case(disordered(_flow_of(seed), seed), seed)
 
     @classmethod
+    def moving(cls, seed: int) -> CrashCase:
+        """The same, with slices that move between workers, some of which come or leave."""
+        random = Random(f"moving case {seed}")
+        case = cls.out_of_order(seed)
+        drawn = Faults.drawn(
+            seed,
+            crashes=random.choice((0, 1, 2, 3)),
+            arrival=case.faults.arrival,
+            moves=random.randint(1, 5),
+        )
+        again = f"python -m tests.simulation.soak --moves --from {seed} --seeds 1"
+        return replace(case, faults=drawn, again=again)
+
+    @classmethod
     def from_case(cls, case: Case, seed: int) -> CrashCase:
         random = Random(f"crash case {seed}")
         fronts = case.graph.fronts.items()

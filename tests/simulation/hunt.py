@@ -55,6 +55,7 @@ KNOWN = {
     "leave no trace": 12,
     "let tombstones overtake in a hold": 12,
     "release one too early": 12,
+    "what a leaving worker has scheduled is forgotten": 15,
     "take what comes behind a gap": 20,
     "a read before what was restored": 24,
     "the back-edge log is not closed": 25,

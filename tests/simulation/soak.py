@@ -3,7 +3,8 @@
 ``--crashes`` adds crashes of all kinds. Flows are drawn from all operations; with
 ``--transactions`` from transactions, with ``--queries`` from transactions with reads of their
 states, with ``--histories`` from list-append transactions whose isolation is judged, with
-``--versions`` from versions that follow one another, always with crashes. ``--batch``
+``--versions`` from versions that follow one another, always with crashes; with ``--moves`` slices
+move between workers, mostly with crashes. ``--batch``
 runs all kinds through the passes of a batch, without Spark and without crashes. ``--traces`` prints
 the digest of each run instead, to be compared between processes.
 
@@ -31,6 +32,7 @@ from tests.simulation.transactional import (
     judged_with_crashes_and_cuts,
     judged_with_states,
     transactions_with_crashes,
+    transactions_with_moves,
 )
 from tests.simulation.versioned import VersionCase, judged_with_versions
 
@@ -47,6 +49,10 @@ def judge(seed: int, drawn: str, crashes: bool) -> None:
         judged_in_batch(seed)
     elif drawn == "histories":
         judge_histories(seed, crashes=crashes)
+    elif drawn == "moves" and seed % 4 == 0:
+        judged_with_crashes_and_cuts(transactions_with_moves(seed))
+    elif drawn == "moves":
+        judged_with_crashes(CrashCase.moving(seed))
     elif drawn == "versions":
         judged_with_versions(VersionCase.of(seed))
     elif drawn == "queries":
@@ -87,6 +93,7 @@ def main() -> int:
         ("queries", "the same, with reads of their states"),
         ("histories", "the isolation of transactions"),
         ("versions", "versions of a flow, one after another"),
+        ("moves", "slices that move between workers, some of which come or leave"),
         ("batch", "in batch, with transactions and without"),
     ):
         drawn.add_argument(f"--{kind}", action="store_const", dest="drawn", const=kind, help=what)

@@ -27,7 +27,7 @@ from emberflow.errors import OnError
 from emberflow.graph.transactions import State
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.reference import Reference
-from emberflow.runners.simulation import Options, SimulationResult
+from emberflow.runners.simulation import Faults, Options, SimulationResult
 from emberflow.values.times import has_expired
 from tests.simulation.cases import Case, WrongError, disordered, judged
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes
@@ -141,6 +141,14 @@ def transactions_with_crashes(seed: int) -> CrashCase:
     case = CrashCase.from_case(TransactionCase.out_of_order(seed), seed)
     again = f"python -m tests.simulation.soak --transactions --crashes --from {seed} --seeds 1"
     return replace(case, again=again)
+
+
+def transactions_with_moves(seed: int) -> CrashCase:
+    """The same, with slices that move between workers, some of which come or leave."""
+    random = Random(f"moving transactions {seed}")
+    faults = Faults.drawn(seed, crashes=random.choice((0, 1, 2)), moves=random.randint(1, 5))
+    again = f"python -m tests.simulation.soak --moves --from {seed} --seeds 1"
+    return replace(transactions_with_crashes(seed), faults=faults, again=again)
 
 
 def random_transactions(random: Random) -> tuple[ef.Flow, dict[str, list[Any]]]:

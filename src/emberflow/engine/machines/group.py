@@ -308,6 +308,11 @@ class GroupMachine(Trimmed[GroupBucket]):
             bucket.payloads.append(row.payload)
             bucket.note_at = len(bucket.places) + 1
 
+    def give_away(self, is_own: Callable[[int], bool]) -> bool:
+        leaving = [key for key in self.buckets if not is_own(key_hash(key))]
+        self.forget_touched([self.buckets.pop(key) for key in leaving])
+        return True
+
     def inherit(self, other: object, moment: Moment) -> bool:
         if not isinstance(other, GroupMachine) or other.window != self.window:
             return False

@@ -569,6 +569,11 @@ class ReduceMachine(Trimmed[ReduceBucket]):
         if self.buckets.get(key) is bucket:
             del self.buckets[key]
 
+    def give_away(self, is_own: Callable[[int], bool]) -> bool:
+        leaving = [key for key in self.buckets if not is_own(key_hash(key))]
+        self.forget_touched([self.buckets.pop(key) for key in leaving])
+        return True
+
     def inherit(self, other: object, moment: Moment) -> bool:
         if not isinstance(other, ReduceMachine):
             return False

@@ -33,7 +33,7 @@ be trimmed at once when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import repeat
 from typing import Generic, NamedTuple, TypeVar
@@ -286,6 +286,12 @@ class Trimmed(Generic[B]):
         """The touched buckets among these that hold anything below a moment."""
         raise AssertionError("each machine knows its buckets")
 
+    def forget_touched(self, gone: Iterable[B]) -> None:
+        """Take buckets that are forgotten off the lists of touched ones."""
+        ids = set(map(id, gone))
+        self.touched = [bucket for bucket in self.touched if id(bucket) not in ids]
+        self.touched_earlier = [one for one in self.touched_earlier if id(one) not in ids]
+
     def all_buckets(self) -> list[B]:
         raise AssertionError("each machine knows its buckets")
 
@@ -314,6 +320,14 @@ class Trimmed(Generic[B]):
         """Take over what a machine of an earlier version, in the same process, holds below a moment.
 
         Returns whether it could: a machine of another kind, or one that keeps something else, gives rows.
+        """
+        return False
+
+    def give_away(self, is_own: Callable[[int], bool]) -> bool:
+        """Forget the buckets of keys whose hashes are not its own any more, right before another machine
+        inherits the rest. The cut at that moment has them.
+
+        Returns whether it could: otherwise all goes by way of rows.
         """
         return False
 

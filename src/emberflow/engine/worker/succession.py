@@ -1,4 +1,5 @@
-"""Succession in memory: the worker of a new version takes the state of the old one, in one process.
+"""Succession in memory: the worker of a new version, or of another owner table, takes the state of the
+old one, in one process.
 
 What is guaranteed: **the new worker is as if it had restored the old worker's cut at T, translated**
 (`cuts.translation`). T is the minimal time of all that the old worker has heard last, as for a cut. What
@@ -11,6 +12,15 @@ microsecond a key, and nothing of the old one is left to be freed. All other sta
 
 The new machines need not note what changes until the next cut: the first cut of a version holds
 everything (`cuts.changes`). The old worker must not be used any more.
+
+**A move of slices** is a succession too: of the same flow, by workers with another owner table
+(`values.owners`). What is guaranteed: **after it, each worker has the buckets of its slices and no others,
+as the cut at T has them.** A worker that goes on keeps its machines, but for the keys of slices that leave
+it (`Trimmed.give_away`); the rows of slices that come to it are those of the cut, and so are all rows of
+a worker that is added. So nothing of a moved slice is anywhere but in the cut for a moment, and a key is
+never at two workers. Scheduled items do not depend on slices: they are sent to their readers anew. They
+stay with the worker that scheduled them, or, if a worker leaves, go to whom the hash of their place gives
+them.
 """
 
 from __future__ import annotations
@@ -24,6 +34,7 @@ from emberflow.engine.layout import Stateful
 from emberflow.engine.messages import BEFORE_ALL, Effects, Moment
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.versions import CarryPlan
+from emberflow.values.owners import Owners
 
 
 def succeed(
@@ -50,6 +61,40 @@ def succeed(
     rows = translated_rows(_rows(others, moment), plan, moment)
     timers = translated_timers(_scheduled(old, moment), plan)
     return new.restore(moment, chain(rows, begun), chain(timers, due))
+
+
+def move(
+    old: Worker | None,
+    new: Worker,
+    moment: Moment,
+    owners: Owners,
+    rows: Iterable[Row],
+    scheduled: Iterable[Scheduled],
+    *,
+    keeps_scheduled: bool,
+) -> Effects:
+    """Let a new worker, to which nothing has happened yet, have its slices by another table at a moment.
+
+    ``old`` is the worker that goes on in it; None if it is added. ``rows`` are those of the slices that
+    come to it, and ``scheduled`` are the items that it is to send; with ``keeps_scheduled``, those of the
+    old one are sent as well.
+    """
+    if old is None:
+        return new.restore(moment, rows, scheduled)
+    heirs = {machine.operation: machine for machine in new.machines.stateful.values()}
+    others: list[Stateful] = []
+
+    def is_own(key_hash: int) -> bool:
+        return owners.owner(key_hash) == new.index
+
+    for machine in old.machines.stateful.values():
+        if not machine.kept:
+            continue
+        if not (machine.give_away(is_own) and heirs[machine.operation].inherit(machine, moment)):
+            others.append(machine)
+    kept = (row for row in _rows(others, moment) if is_own(row.key_hash))
+    timers = _scheduled(old, moment) if keeps_scheduled else iter(())
+    return new.restore(moment, chain(kept, rows), chain(timers, scheduled))
 
 
 def copied_rows(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[Row]:

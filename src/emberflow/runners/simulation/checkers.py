@@ -5,7 +5,7 @@ Checkers see every frame, element and bundle. They share no code with the machin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Frame, Moment, Progress
@@ -14,6 +14,7 @@ from emberflow.graph.nodes import Graph, Merge
 from emberflow.graph.transactions import Close, State
 from emberflow.values.hashing import key_hash, owner
 from emberflow.values.item import FlatItem, Place
+from emberflow.values.owners import Owners
 
 _Least: TypeAlias = tuple[Place, int] | None
 
@@ -153,6 +154,20 @@ class ReleaseChecker:
         self._last[partition] = last
         if bundle.last != last[:2]:
             raise CheckError(f"the bundle's last global time is {bundle.last} and not {last[:2]}")
+
+
+def check_owners(workers: list[Worker], owners: Owners) -> None:
+    """What outlives a transaction is at the worker that owns its key, and nowhere else."""
+    for worker in workers:
+        for node, machine in worker.machines.stateful.items():
+            keys: Iterable[Any] = machine.buckets if machine.kept else ()
+            for key in keys:
+                owner = owners.owner(key_hash(key))
+                if owner != worker.index:
+                    raise CheckError(
+                        f"worker {worker.index} has the bucket of {key!r} at "
+                        f"{worker.layout.graph.nodes[node]}, and worker {owner} owns it"
+                    )
 
 
 def check_drained(workers: list[Worker], entries: int) -> None:

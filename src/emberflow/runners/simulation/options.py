@@ -1,4 +1,7 @@
-"""The circumstances of a simulated run: frozen objects, drawn from a seed, printed on failure."""
+"""The circumstances of a simulated run: frozen objects, drawn from a seed, printed on failure.
+
+Moves of slices are drawn by random numbers of their own, so cases without moves are as they were.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from dataclasses import dataclass
 from random import Random
 
 from emberflow.runners.simulation.judges import NAMES
-from emberflow.values.owners import Owners, weighted_owners
+from emberflow.values.owners import SLICES, Owners, weighted_owners
+
+#: To so many workers a move goes, at the most.
+_WORKERS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +110,21 @@ class Faults:
     skew_ticks_max: int = 100
     #: The probability that a connection breaks where otherwise a process would crash.
     breaks: float = 0.0
+    #: How many moves of slices begin, at the most; and the probability of one at each progress.
+    moves: int = 0
+    moves_likely: float = 0.0
 
     @classmethod
-    def drawn(cls, seed: int, *, crashes: int, arrival: frozenset[int] = frozenset()) -> Faults:
+    def drawn(
+        cls, seed: int, *, crashes: int, arrival: frozenset[int] = frozenset(), moves: int = 0
+    ) -> Faults:
         """The faults of a seed. The same in every process.
 
         >>> Faults.drawn(7, crashes=2) == Faults.drawn(7, crashes=2)
         True
         """
         random = Random(f"emberflow faults {seed}")
+        moving = Random(f"emberflow moves {seed}")
         return cls(
             crashes=crashes,
             crash_events_max=random.choice((60, 300, 300, 1500)),
@@ -134,4 +146,33 @@ class Faults:
             arrival=arrival,
             skew_ticks_max=random.choice((0, 20, 500)),
             breaks=random.choice((0.0, 0.3, 1.0)),
+            moves=moves,
+            moves_likely=moving.choice((0.05, 0.2, 1.0)) if moves else 0.0,
         )
+
+
+class MoveDraws:
+    """Draws the moves of a run, across its lives."""
+
+    def __init__(self, options: Options, faults: Faults) -> None:
+        self._random = Random(f"emberflow moves of {options.seed}")
+        self._likely = faults.moves_likely
+        self._left = faults.moves
+        #: How many were made in memory.
+        self.made = 0
+
+    def next(self, owners: Owners) -> Owners | None:
+        """The next owner table, or None if nothing moves now."""
+        random = self._random
+        if not self._left or random.random() >= self._likely:
+            return None
+        self._left -= 1
+        if random.random() < 0.6:
+            workers = random.randint(1, _WORKERS_MAX)
+            return owners.rescaled([random.choice((1, 1, 2, 3)) for _ in range(workers)])
+        of_slice = list(owners.of_slice)
+        for _ in range(random.choice((1, 1, 5))):
+            first = random.randrange(SLICES)
+            beyond = min(SLICES, first + random.choice((1, 50, 400)))
+            of_slice[first:beyond] = [random.randrange(owners.workers)] * (beyond - first)
+        return owners.next(of_slice, owners.workers)

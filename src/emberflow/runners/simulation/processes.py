@@ -132,6 +132,18 @@ class WorkerProcess(Process):
         for front in self.fronts:
             front.begin()
 
+    # Moves of slices.
+
+    def hold_fronts(self) -> None:
+        """Let in nothing more, and tell the driver how far the fronts are."""
+        reached = max([front.hold() for front in self.fronts], default=TIME_MIN)
+        self.life.tell_driver(self.name, lambda driver: driver.bounded(self.index, reached))
+
+    def halt_fronts(self, moment: Moment | None) -> None:
+        """Go on to a moment, which is above all that has entered; or without end."""
+        for front in self.fronts:
+            front.halt_at(moment)
+
     # Work.
 
     def receive(self, frame: Frame) -> None:
@@ -403,6 +415,10 @@ class FrontOfProcess:
         self._logged: list[int] = []
         #: An earlier life may have promised up to here: no new element may be below it.
         self._floor = TIME_MIN
+        #: Nothing at or above this enters, and nothing at all while it holds.
+        self._bound = AFTER_ALL
+        self._holds = False
+        self._is_stopped = False
 
     def begin(self) -> None:
         life = self._process.life
@@ -420,6 +436,27 @@ class FrontOfProcess:
             ]
             life.minimal_time_checker.will_enter(self.index, ahead)
         self._pause()
+
+    def hold(self) -> int:
+        """Let in nothing. Returns the greatest time that has entered or was promised."""
+        self._holds = True
+        promise = self._gate.promise
+        return max(self._gate.reached[0], promise[0] if promise != AFTER_ALL else TIME_MIN)
+
+    def halt_at(self, moment: Moment | None) -> None:
+        self._holds = False
+        self._bound = AFTER_ALL if moment is None else moment
+        if self._is_stopped:
+            self._is_stopped = False
+            self._pause()
+
+    def _is_below_bound(self, position: int) -> bool:
+        """Whether an element enters before the front halts. What has no time yet gets one behind that."""
+        if self._bound == AFTER_ALL:
+            return True
+        if not self._arrival:
+            return self._source[position][0] < self._bound
+        return position < len(self._logged) and self._logged[position] < self._bound[0]
 
     @property
     def reached(self) -> Moment:
@@ -446,7 +483,7 @@ class FrontOfProcess:
             self._process.later(ticks // 2, self._idle)
 
     def _idle(self) -> None:
-        if self._position < len(self._source):
+        if self._position < len(self._source) and not self._holds and self._bound == AFTER_ALL:
             self._gate.idle_until(self._clock())
             self._report([])
 
@@ -455,6 +492,9 @@ class FrontOfProcess:
 
     def _emit(self) -> None:
         network, gate = self._process.life.network, self._gate
+        if self._holds:
+            self._is_stopped = True
+            return
         if gate.credits == 0:
             self._waiting_for_credit = True
             return
@@ -463,6 +503,8 @@ class FrontOfProcess:
             gate.credits,
             len(self._source) - self._position,
         )
+        while count and not self._is_below_bound(self._position + count - 1):
+            count -= 1
         elements: list[tuple[Moment, Any]] = []
         new_times: list[int] = []
         for position in range(self._position, self._position + count):
@@ -481,15 +523,25 @@ class FrontOfProcess:
             self._given.append(moment)
             elements.append((moment, payload))
         self._position += count
-        if self._position == len(self._source):
+        if self._position == len(self._source) and self._bound == AFTER_ALL:
             self._process.life.ends(gate)
+        elif self._bound != AFTER_ALL and (
+            self._position == len(self._source) or not self._is_below_bound(self._position)
+        ):
+            self._halt()
         if self._arrival:
             self._process.enter(self._node, elements, {})
             self._report(new_times)
         else:
             self._process.enter(self._node, elements, {self.index: gate.promise})
-        if self._position < len(self._source):
+        if self._position < len(self._source) and not self._is_stopped:
             self._pause()
+
+    def _halt(self) -> None:
+        """All below the bound has entered. Another life may go on from there."""
+        self._is_stopped = True
+        if self._gate.promise != AFTER_ALL:
+            self._gate.promises(self._bound)
 
     def _time(self, position: int, new_times: list[int]) -> int:
         if position < len(self._logged):

@@ -13,6 +13,10 @@ life promise T behind their last element below it. When the minimal time is T, t
 T; once that is committed, the next life is of the next version, and restores the cut translated; or its
 workers, in the same processes, take the state over in memory (`engine.worker.succession`). A cut says of
 which version it is. So whoever crashes when: the newest cut alone tells which version goes on.
+
+**Moves of slices** are takeovers by the same version with another owner table, and perhaps
+another number of workers. T is not known beforehand: the driver lets the fronts hold, and then halt just
+ahead of the last of them. If anybody crashes before the last cut is committed, nothing has moved.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Ack, Effects, Moment, Progress
 from emberflow.engine.progress.acker import Acker
 from emberflow.engine.progress.gate import Gate
-from emberflow.engine.worker.succession import succeed
+from emberflow.engine.worker.succession import move, succeed
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import EmberflowError, OnError
 from emberflow.graph.nodes import Front, Graph
@@ -39,12 +43,13 @@ from emberflow.runners.simulation.checkers import (
     MinimalTimeChecker,
     ReleaseChecker,
     check_drained,
+    check_owners,
     check_patience,
 )
 from emberflow.runners.simulation.entries import sources_of
 from emberflow.runners.simulation.judges import judges
 from emberflow.runners.simulation.network import DoesNotDrainError, Network
-from emberflow.runners.simulation.options import Faults, Options
+from emberflow.runners.simulation.options import Faults, MoveDraws, Options
 from emberflow.runners.simulation.processes import (
     Process,
     WorkerProcess,
@@ -53,6 +58,7 @@ from emberflow.runners.simulation.processes import (
 from emberflow.runners.simulation.queries import Asker, SimulatedRead
 from emberflow.runners.simulation.results import SimulationError, SimulationResult, states_of
 from emberflow.runners.simulation.storage import Manifest, Restorable, Storage
+from emberflow.values.item import FRONT_MIN, TIME_MAX, TIME_MIN
 from emberflow.values.owners import Owners
 
 
@@ -118,6 +124,7 @@ class CrashSimulation:
         self._breaks = Random(f"emberflow breaks {options.seed}")
         #: Messages that were on connections when they broke.
         self.messages_lost = 0
+        self.moves = MoveDraws(options, faults)
 
     @property
     def sources(self) -> dict[int, list[tuple[Moment, Any]]]:
@@ -171,6 +178,7 @@ class CrashSimulation:
                 raise CheckError(f"{process.name} has not ended its work")
         life.minimal_time_checker.finished()
         check_drained(life.engines(), life.acker.entries)
+        check_owners(life.engines(), life.owners)
         check_patience(life.engines(), self.options.patience)
 
     # Crashes.
@@ -250,8 +258,10 @@ class Life:
         cut: Restorable | None,
         version: int,
         predecessor: Life | None = None,
+        owners: Owners | None = None,
     ) -> None:
-        """``predecessor`` is of the version before, and its workers hand their state over in memory."""
+        """``predecessor`` is of the version before, or of the same one with other owners, and its workers
+        hand their state over in memory. ``owners`` are those of a move."""
         self.simulation = simulation
         self.predecessor = predecessor
         self.network = simulation.network
@@ -265,9 +275,9 @@ class Life:
         self.end = simulation.versions[version].end
         self.number = number
         self.workers = workers
-        self.owners: Owners = (
-            self.options.owners(workers, number) if predecessor is None else predecessor.owners
-        )
+        if owners is None and predecessor is not None:
+            owners = predecessor.owners
+        self.owners: Owners = owners or self.options.owners(workers, number)
         self.cut = cut
         #: By partition of a front: where to go on. A version begins with its own elements.
         is_own = cut is not None and cut.manifest.version == version
@@ -328,6 +338,8 @@ class Life:
         """Let a worker of this life take over what its predecessor has in memory."""
         assert self.predecessor is not None
         assert self.cut is not None
+        if self.predecessor.version == self.version:
+            return self._moved(self.predecessor, self.cut, index, worker)
         plan = self.simulation.versions[self.version].plan
         old = self.predecessor.processes[index].worker
         assert plan is not None
@@ -340,6 +352,23 @@ class Life:
             plan,
             owned(begun, index, self.owners),
             owned(due, index, self.owners),
+        )
+
+    def _moved(self, before: Life, cut: Restorable, index: int, worker: Worker) -> Effects:
+        old = before.processes[index].worker if index < before.workers else None
+        keeps_scheduled = self.workers >= before.workers
+        rows = owned(cut.rows, index, self.owners)
+        if old is not None:
+            rows = [row for row in rows if before.owners.owner(row.key_hash) != index]
+        scheduled = [] if keeps_scheduled else owned(cut.scheduled, index, self.owners)
+        return move(
+            old,
+            worker,
+            cut.manifest.moment,
+            self.owners,
+            rows,
+            scheduled,
+            keeps_scheduled=keeps_scheduled,
         )
 
     def tell_driver(self, source: str, message: Callable[[Driver], None]) -> None:
@@ -381,14 +410,16 @@ class Driver(Process):
         self._committed: Manifest | None = None
         self._cuts_begun = 0
         self._cut_at = 0
+        self._move: _MoveUnderWay | None = None
 
-    def start_workers(self, predecessor: Life | None = None) -> None:
+    def start_workers(self, predecessor: Life | None = None, owners: Owners | None = None) -> None:
         """Start the next incarnation from the newest cut that is whole, or from workers in memory."""
         storage = self.storage
         storage.incarnation += 1
         cut = storage.cuts.newest()
         version = 0 if cut is None else cut.manifest.version
-        if predecessor is not None and (cut is None or cut.manifest.moment != predecessor.end):
+        last, self._move = self._last_moment() if self._move or predecessor else None, None
+        if predecessor is not None and (cut is None or cut.manifest.moment != last):
             predecessor = (
                 None  # its last cut is torn, so whatever went on from it could not be restored
             )
@@ -404,8 +435,13 @@ class Driver(Process):
                 self.simulation.end(error)
                 return
             self._committed = None  # the next cut holds everything
-        workers = self._workers() if predecessor is None else predecessor.workers
-        life = Life(self.simulation, storage.incarnation, workers, cut, version, predecessor)
+        if owners is not None:
+            workers = owners.workers
+        else:
+            workers = self._workers() if predecessor is None else predecessor.workers
+        life = Life(
+            self.simulation, storage.incarnation, workers, cut, version, predecessor, owners
+        )
         self.life = life
         self.simulation.lives.append(life)
         self._unrestored = set(range(life.workers))
@@ -442,6 +478,7 @@ class Driver(Process):
         """A worker has restored. Its ack for the restored items came earlier on the same link."""
         self._unrestored.discard(index)
         if not self._unrestored:
+            check_owners(self.life.engines(), self.life.owners)
             for process in self.life.processes:
                 self._tell(process, WorkerProcess.go)
             since = BEFORE_ALL if self.life.cut is None else self.life.cut.manifest.moment
@@ -468,6 +505,7 @@ class Driver(Process):
         self.network.note("progress", progress)
         self.simulation.asker.progress(progress, self._tell_progress)
         self._cut_if_due(progress.of_all())
+        self._move_if_due(progress.of_all())
 
     def _tell_progress(self, progress: Progress) -> None:
         for process in self.life.processes:
@@ -475,6 +513,47 @@ class Driver(Process):
 
     def failed(self, failure: Exception) -> None:
         self.simulation.end(failure)
+
+    # Moves of slices.
+
+    def _last_moment(self) -> Moment | None:
+        """The moment at which this life ends, if another one takes over from it."""
+        move = self._move
+        return self.life.end if move is None or move.moment is None else move.moment
+
+    def _move_if_due(self, minimal: Moment) -> None:
+        if self._move is not None:
+            if self._move.has_passed(minimal):  # all fronts have ended
+                self._go_on()
+            return
+        owners = None if minimal == AFTER_ALL else self.simulation.moves.next(self.life.owners)
+        if owners is not None:
+            self._move = _MoveUnderWay(owners, self.life)
+            self.network.note("move", owners.version, owners.workers, owners.of_slice)
+            for process in self.life.processes:
+                self._tell(process, WorkerProcess.hold_fronts)
+
+    def bounded(self, index: int, reached: int) -> None:
+        """The fronts of a worker hold. They have let in elements up to a time."""
+        move = self._move
+        if move is None or not move.note_bounded(index, reached):
+            return
+        moment = move.moment
+        assert moment is not None
+        self.network.note("halt", moment)
+        is_too_late = self.life.end is not None and moment >= self.life.end
+        if (
+            is_too_late or moment[0] > TIME_MAX
+        ):  # another version takes over before, or nothing is behind
+            self._go_on()
+            return
+        for process in self.life.processes:
+            self._tell(process, lambda process: process.halt_fronts(moment))
+
+    def _go_on(self) -> None:
+        self._move = None
+        for process in self.life.processes:
+            self._tell(process, lambda process: process.halt_fronts(None))
 
     # Cuts.
 
@@ -485,7 +564,7 @@ class Driver(Process):
             self._cut = None  # abandon it half way and begin another
         if self._cut is not None or moment <= since:
             return
-        if network.now < self._cut_at and moment != self.life.end:
+        if network.now < self._cut_at and moment != self._last_moment():
             return
         self._cut_at = network.now + self.faults.cut_ticks
         self._cuts_begun += 1
@@ -520,19 +599,22 @@ class Driver(Process):
         self._committed = manifest
         self.storage.cuts.commit(manifest)
         self.network.note("committed", manifest)
-        if cut.moment == self.life.end:
+        if cut.moment == self._last_moment():
             life = self.life
+            owners = None if self._move is None else self._move.owners
             if all(process.alive for process in life.processes) and self.network.chance(0.5):
                 life.end_for_heirs()
-                self.start_workers(predecessor=life)
+                self.simulation.moves.made += owners is not None
+                self.start_workers(life, owners)
             else:
                 life.leave_alone()
-                self.start_workers()
+                self.start_workers(owners=owners)
             return
         for process in self.life.processes:
             self._tell(process, lambda process: process.cut_committed(cut.moment))
-        if self.life.acker.progress.of_all() == self.life.end:
-            self._cut_if_due(self.life.end)
+        last = self._last_moment()
+        if last is not None and self.life.acker.progress.of_all() == last:
+            self._cut_if_due(last)
 
 
 class _CutUnderWay:
@@ -544,3 +626,30 @@ class _CutUnderWay:
         self.missing = missing
         self.parts: list[tuple[str, int]] = []
         self.positions: dict[int, int] = {}
+
+
+class _MoveUnderWay:
+    """The driver's view of a move of slices."""
+
+    def __init__(self, owners: Owners, life: Life) -> None:
+        self.owners = owners
+        #: The moment at which the old owners end; None until it is known.
+        self.moment: Moment | None = None
+        self._missing = set(range(life.workers))
+        #: A life may have let in nothing yet, and goes on from its cut.
+        self._reached = TIME_MIN if life.cut is None else life.cut.manifest.moment[0]
+
+    def note_bounded(self, worker: int, reached: int) -> bool:
+        """The fronts of a worker hold. Returns whether all do by now, for the first time."""
+        if worker not in self._missing:
+            return False
+        self._missing.remove(worker)
+        self._reached = max(self._reached, reached)
+        if not self._missing:
+            self.moment = (self._reached + 1, FRONT_MIN)
+            self.owners = self.owners.holding_from(self.moment)
+        return not self._missing
+
+    def has_passed(self, minimal: Moment) -> bool:
+        """Whether there will be no cut at the moment, since all elements have entered."""
+        return minimal == AFTER_ALL or (self.moment is not None and minimal > self.moment)

@@ -1,0 +1,245 @@
+"""Slices move between workers over crashes: the sinks hold what the reference says, and breaks are caught."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from typing import Any, TypeAlias
+
+import pytest
+
+from emberflow.engine.machines.group import GroupMachine
+from emberflow.engine.machines.reduce import ReduceMachine
+from emberflow.engine.messages import AFTER_ALL
+from emberflow.engine.worker import succession
+from emberflow.engine.worker.worker import Worker
+from emberflow.runners.simulation import processes as processes_module
+from emberflow.runners.simulation import recovery as recovery_module
+from emberflow.runners.simulation.processes import FrontOfProcess, WorkerProcess
+from emberflow.runners.simulation.recovery import CrashSimulation, Life
+from emberflow.values.owners import Owners
+from tests.effort import tried
+from tests.simulation.cases import WrongError
+from tests.simulation.crash_cases import CrashCase, judged_with_crashes
+from tests.simulation.hunt import caught, hunted
+from tests.simulation.transactional import judged_with_crashes_and_cuts, transactions_with_moves
+
+CHUNK = 25
+
+
+@pytest.mark.parametrize("first", range(0, tried("simulated moves of slices"), CHUNK))
+def test_the_sinks_have_what_the_reference_has(first: int) -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(first, first + CHUNK):
+        _, simulation = judged_with_crashes(CrashCase.moving(seed))
+        happened += what_happened(simulation)
+    assert happened["moved in memory"] > 6, happened
+    assert happened["grown"] > 0, happened
+    assert happened["shrunk"] > 0, happened
+    assert happened["as many workers"] > 3, happened
+    assert happened["rows that moved"] > 10, happened
+    assert happened["lost afterwards"] > 1, happened
+
+
+def what_happened(simulation: CrashSimulation) -> Counter[str]:
+    happened: Counter[str] = Counter()
+    lives = simulation.lives
+    for life, following in zip(lives, [*lives[1:], None], strict=True):
+        before = life.predecessor
+        if before is None or life.cut is None:
+            continue
+        happened["moved in memory"] += 1
+        happened["grown"] += life.workers > before.workers
+        happened["shrunk"] += life.workers < before.workers
+        happened["as many workers"] += life.workers == before.workers
+        happened["rows that moved"] += sum(
+            life.owners.owner(row.key_hash) != before.owners.owner(row.key_hash)
+            for row in life.cut.rows
+        )
+        happened["lost afterwards"] += following is not None and following.predecessor is None
+    return happened
+
+
+def test_transactions_go_on_while_slices_move() -> None:
+    moved = 0
+    for seed in range(8):
+        judged_with_crashes_and_cuts(transactions_with_moves(seed))
+        moved += 1
+    assert moved
+
+
+# --- Breaks ----------------------------------------------------------------------------------------
+
+Break: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+BREAKS: list[Break] = []
+
+
+def breaks(given: Break) -> Break:
+    BREAKS.append(given)
+    return given
+
+
+def with_move(monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Any]) -> None:
+    """``changed`` is called with the true function, then with what it is given."""
+    true = recovery_module.move
+    monkeypatch.setattr(recovery_module, "move", lambda *given, **how: changed(true, *given, **how))
+
+
+@breaks
+def a_slice_is_owned_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old owner keeps what the new one gets."""
+    for machine in (ReduceMachine, GroupMachine):
+        monkeypatch.setattr(machine, "give_away", lambda machine, is_own: True)
+
+
+@breaks
+def rows_of_a_slice_go_to_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery_module, "owned", lambda rows, index, owners: list(rows))
+
+
+@breaks
+def a_slice_is_owned_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_move(
+        monkeypatch,
+        lambda true, old, new, moment, owners, rows, *given, **how: true(
+            old, new, moment, owners, rows[1:], *given, **how
+        ),
+    )
+
+
+@breaks
+def what_was_scheduled_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(succession, "_scheduled", lambda worker, moment: iter(()))
+
+
+@breaks
+def what_a_leaving_worker_has_scheduled_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(true: Any, *given: Any, keeps_scheduled: bool) -> Any:
+        return true(*given[:-1], [], keeps_scheduled=True)
+
+    with_move(monkeypatch, changed)
+
+
+@breaks
+def what_is_scheduled_is_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_move(
+        monkeypatch,
+        lambda true, *given, keeps_scheduled: true(*given, keeps_scheduled=True),
+    )
+
+
+@breaks
+def state_is_copied_but_a_later_change_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that move are those of the cut before the last one."""
+
+    true = Life._moved
+
+    def moved(life: Life, before: Any, cut: Any, index: int, worker: Worker) -> Any:
+        cuts = life.storage.cuts
+        parents = [one for one in cuts.manifests if one.number == cut.manifest.parent]
+        older = cuts.restorable(parents[0]) if parents else None
+        if older is not None:
+            cut = cut._replace(rows=older.rows)
+        return true(life, before, cut, index, worker)
+
+    monkeypatch.setattr(Life, "_moved", moved)
+
+
+@breaks
+def a_front_halts_before_t(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It promises T while it holds elements below it: these enter at the new owners."""
+    true = FrontOfProcess._is_below_bound
+
+    def is_below(front: FrontOfProcess, position: int) -> bool:
+        return front._bound == AFTER_ALL and true(front, position)
+
+    monkeypatch.setattr(FrontOfProcess, "_is_below_bound", is_below)
+
+
+@breaks
+def a_worker_sends_to_the_old_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames go where the table before sends them."""
+    true = Life.new_worker
+
+    def new_worker(life: Life, index: int, delivered: Any) -> Worker:
+        owners, before = life.owners, life.predecessor
+        if before is not None and before.workers == life.workers and index == 0:
+            life.owners = before.owners
+        try:
+            return true(life, index, delivered)
+        finally:
+            life.owners = owners
+
+    monkeypatch.setattr(Life, "new_worker", new_worker)
+
+
+@breaks
+def an_ack_goes_to_the_old_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the state of a move caused is acked under the life before it."""
+    true = WorkerProcess._effects
+
+    def effects(process: WorkerProcess, given: Any) -> None:
+        life = process.life
+        is_first = life.predecessor is not None and process.worker is not None
+        if is_first and process._reading is None and given.ack:
+            number, life.number = life.number, life.number - 1
+            try:
+                true(process, given)
+            finally:
+                life.number = number
+        else:
+            true(process, given)
+
+    monkeypatch.setattr(processes_module.WorkerProcess, "_effects", effects)
+
+
+@breaks
+def the_cut_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new owners go on from what the old ones have in memory, and from an older cut."""
+    true = recovery_module.Driver._commit
+
+    def commit(driver: Any, cut: Any) -> None:
+        if driver._move is not None and cut.moment == driver._move.moment:
+            driver._committed = None
+            committed = driver.storage.cuts.commit
+            driver.storage.cuts.commit = lambda manifest: None
+            newest = driver.storage.cuts.newest
+            driver.storage.cuts.newest = lambda: (
+                found._replace(manifest=found.manifest._replace(moment=cut.moment))
+                if (found := newest()) is not None
+                else None
+            )
+            try:
+                true(driver, cut)
+            finally:
+                driver.storage.cuts.commit, driver.storage.cuts.newest = committed, newest
+        else:
+            true(driver, cut)
+
+    monkeypatch.setattr(recovery_module.Driver, "_commit", commit)
+
+
+@breaks
+def a_table_has_another_owner_for_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = recovery_module.owned
+
+    def owned(rows: Any, index: int, owners: Owners) -> Any:
+        return true(rows, (index + 1) % owners.workers, owners)
+
+    monkeypatch.setattr(recovery_module, "owned", owned)
+
+
+@pytest.mark.parametrize("broken", hunted(BREAKS, lambda broken: broken.__name__.replace("_", " ")))
+def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+
+    def wrong(case: CrashCase) -> str | None:
+        try:
+            judged_with_crashes(case)
+        except WrongError as error:
+            return str(error)
+        return None
+
+    told = caught(broken.__name__.replace("_", " "), map(CrashCase.moving, count()), wrong, 300)
+    assert "nobody noticed" not in told, told
