@@ -1,4 +1,5 @@
-"""Launching: the workers are the tasks of one barrier job of Spark.
+"""Launching: the workers are the tasks of a barrier job of Spark; workers that are added later are
+those of another one, because a job cannot grow. A task whose worker leaves returns, and the others go on.
 
 `DataFrame.mapInArrow(..., barrier=True)` exists on classic Spark and on Spark Connect. A barrier
 stage starts all its tasks at once or none, and Spark never retries a part of it.
@@ -7,7 +8,7 @@ stage starts all its tasks at once or none, and Spark never retries a part of it
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -60,9 +61,10 @@ def _tag_jobs(spark: SparkSession, tag: str) -> None:
         spark.addTag(tag)
 
 
-def run_workers(spark: SparkSession, plan: Plan, tag: str) -> None:
-    """Run the barrier job. Returns when all workers have ended, raises if the job fails."""
-    _tag_jobs(spark, tag)
+def run_workers(spark: SparkSession, plan: Plan, tags: Sequence[str], indices: range) -> None:
+    """Run these workers as one barrier job. Returns when all have ended, raises if the job fails."""
+    for tag in tags:
+        _tag_jobs(spark, tag)
     shipped = cloudpickle.dumps(plan)
     path = list(sys.path)  # workers import the flow's modules from the same folders
 
@@ -72,5 +74,5 @@ def run_workers(spark: SparkSession, plan: Plan, tag: str) -> None:
 
         yield from run_worker(shipped, path, batches)
 
-    workers = spark.range(0, plan.workers, 1, plan.workers)
+    workers = spark.range(indices.start, indices.stop, 1, len(indices))
     workers.mapInArrow(task, "worker long", barrier=True).collect()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from emberflow.checkpoint.cuts.store import Life
 from emberflow.engine.messages import BEFORE_ALL
 from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
+from emberflow.engine.worker.routing import front_host
 from emberflow.errors import InputError, OnError
 from emberflow.fronts.protocol import Front, front_contract
 from emberflow.graph.nodes import Graph
@@ -25,7 +26,8 @@ from emberflow.runners.live.wire.log_records import levels
 from emberflow.runners.live.wire.plan import Guarantee, Ordering, Plan, Snapshots
 from emberflow.runners.live.wire.sockets import WireKeys
 from emberflow.sinks.protocol import sink_contract
-from emberflow.values.owners import Owners
+from emberflow.values.item import front_index
+from emberflow.values.owners import SLICES, Owners
 
 if TYPE_CHECKING:
     from emberflow.runners.live.driver.cluster import CoordinatorAddress
@@ -135,6 +137,7 @@ def coordinator_of(
         prepared=prepared,
         released=released,
         log=log,
+        owners=settings.owners,
     )
 
 
@@ -231,3 +234,28 @@ def _check_partitions(name: str, front: Front, known: Mapping[int, Any] | None) 
             f"records when they joined. Let the front promise while it is idle (fronts.Kafka: "
             f"idle_ms=), or use times of arrival, or begin anew with another checkpointLocation."
         )
+
+
+def check_rescale(settings: Settings, workers: int) -> None:
+    """Raises `InputError` if a query cannot go on with so many workers."""
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= SLICES:
+        raise InputError(
+            f"rescale(workers=) takes a number of workers from 1 to {SLICES:,}, got {workers!r}."
+        )
+    if settings.checkpoint is None or settings.ordering != "time":
+        raise InputError(
+            "slices of keys move between workers at a cut by time: start the query with "
+            ".option('checkpointLocation', ...), and leave ordering at 'time'."
+        )
+    for name, node in settings.graph.fronts.items():
+        front = settings.fronts[name]
+        if front_contract(front).replayable:
+            continue
+        for partition in range(front.partitions):
+            index = front_index(node.index, len(settings.graph.fronts), partition)
+            if front_host(index, workers) != front_host(index, settings.workers):
+                raise InputError(
+                    f"front {name!r} cannot be read again, and with {workers} workers another one would "
+                    f"have to read its partition {partition}. What is on its way would be lost. Stop the "
+                    f"query, and start it with .option('workers', {workers})."
+                )

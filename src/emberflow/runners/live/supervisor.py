@@ -34,6 +34,13 @@ processes, and so they need no other job (`_prepare`). Its coordinator and the l
 beside those that work, and meet. If that fails, nothing has happened. Then the old version halts and ends
 at its last cut, and the new one takes the state over in memory.
 
+**Another number of workers** (`rescale`) is such a takeover by the same version with another owner table
+(`values.owners`). The cut at T is how slices move: workers that go on keep what stays theirs in memory,
+and read from it what comes to them. Added workers are a barrier job of their own, and meet while the old
+ones work. Those that leave end with the old life. Until the cut at T is committed nothing has changed, so
+a rescale that fails by then leaves the query as it was. After it, a life that is lost begins again from
+the cut, with the new number of workers.
+
 Some errors would happen again, so they end the query at once: those of a user's function, of a front,
 or of a sink (whose operations were retried before). So does an element that kills the process that
 handles it: several lives in a row end at the same minimal time.
@@ -41,6 +48,7 @@ handles it: several lives in a row end at the same minimal time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -72,13 +80,14 @@ from emberflow.runners.live.driver.takeover import check_fronts, check_not_ahead
 from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
 from emberflow.runners.live.life import (
     Settings,
+    check_rescale,
     committer_of,
     coordinator_of,
     have_same_fronts,
     inherited_sinks,
     plan_of,
 )
-from emberflow.runners.live.wire.plan import Plan
+from emberflow.runners.live.wire.plan import Plan, weights_of
 from emberflow.runners.live.wire.sockets import WireError, WireKeys
 from emberflow.runners.live.worker.link import CoordinatorGoneError
 from emberflow.sinks.protocol import SinkMovedError
@@ -129,8 +138,21 @@ class PoisonedError(EmberflowError):
     """Several lives were lost at the same minimal time; the last loss is the ``__cause__``."""
 
 
+class _Job:
+    """A Spark job whose tasks are some of the workers."""
+
+    def __init__(self, indices: range, tag: str) -> None:
+        self.indices = indices
+        #: Its own; all jobs of the query have another one too.
+        self.tag = tag
+        self.thread: threading.Thread
+
+    def has_workers_of(self, coordinator: Coordinator) -> bool:
+        return self.indices.start < coordinator.workers
+
+
 class _Upgrade:
-    """A version that is to take over, and what has become of it."""
+    """A version, or another owner table, that is to take over, and what has become of it."""
 
     def __init__(self, settings: Settings, before: Settings, at: Moment | None) -> None:
         self.settings = settings
@@ -143,6 +165,11 @@ class _Upgrade:
         self.lost = 0
         #: The coordinator that takes over in place, and the plan of its life.
         self.successor: tuple[Plan, Coordinator] | None = None
+        #: Whether only the owners change, and the job of the workers that are added.
+        self.is_rescale = settings.graph is before.graph
+        self.job: _Job | None = None
+        #: Whether all workers have come that are to take over: it is not given up any more.
+        self.is_prepared = False
 
     def end(self, failure: BaseException | None = None) -> None:
         self.failure = failure
@@ -172,8 +199,8 @@ class Supervision:
         self._upgrade: _Upgrade | None = None
         #: The coordinator of the version that runs beside the one that works.
         self._shadow: Coordinator | None = None
-        #: The Spark job whose tasks are the workers.
-        self._job: threading.Thread | None = None
+        #: The Spark jobs whose tasks are the workers: one, and one for each time that workers were added.
+        self._jobs: list[_Job] = []
         self._plan, self.coordinator = self._begun()
         self.chronicle.note("begun", self._number, _begins_with(self._plan))
         self._thread = threading.Thread(target=self._run, name="emberflow lives", daemon=True)
@@ -212,16 +239,10 @@ class Supervision:
             )
         self.end_shadow(EmberflowError("the query goes over to another version."))
         if inherited_sinks(before, settings) is not None:
-            settings = settings._replace(owners=before.owners)  # keys stay in their processes
+            # Keys stay in their processes.
+            settings = settings._replace(owners=before.owners, workers=before.workers)
         upgrade = _Upgrade(settings, before, at)
-        with self._changing:
-            if self._upgrade is not None:
-                raise EmberflowError("another version is taking over just now: wait for it.")
-            if self._over.is_set() or self._stop_requested.is_set():
-                raise EmberflowError(
-                    "the query is over, or about to be: it takes no other version."
-                )
-            self._upgrade = upgrade
+        self._begin_upgrade(upgrade)
         asked = "as soon as possible" if at is None else f"at the time {told(GlobalTime(*at))}"
         self.chronicle.note("upgrading", self._number, f"{settings.graph.flow}, {asked}")
         self._ask_for_takeover(upgrade)
@@ -229,6 +250,51 @@ class Supervision:
             raise EmberflowError(
                 f"the new version has not taken over within {seconds:.0f} s. It still may."
             )
+        if upgrade.failure is not None:
+            raise upgrade.failure
+
+    def _begin_upgrade(self, upgrade: _Upgrade) -> None:
+        with self._changing:
+            if self._upgrade is not None:
+                raise EmberflowError(
+                    "another version, or another number of workers, is taking over just now: wait for it."
+                )
+            if self._over.is_set() or self._stop_requested.is_set():
+                raise EmberflowError("the query is over, or about to be: nothing takes over.")
+            self._upgrade = upgrade
+
+    def rescale(self, workers: int, seconds: float) -> None:
+        """Go on with another number of workers, at a moment just ahead.
+
+        Returns when they run, and raises if they do not. Then the old number goes on.
+        """
+        before = self.settings
+        check_rescale(before, workers)
+        if workers == before.workers:
+            return
+        check_cluster(self._spark, workers)
+        self.end_shadow(EmberflowError("the query goes on with another number of workers."))
+        weights = weights_of(before.graph, before.fronts, workers)
+        settings = before._replace(workers=workers, owners=before.owners.rescaled(weights))
+        upgrade = _Upgrade(settings, before, None)
+        self._begin_upgrade(upgrade)
+        self.chronicle.note("rescaling", self._number, f"{before.workers} to {workers} workers")
+        self._ask_for_takeover(upgrade)
+        if not upgrade.over.wait(seconds):
+            with self._changing:
+                gives_up = not upgrade.is_prepared
+                if gives_up:
+                    self._discard_successor(upgrade)
+            if not gives_up:
+                raise EmberflowError(
+                    f"the query does not run with {workers} workers after {seconds:.0f} s. It still may."
+                )
+            missing = WorkersMissingError(
+                f"workers {before.workers} to {workers - 1} have not come within {seconds:.0f} s, so the "
+                f"query goes on with {before.workers} workers. Are there {workers} slots that no other "
+                f"job takes?"
+            )
+            self._ends_upgrade(missing)
         if upgrade.failure is not None:
             raise upgrade.failure
 
@@ -252,7 +318,7 @@ class Supervision:
                 "compare on history: ef.compare(old, ef.Versions(old, (moment, new, carry)), spark, ...)."
             )
         carried = planned(steps_of(before.graph), settings.graph, settings.carry)
-        settings = settings._replace(owners=before.owners, checkpoint=None)
+        settings = settings._replace(owners=before.owners, workers=before.workers, checkpoint=None)
         with self._changing:
             if self._upgrade is not None or self._shadow is not None:
                 raise EmberflowError("another version is taking over, or runs beside already.")
@@ -363,7 +429,8 @@ class Supervision:
                 return False  # nobody is to blame: the next life takes over, from the same cut
         if self.settings is upgrade.settings:
             # It has not begun to run: nobody relies on it.
-            told = f"the new version could not take over, the old one goes on: {failure}"
+            what = "number of workers" if upgrade.is_rescale else "version"
+            told = f"the new {what} could not take over, the old one goes on: {failure}"
             self._tell(logging.WARNING, "upgraded", told)
             self.settings = upgrade.before
             self._plan, self.coordinator = self._begun_when_writable()
@@ -386,10 +453,11 @@ class Supervision:
         """The workers of this life were told to begin."""
         self.chronicle.note("running", self._number)
         if self._upgrade is not None and self.settings is self._upgrade.settings:
+            told = "the new version has taken over"
+            if self._upgrade.is_rescale:
+                told = f"{self._plan.workers} workers have taken over"
             self._ends_upgrade(None)
-            self._log.event_later(
-                logging.INFO, "upgraded", self._number, "the new version has taken over"
-            )
+            self._log.event_later(logging.INFO, "upgraded", self._number, told)
         else:
             cut = self._plan.restored
             begun = "from the beginning" if cut is None else f"from cut {cut.number}"
@@ -422,7 +490,11 @@ class Supervision:
             self._discard_successor(upgrade)
             if failure is not None and self.settings is upgrade.before:
                 self.coordinator.cancel_takeover()
-            if failure is None:
+            if failure is not None and upgrade.job and self.settings is upgrade.before:
+                self._discard_job(upgrade.job)
+            if failure is None and upgrade.is_rescale:
+                self.chronicle.note("rescaled", self._number, f"{upgrade.settings.workers} workers")
+            elif failure is None:
                 self.chronicle.note("upgraded", self._number, upgrade.settings.graph.flow)
             else:
                 self.chronicle.note("kept", self._number, str(failure))
@@ -444,12 +516,24 @@ class Supervision:
     def _prepare(self, upgrade: _Upgrade, inherited: frozenset[str]) -> None:
         """Make the coordinator of the new version, and let the workers make its loops."""
         old = self.coordinator
+        upgrade.is_prepared = False
 
         def prepared(failure: BaseException | None) -> None:
             """All workers have the new version, or one has not: it was lost, or cannot have it."""
-            if upgrade.successor is None or upgrade.successor[1] is not coordinator:
-                return  # it was given up
-            if failure is None or isinstance(failure, _LOST):
+            with self._changing:
+                if upgrade.successor is None or upgrade.successor[1] is not coordinator:
+                    return  # it was given up
+                upgrade.is_prepared = failure is None
+            is_lost = isinstance(failure, _LOST)
+            if (
+                is_lost
+                and upgrade.is_rescale
+                and old.wait(_END_SECONDS)
+                and old.failure is not None
+            ):
+                return  # with the life that was to hand over: the next one is asked again
+            may_begin_anew = is_lost and not upgrade.is_rescale
+            if failure is None or may_begin_anew:
                 in_place = failure is None
                 if upgrade.at is None:
                     old.stop_for_takeover(None, self._refused, in_place=in_place)
@@ -465,8 +549,10 @@ class Supervision:
         if upgrade.at is not None:  # it may be near
             old.stop_for_takeover(upgrade.at, self._refused, in_place=None)
         settings = upgrade.settings
-        before = steps_of(upgrade.before.graph)
-        carried = planned(before, settings.graph, settings.carry, upgrade.at)
+        carried: CarryPlan | None = None
+        if not upgrade.is_rescale:
+            before = steps_of(upgrade.before.graph)
+            carried = planned(before, settings.graph, settings.carry, upgrade.at)
         life = Life(self._number + 1, None)  # its cut is still to be made
         coordinator = coordinator_of(
             settings,
@@ -480,9 +566,14 @@ class Supervision:
         )
         plan = plan_of(settings, life, carried, self._keys, coordinator)
         plan = plan._replace(inherits=inherited)
+        if upgrade.is_rescale:
+            plan = plan._replace(moved_from=upgrade.before.owners)
         upgrade.successor = (plan, coordinator)
         coordinator.start()
-        old.prepare(OtherVersion(cloudpickle.dumps(plan), refused))
+        added = range(upgrade.before.workers, plan.workers)
+        if added:
+            upgrade.job = self._started(plan, added)
+        old.prepare(OtherVersion(cloudpickle.dumps(plan), refused, workers=plan.workers))
 
     def _hand_over(self, upgrade: _Upgrade) -> None:
         """The old version has ended at its last cut: the new one goes on, in the same processes.
@@ -506,8 +597,8 @@ class Supervision:
                 raise EmberflowError(
                     f"the last cut of the version before, at {tuple(old.committer.moment)}, is damaged"
                 )
-            assert self._plan.carried is not None
-            check_begins(self._plan.carried, life.restored.time)
+            if self._plan.carried is not None:
+                check_begins(self._plan.carried, life.restored.time)
             self._number = life.incarnation
             committer = committer_of(self.settings, life)
             assert committer is not None
@@ -571,7 +662,7 @@ class Supervision:
                     settings.graph,
                     carry=settings.carry,
                     ordering=settings.ordering,
-                    is_new=self._upgrade is not None and settings is self._upgrade.settings,
+                    is_new=self._takes_version(settings),
                     look=known_cut,
                 )
                 if carried is not None and cut.successor is None:
@@ -585,6 +676,11 @@ class Supervision:
             return cut
 
         return store.begin(fitting, after=self._number or None), carried
+
+    def _takes_version(self, settings: Settings) -> bool:
+        """Whether the version of these settings is about to take over."""
+        upgrade = self._upgrade
+        return upgrade is not None and settings is upgrade.settings and not upgrade.is_rescale
 
     def _taken_over(self, failure: BaseException | None = None) -> BaseException | None:
         """The error that names the driver that has claimed the checkpoint since; else ``failure``."""
@@ -605,12 +701,9 @@ class Supervision:
         Returns its failure, if it failed.
         """
         coordinator, plan = self.coordinator, self._plan
-        if self._job is None:
+        if not any(0 in job.indices for job in self._jobs):
             coordinator.start()
-            self._job = threading.Thread(
-                target=self._run_job, args=(plan,), name="emberflow job", daemon=True
-            )
-            self._job.start()
+            self._started(plan, range(plan.workers))
         while not coordinator.wait(_LOOK_SECONDS):
             successor = self._taken_over()
             if successor is not None:
@@ -622,47 +715,75 @@ class Supervision:
             return None
         if self._upgrade is not None:
             self._discard_successor(self._upgrade)
-        self._end_job(plan, coordinator)
+        self._end_jobs(plan, coordinator)
         return coordinator.failure
 
-    def _end_job(self, plan: Plan, coordinator: Coordinator) -> None:
-        job, self._job = self._job, None
-        assert job is not None
-        job.join(_END_SECONDS)
-        if job.is_alive():  # a worker does not read messages: it is stuck, or suspended
+    def _started(self, plan: Plan, indices: range) -> _Job:
+        """Begin the Spark job of these workers."""
+        job = _Job(indices, f"{self._tag}-{plan.incarnation}-{indices.start}")
+        job.thread = threading.Thread(
+            target=self._run_job, args=(plan, job), name="emberflow job", daemon=True
+        )
+        self._jobs.append(job)
+        job.thread.start()
+        return job
+
+    def _end_jobs(self, plan: Plan, coordinator: Coordinator) -> None:
+        jobs, self._jobs = self._jobs, []
+        deadline = time.monotonic() + _END_SECONDS
+        for job in jobs:
+            job.thread.join(max(0.0, deadline - time.monotonic()))
+        if any(job.thread.is_alive() for job in jobs):
+            # A worker does not read messages: it is stuck, or suspended.
             cancel_workers(self._spark, self._tag)
-            job.join(_CANCEL_SECONDS)
-        if job.is_alive():
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        for job in jobs:
+            job.thread.join(max(0.0, deadline - time.monotonic()))
+        if any(job.thread.is_alive() for job in jobs):
             raise EmberflowError(
                 f"the Spark job of life {plan.incarnation} could not be ended within "
                 f"{_CANCEL_SECONDS:.0f} s, so no other one was begun. "
                 f"It was lost by: {coordinator.failure}"
             )
 
-    def _run_job(self, plan: Plan) -> None:
-        """Run the job. Its end concerns the coordinator of the version that its workers are of then."""
+    def _discard_job(self, job: _Job) -> None:
+        """End the job of workers that were to be added, and are not: it may still wait for slots."""
+
+        def discard() -> None:
+            job.thread.join(_END_SECONDS)
+            if job.thread.is_alive():
+                cancel_workers(self._spark, job.tag)
+                job.thread.join(_CANCEL_SECONDS)
+            with contextlib.suppress(ValueError):  # the life has ended meanwhile
+                self._jobs.remove(job)
+
+        threading.Thread(target=discard, name="emberflow job's end", daemon=True).start()
+
+    def _run_job(self, plan: Plan, job: _Job) -> None:
+        """Run a job. Its end concerns the coordinators that have workers in it then."""
         try:
-            run_workers(self._spark, plan, self._tag)
+            run_workers(self._spark, plan, (self._tag, job.tag), job.indices)
         except Exception as error:
-            for coordinator in self._working():
+            for coordinator in self._working(job):
                 coordinator.wait(_ECHO_SECONDS)
             failure = job_failure(error, plan.workers)
             failure.__cause__ = error
-            for coordinator in self._working():
+            for coordinator in self._working(job):
                 coordinator.fail(failure)
         else:
             # All tasks have ended. If a coordinator goes on waiting, they ended without a word.
-            for coordinator in self._working():
+            for coordinator in self._working(job):
                 if not coordinator.wait(_END_SECONDS):
                     coordinator.fail(JobFailedError("the workers have ended before the query did"))
 
-    def _working(self) -> list[Coordinator]:
-        """The coordinators with workers in the job: two, while one version takes over from another."""
+    def _working(self, job: _Job) -> list[Coordinator]:
+        """The coordinators with workers in a job: two, while another one takes over."""
         upgrade = self._upgrade
         successor = (
             None if upgrade is None else upgrade.successor
         )  # before it becomes the current one
-        return [self.coordinator, *([] if successor is None else [successor[1]])]
+        both = [self.coordinator, *([] if successor is None else [successor[1]])]
+        return [coordinator for coordinator in both if job.has_workers_of(coordinator)]
 
     def _may_live_on(self, failure: BaseException) -> bool:
         """Whether another life may succeed, and would give the same output."""

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -67,6 +68,7 @@ from emberflow.runners.live.worker.memory import SLOW_FROM
 from emberflow.sinks.protocol import sink_contract
 from emberflow.sinks.writer import WriterThread
 from emberflow.values.item import Place
+from emberflow.values.owners import Owners
 
 _POLL_MS = 5
 _MEETING_SECONDS_MAX = 120.0
@@ -91,7 +93,8 @@ class MismatchError(EmberflowError):
 
 
 class OtherVersion(NamedTuple):
-    """A version whose loops the workers are to make. Its coordinator has started."""
+    """A version, or another owner table, for which the workers are to make loops. Its coordinator has
+    started."""
 
     #: Its plan.
     shipped: bytes
@@ -99,6 +102,8 @@ class OtherVersion(NamedTuple):
     refuse: Callable[[BaseException], None]
     #: If it is to run beside this one: told of the moment from which on it does.
     begun: Callable[[Moment], None] | None = None
+    #: How many workers it has: those beyond leave.
+    workers: int = sys.maxsize
 
 
 class Inheritance(NamedTuple):
@@ -135,6 +140,7 @@ class Coordinator:
         prepared: Callable[[BaseException | None], None] = lambda failure: None,
         released: Callable[[int, Any], None] = lambda worker, released: None,
         log: QueryLog | None = None,
+        owners: Owners | None = None,
     ) -> None:
         """``since`` is the moment of the cut to begin from; ``history`` is what queries look back.
 
@@ -144,7 +150,8 @@ class Coordinator:
         ``inherits``: the workers are to take over from those of the version before, in the same
         processes, and these sinks are written as before. ``prepared`` is called when all of them have
         come, or with the failure because of which they have not. ``released`` is called with what a
-        version beside this one has released, on a worker. ``log`` is that of the query.
+        version beside this one has released, on a worker. ``log`` is that of the query. ``owners`` say
+        which worker has which keys.
         """
         self._graph = graph
         self._log = QueryLog(graph.flow) if log is None else log
@@ -231,7 +238,8 @@ class Coordinator:
         self._settled_of = dict.fromkeys(range(workers), BEFORE_ALL)
         self._settled = BEFORE_ALL
         #: Reads of state.
-        self.questions = Questions(workers, since=since, history=history)
+        self._owners = owners
+        self.questions = Questions(workers, since=since, history=history, owners=owners)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self.questions.bell.fileno(), zmq.POLLIN)
@@ -281,6 +289,10 @@ class Coordinator:
         """The version before has ended at a cut. All have been prepared."""
         self._inheritance = inheritance
         self.questions.bell.ring()
+
+    @property
+    def workers(self) -> int:
+        return self._workers
 
     @property
     def hands_over(self) -> bool:
@@ -354,7 +366,8 @@ class Coordinator:
                 and self._takeover is not None
                 and self._takeover.in_place is True
             )
-            self._send_all(protocol.QUIT, self._hands_over)
+            for worker, link in self._links.items():
+                link.send(self._wire.encode(protocol.QUIT, self._hands_over_to(worker)))
             with contextlib.suppress(LinkError):  # of workers that are gone
                 self._flush()
             if self._hands_over:
@@ -370,6 +383,10 @@ class Coordinator:
             if not was_prepared and self.failure is not None:
                 self._prepared(self.failure)
             self._end()
+
+    def _hands_over_to(self, worker: int) -> bool:
+        """Whether a worker goes on in its process, rather than leaves."""
+        return self._hands_over and self._other is not None and worker < self._other.workers
 
     def _end(self) -> None:
         self.phase = "over"
@@ -495,7 +512,9 @@ class Coordinator:
         cut = self._inheritance.cut
         self._poller.unregister(self.questions.bell.fileno())
         self.questions.end()
-        self.questions = Questions(self._workers, since=cut.time, history=self._history)
+        self.questions = Questions(
+            self._workers, since=cut.time, history=self._history, owners=self._owners
+        )
         self._poller.register(self.questions.bell.fileno(), zmq.POLLIN)
         self._send_all(protocol.TAKE_OVER, (cut, self._delivered()))
         self.phase = "restoring"
@@ -571,7 +590,12 @@ class Coordinator:
             return
         if not self._is_other_sent:
             self._is_other_sent = True
-            self._send_all(protocol.SUCCESSOR, (other.shipped, other.begun is not None))
+            message = self._wire.encode(
+                protocol.SUCCESSOR, (other.shipped, other.begun is not None)
+            )
+            for worker, link in self._links.items():
+                if worker < other.workers:
+                    link.send(message)
         if other.begun is None or len(self._recorded_from) < self._workers:
             return
         minimal = self._acker.progress.of_all()

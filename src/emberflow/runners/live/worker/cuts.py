@@ -26,7 +26,7 @@ from emberflow.engine.interface import EngineWorker
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Effects, Moment
 from emberflow.engine.queries.worker import StateReader
-from emberflow.engine.worker.succession import succeed
+from emberflow.engine.worker.succession import move, succeed
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
@@ -79,6 +79,12 @@ class WorkerCuts(Protocol):
     def inherited(self, old: EngineWorker, moment: Moment, begun: Begun) -> Effects:
         """Take over the state of the version before, as of a moment, from its engine in this process, and
         what steps begin with from backfills."""
+
+    def moved(
+        self, store: CheckpointStore, cut: Manifest, lists: SavedLists, old: EngineWorker | None
+    ) -> Iterator[Effects]:
+        """Take over the slices of this worker by another owner table, a piece at a time: from its engine
+        in this process, if there is one, and from the cut."""
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         """Where a feed begins. ``last`` is the greatest global time that any sink has."""
@@ -149,6 +155,23 @@ class CutsByTime:
         assert isinstance(old, Worker)
         assert self._plan.carried is not None
         return succeed(old, self.engine, moment, self._plan.carried, *begun)
+
+    def moved(
+        self, store: CheckpointStore, cut: Manifest, lists: SavedLists, old: EngineWorker | None
+    ) -> Iterator[Effects]:
+        assert old is None or isinstance(old, Worker)
+        owners, before = self._plan.owners, self._plan.moved_from
+        assert before is not None
+        own = owners.ranges(self._index)
+        arriving = own if old is None else owners.arriving(before, self._index)
+        keeps_scheduled = owners.workers >= before.workers
+        yield move(old, self.engine, cut.time, owners, [], [], keeps_scheduled=keeps_scheduled)
+        rows = store.rows_in(cut, arriving, lists=lists)
+        while chunk := list(islice(rows, ROWS_AT_ONCE)):
+            yield self.engine.restore(cut.time, chunk, [])
+        if not keeps_scheduled:
+            kept = store.rows_in(cut, own, kind=SCHEDULED)
+            yield self.engine.restore(cut.time, [], map(Scheduled._make, kept))
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         plan, cut = self._plan, self._plan.restored

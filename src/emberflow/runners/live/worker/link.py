@@ -26,7 +26,9 @@ from emberflow.runners.live.wire.sockets import Wire
 
 T = TypeVar("T")
 
-_RENDEZVOUS_MS_MAX = 60_000
+#: How long a worker waits for the others at the beginning; and until it takes over from one that works.
+MEETING_SECONDS_MAX = 60.0
+TAKEOVER_SECONDS_MAX = 600.0
 _SILENCE_SECONDS_MAX = 20.0
 #: Messages taken in one round: enough for a batch, few enough to look up in between.
 MESSAGES_A_ROUND = 256
@@ -129,10 +131,10 @@ class CoordinatorLink:
                 f"worker {self._worker} has not heard the driver for {_SILENCE_SECONDS_MAX:.0f} s"
             )
 
-    def awaited(self) -> tuple[bytes, Any]:
+    def awaited(self, seconds: float = MEETING_SECONDS_MAX) -> tuple[bytes, Any]:
         """Send what there is, and wait for the next message."""
         self.flush()
-        deadline = time.monotonic() + _RENDEZVOUS_MS_MAX / 1_000
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self._received:
                 return self._received.popleft()
@@ -140,7 +142,7 @@ class CoordinatorLink:
                 self._take()
         raise CoordinatorGoneError(
             f"worker {self._worker} heard nothing from the driver at {self._address} for "
-            f"{_RENDEZVOUS_MS_MAX // 1_000} s. Can executors reach the driver's host?"
+            f"{seconds:.0f} s. Can executors reach the driver's host?"
         )
 
 

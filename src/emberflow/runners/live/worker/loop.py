@@ -63,7 +63,12 @@ from emberflow.runners.live.worker.cuts import Begun, Delivered, WorkerCuts, beg
 from emberflow.runners.live.worker.diverted import fit_to_travel
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.journal import Journal
-from emberflow.runners.live.worker.link import MESSAGES_A_ROUND, CoordinatorLink
+from emberflow.runners.live.worker.link import (
+    MEETING_SECONDS_MAX,
+    MESSAGES_A_ROUND,
+    TAKEOVER_SECONDS_MAX,
+    CoordinatorLink,
+)
 from emberflow.runners.live.worker.memory import MemoryWatch
 from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import StoredBundle, sink_contract
@@ -186,7 +191,8 @@ class WorkerLoop:
         self._observer: Observer | None = None
 
     def run(self, collector: Collector | None = None) -> None:
-        self._restore()
+        if not self._restore():
+            return
         if self.plan.is_observed and self._mirror is None:
             self._observer = Observer(self.plan.graph, self._engine)
         self._passed_until = time.monotonic()
@@ -253,13 +259,12 @@ class WorkerLoop:
         self._heartbeat.start()
         for sink, partition in self._own_partitions():
             if plan.sinks[sink] is not None and sink not in (plan.inherits or ()):
-                self._writers[sink, partition] = WriterThread(
-                    plan.sinks[sink], sink, partition, ring=self._bell.ring
-                )
+                self._writers[sink, partition] = self._writer(sink, partition)
         if plan.inherits is not None:
             self._begun = begun_of(plan, self.index)
         self._link.send(protocol.HELLO, (plan.graph.fingerprint, self._address))
-        addresses, delivered = self._awaited(protocol.PEERS)
+        seconds = MEETING_SECONDS_MAX if plan.inherits is None else TAKEOVER_SECONDS_MAX
+        addresses, delivered = self._awaited(protocol.PEERS, seconds)
         for index, address in enumerate(addresses):
             if index != self.index:
                 self._peers[index] = Sender(
@@ -271,8 +276,8 @@ class WorkerLoop:
         if delivered is not None and not plan.is_mirror:
             self._make_engine(delivered)
 
-    def _awaited(self, expected: bytes) -> Any:
-        kind, body = self._link.awaited()
+    def _awaited(self, expected: bytes, seconds: float) -> Any:
+        kind, body = self._link.awaited(seconds)
         if kind != expected:
             raise WireError(f"worker {self.index} expected {expected!r} and heard {kind!r}")
         return body
@@ -334,6 +339,9 @@ class WorkerLoop:
                 for name, node, partition, index in own
             ]
             return cast("list[Feed]", mirrored)  # they have what this loop calls
+        others = inherited.keys() - {(name, partition) for name, _, partition, _ in own}
+        for other in others:  # another worker reads on
+            inherited.pop(other).join(_JOIN_SECONDS)
         for name, node, partition, _ in own:
             if (name, partition) in inherited:
                 assert plan.restored is not None
@@ -381,10 +389,13 @@ class WorkerLoop:
 
     # Restoring.
 
-    def _restore(self) -> None:
-        """Restore this worker's range of the cut to begin from, and say that it is ready."""
-        if self.plan.inherits is not None:
-            self._inherit()
+    def _restore(self) -> bool:
+        """Restore this worker's keys of the cut to begin from, and say that it is ready.
+
+        Returns whether it is: workers that were added for another owner table may not be needed.
+        """
+        if self.plan.inherits is not None and not self._inherit():
+            return False
         plan = self.plan
         if self._mirror is not None:
             self._make_engine({})
@@ -394,7 +405,9 @@ class WorkerLoop:
         elif plan.checkpoint is not None:
             store = CheckpointStore(plan.checkpoint)
             self._cut_writer = CutWriter(store, self.index, plan.incarnation)
-            if self._estate is not None:
+            if plan.moved_from is not None:
+                self._take_slices(store)
+            elif self._estate is not None:
                 assert plan.restored is not None
                 begun, self._begun = self._begun, ([], [])
                 old = self._estate.engine
@@ -407,19 +420,43 @@ class WorkerLoop:
         lasts = self._last_of_writers().values()
         self._link.send(protocol.READY, max(lasts, default=None))
         self._link.flush()
+        return True
 
-    def _inherit(self) -> None:
-        """Take over what the loop of the version before has left: now all workers of it have ended."""
-        restored, delivered = self._awaited(protocol.TAKE_OVER)
-        assert self._estate is not None
+    def _take_slices(self, store: CheckpointStore) -> None:
+        """Take over this worker's slices by another owner table."""
+        assert self.plan.restored is not None
+        assert self._cut_writer is not None
+        old = None if self._estate is None else self._estate.engine
+        lists = self._cut_writer.lists
+        for effects in self._cuts.moved(store, self.plan.restored, lists, old):
+            self._do([effects])
+        if self._estate is not None:
+            self._estate = self._estate._replace(engine=self._engine)  # frees the old one
+
+    def _inherit(self) -> bool:
+        """Take over what the loop before has left: now all workers of it have ended."""
+        kind, body = self._link.awaited(TAKEOVER_SECONDS_MAX)
+        if kind == protocol.QUIT and self._estate is None:
+            return False
+        if kind != protocol.TAKE_OVER:
+            raise WireError(f"worker {self.index} expected to take over and heard {kind!r}")
+        restored, delivered = body
         self.plan = self.plan._replace(restored=restored)
         own = set(self._own_partitions())
-        for key, writer in self._estate.writers.items():
+        left = {} if self._estate is None else self._estate.writers
+        for key, writer in left.items():
             if key in own and key not in self._writers:
                 self._writers[key] = writer
             else:
                 writer.close(_JOIN_SECONDS)
+        for sink, partition in own - self._writers.keys():  # of which another worker was the writer
+            if self.plan.sinks[sink] is not None:
+                self._writers[sink, partition] = self._writer(sink, partition)
         self._make_engine(delivered)
+        return True
+
+    def _writer(self, sink: str, partition: int) -> WriterThread:
+        return WriterThread(self.plan.sinks[sink], sink, partition, ring=self._bell.ring)
 
     def _begin_fronts(self, last: Moment | None) -> None:
         """All workers are ready. ``last`` is the greatest global time that any sink has."""
