@@ -7,6 +7,7 @@ python bench/run.py transactions [--only bank] [--quick]
 python bench/run.py disorder [--only partitions] [--quick]
 python bench/run.py speculation [--only model] [--quick]
 python bench/run.py upgrade [--quick]
+python bench/run.py elastic [--quick]
 python bench/run.py nexmark [--only throughput] [--quick]
 python bench/run.py state [--quick]
 """
@@ -28,6 +29,7 @@ TRANSACTIONS = "transactions"
 DISORDER = "disorder"
 SPECULATION = "speculation"
 UPGRADE = "upgrade"
+ELASTIC = "elastic"
 NEXMARK = "nexmark"
 STATE = "state"
 #: Where the module of a benchmark has another name.
@@ -70,7 +72,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="only see that it runs")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS, UPGRADE, STATE})
+    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS, UPGRADE, ELASTIC, STATE})
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     names = arguments.names or BENCHMARKS
@@ -89,7 +91,7 @@ def _run(name: str, arguments: argparse.Namespace) -> None:
     print(f"\n# {name}\n", flush=True)
     if name == "live":
         import_module(name).main(arguments.only or PARTS[name])
-    elif name in (UPGRADE, STATE):
+    elif name in (UPGRADE, ELASTIC, STATE):
         import_module(name).main(quick=arguments.quick)
     elif name in PARTS:
         module = import_module(MODULES.get(name, name))

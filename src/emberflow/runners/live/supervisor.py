@@ -724,6 +724,8 @@ class Supervision:
         job.thread = threading.Thread(
             target=self._run_job, args=(plan, job), name="emberflow job", daemon=True
         )
+        # Those whose workers have all left are over.
+        self._jobs = [one for one in self._jobs if one.thread.is_alive() or 0 in one.indices]
         self._jobs.append(job)
         job.thread.start()
         return job
