@@ -29,7 +29,7 @@ from emberflow.work import watched
 
 KEYS, KEYS_QUICK = 1_000_000, 100_000
 #: The numbers of workers, and for how many seconds each is kept.
-NUMBERS, SECONDS_EACH = (2, 4, 2), 8.0
+NUMBERS, SECONDS_EACH = (2, 4, 2), 12.0
 WAYS = ("no change", "rescale", "stop and start")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from pyspark import StatusTracker
 from pyspark.sql import SparkSession
 
 import emberflow as ef
@@ -107,6 +108,52 @@ def test_the_number_of_workers_changes_under_load(spark: SparkSession, tmp_path:
         running.ended()
     finally:
         query.stop()
+
+
+def test_without_free_slots_the_old_number_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark has four, and another job takes three of them."""
+    is_over = tmp_path / "other job is over"
+
+    def sits(numbers: Iterator[int]) -> Iterator[int]:
+        while not is_over.exists():
+            time.sleep(0.05)
+        yield from numbers
+
+    running = Running(spark, tmp_path, workers=1)
+    query = running.query
+    other = threading.Thread(
+        target=lambda: spark.sparkContext.parallelize(range(3), 3).mapPartitions(sits).count()
+    )
+    try:
+        running.wait_for(100)
+        other.start()
+        wait_for_tasks(spark, 4)
+        with pytest.raises(ef.EmberflowError, match="Are there 3 slots that no other job takes"):
+            query.rescale(workers=3, timeout=3)
+        running.wait_for(100)
+        assert query.workers == 1
+        is_over.touch()
+        other.join(SECONDS)
+        query.rescale(workers=2, timeout=SECONDS)
+        running.wait_for(100)
+        assert not query.recoveries
+        running.ended()
+    finally:
+        is_over.touch()
+        query.stop()
+
+
+def wait_for_tasks(spark: SparkSession, count: int) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    deadline = time.monotonic() + SECONDS
+    while running_tasks(tracker) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def running_tasks(tracker: StatusTracker) -> int:
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
 def test_workers_are_killed_while_their_number_changes(spark: SparkSession, tmp_path: Path) -> None:

@@ -154,7 +154,9 @@ class _Job:
 class _Upgrade:
     """A version, or another owner table, that is to take over, and what has become of it."""
 
-    def __init__(self, settings: Settings, before: Settings, at: Moment | None) -> None:
+    def __init__(
+        self, settings: Settings, before: Settings, at: Moment | None, *, is_rescale: bool = False
+    ) -> None:
         self.settings = settings
         self.before = before
         #: The moment at which it takes over; None for as soon as possible.
@@ -166,7 +168,7 @@ class _Upgrade:
         #: The coordinator that takes over in place, and the plan of its life.
         self.successor: tuple[Plan, Coordinator] | None = None
         #: Whether only the owners change, and the job of the workers that are added.
-        self.is_rescale = settings.graph is before.graph
+        self.is_rescale = is_rescale
         self.job: _Job | None = None
         #: Whether all workers have come that are to take over: it is not given up any more.
         self.is_prepared = False
@@ -276,7 +278,7 @@ class Supervision:
         self.end_shadow(EmberflowError("the query goes on with another number of workers."))
         weights = weights_of(before.graph, before.fronts, workers)
         settings = before._replace(workers=workers, owners=before.owners.rescaled(weights))
-        upgrade = _Upgrade(settings, before, None)
+        upgrade = _Upgrade(settings, before, None, is_rescale=True)
         self._begin_upgrade(upgrade)
         self.chronicle.note("rescaling", self._number, f"{before.workers} to {workers} workers")
         self._ask_for_takeover(upgrade)

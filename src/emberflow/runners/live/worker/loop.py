@@ -119,7 +119,8 @@ def serve(plan: Plan, index: int, strategy: Strategy) -> None:
         while loop is not None:
             with loop.ending():
                 if collector is None:
-                    loop.meet()
+                    if not loop.meet():
+                        return
                     collector = stack.enter_context(serving(_SWITCH_SECONDS))
                 loop.run(collector)
             loop = loop.heir
@@ -253,8 +254,11 @@ class WorkerLoop:
 
     # Rendezvous.
 
-    def meet(self) -> None:
-        """Listen first, then say where, then hear where the others are."""
+    def meet(self) -> bool:
+        """Listen first, then say where, then hear where the others are.
+
+        Returns False if the version that this loop was made for does not take over after all.
+        """
         plan = self.plan
         self._heartbeat.start()
         for sink, partition in self._own_partitions():
@@ -264,7 +268,12 @@ class WorkerLoop:
             self._begun = begun_of(plan, self.index)
         self._link.send(protocol.HELLO, (plan.graph.fingerprint, self._address))
         seconds = MEETING_SECONDS_MAX if plan.inherits is None else TAKEOVER_SECONDS_MAX
-        addresses, delivered = self._awaited(protocol.PEERS, seconds)
+        kind, body = self._link.awaited(seconds)
+        if kind == protocol.QUIT and plan.inherits is not None:
+            return False
+        if kind != protocol.PEERS:
+            raise WireError(f"worker {self.index} expected its peers and heard {kind!r}")
+        addresses, delivered = body
         for index, address in enumerate(addresses):
             if index != self.index:
                 self._peers[index] = Sender(
@@ -275,12 +284,7 @@ class WorkerLoop:
                 )
         if delivered is not None and not plan.is_mirror:
             self._make_engine(delivered)
-
-    def _awaited(self, expected: bytes, seconds: float) -> Any:
-        kind, body = self._link.awaited(seconds)
-        if kind != expected:
-            raise WireError(f"worker {self.index} expected {expected!r} and heard {kind!r}")
-        return body
+        return True
 
     def _make_engine(self, delivered: Delivered) -> None:
         """``delivered`` is what the sinks of the driver have from earlier."""
@@ -855,7 +859,8 @@ class _Successor:
             if instead_of is not None:
                 instead_of.discard()
             self._loop = make()
-            self._loop.meet()
+            # The driver knows if it is not needed, and may have asked for another one by then.
+            self._is_told = not self._loop.meet()
         except Exception as error:
             self.problem = error
         ring()
