@@ -180,3 +180,12 @@ def judged_with_crashes(
     except Exception as error:
         raise WrongError(f"{type(error).__name__}: {error}\n{case}") from error
     return result, simulation
+
+
+def wrong(case: CrashCase, **machines: Any) -> str | None:
+    """What is wrong with a run of this case; None if it is right. For hunts of mutations."""
+    try:
+        judged_with_crashes(case, **machines)
+    except WrongError as error:
+        return str(error)
+    return None

@@ -21,8 +21,8 @@ from emberflow.engine.cuts.cut import Row
 from emberflow.engine.machines.cold import Cooling, RowsInMemory
 from emberflow.engine.messages import AFTER_ALL, Moment
 from tests.effort import blocks
-from tests.simulation.cases import Case, WrongError
-from tests.simulation.crash_cases import CrashCase, judged_with_crashes
+from tests.simulation.cases import Case
+from tests.simulation.crash_cases import CrashCase, judged_with_crashes, wrong
 from tests.simulation.hunt import caught
 from tests.strategies import Elements
 
@@ -174,11 +174,3 @@ def test_it_is_caught(
     broken(monkeypatch)
     told = caught(broken.__name__, cases(), wrong, 150)
     assert re.search(WRONG, told), told
-
-
-def wrong(case: CrashCase) -> str | None:
-    try:
-        judged_with_crashes(case)
-    except WrongError as error:
-        return str(error)
-    return None

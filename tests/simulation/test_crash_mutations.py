@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import pytest
 
 from tests.effort import tried
-from tests.simulation.cases import WrongError
-from tests.simulation.crash_cases import CrashCase, judged_with_crashes
+from tests.simulation.crash_cases import judged_with_crashes, wrong
 from tests.simulation.crash_mutations import CRASH_MUTATIONS, CrashMutation
 from tests.simulation.hunt import caught, hunted
 
@@ -21,14 +19,6 @@ def test_it_is_caught(mutation: CrashMutation, monkeypatch: pytest.MonkeyPatch) 
     machines = mutation.make(monkeypatch) or {}
     told = caught(mutation.name, mutation.cases(), partial(wrong, **machines), mutation.cases_most)
     assert re.search(mutation.caught_by, told), told
-
-
-def wrong(case: CrashCase, **machines: Any) -> str | None:
-    try:
-        judged_with_crashes(case, **machines)
-    except WrongError as error:
-        return str(error)
-    return None
 
 
 def test_their_own_cases_are_right_without_them() -> None:

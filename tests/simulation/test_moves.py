@@ -20,8 +20,7 @@ from emberflow.runners.simulation.processes import FrontOfProcess, WorkerProcess
 from emberflow.runners.simulation.recovery import CrashSimulation, Life
 from emberflow.values.owners import Owners
 from tests.effort import tried
-from tests.simulation.cases import WrongError
-from tests.simulation.crash_cases import CrashCase, judged_with_crashes
+from tests.simulation.crash_cases import CrashCase, judged_with_crashes, wrong
 from tests.simulation.hunt import caught, hunted
 from tests.simulation.transactional import judged_with_crashes_and_cuts, transactions_with_moves
 
@@ -233,13 +232,5 @@ def a_table_has_another_owner_for_a_restore(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("broken", hunted(BREAKS, lambda broken: broken.__name__.replace("_", " ")))
 def test_it_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
-
-    def wrong(case: CrashCase) -> str | None:
-        try:
-            judged_with_crashes(case)
-        except WrongError as error:
-            return str(error)
-        return None
-
     told = caught(broken.__name__.replace("_", " "), map(CrashCase.moving, count()), wrong, 300)
     assert "nobody noticed" not in told, told
