@@ -111,7 +111,11 @@ def plain_windows(words: list[str]) -> list[Any]:
 def arrivals(
     words: list[str], late_share: float, late_max: int = 0, seed: int = 2
 ) -> list[tuple[Moment, str]]:
-    """The elements in the order of arrival: some come later than their time says."""
+    """The elements in the order of arrival: some come later than their time says.
+
+    They are made in that order too, as a source makes what it reads. If they lay in memory in the order of
+    their times, reading late ones would be slower by a tenth of what the engine takes for them.
+    """
     elements = [((time_, 0), word) for time_, word in enumerate(words)]
     if not late_share:
         return elements
@@ -120,7 +124,8 @@ def arrivals(
         number + (random.uniform(1, late_max) if random.random() < late_share else 0)
         for number in range(len(elements))
     ]
-    return [elements[number] for number in sorted(range(len(elements)), key=keys.__getitem__)]
+    order = sorted(range(len(elements)), key=keys.__getitem__)
+    return [((number + 0, 0), words[number]) for number in order]  # a sum is a new number
 
 
 def batches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from emberflow import native
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.loops import items as loops
+from emberflow.engine.loops.runs import PlainRuns
+from emberflow.engine.messages import AFTER_ALL
 from emberflow.graph.transactions import closer_key, front_of
 from emberflow.values.hashing import key_hash, owner
 from emberflow.values.item import At, FlatItem, Place
@@ -130,6 +133,88 @@ def test_reduce_triples(
         position = reduce_triples(triples, start, end, output, *given)
         results.append(_shown((position, output, own, touched, ticking)))
     assert results[0] == results[1]
+
+
+#: Times near each other, far from each other, and of more than 64 bits.
+times = st.one_of(
+    st.integers(-20, 20), st.integers(0, 10**5), st.integers(-(2**62), 2**62), numbers
+)
+many_places = st.one_of(
+    st.tuples(times, st.integers(0, 1)),
+    st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 2), numbers),
+    st.tuples(st.integers(0, 3), st.just(0), st.integers(0, 2), st.just(0), st.just(1), numbers),
+)
+
+
+@st.composite
+def unsorted_places(draw: st.DrawFn) -> list[Place]:
+    """Few of all kinds, or many that are made of a few."""
+    if draw(st.booleans()):
+        return draw(st.lists(many_places, max_size=30))
+    known = draw(st.lists(many_places, min_size=1, max_size=20))
+    dice = draw(st.randoms(use_true_random=False))
+    spread = draw(st.sampled_from([0, 30, 2000, 2**40]))
+    return [
+        (place[0] + dice.randint(0, spread), *place[1:])
+        for place in dice.choices(known, k=dice.randint(60, 300))
+    ]
+
+
+@given(unsorted_places())
+def test_sort_by_place(places: list[Place]) -> None:
+    items: list[FlatItem] = [(place, 2 * number, number) for number, place in enumerate(places)]
+    expected = sorted(items, key=lambda item: item[0])
+    own = list(items)
+    if not _loops.sort_by_place(own):
+        assert own == items, "what it cannot sort it leaves"
+    loops.sort_by_place(own)
+    assert own == expected
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.lists(st.tuples(many_places, marks), max_size=9),
+            st.tuples(st.integers(-5, 40), st.integers(0, 1)),
+        ),
+        max_size=60,
+    )
+)
+def test_runs(steps: list[Any]) -> None:
+    """A step is a batch, or a moment up to which is taken. Both kinds of runs hold the same all the time."""
+    compiled, plain = _loops.Runs(), PlainRuns()
+    for number, step in enumerate(steps):
+        if isinstance(step, tuple):
+            assert compiled.moments_after(step, 3) == plain.moments_after(step, 3)
+            assert compiled.take(step) == plain.take(step)
+        else:
+            batch = sorted((place, mark, number) for place, mark in step)
+            if compiled.add(batch):
+                assert plain.add(batch)
+            else:
+                assert any(
+                    mark & 1 or any(abs(part) >= 2**63 for part in place)
+                    for place, mark, _ in batch
+                )
+        assert compiled.items() == plain.items()
+        assert compiled.least() == plain.least()
+
+
+def test_many_runs_are_merged_alike() -> None:
+    dice = Random(5)
+    compiled, plain = _loops.Runs(), PlainRuns()
+    for number in range(200):
+        batch = sorted(
+            ((200 - number + dice.randrange(90), 0, *range(dice.randrange(5))), 2 * number, part)
+            for part in range(1 + dice.randrange(9))
+        )
+        assert compiled.add(batch)
+        assert plain.add(batch)
+        if not number % 40:
+            moment = (200 - number + dice.randrange(20), 0)
+            assert compiled.take(moment) == plain.take(moment)
+        assert compiled.items() == plain.items()
+    assert compiled.take(AFTER_ALL) == plain.take(AFTER_ALL)
 
 
 @given(st.lists(st.tuples(places, marks, payloads), max_size=12), st.integers(0, 3))

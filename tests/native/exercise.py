@@ -227,6 +227,9 @@ def of_loops(loops: Any) -> Iterator[Case]:
     yield Case("closer_key", loops.closer_key, lambda: [report])
     yield Case("front_of", loops.front_of, lambda: [report])
     yield Case("extended", loops.extended, lambda: [items(), (4,)])
+    yield Case("sort_by_place", loops.sort_by_place, lambda: [items()[::-1]])
+    yield Case("sort_by_place, many", loops.sort_by_place, lambda: [many()[::-1]])
+    yield from of_runs(loops)
     yield Case("reports", loops.reports, lambda: [items(), 1, 3])
     for function in (itself, constant, images, failing, scheduling):
         name = function.__name__
@@ -257,6 +260,38 @@ def of_loops(loops: Any) -> Iterator[Case]:
         for count in (0, 9, 60):
             parts = (key, *range(count))
             yield Case("hash_of_composite", loops.hash_of_composite, lambda own=parts: [own])
+
+
+def many() -> list[Any]:
+    """Items of a few times, with places that are not all short, enough to be dealt out."""
+    return [((time // 3, 0, time, *[2**40] * (time % 2)), 0, THING) for time in range(90)]
+
+
+def of_runs(loops: Any) -> Iterator[Case]:
+    """Runs that are empty, one, or so many that they are merged."""
+
+    def held(count: int) -> Any:
+        runs = loops.Runs()
+        for time in range(count):
+            runs.add([((-time, 0), 0, THING), ((50 - time, 0, 1, 2, 3, 4), 0, TEXT)])
+        return runs
+
+    def emptied(runs: Any) -> None:
+        runs.take((-3, 0))
+        runs.items()
+        while runs.least() is not None:
+            runs.take((runs.least()[0] + 9, 0))
+
+    yield Case("Runs", loops.Runs, list)
+    for count in (0, 1, 3, 60):
+        runs = held(count)
+        yield Case("Runs.least", runs.least, list)
+        yield Case("Runs.items", runs.items, list)
+        yield Case("Runs.moments_after", runs.moments_after, lambda: [(-2, 0), 5])
+        yield Case("Runs.take", lambda moment, own=count: held(own).take(moment), lambda: [(-2, 0)])
+        yield Case("Runs.add", lambda given, own=count: held(own).add(given), lambda: [many()])
+        yield Case("Runs.add, in order", lambda given: held(3).add(given), lambda: [items()[:1]])
+        yield Case("runs that are emptied", lambda own=count: emptied(held(own)), list)
 
 
 def of_histories(loops: Any, reducing: Any) -> Iterator[Case]:

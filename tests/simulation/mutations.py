@@ -18,6 +18,8 @@ import pytest
 import emberflow as ef
 from emberflow.engine import layout as program_module
 from emberflow.engine.layout import Layout
+from emberflow.engine.loops import runs as runs_module
+from emberflow.engine.loops.runs import PlainRuns
 from emberflow.engine.machines import group as grouping_module
 from emberflow.engine.machines import map as mapping_module
 from emberflow.engine.machines import reduce as reduction_module
@@ -745,7 +747,9 @@ def do_not_ack_what_waits(patch: pytest.MonkeyPatch) -> Machines:
 @mutation(rf"{CONTENT}|{DRAINED}|not supported between instances", cases=changeable)
 def let_tombstones_overtake_in_a_hold(patch: pytest.MonkeyPatch) -> Machines:
     """Runs do not tell which of two items of one place came first."""
-    patch.setattr(hold_module, "_mark_of", lambda item: 0)
+    for module in (hold_module, runs_module):
+        patch.setattr(module, "is_tombstone", lambda item: False)
+    patch.setattr(hold_module, "empty_runs", PlainRuns)
     return {}
 
 

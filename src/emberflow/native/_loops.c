@@ -11,6 +11,7 @@
  */
 
 #include "headers/history.h"
+#include "headers/runs.h"
 
 #define WORKERS_REMEMBERED 64
 
@@ -806,17 +807,6 @@ unusual(PyObject *output)
     Py_RETURN_NONE;
 }
 
-/* Set the next member of a list that was made long enough, and give it away. -1 if there is none because
- * it could not be made. */
-static inline int
-set_made(PyObject *list, Py_ssize_t position, PyObject *made)
-{
-    if (made == NULL)
-        return -1;
-    PyList_SET_ITEM(list, position, made);
-    return 0;
-}
-
 /* NULL with a TypeError: a list of items holds something else. */
 static PyObject *
 not_an_item(const char *function, PyObject *output, PyObject *item)
@@ -1051,6 +1041,20 @@ reports(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return output;
 }
 
+/* sort_by_place(items) -> whether it could */
+static PyObject *
+sort_by_place(PyObject *module, PyObject *items)
+{
+    int sorted;
+
+    if (!PyList_CheckExact(items)) {
+        wrong_argument("sort_by_place", 0, "items", "a list", items);
+        return NULL;
+    }
+    sorted = sort_items(items);
+    return sorted < 0 ? NULL : PyBool_FromLong(sorted);
+}
+
 /* hash_of_common(key) -> the hash, or None. For tests. */
 static PyObject *
 hash_of_common_key(PyObject *module, PyObject *key)
@@ -1077,6 +1081,7 @@ static PyMethodDef methods[] = {
     {"hash_of_composite", hash_of_composite_key, METH_O, NULL},
     {"closer_key", closer_key, METH_O, NULL},
     {"front_of", front_of, METH_O, NULL},
+    {"sort_by_place", sort_by_place, METH_O, NULL},
     FAST(reduce_in_order),
     FAST(reduce_triples),
     FAST(spread),
@@ -1099,6 +1104,8 @@ execute(PyObject *module)
 
     known->key = PyUnicode_InternFromString("key");
     if (known->key == NULL)
+        return -1;
+    if (add_runs(module))
         return -1;
     known->history_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &history_spec, NULL);
     if (known->history_type == NULL || PyModule_AddType(module, known->history_type))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from emberflow import native
@@ -20,6 +21,8 @@ from emberflow.engine.messages import Moment
 from emberflow.graph import transactions as transactional
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import FlatItem, Place
+
+_place_of = itemgetter(0)
 
 
 class Restored:
@@ -242,6 +245,25 @@ def _last_accumulators(
     return found, rows, going_on, others
 
 
+def _sort_by_place(items: list[FlatItem]) -> bool:
+    """Sort by place, stably; whether it could. In C it cannot where a place is not made of numbers of 64
+    bits, and leaves the list as it is."""
+    items.sort(key=_place_of)
+    return True
+
+
+def sort_by_place(items: list[FlatItem]) -> None:
+    """Sort items by place. Those of one place stay in the order they have.
+
+    >>> items = [((2, 0), 0, "b"), ((1, 0, 3), 0, "a"), ((1, 0), 0, "first"), ((1, 0), 1, "second")]
+    >>> sort_by_place(items)
+    >>> [payload for _, _, payload in items]
+    ['first', 'second', 'a', 'b']
+    """
+    if not _compiled_sort(items):
+        _sort_by_place(items)
+
+
 # Machines that keep nothing. Each gives the outputs of all items; or None if something is unusual, such as
 # a function that raises or an image that is scheduled. Then the caller deals with all items, one by one.
 
@@ -340,7 +362,7 @@ if native.loops is None:
     reduce_in_order, reduce_triples = _reduce_in_order, _reduce_triples
     spread, trim_to_last = _spread, _trim_to_last
     last_accumulators, history = _last_accumulators, _history
-    some_values = _some_values
+    some_values, _compiled_sort = _some_values, _sort_by_place
     extended, mapped, kept, flat_mapped = _extended, _mapped, _kept, _flat_mapped
     accesses, reports = _accesses, _reports
     closer_key, front_of = transactional.closer_key, transactional.front_of
@@ -350,7 +372,7 @@ else:
     reduce_in_order = native.loops.reduce_in_order
     reduce_triples, spread = native.loops.reduce_triples, native.loops.spread
     trim_to_last, last_accumulators = native.loops.trim_to_last, native.loops.last_accumulators
-    some_values = native.loops.some_values
+    some_values, _compiled_sort = native.loops.some_values, native.loops.sort_by_place
     extended, mapped, kept = native.loops.extended, native.loops.mapped, native.loops.kept
     flat_mapped = native.loops.flat_mapped
     accesses, reports = native.loops.accesses, native.loops.reports

@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort_right
 from operator import itemgetter
 
+from emberflow.engine.loops.items import sort_by_place
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.errors import NondeterminismError
 from emberflow.values.item import FlatItem, Place
@@ -87,11 +88,11 @@ class Barrier:
             ready = held[:split]
             del held[:split]
         if arrivals:
-            arrivals.sort(key=_place_of)  # stable: a tombstone stays behind its item
+            sort_by_place(arrivals)  # stable: a tombstone stays behind its item
             split = bisect_left(arrivals, minimal, key=_place_of)
             if ready:
                 ready += arrivals[:split]
-                ready.sort(key=_place_of)
+                sort_by_place(ready)
             else:
                 ready = arrivals[:split]
             self._file(arrivals[split:])
@@ -105,7 +106,7 @@ class Barrier:
                 insort_right(held, item, key=_place_of)
         else:
             held += items
-            held.sort(key=_place_of)
+            sort_by_place(held)
 
     def _final(self, ready: list[FlatItem]) -> list[FlatItem]:
         # The traces are few, however many items there are.

@@ -35,6 +35,7 @@ from typing import Any, TypeAlias
 
 from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import Row
+from emberflow.engine.loops.items import sort_by_place
 from emberflow.engine.machines.barrier import lost_tombstone
 from emberflow.engine.machines.net import NetOutput
 from emberflow.engine.machines.trimming import Trimmed
@@ -140,7 +141,9 @@ class GroupMachine(Trimmed[GroupBucket]):
         """
         changed: dict[int, _Change] = {}
         window = self.window
-        for item in sorted(items[len(output) :], key=_place_of):
+        rest = items[len(output) :]
+        sort_by_place(rest)
+        for item in rest:
             place, mark, payload = item
             try:
                 bucket = self._bucket(payload, place)

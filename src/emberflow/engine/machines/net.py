@@ -16,12 +16,10 @@ causes one correction of the next item.
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import Any
 
+from emberflow.engine.loops.items import sort_by_place
 from emberflow.values.item import FlatItem, Place
-
-_place_of = itemgetter(0)
 
 
 class NetOutput:
@@ -54,5 +52,5 @@ class NetOutput:
         """Tombstones, then items in order: then the next machine need not replay."""
         items = self.items
         items += [(place, mark, payload) for (place, mark, _), payload in self.early.items()]
-        items.sort(key=_place_of)
+        sort_by_place(items)
         return self.tombstones + items

@@ -242,7 +242,8 @@ class ReduceMachine(Cooling[ReduceBucket]):
         key_of, payload_of, combine = self._key_of, self._payload_of, self._combine
         out, sent_of, buckets, touched = self._out, self._sent, self.buckets, self.touched
         refused, expires = self._refused, self.expires
-        rest = sorted(items[len(output) :], key=_place_of)
+        rest = items[len(output) :]
+        loops.sort_by_place(rest)
         keys = [key_of(item[2]) for item in items[: len(output)]]  # of the outputs
         append, note = output.append, keys.append
         changed: dict[int, _Change] = {}

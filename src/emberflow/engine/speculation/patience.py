@@ -32,6 +32,7 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from emberflow.engine.layout import Layout, Stateful
+from emberflow.engine.loops.items import sort_by_place
 from emberflow.engine.machines.ticking import TickingMachine
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Frame, Moment, Progress
 from emberflow.engine.speculation.hold import Hold
@@ -248,7 +249,8 @@ class Patience:
         self._go_on(stop)
 
     def _wait(self, stop: Stop, items: list[FlatItem]) -> None:
-        batch = sorted(items, key=_place_of)
+        batch = list(items)
+        sort_by_place(batch)
         late = bisect_left(batch, stop.latest, key=_place_of)
         stop.judge.arrived(len(batch), late)
         stop.latest = max(stop.latest, batch[-1][0])

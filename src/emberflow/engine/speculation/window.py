@@ -20,15 +20,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from operator import itemgetter
 from typing import Protocol
 
 from emberflow.engine.layout import Stateful
+from emberflow.engine.loops.items import sort_by_place
 from emberflow.engine.messages import BEFORE_ALL, Frame, Moment
 from emberflow.engine.speculation.hold import Hold
 from emberflow.values.item import FlatItem
-
-_place_of = itemgetter(0)
 
 #: The window when a worker begins.
 _FIRST = 16
@@ -203,7 +201,8 @@ class Window:
 
     def add(self, items: list[FlatItem], minimal: Moment) -> list[FlatItem]:
         """Items that came for the node; returns those that go in now, in order."""
-        batch = sorted(items, key=_place_of)
+        batch = list(items)
+        sort_by_place(batch)
         if not self.hold.count and self.judge.size - self._under_way >= _PLENTY + len(batch):
             self._pass(minimal)
             place = batch[-1][0]

@@ -16,12 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from itertools import chain
-from operator import itemgetter
 
 from emberflow.engine.layout import Layout
+from emberflow.engine.loops.items import sort_by_place
 from emberflow.values.item import FlatItem
-
-_place_of = itemgetter(0)
 
 
 class Mailboxes:
@@ -68,7 +66,7 @@ class Mailboxes:
             return batches[0]
         merged = list(chain.from_iterable(batches))
         if self._by_place:
-            merged.sort(key=_place_of)
+            sort_by_place(merged)
         return merged
 
     def run(

@@ -17,12 +17,6 @@
 
 #define AHEAD 16
 
-#if defined(__GNUC__)
-#define FETCH(address) __builtin_prefetch(address)
-#else
-#define FETCH(address) ((void)(address))
-#endif
-
 static inline PyObject *
 entry_at(PyObject *entries, Py_ssize_t position)
 {

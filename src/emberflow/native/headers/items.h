@@ -8,6 +8,13 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Ask the processor to bring in what is at an address, before it is needed. */
+#if defined(__GNUC__)
+#define FETCH(address) __builtin_prefetch(address)
+#else
+#define FETCH(address) ((void)(address))
+#endif
+
 /* An item is (place, mark, payload). A place is (time, front, child ids...); it may be a named tuple. */
 #define PLACE(item) PyTuple_GET_ITEM(item, 0)
 #define MARK(item) PyTuple_GET_ITEM(item, 1)
@@ -193,6 +200,17 @@ append_made(PyObject *list, PyObject *made)
     result = PyList_Append(list, made);
     Py_DECREF(made);
     return result;
+}
+
+/* Set the next member of a list that was made long enough, and give it away. -1 if there is none because
+ * it could not be made. */
+static inline int
+set_made(PyObject *list, Py_ssize_t position, PyObject *made)
+{
+    if (made == NULL)
+        return -1;
+    PyList_SET_ITEM(list, position, made);
+    return 0;
 }
 
 #endif
