@@ -140,22 +140,30 @@ class GroupMachine(Trimmed[GroupBucket]):
         sorted first: items that are only out of order among themselves then cost nothing more.
         """
         changed: dict[int, _Change] = {}
-        window = self.window
+        window, key_of, buckets, expires = self.window, self._key, self.buckets, self.expires
+        append = output.append
         rest = items[len(output) :]
         sort_by_place(rest)
         for item in rest:
             place, mark, payload = item
             try:
-                bucket = self._bucket(payload, place)
-            except StepError as error:
-                failed.append((place, mark, error))
-                continue
+                bucket = buckets[key_of(payload)]
+            except Exception:  # a new key, or a key function that fails
+                try:
+                    bucket = self._bucket(payload, place)
+                except StepError as error:
+                    failed.append((place, mark, error))
+                    continue
             places = bucket.places
             if not mark & 1 and (not places or places[-1] < place) and id(bucket) not in changed:
                 places.append(place)
                 bucket.marks.append(mark)
-                bucket.payloads.append(payload)
-                output.append((place, mark, self._last_tuple(bucket)))
+                payloads = bucket.payloads
+                payloads.append(payload)
+                if expires is None:
+                    append((place, mark, tuple(payloads[-window:])))
+                else:
+                    append((place, mark, self._last_tuple(bucket)))
             else:
                 self._change(bucket, item, changed)
             if len(places) <= window:
@@ -243,6 +251,11 @@ class GroupMachine(Trimmed[GroupBucket]):
         """The tuple that ends at each of these items, by place and mark; ``lead`` came before."""
         window, shift = self.window, len(lead[0]) + 1
         all_places, run = lead[0] + places, lead[1] + payloads
+        if self.expires is None:
+            return {
+                identity: tuple(run[max(0, number + shift - window) : number + shift])
+                for number, identity in enumerate(zip(places, marks, strict=True))
+            }
 
         def ending(end: int) -> tuple[Any, ...]:
             start = max(0, end - window)
