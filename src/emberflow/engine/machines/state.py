@@ -58,6 +58,7 @@ from emberflow.engine.loops.accesses import (
     tell,
     trim_accesses,
 )
+from emberflow.engine.loops.items import sort_by_place
 from emberflow.engine.machines.barrier import lost_tombstone
 from emberflow.engine.machines.cold import Cooling
 from emberflow.engine.machines.trimming import Looked
@@ -373,6 +374,11 @@ class AccessMachine(Cooling[StateBucket]):
         """Send the difference between two versions of an entry."""
         mark, was, now = new[1], old[7], new[7]
         steady: tuple[int, ...] = ()
+        if (
+            was is _UNKNOWN and now is None
+        ):  # most that are late: there was nothing yet, and it holds
+            tell(self._uses[new[2]], new[0], mark, key, new[3], new[4], new[6], net.items)
+            return
         if was is not _UNKNOWN:
             self.replays += 1
             if same_value(was, now):
@@ -661,7 +667,8 @@ class _Net:
 
     def __init__(self, outputs: list[list[FlatItem]]) -> None:
         self.early = [
-            {(place, mark): payload for place, mark, payload in output} for output in outputs
+            {(place, mark): payload for place, mark, payload in output} if output else {}
+            for output in outputs
         ]
         self.items: list[list[FlatItem]] = [[] for _ in outputs]
         self.tombstones: list[list[FlatItem]] = [[] for _ in outputs]
@@ -679,7 +686,9 @@ class _Net:
         """By port: tombstones, then items in order."""
         outputs: list[list[FlatItem]] = []
         for early, items, tombstones in zip(self.early, self.items, self.tombstones, strict=True):
-            items += [(place, mark, payload) for (place, mark), payload in early.items()]
-            items.sort(key=_place_of)
-            outputs.append(tombstones + items)
+            if early:
+                items += [(place, mark, payload) for (place, mark), payload in early.items()]
+            if len(items) > 1:
+                sort_by_place(items)
+            outputs.append(tombstones + items if tombstones else items)
         return outputs

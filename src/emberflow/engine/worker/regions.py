@@ -24,7 +24,8 @@ own that the worker sends to itself, and a run takes up only the chunks that are
 
 In a region of transactions only nodes that keep something have an order to keep. What a node sends passes
 through all others at once, as far as the next that keeps something or is on another worker. All of it does,
-always: what overtook an item that is held at a node between the two could be its tombstone. In a loop that a
+always: what overtook an item that is held at a node between the two could be its tombstone. That a state is
+accessed again with what was read from it makes no difference: nothing goes round. In a loop that a
 flow closes itself nothing passes: with the budget spent, each of its nodes holds back what is not next, and
 none of that gets to another worker.
 
@@ -48,7 +49,7 @@ from emberflow.engine.worker.dataflow import Dataflow, Send
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.errors import EndlessLoopError
-from emberflow.graph.transactions import Close, State
+from emberflow.graph.transactions import Access, Close, State
 from emberflow.values.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
 
 #: Place, number, node, item.
@@ -87,7 +88,7 @@ class Cycle:
         self._in_slices = _has_transactions(layout, unit)
         self._loop_entries = layout.graph.loop_entries & set(unit.nodes)
         self._passing = (
-            frozenset() if self._loop_entries else _passing(layout, unit, self._stateful)
+            frozenset() if _has_rounds(layout, unit) else _passing(layout, unit, self._stateful)
         )
         self._numbers = itertools.count()
         self._size = _SLICE_FIRST
@@ -197,8 +198,10 @@ class Cycle:
     def _arrived(self) -> list[QueuedItem]:
         """What waits for the nodes of the region, in order."""
         found: list[QueuedItem] = []
+        mailboxes, numbers = self._mailboxes, self._numbers
         for node in self._unit.nodes:
-            found += self._numbered(node, self._mailboxes.take(node))
+            if mailboxes.batches(node) is not None:
+                found += [(item[0], next(numbers), node, item) for item in mailboxes.take(node)]
         found.sort(key=_order_of)
         return found
 
@@ -468,6 +471,29 @@ def _passing(layout: Layout, unit: Unit, others: Collection[int]) -> frozenset[i
     return frozenset(
         node for own in units_of(inside, readers) if not own.is_region for node in own.nodes
     )
+
+
+def _has_rounds(layout: Layout, unit: Unit) -> bool:
+    """Whether an item may go round: whether there is a loop that a flow closes itself.
+
+    A transaction that reads a state, and then accesses it again, is a cycle of the graph too. But what comes
+    of an access goes on from that access alone, so here each answers for itself, and states are left out.
+    """
+    nodes = layout.graph.nodes
+    readers: dict[int, list[int]] = {}
+    for node in unit.nodes:
+        found = nodes[node]
+        if isinstance(found, State):
+            for (number, _), reader in zip(found.outputs, layout.readers[node], strict=True):
+                readers.setdefault(found.accesses[number], []).append(reader)
+        elif not isinstance(found, Access):
+            readers[node] = list(_ahead(layout, node))
+    inside = [node for node in unit.nodes if not isinstance(nodes[node], State)]
+    within = set(inside)
+    ahead = {
+        node: [reader for reader in readers.get(node, ()) if reader in within] for node in inside
+    }
+    return any(own.is_region for own in units_of(inside, ahead))
 
 
 def _ahead(layout: Layout, node: int) -> list[int]:
