@@ -7,6 +7,7 @@ As in `mutations`, each is put over the real machines from outside. `BREAKS` sho
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import AFTER_ALL, Effects, Frame, Moment, Progress
 from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.speculation import turns as turns_module
+from emberflow.engine.worker import regions as regions_module
 from emberflow.engine.worker.dataflow import Dataflow, Send
+from emberflow.engine.worker.regions import Cycle, QueuedItem
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.transactions import ABORT, COMMITTED, RESULT
 from emberflow.values.item import FlatItem
@@ -166,6 +169,24 @@ def constraints_that_nobody_looks_at(patch: pytest.MonkeyPatch) -> None:
 def what_is_held_is_overtaken(patch: pytest.MonkeyPatch) -> None:
     """Of one place, what came last goes ahead of what waits there."""
     patch.setattr("emberflow.engine.worker.regions._order_of", lambda entry: (entry[0], -entry[1]))
+
+
+@breaks
+def what_goes_beyond_a_slice_overtakes(patch: pytest.MonkeyPatch) -> None:
+    """It goes ahead of what waits there for a later slice, such as the item that it takes back."""
+    patch.setattr(budget_module, "_REPLAYS_MAX", 3)
+    patch.setattr(regions_module, "_SLICE_FIRST", 3)
+    patch.setattr(regions_module, "_CHUNK", 2)
+    numbers = count(-1, -1)
+
+    def within(
+        self: Cycle, node: int, items: list[FlatItem], limit: Moment, later: list[QueuedItem]
+    ) -> list[FlatItem]:
+        behind = (limit[0], limit[1] + 1)
+        later += [(item[0], next(numbers), node, item) for item in items if item[0] >= behind]
+        return [item for item in items if item[0] < behind]
+
+    patch.setattr(Cycle, "_within", within)
 
 
 @breaks
