@@ -9,6 +9,7 @@ import pytest
 
 import emberflow as ef
 from emberflow.engine.layout import Layout
+from emberflow.engine.worker.regions import has_rounds
 from emberflow.graph.nodes import Graph, Input, Map
 from emberflow.runners.elements import timed_elements
 from emberflow.runners.simulation import Options, Simulation
@@ -27,6 +28,30 @@ def reachable(readers: dict[int, tuple[int, ...]]) -> dict[int, set[int]]:
             changed = changed or further != ahead
             found[node] = further
     return found
+
+
+def transfers(*, again: bool) -> ef.Flow:
+    """Each transaction writes where what it read leads to; with ``again``, refused ones come back."""
+    flow = ef.Flow("transfers")
+    rows = flow.state("rows", default=0)
+    given = flow.front("transfers")
+    loop = flow.loop() if again else None
+    with (given if loop is None else ef.merge(given, loop)).transaction() as tx:
+        read = tx.key_by(lambda transfer: transfer[0]).read(rows)
+        further = read.key_by(lambda read: (read[0][1], read[1])).read(rows)
+        further.map(lambda read: read[1]).key_by(itself).update(rows, max, check=bool)
+    if loop is not None:
+        loop.close(tx.rejected.map(lambda refused: refused.element))
+    tx.committed.sink("done")
+    return flow
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_transaction_that_reads_what_it_read_for_has_no_rounds(again: bool) -> None:
+    layout = Layout(transfers(again=again).graph())
+    regions = [unit for unit in layout.units if unit.is_region]
+    assert regions
+    assert any(has_rounds(layout, unit) for unit in regions) == again
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -88,7 +88,7 @@ class Cycle:
         self._in_slices = _has_transactions(layout, unit)
         self._loop_entries = layout.graph.loop_entries & set(unit.nodes)
         self._passing = (
-            frozenset() if _has_rounds(layout, unit) else _passing(layout, unit, self._stateful)
+            frozenset() if has_rounds(layout, unit) else _passing(layout, unit, self._stateful)
         )
         self._numbers = itertools.count()
         self._size = _SLICE_FIRST
@@ -473,7 +473,7 @@ def _passing(layout: Layout, unit: Unit, others: Collection[int]) -> frozenset[i
     )
 
 
-def _has_rounds(layout: Layout, unit: Unit) -> bool:
+def has_rounds(layout: Layout, unit: Unit) -> bool:
     """Whether an item may go round: whether there is a loop that a flow closes itself.
 
     A transaction that reads a state, and then accesses it again, is a cycle of the graph too. But what comes
