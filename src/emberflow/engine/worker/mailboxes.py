@@ -78,6 +78,8 @@ class Mailboxes:
         ready, units = self._ready, self._units
         while ready:
             rank = heappop(ready)
+            while ready and ready[0] == rank:  # several nodes of a region that have something
+                heappop(ready)
             run_region = regions.get(rank)
             if run_region is not None:
                 run_region()

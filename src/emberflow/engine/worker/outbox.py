@@ -136,17 +136,22 @@ class Outbox(FrameLedger):
 
     def frame(self, parts: list[Part]) -> Frame:
         bound = self._bound
-        least: Place | None = _least(items for node, items in parts if node not in bound)
+        least: Place | None = None
+        least_bound: Moment | None = None
+        stage: int | None = None
+        for node, items in parts:
+            place = min(map(_place_of, items))
+            moment = (place[0], place[1])
+            if node in bound:
+                least_bound = moment if least_bound is None else min(least_bound, moment)
+            else:
+                own = self._stage[node]
+                stage = own if stage is None else min(stage, own)
+                least = moment if least is None else min(least, moment)
         if least in self._by_turns or any(budget.by_turns_at == least for budget in self._budgets):
             turns = self._turns
-            least = min(min(map(turns[node], own)) for node, own in parts if node not in bound)
-        stages = [self._stage[node] for node, _ in parts if node not in bound]
-        return self.numbered(
-            parts,
-            least,
-            _least(items for node, items in parts if node in bound),
-            2 * min(stages) if stages else 0,
-        )
+            least = min(min(map(turns[node], items)) for node, items in parts if node not in bound)
+        return self.numbered(parts, least, least_bound, 0 if stage is None else 2 * stage)
 
     def hold_frame(self, level: int, least: Moment) -> Frame:
         """A frame of this level that stands for what a node holds from a time on."""
@@ -176,12 +181,6 @@ def _mixed(number: int) -> int:
     number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & _BITS
     number = (number ^ number >> 27) * 0x94D049BB133111EB & _BITS
     return number ^ number >> 31 or 1
-
-
-def _least(batches: Iterable[list[FlatItem]]) -> Moment | None:
-    """The least global time of these items."""
-    least = min((min(map(_place_of, items)) for items in batches), default=None)
-    return None if least is None else (least[0], least[1])
 
 
 def _xor(
