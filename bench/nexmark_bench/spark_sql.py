@@ -8,6 +8,8 @@ than NEXMark's SQL, because Spark knows no COUNT(DISTINCT) and no ROW_NUMBER() o
 
 In mode ``update`` a batch gives the new row of each group that changed in it, where Emberflow and Flink give
 one for each event. q12 takes the event time, as ours.
+
+Rows that come when a window ends tell that in a column ``end``.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ SQL = {
         GROUP BY category
     """,
     "q5": f"""
-        SELECT hot.auction, hot.num
-        FROM (SELECT explode(filter(all, a -> a.num = array_max(all).num)) AS hot
+        SELECT hot.auction, hot.num, window.end
+        FROM (SELECT explode(filter(all, a -> a.num = array_max(all).num)) AS hot, window
               FROM (SELECT window, collect_list(struct(num, auction)) AS all
                     FROM ({_COUNTS}) GROUP BY window))
     """,
@@ -74,7 +76,7 @@ SQL = {
         WHERE rownum <= 1
     """,
     "q7": """
-        SELECT B.auction, B.bidder, B.price, B.dateTime, B.extra
+        SELECT B.auction, B.bidder, B.price, B.dateTime, B.extra, M.last AS end
         FROM bid B
         JOIN (SELECT maxprice, window_time(window) AS last
               FROM (SELECT window(dateTime, '10 seconds') AS window, max(price) AS maxprice

@@ -4,9 +4,10 @@
 state stores and compiles, and does not count. The rate is that of the others, by Spark's own clock. Their
 output goes to the driver as an Arrow table, whose rows are counted.
 
-*Latency*: lines come over a socket when they are due. The latency of an event is from then to the end of its
-micro-batch, which the query's progress tells: the next moment at which its output can be seen. Windows and
-joins need further batches, so for these it is a lower bound.
+*Latency*: lines come over a socket when they are due. Rows with a column ``end`` come when a window ends, and
+their latency is from that time to when the driver has them. Of other queries it is that of the events, from when
+an event is due to the end of its micro-batch, which the query's progress tells: the next moment at which its
+output can be seen. Joins need further batches, so for these it is a lower bound.
 """
 
 from __future__ import annotations
@@ -75,10 +76,15 @@ def rate(
 
 
 def latencies(spark: SparkSession, query: str, events: list[Event]) -> tuple[list[float], str]:
-    """In milliseconds, of each event but those of the first quarter; or why there is none."""
+    """In milliseconds, of each row of a window, or else of each event, but those of the first quarter; or why
+    there is none."""
+    rows: list[tuple[float, float]] = []
 
     def store(output: DataFrame, number: int) -> None:
-        output.toArrow()
+        stored = output.toArrow()
+        now = time.time()
+        if "end" in stored.column_names:
+            rows.extend((now, end.timestamp()) for end in stored.column("end").to_pylist())
 
     with Lines(events) as lines, tempfile.TemporaryDirectory() as folder:
         text = (
@@ -110,6 +116,10 @@ def latencies(spark: SparkSession, query: str, events: list[Event]) -> tuple[lis
             running.stop()
         begin = lines.begin
     found: list[float] = []
+    if rows:
+        span = (events[-1].date_time - BEGIN_MS) / 1_000
+        dues = [(now - begin, end - BEGIN_MS / 1_000) for now, end in rows]
+        return [(now - due) * 1_000 for now, due in dues if span / 4 < due <= span], ""
     number = 0
     for read, end in sorted(ends.items()):
         batch = events[number:read]
