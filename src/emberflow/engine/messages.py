@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from emberflow.values.item import FlatItem, GlobalTime, Place
+from emberflow.values.item import TIME_MIN, FlatItem, GlobalTime, Place
 
 #: ``(time, front)``, plain
 Moment: TypeAlias = tuple[int, int]
@@ -80,6 +80,9 @@ class Progress(NamedTuple):
     (`receipts`). ``within`` is the least turn of the minimal time, where that is known. ``frontiers``
     are the least turns of what may still arrive at each stage; none where no node holds anything, because
     then the minimal time says enough (`speculation.patience`).
+
+    ``wanted`` is the greatest time that a front has promised the present for. Other fronts that are idle
+    may hold back what is below it, so they promise that as well, and not only when their turn comes.
     """
 
     anywhere: Moment
@@ -88,6 +91,7 @@ class Progress(NamedTuple):
     bound: tuple[Bound, ...] = ()
     within: Place = ()
     frontiers: tuple[Place, ...] = ()
+    wanted: int = TIME_MIN
 
     @property
     def turn(self) -> Place:

@@ -188,7 +188,7 @@ class MirrorFeed:
     chose = False
     owes_report = False
     is_reported = True
-    tells_time = False
+    tells_time = hurries = False
     lag_ms = 0.0
     late = 0
 
@@ -257,6 +257,9 @@ class MirrorFeed:
 
     def halt(self) -> None:
         self._halted = True
+
+    def ask(self, time: int) -> None:
+        """The feed beside it promises what others wait for."""
 
     def minimal_time(self, moment: Moment) -> None:
         """Credits are the matter of the first version."""

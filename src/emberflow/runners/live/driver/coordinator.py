@@ -60,13 +60,18 @@ from emberflow.runners.live.observation import ASIDE_MAX, Aside
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.codec import unpacked_bundle
 from emberflow.runners.live.wire.links import UNNUMBERED, LinkError, Receiver, received_parts
-from emberflow.runners.live.wire.plan import WorkerNews, feeding_workers, front_indices
+from emberflow.runners.live.wire.plan import (
+    WorkerNews,
+    feeding_workers,
+    front_indices,
+    telling_fronts,
+)
 from emberflow.runners.live.wire.questions import Questions
 from emberflow.runners.live.wire.sockets import Wire, WireKeys
 from emberflow.runners.live.worker.memory import SLOW_FROM
 from emberflow.sinks.protocol import sink_contract
 from emberflow.sinks.writer import WriterThread
-from emberflow.values.item import Place
+from emberflow.values.item import TIME_MIN, Place
 
 _POLL_MS = 5
 _MEETING_SECONDS_MAX = 120.0
@@ -163,6 +168,8 @@ class Coordinator:
         self._strategy = CutsByTime() if strategy is None else strategy
         self._workers = workers
         self._acker = Acker(workers=workers, fronts=front_indices(graph, fronts))
+        #: The fronts that promise the present.
+        self._telling = telling_fronts(graph, fronts)
         #: The workers that wait for their elements to be settled.
         self._feeding = sorted(feeding_workers(graph, fronts, workers))
         self._writers: dict[tuple[str, int], WriterThread] = {}
@@ -759,7 +766,16 @@ class Coordinator:
         (`engine.progress.receipts`). Such progress may wait a little for more.
         """
         progress, sent, now = self._acker.progress, self._progress_sent, time.monotonic()
-        if sent is not None and progress.turn == sent.turn and progress.frontiers == sent.frontiers:
+        wanted, is_asked = self._wanted(), False
+        if wanted is not None:
+            progress = progress._replace(wanted=wanted)
+            is_asked = sent is None or wanted > sent.wanted
+        if (
+            sent is not None
+            and not is_asked
+            and progress.turn == sent.turn
+            and progress.frontiers == sent.frontiers
+        ):
             waits = _HEARTBEAT_SECONDS
             if progress.ranges != sent.ranges:
                 waits = 0.0 if at_once else PIGGYBACK_SECONDS
@@ -769,6 +785,13 @@ class Coordinator:
         kept = self.questions.kept_at(progress)
         self._send_all(protocol.PROGRESS, progress._replace(kept=kept))
         self._ask(self.questions.told(progress, kept))
+
+    def _wanted(self) -> int | None:
+        """The greatest time that a front has promised the present for, if another one has not."""
+        reports = self._acker.reports
+        times = [reports[front][0] for front in self._telling if reports[front] != AFTER_ALL]
+        greatest = max(times, default=TIME_MIN)
+        return greatest if min(times, default=greatest) < greatest else None
 
     def _ask(self, messages: list[tuple[int, Any]]) -> None:
         """Send questions to workers, all of a worker in one message."""

@@ -9,7 +9,7 @@ from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges
 from emberflow.engine.worker.routing import front_host
 from emberflow.errors import OnError
-from emberflow.fronts.protocol import Front
+from emberflow.fronts.protocol import Front, front_contract
 from emberflow.graph.nodes import Graph
 from emberflow.graph.transactions import Close, hears_elements_alone
 from emberflow.graph.versions import CarryPlan
@@ -99,6 +99,16 @@ def front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:
     return [
         front_index(node.index, len(graph.fronts), partition)
         for name, node in graph.fronts.items()
+        for partition in range(fronts[name].partitions)
+    ]
+
+
+def telling_fronts(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:
+    """The front indices of all partitions of fronts that promise the present while they are idle."""
+    return [
+        front_index(node.index, len(graph.fronts), partition)
+        for name, node in graph.fronts.items()
+        if front_contract(fronts[name]).arrival is True
         for partition in range(fronts[name].partitions)
     ]
 

@@ -62,6 +62,8 @@ from emberflow.values.times import Unit
 TAKEN_BYTES_MAX = 4 << 20
 #: Bytes of elements that wait for earlier ones. More is an error: the front's disorder is too great.
 WAITING_BYTES_MAX = 1 << 30
+#: How often an idle front promises the present if nobody waits for it, in the milliseconds of its times.
+IDLE_MS = 10
 #: Batches whose latency is being measured.
 _SAMPLES_MAX = 10_000
 
@@ -114,6 +116,8 @@ class Feed:
         #: Position and time of the last element that entered; None before the first.
         self.taken: tuple[Any, int] | None = None
         self._reported: Moment = BEFORE_ALL
+        #: Somebody waits for a promise of this time.
+        self._wanted = TIME_MIN
         self._journal = journal
         self._replayable = contract.replayable
         #: Whether elements are known to get the time of their arrival.
@@ -243,6 +247,16 @@ class Feed:
         return self._arrival and not self._ended and not self._halted
 
     @property
+    def hurries(self) -> bool:
+        """Whether somebody waits for it to promise the present."""
+        return self.tells_time and (self._bound <= TIME_MAX or self._reported[0] < self._wanted)
+
+    def ask(self, time: int) -> None:
+        """Somebody waits for a promise of this time."""
+        if time > self._wanted:
+            self._wanted = time
+
+    @property
     def waiting(self) -> int:
         """How many elements wait to enter."""
         if self._halted:
@@ -324,12 +338,24 @@ class Feed:
         if self._ended:
             self._end()
         elif self._arrival and caught_up and not reader.queue and not items and not self._halted:
-            gate.idle_until(now)
-            if self._journal is not None:
-                self._journal.reserve(now)
+            self._promise_present(now)
         if self._bound <= TIME_MAX:
             self._halt_if_reached()
         return items
+
+    def _promise_present(self, now: int) -> None:
+        """Promise what somebody waits for, and from time to time the present.
+
+        A front that is asked promises no more than that. If it promised the present, it would ask others.
+        """
+        promised = self.gate.promise[0]
+        if self._bound > TIME_MAX and now < promised + IDLE_MS:
+            if self._wanted <= promised:
+                return
+            now = min(now, self._wanted)
+        self.gate.idle_until(now)
+        if self._journal is not None:
+            self._journal.reserve(now)
 
     def _below_bound(self, batch: Batch, now: int) -> int:
         """How many of the first records of a batch get times below the bound.

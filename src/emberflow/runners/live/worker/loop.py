@@ -72,7 +72,7 @@ from emberflow.runners.live.wire.sockets import Wire, WireError, own_address
 from emberflow.runners.live.worker.cut_writer import CutOrder, CutWriter
 from emberflow.runners.live.worker.cuts import Begun, Delivered, WorkerCuts, begun_of
 from emberflow.runners.live.worker.diverted import fit_to_travel
-from emberflow.runners.live.worker.feed import Feed
+from emberflow.runners.live.worker.feed import IDLE_MS, Feed
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.link import (
     MESSAGES_A_ROUND,
@@ -90,10 +90,11 @@ _log = logging.getLogger("emberflow")
 #: Makes the strategy of a worker, given what the sinks have from earlier.
 Strategy: TypeAlias = Callable[[Plan, int, Delivered], WorkerCuts]
 
-#: However idle it is: a front that takes the time of arrival promises the present in every round.
-_IDLE_MS = 1
-#: Where no front does, and this many rounds found nothing. What is sent alone now and then has been sent.
-_REST_MS = 10
+#: How long a round waits for something to do.
+_WAIT_MS = 1
+#: If this many rounds found nothing, a round waits longer. What is sent alone now and then has been sent, and
+#: a front that takes the time of arrival promises the present no more often.
+_REST_MS = IDLE_MS
 _QUIET_ROUNDS = 20
 _NEWS_SECONDS = 0.25
 #: Fronts wait while this many final items, or bytes of them, wait for sinks here.
@@ -605,11 +606,13 @@ class WorkerLoop:
     def _wait(self) -> None:
         """Wait for a socket or a thread."""
         rests = self._quiet_rounds >= _QUIET_ROUNDS and not (
-            any(feed.tells_time for feed in self._feeds)
+            any(feed.hurries for feed in self._feeds)
             or (self._cut_writer is not None and self._cut_writer.is_under_way)
         )
-        ready = self._poller.poll(_REST_MS if rests else _IDLE_MS)
-        self._quiet_rounds = 0 if ready else self._quiet_rounds + 1
+        ready = self._poller.poll(_REST_MS if rests else _WAIT_MS)
+        # What the driver says is mostly about promises. If there is more to it, the round tells.
+        is_quiet = all(each is self._link.socket for each, _ in ready)
+        self._quiet_rounds = self._quiet_rounds + 1 if is_quiet else 0
         self._bell.heard_in(ready)
 
     def _round(self) -> bool:
@@ -642,7 +645,7 @@ class WorkerLoop:
         self._answer()
         self._send_news()
         self._link.flush()
-        if effects:
+        if frames or any(effect.frames or effect.bundles for effect in effects):
             self._quiet_rounds = 0
         return (
             (is_waited_for and bool(effects))
@@ -778,6 +781,7 @@ class WorkerLoop:
         self._minimal = progress.of_all()
         for feed in self._feeds:
             feed.minimal_time(self._minimal)
+            feed.ask(progress.wanted)
         if self._twin is not None:
             self._twin.forget_below(progress.of_all())
         return progress
