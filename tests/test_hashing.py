@@ -37,6 +37,7 @@ from emberflow.values.hashing import (
     key_hash,
     owner,
     stable_id,
+    stable_id_of,
 )
 from tests.effort import examples
 
@@ -544,6 +545,11 @@ parts = st.lists(
 def test_stable_ids_differ_unless_all_parts_are_equal(a: list[Any], b: list[Any]) -> None:
     assert (stable_id(*a) == stable_id(*b)) == (a == b)
     assert 0 < stable_id(*a) < 2**64
+
+
+@given(st.text(max_size=3), st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(), max_size=9))
+def test_the_quick_way_to_a_stable_id_gives_the_same(name: str, numbers: list[int]) -> None:
+    assert stable_id_of(name, tuple(numbers)) == stable_id(name, *numbers)
 
 
 def test_a_stable_id_is_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:

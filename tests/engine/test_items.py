@@ -100,14 +100,29 @@ def test_reduce_in_order(
 def ticks_of(sent: Any) -> Any:
     if sent[2] == 4:
         raise ValueError("a function that fails")
-    return [1] if sent[2] % 3 == 0 else []
+    if sent[2] % 5 == 0:
+        return None
+    return [At(sent[2], "tick")] if sent[2] % 3 == 0 else []
+
+
+def many_ticks(sent: Any) -> Any:
+    kinds = [
+        [At(sent[2] * 3, 1), At(9, 2)],
+        (At(99, 1),),
+        [],
+        [At(2**80, 1)],
+        [At(-(2**80), 1)],
+        [1],
+        None,
+    ]
+    return kinds[sent[2] % len(kinds)]
 
 
 @given(
     reducing(),
     st.integers(0, 12),
     st.sampled_from([None, 1, 2, 5, 2**62]),
-    st.sampled_from([None, ticks_of]),
+    st.sampled_from([None, ticks_of, many_ticks]),
     st.sampled_from([(), ("more",)]),
 )
 def test_reduce_triples(
@@ -419,6 +434,11 @@ def function(payload: Any) -> Any:
     return (payload, At(1, "later")) if payload == 6 else (payload,) * (payload % 5)
 
 
+def timed_function(time: int, payload: Any) -> Any:
+    image = function(payload)
+    return image if image.__class__ is At else (time, image)
+
+
 usual = st.lists(st.tuples(places, marks, st.sampled_from([0, 1, 2, 3])), max_size=6)
 unusual = st.lists(st.tuples(places, marks, st.sampled_from([0, 1, 2, 6, 7, 9, 13])), max_size=6)
 
@@ -432,6 +452,7 @@ def test_machines_that_keep_nothing(
     for name, given_items, arguments in (
         ("extended", items, (child,)),
         ("mapped", items, (function, child, At)),
+        ("mapped_with_time", items, (timed_function, child, At)),
         ("kept", items, (function, child)),
         ("flat_mapped", items, (function, children, At)),
         ("reports", items, (depth, 3)),

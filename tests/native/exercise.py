@@ -213,7 +213,13 @@ def of_loops(loops: Any) -> Iterator[Case]:
             expires, ticks_of, [],
         ]  # fmt: skip
 
-    for ticks_of in (None, itself, failing):
+    def ticks_behind(sent: Any) -> Any:
+        return [At(2**40, sent)]
+
+    def nothing(sent: Any) -> None:
+        return None
+
+    for ticks_of in (None, itself, failing, ticks_behind, nothing):
         for combine in (added, failing):
             name = "reduce_triples"
             yield Case(name, loops.reduce_triples, triples(combine, ticks_of))
@@ -234,6 +240,11 @@ def of_loops(loops: Any) -> Iterator[Case]:
     for function in (itself, constant, images, failing, scheduling):
         name = function.__name__
         yield Case(f"mapped, {name}", loops.mapped, lambda own=function: [items(), own, (0,), At])
+        yield Case(
+            f"mapped_with_time, {name}",
+            loops.mapped_with_time,
+            lambda own=function: [items(), lambda time, payload: own(payload), (0,), At],
+        )
         yield Case(f"kept, {name}", loops.kept, lambda own=function: [items(), own, (0,)])
         yield Case(
             f"flat_mapped, {name}",

@@ -362,6 +362,36 @@ reduce_in_order(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return PyLong_FromSsize_t(position);
 }
 
+/* Whether all ticks are in a list and have later times than an item. It leaves no exception but one that is not
+ * to be caught. */
+static int
+are_later(PyObject *ticks, PyObject *last)
+{
+    long long time, front;
+    Py_ssize_t number;
+
+    if (!PyList_CheckExact(ticks) || !is_item(last) || moment_in(PLACE(last), &time, &front))
+        return 0;
+    for (number = 0; number < PyList_GET_SIZE(ticks); number++) {
+        PyObject *at = PyObject_GetAttrString(PyList_GET_ITEM(ticks, number), "time");
+        int overflow = 0, is_later = 0;
+        if (at == NULL) {
+            if (!PyErr_ExceptionMatches(PyExc_Exception))
+                return -1;
+            PyErr_Clear();
+            return 0;
+        }
+        if (PyLong_CheckExact(at)) {
+            long long its = PyLong_AsLongLongAndOverflow(at, &overflow);
+            is_later = overflow ? overflow > 0 : its > time;
+        }
+        Py_DECREF(at);
+        if (!is_later)
+            return 0;
+    }
+    return 1;
+}
+
 /* reduce_triples(items, start, end, output, combine, buckets, touched, out, absent, expires, ticks_of,
  * ticking) -> position */
 static PyObject *
@@ -405,7 +435,7 @@ reduce_triples(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         PyObject *item = PyList_GET_ITEM(items, position);
         PyObject *mapped, *key, *versions, *before, *accumulator, *sent = NULL;
         Py_ssize_t size;
-        int failed, has_ticks = 0;
+        int failed, has_ticks = 0, is_quiet = 0, goes_on = 0;
 
         if (!is_item(item) || is_tombstone(item))
             return PyLong_FromSsize_t(position);
@@ -429,10 +459,15 @@ reduce_triples(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             sent = TUPLE_OF(key, Py_True, accumulator);
         if (sent != NULL && ticks_of != Py_None) {
             PyObject *ticks = PyObject_CallOneArg(ticks_of, sent);
+            is_quiet = ticks == Py_None;
             has_ticks = ticks == NULL ? -1 : PyObject_IsTrue(ticks);
+            if (has_ticks > 0) {
+                Py_ssize_t count = PyList_GET_SIZE(items);
+                goes_on = are_later(ticks, PyList_GET_ITEM(items, (end < count ? end : count) - 1));
+            }
             Py_XDECREF(ticks);
         }
-        if (sent == NULL || has_ticks < 0) {
+        if (sent == NULL || has_ticks < 0 || goes_on < 0) {
             Py_XDECREF(sent);
             Py_XDECREF(accumulator);
             Py_DECREF(versions);
@@ -441,14 +476,14 @@ reduce_triples(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         size = append_version(known, versions, key,
                               TUPLE_OF(PLACE(item), MARK(item), mapped, accumulator));
         failed = size < 0 || (size == 2 && PyList_Append(touched, versions))
-                 || append_made(output, child_of(item, out, sent))
+                 || (!is_quiet && append_made(output, child_of(item, out, sent)))
                  || (has_ticks && append_made(ticking, item_of(PLACE(item), MARK(item), sent)));
         Py_DECREF(sent);
         Py_DECREF(accumulator);
         Py_DECREF(versions);
         if (failed)
             return NULL;
-        if (has_ticks)
+        if (has_ticks && !goes_on)
             return PyLong_FromSsize_t(position + 1);
     }
     return PyLong_FromSsize_t(position);
@@ -839,22 +874,23 @@ extended(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return output;
 }
 
-/* mapped(items, function, child, at) -> items or None */
+/* The one image of each item. The function is called with the payload, or with the time and the payload. */
 static PyObject *
-mapped(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+images(PyObject *const *args, int with_time)
 {
-    static const Parameter parameters[]
-        = {{"items", A_LIST}, {"function", A_FUNCTION}, {"child", A_TUPLE}, {"at", A_TYPE}};
-    PyObject *items, *output;
+    PyObject *items = args[0], *output;
     Py_ssize_t i;
 
-    if (CHECK_ARGUMENTS("mapped", parameters))
-        return NULL;
-    items = args[0];
     output = PyList_New(PyList_GET_SIZE(items));
     for (i = 0; output != NULL && i < PyList_GET_SIZE(output); i++) {
         PyObject *item = i < PyList_GET_SIZE(items) ? PyList_GET_ITEM(items, i) : Py_None;
-        PyObject *image = is_item(item) ? PyObject_CallOneArg(args[1], PAYLOAD(item)) : NULL;
+        PyObject *image = NULL;
+        if (is_item(item) && !with_time)
+            image = PyObject_CallOneArg(args[1], PAYLOAD(item));
+        else if (is_item(item) && PyTuple_GET_SIZE(PLACE(item))) {
+            PyObject *stack[3] = {NULL, PyTuple_GET_ITEM(PLACE(item), 0), PAYLOAD(item)};
+            image = PyObject_Vectorcall(args[1], stack + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        }
         if (image == NULL || (PyObject *)Py_TYPE(image) == args[3]) {
             Py_XDECREF(image);
             return unusual(output);
@@ -864,6 +900,24 @@ mapped(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         Py_DECREF(image);
     }
     return output;
+}
+
+/* mapped(items, function, child, at) -> items or None */
+static PyObject *
+mapped(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const Parameter parameters[]
+        = {{"items", A_LIST}, {"function", A_FUNCTION}, {"child", A_TUPLE}, {"at", A_TYPE}};
+    return CHECK_ARGUMENTS("mapped", parameters) ? NULL : images(args, 0);
+}
+
+/* mapped_with_time(items, function, child, at) -> items or None */
+static PyObject *
+mapped_with_time(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const Parameter parameters[]
+        = {{"items", A_LIST}, {"function", A_FUNCTION}, {"child", A_TUPLE}, {"at", A_TYPE}};
+    return CHECK_ARGUMENTS("mapped_with_time", parameters) ? NULL : images(args, 1);
 }
 
 /* kept(items, function, child) -> items or None */
@@ -1087,6 +1141,7 @@ static PyMethodDef methods[] = {
     FAST(spread),
     FAST(extended),
     FAST(mapped),
+    FAST(mapped_with_time),
     FAST(kept),
     FAST(flat_mapped),
     FAST(accesses),

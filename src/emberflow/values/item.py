@@ -60,7 +60,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from emberflow.values.hashing import stable_id
+from emberflow.values.hashing import stable_id, stable_id_of
 
 if TYPE_CHECKING:
     from emberflow.values.times import Time
@@ -225,5 +225,5 @@ def scheduled_child_ids(global_time: tuple[int, int], child_ids: ChildIds, child
     if front >= 0:
         return (time, front, *child_ids, child)
     # Far above every child id and every front index, so that it cannot be mistaken for either.
-    origin = 2**62 | stable_id("origin", time, front, *child_ids) >> 2
+    origin = 2**62 | stable_id_of("origin", (time, front, *child_ids)) >> 2
     return (child_ids[0], child_ids[1], origin, child)

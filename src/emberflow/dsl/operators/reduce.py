@@ -36,7 +36,7 @@ so it keeps its key alive like any other element.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -95,22 +95,24 @@ class PairedWith:
 
     def __call__(self, payload: Any) -> tuple[Any, bool, Any]:
         key = self.key(payload)
-        return key, False, self.project(payload) if is_stable(key) else payload
+        if key.__class__ in STABLE or is_stable(key):
+            payload = self.project(payload)
+        return key, False, payload
 
 
 #: Types whose values have a stable hash, all of them.
-_STABLE = frozenset({str, int, bytes, bool, type(None)})
+STABLE = frozenset({str, int, bytes, bool, type(None)})
 
 
 def is_stable(key: Any) -> bool:
     """Whether a key has a stable hash. Of one that has not, nothing is projected: it is refused behind, with
     an error that shows the payload."""
     kind = key.__class__
-    if kind in _STABLE:
+    if kind in STABLE:
         return True
     if kind is tuple:
         for part in key:
-            if part.__class__ not in _STABLE:
+            if part.__class__ not in STABLE:
                 break
         else:
             return True
@@ -210,6 +212,18 @@ def drift(
         )
     )
     return flow._stream(broadcast.id, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """The function of a map of ticks. ``follows`` gives the ticks of an accumulator in a list, or an empty tuple
+    if it has results and no ticks, or None if nothing at all follows from it. An engine that runs the loop in
+    one step need not send such an accumulator on."""
+
+    follows: Callable[[Any], list[At[Any]] | tuple[()] | None]
+
+    def __call__(self, accumulator: Any) -> list[At[Any]]:
+        return self.follows(accumulator) or []
 
 
 def ticking_drift(

@@ -107,8 +107,9 @@ def _reduce_triples(
     """The same of items up to a position, whose payloads are triples ``(key, False, value)``: what leaves is
     ``(key, True, accumulator)``.
 
-    If ``ticks_of`` of what leaves is not empty, the loop stops behind that item and appends to ``ticking``
-    what the ticks are of: some of them may come ahead of the next item.
+    ``ticks_of`` of what would leave is None if nothing at all follows from it: then it does not leave. If it
+    is not empty, the loop appends to ``ticking`` what the ticks are of, and stops behind that item unless all
+    ticks are in a list and come at later times than the last item: others may come ahead of the next one.
     """
     append = output.append
     position = start
@@ -127,17 +128,32 @@ def _reduce_triples(
                 return position
             accumulator = combine(before, value)
             sent = (key, True, accumulator)
-            has_ticks = ticks_of is not None and ticks_of(sent)
+            ticks = () if ticks_of is None else ticks_of(sent)
+            has_ticks = bool(ticks)
         except Exception:
             return position
         versions.append((place, mark, mapped, accumulator))
         if len(versions) == 2:
             touched.append(versions)
+        if ticks is None:
+            continue
         append((place + out, mark, sent))
         if has_ticks:
             ticking.append((place, mark, sent))
-            return position + 1
+            if not _are_later(ticks, items[min(end, len(items)) - 1]):
+                return position + 1
     return max(start, min(end, len(items)))
+
+
+def _are_later(ticks: Any, last: Any) -> bool:
+    """Whether all ticks, which are instances of `At` in a list, have later times than an item."""
+    if ticks.__class__ is not list:
+        return False
+    try:
+        time = last[0][0]
+        return all(tick.time.__class__ is int and tick.time > time for tick in ticks)
+    except Exception:
+        return False
 
 
 def _some_values(values: dict[Any, Any], start: int, count: int) -> tuple[int, list[Any]]:
@@ -286,6 +302,19 @@ def _mapped(
     return [(item[0] + child, item[1], image) for item, image in zip(items, images, strict=True)]
 
 
+def _mapped_with_time(
+    items: list[FlatItem], function: Callable[[int, Any], Any], child: Place, at: type
+) -> list[FlatItem] | None:
+    """The one image of each item, by its time and payload."""
+    try:
+        images = [function(item[0][0], item[2]) for item in items]
+    except Exception:
+        return None
+    if at in set(map(type, images)):
+        return None
+    return [(item[0] + child, item[1], image) for item, image in zip(items, images, strict=True)]
+
+
 def _kept(
     items: list[FlatItem], function: Callable[[Any], Any], child: Place
 ) -> list[FlatItem] | None:
@@ -364,6 +393,7 @@ if native.loops is None:
     last_accumulators, history = _last_accumulators, _history
     some_values, _compiled_sort = _some_values, _sort_by_place
     extended, mapped, kept, flat_mapped = _extended, _mapped, _kept, _flat_mapped
+    mapped_with_time = _mapped_with_time
     accesses, reports = _accesses, _reports
     closer_key, front_of = transactional.closer_key, transactional.front_of
 else:
@@ -374,6 +404,6 @@ else:
     trim_to_last, last_accumulators = native.loops.trim_to_last, native.loops.last_accumulators
     some_values, _compiled_sort = native.loops.some_values, native.loops.sort_by_place
     extended, mapped, kept = native.loops.extended, native.loops.mapped, native.loops.kept
-    flat_mapped = native.loops.flat_mapped
+    flat_mapped, mapped_with_time = native.loops.flat_mapped, native.loops.mapped_with_time
     accesses, reports = native.loops.accesses, native.loops.reports
     closer_key, front_of = native.loops.closer_key, native.loops.front_of

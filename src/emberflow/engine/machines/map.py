@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from emberflow.engine.cuts.pending import Pending
-from emberflow.engine.loops.items import extended, flat_mapped, kept, mapped
+from emberflow.engine.loops.items import extended, flat_mapped, kept, mapped, mapped_with_time
 from emberflow.errors import StepError
 from emberflow.graph.calls import images_of, scheduled_time
 from emberflow.graph.nodes import Broadcast, Map
@@ -63,18 +63,8 @@ def map_process(node: Map, pending: Pending | None = None, *, diverts: bool = Fa
     if node.timed:
 
         def timed(items: list[FlatItem], failed: list[FlatItem]) -> list[list[FlatItem]]:
-            try:
-                images = [function(item[0][0], item[2]) for item in items]
-            except Exception:
-                return one_by_one(items, failed)
-            if At in set(map(type, images)):
-                return one_by_one(items, failed)
-            return [
-                [
-                    (item[0] + _FIRST, item[1], image)
-                    for item, image in zip(items, images, strict=True)
-                ]
-            ]
+            output = mapped_with_time(items, function, _FIRST, At)
+            return one_by_one(items, failed) if output is None else [output]
 
         return timed if node.mode == "one" else one_by_one
 

@@ -32,7 +32,7 @@ from emberflow.engine.machines.reduce import OUT, Absent, ReduceMachine
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.graph.calls import Balance
 from emberflow.graph.nodes import Graph, Map, Reduction
-from emberflow.values.item import FlatItem
+from emberflow.values.item import FlatItem, Place
 
 _place_of = itemgetter(0)
 
@@ -59,7 +59,8 @@ class TickingMachine(ReduceMachine):
         assert isinstance(ticks, Map)
         self._to_ticks, self._to_out = (ports[0],), (ports[1],)
         self._suffix = OUT + self._to_out
-        self._ticks_of: Callable[[Any], Any] = ticks.function
+        #: It also says from which accumulators nothing follows, unless somebody has wrapped it.
+        self._ticks_of: Callable[[Any], Any] = getattr(ticks.function, "follows", ticks.function)
         self._make_ticks = map_process(ticks, pending, diverts=diverts)
         #: A heap of the ticks that are not below the frontier.
         self.ticks: list[FlatItem] = []
@@ -87,11 +88,30 @@ class TickingMachine(ReduceMachine):
             if ticks and ticks[0][0] < frontier:
                 end = bisect_left(items, ticks[0][0], lo=position, key=_place_of)
                 if end == position:
-                    self._compute([heappop(ticks)], 0, 1, output, failed)
+                    bound = items[position][0] if position < count else frontier
+                    self._compute_ticks(bound, output, failed)
                     continue
             if position == count:
                 return [output]
             position = self._compute(items, position, end, output, failed)
+
+    def _compute_ticks(
+        self, bound: Moment | Place, output: list[FlatItem], failed: list[FlatItem]
+    ) -> None:
+        """Compute the next tick, and those of the same time that are below the frontier and a bound."""
+        ticks, frontier = self.ticks, self.frontier
+        due = [heappop(ticks)]
+        time = due[0][0][0]
+        while ticks and ticks[0][0][0] == time and ticks[0][0] < frontier and ticks[0][0] < bound:
+            due.append(heappop(ticks))
+        position = 0
+        while position < len(due):
+            position = self._compute(due, position, len(due), output, failed)
+            if ticks and position < len(due) and ticks[0][0] < due[position][0]:
+                # A tick has scheduled another, which comes ahead of the next.
+                for tick in due[position:]:
+                    heappush(ticks, tick)
+                return
 
     def _compute(
         self,
@@ -101,7 +121,8 @@ class TickingMachine(ReduceMachine):
         output: list[FlatItem],
         failed: list[FlatItem],
     ) -> int:
-        """Compute the items up to a position, or to the first that schedules a tick: up to which one."""
+        """Compute the items up to a position, or to the first that schedules a tick which may come ahead of
+        the next: up to which one."""
         ticking: list[FlatItem] = []
         position = loops.reduce_triples(
             items,
@@ -119,7 +140,7 @@ class TickingMachine(ReduceMachine):
         )
         if ticking:
             self._schedule([(place + OUT, mark, sent) for place, mark, sent in ticking], failed)
-        elif position < end:  # a new key, or something goes wrong
+        if position < end and not ticking:  # a new key, or something goes wrong
             (made,) = self._process_triples([items[position]], failed)
             self._schedule(made, failed)
             output += [(place + self._to_out, mark, sent) for place, mark, sent in made]

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from emberflow.dsl.operators.reduce import keyed_map, ticking_drift
+from emberflow.dsl.operators.reduce import Ticks, keyed_map, ticking_drift
 from emberflow.values.functions import UserFunction
 from emberflow.values.item import At
 
@@ -90,10 +90,14 @@ def _emitted(accumulator: tuple[Any, bool, Any]) -> tuple[Any, ...]:
     return emitted
 
 
-def _ticks(accumulator: tuple[Any, bool, Any]) -> list[At[Any]]:
-    key, _, (_, _, times) = accumulator
-    return [At(time, (key, False, (TICK, time, None))) for time in times] if times else []
+def _follows(accumulator: tuple[Any, bool, Any]) -> list[At[Any]] | tuple[()] | None:
+    key, _, (_, emitted, times) = accumulator
+    if not times:
+        return () if emitted else None
+    return [At(time, (key, False, (TICK, time, None))) for time in times]
 
+
+_ticks = Ticks(_follows)
 
 #: Maps that send items back into the bucket they come from: such a cycle stays within one key.
 KEEPS_KEY = frozenset({_ticks})

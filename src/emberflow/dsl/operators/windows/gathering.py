@@ -12,6 +12,7 @@ every window that there has ever been.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
@@ -29,7 +30,12 @@ _BUCKETS = 1024
 
 
 def _bucket(result: WindowResult) -> int:
-    return key_hash(result.window) % _BUCKETS
+    return _bucket_of(result.window)
+
+
+@lru_cache(_BUCKETS, typed=True)
+def _bucket_of(window: Window) -> int:
+    return key_hash(window) % _BUCKETS
 
 
 class GatheredWindows(Windowed[None, WindowResult, WindowResult]):

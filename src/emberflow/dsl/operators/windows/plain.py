@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
 from emberflow.dsl.operators.aggregates.fused import projecting_one
-from emberflow.dsl.operators.reduce import is_stable
+from emberflow.dsl.operators.reduce import STABLE, Ticks, is_stable
 from emberflow.dsl.operators.windows.specs import (
     CountWindow,
     Cumulate,
@@ -117,16 +117,20 @@ class _Timed:
 
     def __call__(self, time: int, payload: Any) -> tuple[Any, bool, Any]:
         key = self.key(payload)
-        needed = self.project(payload) if is_stable(key) else payload
-        return key, False, (time, False, needed)
+        if key.__class__ in STABLE or is_stable(key):
+            payload = self.project(payload)
+        return key, False, (time, False, payload)
 
 
-def ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
-    key, _, (_, _, ends) = accumulator
+def _follows(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]] | tuple[()] | None:
+    _, emitted, ends = accumulator[2]
     if not ends:
-        return []
+        return () if emitted else None
+    key = accumulator[0]
     return [At(end, (key, False, (end, True, None))) for end in ends]
 
+
+ticks = Ticks(_follows)
 
 #: Maps that send items back into the bucket they come from: such a cycle stays within one key.
 KEEPS_KEY = frozenset({ticks})
@@ -141,10 +145,10 @@ class _Results:
         self.result = aggregation.result
 
     def __call__(self, accumulator: tuple[Any, bool, _Accumulator]) -> list[WindowResult]:
-        key, _, (_, emitted, _) = accumulator
+        emitted = accumulator[2][1]
         if not emitted:
             return []
-        result = self.result
+        key, result = accumulator[0], self.result
         return [
             WindowResult(key, window, held if result is None else result(held))
             for window, held in emitted
@@ -242,12 +246,24 @@ class _TumblingStep(_TimeStep):
     """Windows of which one is open: most payloads are in the one that is."""
 
     def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+        time, is_tick, payload = mapped
         open_windows: _Open = accumulator[0]
-        if open_windows and not mapped[1] and mapped[0] < open_windows[0][0][1]:
+        if open_windows:
             window, held = open_windows[0]
-            open_windows = ((window, self.combine(held, mapped[2])),)
-            return open_windows, () if self.closing else open_windows, ()
-        return super().__call__(accumulator, mapped)
+            if time < window[1]:
+                if is_tick:
+                    return open_windows, (), ()
+                open_windows = ((window, self.combine(held, payload)),)
+                return open_windows, () if self.closing else open_windows, ()
+        # What is open has ended.
+        if is_tick:
+            return (), open_windows, ()
+        size = self.windows.size
+        start = time - (time - self.windows.offset) % size
+        opened = ((Window(start, start + size), self.begin(payload)),)
+        if self.closing:
+            return opened, open_windows, (start + size,)
+        return opened, opened, ()
 
 
 class _CumulateStep(Step):
@@ -332,24 +348,23 @@ class _SessionStep(Step):
     def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
         time, is_tick, payload = mapped
         open_windows: _Open = accumulator[0]
-        still_open = bool(open_windows) and time < open_windows[0][0].end
+        if open_windows:
+            (start, end), held = open_windows[0]
+            if time < end:
+                if is_tick:
+                    # A session that began at this time has a tick of its own.
+                    return open_windows, (), (end,) if start < time else ()
+                window = Window(start, time + self.windows.gap)
+                open_windows = ((window, self.combine(held, payload)),)
+                return open_windows, () if self.closing else open_windows, ()
+        # What is open has ended.
         if is_tick:
-            if not still_open:
-                return (), open_windows, ()
-            window, _ = open_windows[0]
-            # A session that began at this time has a tick of its own.
-            return open_windows, (), (window.end,) if window.start < time else ()
+            return (), open_windows, ()
         end = time + self.windows.gap
-        if still_open:
-            window, held = open_windows[0]
-            session = (Window(window.start, end), self.combine(held, payload))
-            ends: tuple[int, ...] = ()
-        else:
-            session = (Window(time, end), self.begin(payload))
-            ends = (end,)
+        opened = ((Window(time, end), self.begin(payload)),)
         if self.closing:
-            return (session,), () if still_open else open_windows, ends
-        return (session,), (session,), ()
+            return opened, open_windows, (end,)
+        return opened, opened, ()
 
 
 class _CountStep(Step):

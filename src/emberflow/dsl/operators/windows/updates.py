@@ -42,6 +42,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
+from emberflow.dsl.operators.reduce import Ticks
 from emberflow.dsl.operators.windows import plain
 from emberflow.dsl.operators.windows.specs import (
     Emit,
@@ -306,12 +307,14 @@ class _FieldOf:
         raise ValueError(f"the payload has no field {self.name!r}, which time= names")
 
 
-def _ticks(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]]:
-    key, _, (_, _, ticks) = accumulator
+def _follows(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]] | tuple[()] | None:
+    key, _, (_, told, ticks) = accumulator
     if not ticks:
-        return []
+        return () if told else None
     return [At(at, (key, False, (at, True, end, at))) for at, end in ticks]
 
+
+_ticks = Ticks(_follows)
 
 #: Maps that send items back into the bucket they come from: such a cycle stays within one key.
 KEEPS_KEY = plain.KEEPS_KEY | {_ticks}
