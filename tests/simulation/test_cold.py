@@ -20,6 +20,7 @@ import emberflow as ef
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.machines.cold import Cooling, RowsInMemory
 from emberflow.engine.messages import AFTER_ALL, Moment
+from emberflow.runners.simulation.judges import Evictions
 from tests.effort import blocks
 from tests.simulation.cases import Case
 from tests.simulation.crash_cases import CrashCase, judged_with_crashes, wrong
@@ -79,6 +80,7 @@ def cases() -> Iterable[CrashCase]:
 def test_nobody_can_tell_which_keys_are_cold(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     done = Counter[str]()
     take, put, captured = RowsInMemory.take, RowsInMemory.put, Cooling.all_cold
+    left = Evictions.left_cold
 
     def counted_take(self: RowsInMemory, keys: Collection[Any]) -> list[Row]:
         found = take(self, keys)
@@ -94,18 +96,26 @@ def test_nobody_can_tell_which_keys_are_cold(seeds: range, monkeypatch: pytest.M
         done["captured"] += self.cold_keys
         return captured(self, *moments)
 
+    def counted_left(self: Evictions, rows: list[Row]) -> list[Row]:
+        restored = left(self, rows)
+        done["left cold"] += len(rows) - len(restored)
+        return restored
+
+    monkeypatch.setattr(Evictions, "left_cold", counted_left)
     monkeypatch.setattr(RowsInMemory, "take", counted_take)
     monkeypatch.setattr(RowsInMemory, "put", counted_put)
     monkeypatch.setattr(Cooling, "all_cold", counted_cold)
     for seed in seeds:
         judged_with_crashes(case_of(seed))
     assert min(done["fetched"], done["evicted"]) > len(seeds), done
+    assert done["left cold"], done
     assert done["captured"], done
 
 
 # --- Breaks ----------------------------------------------------------------------------------------
 
 _evict, _end, _put = Cooling.evict, RowsInMemory.end, RowsInMemory.put
+_left_cold = Evictions.left_cold
 
 
 def evict_what_is_not_final(patch: pytest.MonkeyPatch) -> None:
@@ -144,6 +154,18 @@ def bring_back_what_was_there_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RowsInMemory, "put", put)
 
 
+def forget_some_that_a_restore_leaves_cold(patch: pytest.MonkeyPatch) -> None:
+    def left_cold(self: Evictions, rows: list[Row]) -> list[Row]:
+        restored = _left_cold(self, rows)
+        for store in self._worker.cold_stores().values():
+            assert isinstance(store, RowsInMemory)
+            for key in list(store.rows)[::3]:
+                del store.rows[key]
+        return restored
+
+    patch.setattr(Evictions, "left_cold", left_cold)
+
+
 def fetch_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cooling, "fetch", lambda self, items: None)
 
@@ -160,6 +182,7 @@ BREAKS = (
     evict_what_is_not_final,
     evict_what_no_cut_has,
     lose_some_that_are_evicted,
+    forget_some_that_a_restore_leaves_cold,
     bring_back_what_was_there_before,
     fetch_nothing,
     capture_nothing_that_is_cold,

@@ -23,6 +23,14 @@ that waited there. A machine that has evicted nothing asks for nothing.
 Among the buckets that are looked at, those go whose versions are the oldest. The place of a version tells
 when its key was touched, so items in order pay nothing for it.
 
+**Restoring.** A row of a cut at T is final, and the cut has it: both conditions hold, and what comes later is at
+or above T. So a restore need not make a bucket of it. The runner may put the row into the store of its
+machine (`Worker.cold_stores`), where it is as if it had been evicted: it becomes a bucket when it is
+touched. No timer and no other work belongs to a bucket of such a machine (windows, which have timers, stay
+in memory), and what has expired by T is told to the store. Which rows are left cold, all, none or some of
+them, changes nothing. But each row has to be either in the store or a bucket: who forgets one has begun its
+key anew.
+
 **Cuts that hold everything** hold the rows of all cold keys, too: those that are in the store when the
 capture begins, read while it goes on. A key that is fetched meanwhile is among them, so the capture passes
 its bucket over. A bucket that is evicted meanwhile was in memory when the capture began, and the capture
@@ -260,7 +268,10 @@ class Cooling(Trimmed[B]):
             self._committed = moment
 
     def restore(self, moment: Moment, rows: Iterable[Row]) -> None:
+        """Take over what a cut holds; its other rows may be in the store."""
         self._committed = moment
+        if self.cold is not None and self.expires is not None:
+            self.cold.end(moment[0] - self.expires)
 
     def end_some(self, minimal: Moment, most: int | None = None) -> None:
         super().end_some(minimal, most)

@@ -18,7 +18,7 @@ from itertools import chain
 
 from emberflow.engine.cuts.cut import Capture, Row, Scheduled
 from emberflow.engine.layout import Machines
-from emberflow.engine.machines.cold import ColdStores, Cooling
+from emberflow.engine.machines.cold import ColdRows, ColdStores, Cooling
 from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
 from emberflow.engine.queries.worker import StateReader
 from emberflow.errors import InternalError
@@ -87,6 +87,14 @@ class Retention:
         for machine in self._machines.stateful.values():
             if isinstance(machine, Cooling):
                 machine.keep_cold(stores)
+
+    def cold_stores(self) -> dict[str, ColdRows]:
+        """By operation: the stores of the machines that may evict buckets."""
+        return {
+            machine.operation: machine.cold
+            for machine in self._machines.stateful.values()
+            if isinstance(machine, Cooling) and machine.cold is not None
+        }
 
     def close_cold(self) -> None:
         for machine in self._machines.stateful.values():

@@ -31,7 +31,7 @@ from emberflow.engine.cuts.cut import Capture, Row, Scheduled
 from emberflow.engine.interface import BarrierStatistics, NodeStatistics, Statistics
 from emberflow.engine.layout import Layout, Machines
 from emberflow.engine.machines.barrier import Barrier
-from emberflow.engine.machines.cold import ColdStores
+from emberflow.engine.machines.cold import ColdRows, ColdStores
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Effects, Frame, Moment, Progress
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.queries.worker import StateReader
@@ -215,6 +215,11 @@ class Worker:
         Nobody waits for that. Returns how many went.
         """
         return self.retention.evict(looks)
+
+    def cold_stores(self) -> dict[str, ColdRows]:
+        """By operation: where keys can be cold. Before `restore`, the rows of a cut may be put there
+        instead of being given to it."""
+        return self.retention.cold_stores()
 
     def close_cold(self) -> None:
         """Nothing is processed any more: close the stores."""

@@ -7,13 +7,15 @@ never      every node is eager, as in the papers; all transactions at once
 fickle     nodes and windows change their minds at random, also while they hold items
 =========  ========================================================================
 
-Nor may it depend on which buckets are in memory, so `Evictions` draws that too.
+Nor may it depend on which buckets are in memory, so `Evictions` draws that too: which are evicted, and
+which rows of a cut are left cold by a restore.
 """
 
 from __future__ import annotations
 
 from random import Random
 
+from emberflow.engine.cuts.cut import Row
 from emberflow.engine.machines.cold import RowsInMemory
 from emberflow.engine.speculation.patience import Judges, Stubborn
 from emberflow.engine.worker.worker import Worker
@@ -85,8 +87,21 @@ class Evictions:
         self._worker = worker
         self._probability = probability
         self._random = Random(f"emberflow evictions {seed}")
+        self._restores = Random(f"emberflow restores {seed}")
         if probability:
             worker.keep_cold(RowsInMemory)
+
+    def left_cold(self, rows: list[Row]) -> list[Row]:
+        """Leave some rows of a cut cold, at random. Returns the others, which are to be restored."""
+        stores = self._worker.cold_stores()
+        share = self._restores.choice((0.0, 0.5, 1.0))
+        restored: list[Row] = []
+        for row in rows:
+            if row.operation in stores and self._restores.random() < share:
+                stores[row.operation].put([row])
+            else:
+                restored.append(row)
+        return restored
 
     def draw(self) -> None:
         if self._probability and self._random.random() < self._probability:

@@ -120,7 +120,7 @@ class WorkerProcess(Process):
         if life.predecessor is not None:
             self._effects(life.succeeded(self.index, self.worker))
         elif cut is not None:
-            rows = owned(cut.rows, self.index, life.owners)
+            rows = self._evictions.left_cold(owned(cut.rows, self.index, life.owners))
             scheduled = owned(cut.scheduled, self.index, life.owners)
             self._effects(self.worker.restore(cut.manifest.moment, rows, scheduled))
         self._reading = ReadingHost(
