@@ -54,6 +54,7 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from emberflow.checkpoint.cuts.columns import ColumnRun, opened_columns
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, checked_json, json_with_checksum
 from emberflow.checkpoint.cuts.part_file import PartFile
@@ -487,25 +488,45 @@ class CheckpointStore:
         *,
         kind: str = BUCKET,
         lists: SavedLists | None = None,
+        left_out: Collection[str] = (),
     ) -> Iterator[Row]:
-        """The rows of a cut whose key hashes are in one of these ranges, a range after the other."""
+        """The rows of a cut whose key hashes are in one of these ranges, a range after the other, but for
+        those of the steps that are ``left_out``."""
         if lists is not None:
             lists.begin_restore(manifest.number)
         return chain.from_iterable(
-            self._rows_between(manifest, own.low, own.high, kind, lists) for own in ranges
+            self._rows_between(manifest, own, kind, lists, left_out) for own in ranges
         )
 
     def _rows_between(
-        self, manifest: Manifest, low: int, high: int, kind: str, lists: SavedLists | None
+        self,
+        manifest: Manifest,
+        own: HashRange,
+        kind: str,
+        lists: SavedLists | None,
+        left_out: Collection[str],
     ) -> Iterator[Row]:
-        sources = [
+        sources = self._sources(manifest, [own], kind)
+        if kind == SCHEDULED:
+            return united(sources, own.low, own.high, manifest.time)
+        return merged(sources, own.low, own.high, lists=lists, left_out=left_out)
+
+    def _sources(
+        self, manifest: Manifest, ranges: Sequence[HashRange], kind: str = BUCKET
+    ) -> list[Source]:
+        """The parts of a cut that may have rows with hashes in one of these ranges, oldest first."""
+        return [
             Source(part.cut, self._location.shown(part.path), self._opener(part))
             for part in manifest.parts
-            if part.kind == kind and part.low <= high and part.high >= low
+            if part.kind == kind
+            and any(part.low <= own.high and part.high >= own.low for own in ranges)
         ]
-        if kind == SCHEDULED:
-            return united(sources, low, high, manifest.time)
-        return merged(sources, low, high, lists=lists)
+
+    def columns(
+        self, manifest: Manifest, ranges: Sequence[HashRange], steps: Collection[str]
+    ) -> dict[str, list[ColumnRun]]:
+        """The rows of steps by columns, for those steps that can be read like this; see `cuts.columns`."""
+        return opened_columns(self._sources(manifest, ranges), ranges, steps)
 
     def pages(
         self,

@@ -34,7 +34,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from operator import itemgetter
@@ -347,14 +347,15 @@ def merged(
     high: int,
     *,
     lists: SavedLists | None = None,
+    left_out: Collection[str] = (),
 ) -> Iterator[Row]:
     """The rows of the buckets in a range of hashes: of each key the newest bucket of the chain.
 
-    ``sources`` are the parts of the chain, oldest first.
+    ``sources`` are the parts of the chain, oldest first. The rows of some steps may be ``left_out``.
     """
     newest_first = list(reversed(sources))
     with ExitStack() as files:
-        for stored in _together(newest_first, low, high, files):
+        for stored in _together(newest_first, low, high, files, left_out):
             row = stored[0]
             if (
                 len(stored) == 1
@@ -388,13 +389,17 @@ def united(sources: Sequence[Source], low: int, high: int, time: tuple[int, int]
 
 
 def _together(
-    newest_first: Sequence[Source], low: int, high: int, files: ExitStack
+    newest_first: Sequence[Source],
+    low: int,
+    high: int,
+    files: ExitStack,
+    left_out: Collection[str] = (),
 ) -> Iterator[list[_Stored]]:
     """All rows that share operation and hash: those of the newest source first."""
     runs = [
         run
         for number, source in enumerate(newest_first)
-        for run in _runs_of(number, source, low, high, files)
+        for run in _runs_of(number, source, low, high, files, left_out)
     ]
     for _, rows in itertools.groupby(heapq.merge(*runs, key=_ORDER), key=_TOGETHER):
         yield list(rows)
@@ -422,16 +427,23 @@ class damage_of:  # noqa: N801 (reads as a word of the language)
 
 
 def _runs_of(
-    number: int, source: Source, low: int, high: int, files: ExitStack
+    number: int, source: Source, low: int, high: int, files: ExitStack, left_out: Collection[str]
 ) -> list[Iterator[_Stored]]:
     hash_column = SCHEMA.get_field_index("key_hash")
+    operation_column = SCHEMA.get_field_index("operation")
 
     def may_have(group: Any) -> bool:
+        operations = group.column(operation_column).statistics
+        if operations.min == operations.max and operations.min in left_out:
+            return False
         statistics = group.column(hash_column).statistics
         return bool(statistics.max >= low and statistics.min <= high)
 
     file, runs = opened_runs(source, may_have, files)
-    return [_run(number, source, file, groups, low, high) for groups in runs]
+    found = [_run(number, source, file, groups, low, high) for groups in runs]
+    if left_out:
+        found = [(row for row in run if row[0] not in left_out) for run in found]
+    return found
 
 
 def opened_runs(

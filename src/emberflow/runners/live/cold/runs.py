@@ -2,112 +2,60 @@
 
 What is guaranteed: **what was put is given back, and nothing here outlives the process.** The store is a
 cache: what it holds is in the last cut too, or the query takes none. So nothing is synced, and a file is
-unlinked as soon as it is mapped. A process that is killed leaves nothing behind, and whoever empties the
-folder meanwhile does no harm. A disk that is full is an `OSError` of ``put``, and what was to be put stays
-in memory.
-
-A *run* is four arrays in files, mapped into memory, sorted by the hash of the key::
-
-    hashes   32 bits    what a search looks at
-    times    64 bits    of the rows, to drop those that have ended
-    ends     64 bits    where each record ends
-    records             pickles of (key, front, payload)
-
-A run never changes. Whether a row was taken is a byte beside the run, in memory. So to take a row costs a
-search and no write, and who reads all rows keeps the bytes as they were and goes on undisturbed.
+unlinked as soon as it is mapped (`blocks`). A process that is killed leaves nothing behind, and whoever
+empties the folder meanwhile does no harm. A disk that is full is an `OSError` of ``put``, and what was to be
+put stays in memory.
 
 **Batches.** ``put`` writes one run. ``take`` looks up all keys of a batch in one run after the other, by a
-search of numpy's over the sorted hashes. The kernel keeps in its page cache what is looked up often, and
-drops it when it needs the memory.
+search of numpy's over the sorted hashes.
 
 **Merges.** Runs get more with every ``put``. When the newest ones together are large beside the one ahead of
 them, they are merged, so there are few, and each row is written some times in all. Small ones are merged
-at once; for large ones there is a thread, one at a time. A merge goes by ranges of hashes, in pieces of
-bounded size, and leaves out what was taken and what has ended. What is taken while the thread works is taken
-from the new run too, before that is used.
+at once; for large ones there is a thread, one at a time. What is taken while the thread works is taken from
+the new run too, before that is used.
+
+**After a restore** the store may also have runs that are still in the files of the cut (`restored`), the
+newest first. A key is in one of the store's own runs or in those of the cut, and there perhaps several
+times, once for each cut of the chain. Its newest row counts, and who takes it takes them all. The thread
+merges the runs of the cut at once, all of them together.
 """
 
 from __future__ import annotations
 
-import itertools
-import mmap
-import os
 import pickle
-import tempfile
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
+from emberflow.checkpoint.cuts.columns import ColumnRun
+from emberflow.checkpoint.errors import CheckpointError
 from emberflow.engine.cuts.cut import Row
+from emberflow.runners.live.cold.blocks import Block, Run, RunFiles, merged_pieces
+from emberflow.runners.live.cold.restored import CutRun
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import TIME_MIN
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Numbers = npt.NDArray[np.int64]
-    Hashes = npt.NDArray[np.int32]
-    Flags = npt.NDArray[np.bool_]
+    from emberflow.runners.live.cold.blocks import Hashes
 
 PROTOCOL = 5
 #: So many runs or more are merged, when the first of them is not this many times as large as the others.
 _MERGED_TOGETHER = 4
 #: With so many rows or fewer, a merge takes some milliseconds, and nobody begins a thread for it.
 _SMALL_ROWS = 1 << 16
-#: Rows of a piece of a merge.
+#: Rows of a piece of a merge; and of one that the loop reads between two rounds.
 _PIECE_ROWS = 1 << 17
-_HASHES = 1 << 32
-_LEAST_HASH = -(1 << 31)
+_READ_ROWS = 1 << 12
 
 _hash_of = attrgetter("key_hash")
-
-
-class Run:
-    """Rows sorted by hash, and which of them were taken."""
-
-    def __init__(self, hashes: Hashes, times: Numbers, ends: Numbers, records: memoryview) -> None:
-        import numpy as np
-
-        self.hashes, self.times, self.ends, self.records = hashes, times, ends, records
-        self.taken: Flags = np.zeros(len(hashes), np.bool_)
-        #: How many were not taken.
-        self.left = len(hashes)
-
-    def __len__(self) -> int:
-        return len(self.hashes)
-
-    def record(self, position: int) -> tuple[Any, int, Any]:
-        begin = int(self.ends[position - 1]) if position else 0
-        key_front_payload: tuple[Any, int, Any] = pickle.loads(
-            self.records[begin : self.ends[position]]
-        )
-        return key_front_payload
-
-    def first_of(self, hashed: int) -> int:
-        """The position of the first row of this hash, or behind it."""
-        import numpy as np
-
-        is_behind_all = (
-            hashed >= _HASHES + _LEAST_HASH
-        )  # which is no hash, so it has no type for it
-        return len(self) if is_behind_all else int(np.searchsorted(self.hashes, np.int32(hashed)))
-
-    def search(self, hashes: Hashes) -> tuple[list[int], list[int]]:
-        """Of sorted hashes, those that are here: the position in the list, and the first one in the run."""
-        import numpy as np
-
-        firsts = np.searchsorted(self.hashes, hashes)
-        inside = np.minimum(firsts, len(self.hashes) - 1)
-        hits = np.flatnonzero(self.hashes[inside] == hashes)
-        return hits.tolist(), firsts[hits].tolist()
 
 
 class SortedRuns:
     """A store of a machine, in a folder of this machine's disk.
 
+    >>> import tempfile
     >>> store = SortedRuns(tempfile.gettempdir())
     >>> row = Row("count", key_hash("ada"), "ada", (5, 0), 2)
     >>> len(store.put([row])), len(store)
@@ -121,23 +69,31 @@ class SortedRuns:
         self._operation = ""
         #: The oldest, and mostly the largest, first.
         self._runs: list[Run] = []
+        #: Those of a cut, the newest first.
+        self._of_cut: list[CutRun] = []
         self._ended = TIME_MIN - 1
         self._merge: Merge | None = None
         #: The bytes that were put, and the rows.
         self.put_bytes = self.put_rows = 0
 
     def __len__(self) -> int:
-        return sum(run.left for run in self._runs)
+        return sum(run.left for run in self._runs) + sum(run.left for run in self._of_cut)
 
     @property
     def runs(self) -> int:
-        return len(self._runs)
+        return len(self._runs) + len(self._of_cut)
+
+    def begin_with(self, operation: str, runs: Sequence[ColumnRun]) -> None:
+        """Take the rows of a cut, which stay in its files until they are needed. The newest runs come first."""
+        self._operation = operation
+        self._of_cut = [CutRun(run, self._folder) for run in runs]
+        self._merge_cut()
 
     def put(self, rows: list[Row]) -> Collection[int]:
         import numpy as np
 
         self._go_on()
-        records, refused = _records(rows)
+        keys, payloads, refused = _pickles(rows)
         if refused:
             rows = [row for number, row in enumerate(rows) if number not in refused]
         if not rows:
@@ -146,28 +102,35 @@ class SortedRuns:
         count = len(rows)
         hashes = np.fromiter(map(_hash_of, rows), np.int32, count)
         order = np.argsort(hashes, kind="stable")
-        times = np.fromiter((row.place[0] for row in rows), np.int64, count)[order]
-        records = [records[number] for number in order.tolist()]
-        ends = np.cumsum(np.fromiter(map(len, records), np.int64, count))
-        with _RunFiles(self._folder) as files:
-            files.add(hashes[order], times, ends, b"".join(records))
+        in_order = order.tolist()
+        places = [row.place for row in rows]
+        records = [keys[number] + payloads[number] for number in in_order]
+        block = Block(
+            np.fromiter((place[0] for place in places), np.int64, count)[order],
+            np.fromiter((place[1] for place in places), np.int64, count)[order],
+            np.fromiter(map(len, keys), np.int32, count)[order],
+            np.cumsum(np.fromiter(map(len, records), np.int64, count)),
+            b"".join(records),
+        )
+        with RunFiles(self._folder) as files:
+            files.add(hashes[order], block)
             self._runs.append(files.run())
-        self.put_bytes += int(ends[-1])
+        self.put_bytes += len(block.records)
         self.put_rows += count
         self._merge_if_due()
         return refused
 
     def take(self, keys: Collection[Any]) -> list[Row]:
         self._go_on()
-        found = self._found(keys, takes=True)
+        found = self._found(keys, [*self._runs, *self._of_cut], takes=True)
         if self._merge is not None:
             self._merge.taken_meanwhile += [row.key for row in found]
         return found
 
     def find(self, keys: Collection[Any]) -> list[Row]:
-        return self._found(keys, takes=False)
+        return self._found(keys, [*self._runs, *self._of_cut], takes=False)
 
-    def _found(self, keys: Collection[Any], *, takes: bool) -> list[Row]:
+    def _found(self, keys: Collection[Any], runs: Sequence[Run], *, takes: bool) -> list[Row]:
         import numpy as np
 
         wanted = list(keys)
@@ -175,54 +138,60 @@ class SortedRuns:
         order = np.argsort(hashes)
         hashes, wanted = hashes[order], [wanted[number] for number in order.tolist()]
         found: list[Row] = []
-        for run in self._runs:
+        for run in runs:
             if not run.left or not wanted:
                 continue
             is_here: list[int] = []
-            for number, position in zip(*run.search(hashes), strict=True):
-                row = self._row_of(run, position, int(hashes[number]), wanted[number], takes=takes)
-                if row is not None:
-                    is_here.append(number)
-                    if row.place[0] > self._ended:
-                        found.append(row)
-            if is_here:
-                hashes = np.delete(hashes, is_here)
-                gone = set(is_here)
-                wanted = [key for number, key in enumerate(wanted) if number not in gone]
+            for number, first in run.search(hashes):
+                position = run.place_of(first, int(hashes[number]), wanted[number])
+                if position is None:
+                    continue
+                is_here.append(number)
+                if takes:
+                    run.take(position)
+                block, inside = run.found_at(position)
+                if block.times[inside] > self._ended:
+                    found.append(block.row(self._operation, int(hashes[number]), inside))
+            if not is_here:
+                continue
+            if takes and isinstance(run, CutRun):
+                self._take_older(run.cut, hashes[is_here], [wanted[number] for number in is_here])
+            hashes = np.delete(hashes, is_here)
+            gone = set(is_here)
+            wanted = [key for number, key in enumerate(wanted) if number not in gone]
         return found
 
-    def _row_of(self, run: Run, position: int, hashed: int, key: Any, *, takes: bool) -> Row | None:
-        """The row of a key, among those of its hash, which begin at a position."""
-        while position < len(run) and run.hashes[position] == hashed:
-            if not run.taken[position]:
-                own, front, payload = run.record(position)
-                if own == key:
-                    if takes:
-                        run.taken[position] = True
-                        run.left -= 1
-                    time = int(run.times[position])
-                    return Row(self._operation, hashed, own, (time, front), payload)
-            position += 1
-        return None
+    def _take_older(self, cut: int, hashes: Hashes, keys: list[Any]) -> None:
+        """Take the rows that older cuts of the chain have of these keys."""
+        for run in self._of_cut:
+            if run.cut < cut and run.left:
+                for number, first in run.search(hashes):
+                    position = run.place_of(first, int(hashes[number]), keys[number])
+                    if position is not None:
+                        run.take(position)
 
     def all(self) -> Iterator[Row]:
-        return self._all([(run, run.taken.copy()) for run in self._runs if run.left], self._ended)
+        own = [run for run in self._runs if run.left]
+        of_cut = [run for run in self._of_cut if run.left]
+        return chain(self._all(own), self._all(of_cut, newest_counts=True))
 
-    def _all(self, runs: list[tuple[Run, Flags]], ended: int) -> Iterator[Row]:
-        import numpy as np
-
-        for run, taken in runs:
-            for position in np.flatnonzero(~taken & (run.times > ended)).tolist():
-                key, front, payload = run.record(position)
-                place = (int(run.times[position]), front)
-                yield Row(self._operation, int(run.hashes[position]), key, place, payload)
+    def _all(self, runs: Sequence[Run], *, newest_counts: bool = False) -> Iterator[Row]:
+        taken, operation = [run.taken.copy() for run in runs], self._operation
+        pieces = merged_pieces(runs, taken, self._ended, _READ_ROWS, newest_counts=newest_counts)
+        return chain.from_iterable(piece.rows(operation) for piece in pieces)
 
     def end(self, time: int) -> None:
         self._ended = max(self._ended, time)
 
     # Merges.
 
+    def _merge_cut(self) -> None:
+        if self._of_cut and self._merge is None:
+            self._merge = Merge(self._folder, self._of_cut, self._ended, newest_counts=True)
+            self._merge.start()
+
     def _merge_if_due(self) -> None:
+        self._merge_cut()
         sources = () if self._merge is None else self._merge.sources
         under_way = set(map(id, sources))
         self._runs = [run for run in self._runs if run.left or id(run) in under_way]
@@ -257,11 +226,10 @@ class SortedRuns:
             return
         made = merge.made
         if made is not None and merge.taken_meanwhile:
-            all_runs, self._runs = self._runs, [made]
-            self._found(merge.taken_meanwhile, takes=True)
-            self._runs = all_runs
+            self._found(merge.taken_meanwhile, [made], takes=True)
         gone = set(map(id, merge.sources))
         left = [run for run in self._runs if id(run) not in gone]
+        self._of_cut = [run for run in self._of_cut if id(run) not in gone]
         # What was put since then is behind them.
         ahead = [run for run in left if made is None or len(run) >= len(made)]
         behind = [run for run in left if made is not None and len(run) < len(made)]
@@ -279,81 +247,37 @@ class SortedRuns:
             self._merge.end()
 
 
-def _records(rows: Sequence[Row]) -> tuple[list[bytes], set[int]]:
-    """The records of rows, and the numbers of those that pickle does not take."""
+def _pickles(rows: Sequence[Row]) -> tuple[list[bytes], list[bytes], set[int]]:
+    """The pickles of keys and payloads, and the numbers of the rows that pickle does not take."""
     dumps = pickle.dumps
     try:
-        return [dumps((row[2], row[3][1], row[4]), PROTOCOL) for row in rows], set()
+        return (
+            [dumps(row[2], PROTOCOL) for row in rows],
+            [dumps(row[4], PROTOCOL) for row in rows],
+            set(),
+        )
     except Exception:
-        records, refused = [], set()
+        taken, refused = [], set()
         for number, row in enumerate(rows):
             try:
-                records.append(dumps((row[2], row[3][1], row[4]), PROTOCOL))
+                taken.append((dumps(row[2], PROTOCOL), dumps(row[4], PROTOCOL)))
             except Exception:
                 refused.add(number)
-        return records, refused
-
-
-class _RunFiles:
-    """The files of a run that is being written. They are unlinked in the end, whatever happens."""
-
-    _NAMES = ("hashes", "times", "ends", "records")
-
-    def __init__(self, folder: str) -> None:
-        self._stack = ExitStack()
-        self._rows = self._bytes = 0
-        os.makedirs(folder, exist_ok=True)
-        self._files: list[BinaryIO] = []
-        try:
-            for _ in self._NAMES:
-                # Without a name, where the file system can do that; else it is unlinked at once.
-                file = self._stack.enter_context(
-                    tempfile.TemporaryFile(dir=folder, prefix="emberflow-cold-")  # noqa: SIM115
-                )
-                self._files.append(file)
-        except BaseException:
-            self._stack.close()
-            raise
-
-    def __enter__(self) -> _RunFiles:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def add(self, hashes: Hashes, times: Numbers, ends: Numbers, records: Any) -> None:
-        """Add sorted rows behind the others; ``ends`` count from the first of them."""
-        if not len(hashes):
-            return
-        for file, array in zip(self._files, (hashes, times, ends + self._bytes), strict=False):
-            file.write(memoryview(array).cast("B"))  # type: ignore[arg-type]
-        self._files[3].write(records)
-        self._rows += len(hashes)
-        self._bytes += int(ends[-1])
-
-    @property
-    def rows(self) -> int:
-        return self._rows
-
-    def run(self) -> Run:
-        """The run that was written, mapped. The mappings live as long as the run."""
-        import numpy as np
-
-        for file in self._files:
-            file.flush()
-        mapped = [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) for file in self._files]
-        hashes = np.frombuffer(mapped[0], np.int32)
-        times, ends = (np.frombuffer(each, np.int64) for each in mapped[1:3])
-        return Run(hashes, times, ends, memoryview(mapped[3]))
+        return [key for key, _ in taken], [payload for _, payload in taken], refused
 
 
 class Merge:
-    """Makes one run of some others."""
+    """Makes one run of some others. If for each key the ``newest_counts``, they are the newest first."""
 
-    def __init__(self, folder: str, sources: list[Run], ended: int) -> None:
-        self.sources = sources
+    def __init__(
+        self, folder: str, sources: Sequence[Run], ended: int, *, newest_counts: bool = False
+    ) -> None:
+        self.sources = list(sources)
         #: What was taken when it began is left out.
-        self._alive = [~run.taken & (run.times > ended) for run in sources]
+        taken = [run.taken.copy() for run in sources]
+        self._pieces = merged_pieces(
+            self.sources, taken, ended, _PIECE_ROWS, newest_counts=newest_counts
+        )
         self._folder = folder
         self._is_ended = threading.Event()
         self._thread = threading.Thread(target=self.work, name="emberflow cold merge", daemon=True)
@@ -380,55 +304,13 @@ class Merge:
 
     def work(self) -> None:
         try:
-            with _RunFiles(self._folder) as files:
-                for low, high in self._ranges():
+            with RunFiles(self._folder) as files:
+                for piece in self._pieces:
                     if self._is_ended.is_set():
                         return
-                    files.add(*self._piece(low, high))
+                    files.add(piece.hashes, piece.block)
                 if files.rows:
                     self.made = files.run()
-        except OSError:
-            return  # the disk is full
+        except (OSError, CheckpointError):
+            return  # the disk is full, or the cut is damaged: then whoever needs its rows says so
         self.is_done = True
-
-    def _ranges(self) -> Iterable[tuple[int, int]]:
-        """Ranges of hashes, from one to below the next, with about so many rows each."""
-        rows = sum(map(len, self.sources))
-        pieces = -(-rows // _PIECE_ROWS)
-        bounds = [_LEAST_HASH + _HASHES * piece // pieces for piece in range(pieces + 1)]
-        return itertools.pairwise(bounds)
-
-    def _piece(self, low: int, high: int) -> tuple[Hashes, Numbers, Numbers, Any]:
-        """The rows of a range of hashes, in order."""
-        import numpy as np
-        import pyarrow as pa
-
-        hashes, times, records = [], [], []
-        for run, alive in zip(self.sources, self._alive, strict=True):
-            begin, end = run.first_of(low), run.first_of(high)
-            chosen = np.flatnonzero(alive[begin:end])
-            hashes.append(run.hashes[begin:end][chosen])
-            times.append(run.times[begin:end][chosen])
-            offsets = np.empty(end - begin + 1, np.int64)
-            offsets[0] = run.ends[begin - 1] if begin else 0
-            offsets[1:] = run.ends[begin:end]
-            array = pa.Array.from_buffers(
-                pa.large_binary(),
-                end - begin,
-                [None, pa.py_buffer(offsets), pa.py_buffer(run.records)],
-            )
-            records.append(array.take(_indices(chosen)))
-        hashed = np.concatenate(hashes)
-        order = np.argsort(hashed, kind="stable")
-        sorted_records = pa.concat_arrays(records).take(_indices(order))
-        _, offsets_of_all, data = sorted_records.buffers()
-        ends = np.frombuffer(offsets_of_all, np.int64)[1 : len(hashed) + 1]
-        size = int(ends[-1]) if len(ends) else 0
-        return hashed[order], np.concatenate(times)[order], ends, memoryview(data or b"")[:size]
-
-
-def _indices(positions: Numbers) -> Any:
-    """Positions as an array of Arrow's; see `checkpoint.cuts.arrays` for why not by ``pyarrow.array``."""
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])

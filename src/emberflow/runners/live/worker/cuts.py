@@ -18,7 +18,7 @@ from typing import Protocol
 from emberflow.checkpoint.cuts.backfills import all_rows, rows_of
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest
-from emberflow.checkpoint.cuts.rows import SCHEDULED
+from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
@@ -28,14 +28,22 @@ from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Effects, Mo
 from emberflow.engine.queries.worker import StateReader
 from emberflow.engine.worker.succession import succeed
 from emberflow.engine.worker.worker import Worker
+from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.worker.cut_writer import Captured, CutOrder, CutWriter
 from emberflow.runners.live.worker.feed import Feed
 from emberflow.runners.live.worker.reader import Beginning
 from emberflow.runners.live.worker.store import Store
+from emberflow.values.hashing import HashRange
 
 #: Rows of a cut that are restored at once.
 ROWS_AT_ONCE = 2_000
+
+#: With so many rows for each worker, a restore leaves keys cold. Fewer are in memory in half a second, where
+#: nobody has to fetch them.
+_LEFT_COLD_FROM = 50_000
+#: So many bytes a row may take, if the bound for state is so small that fewer do not fit.
+_ROW_BYTES = 400
 
 #: By sink and partition: the last global time that the sink has.
 Delivered = dict[tuple[str, int], Moment]
@@ -48,6 +56,16 @@ def begun_of(plan: Plan, index: int) -> Begun:
     if plan.carried is None:
         return [], []
     return all_rows(plan.carried, plan.owners.ranges(index))
+
+
+def _rows_a_worker(cut: Manifest, plan: Plan) -> int:
+    return sum(part.rows for part in cut.parts if part.kind == BUCKET) // plan.workers
+
+
+def _restored_rows_max(plan: Plan) -> int:
+    if plan.state_memory is None:
+        return _LEFT_COLD_FROM
+    return min(_LEFT_COLD_FROM, plan.state_memory // _ROW_BYTES)
 
 
 class WorkerCuts(Protocol):
@@ -133,7 +151,13 @@ class CutsByTime:
         self, store: CheckpointStore, cut: Manifest, lists: SavedLists
     ) -> Iterator[Effects]:
         own, carried = self._plan.owners.ranges(self._index), self._plan.carried
-        rows: Iterator[Row] = store.rows_in(cut, own, lists=lists)
+        left_cold: Collection[str] = ()
+        if carried is None and _rows_a_worker(cut, self._plan) >= _restored_rows_max(self._plan):
+            left_cold = self._left_cold(store, cut, own)
+            yield self.engine.restore(
+                cut.time, [], []
+            )  # it knows what has expired before it begins
+        rows: Iterator[Row] = store.rows_in(cut, own, lists=lists, left_out=left_cold)
         kept = store.rows_in(cut, own, kind=SCHEDULED)
         scheduled: Iterator[Scheduled] = map(Scheduled._make, kept)
         if carried is not None:  # the cut is of an earlier version of the flow
@@ -144,6 +168,18 @@ class CutsByTime:
             yield self.engine.restore(cut.time, chunk, [])
         while items := list(islice(scheduled, ROWS_AT_ONCE)):
             yield self.engine.restore(cut.time, [], items)
+
+    def _left_cold(
+        self, store: CheckpointStore, cut: Manifest, own: Sequence[HashRange]
+    ) -> Collection[str]:
+        """Leave the rows of a cut in its files, for the steps whose keys can be cold. Returns these steps."""
+        stores = self.engine.cold_stores()
+        found = store.columns(cut, own, stores)
+        for step, runs in found.items():
+            cold = stores[step]
+            assert isinstance(cold, SortedRuns)
+            cold.begin_with(step, runs)
+        return found
 
     def inherited(self, old: EngineWorker, moment: Moment, begun: Begun) -> Effects:
         assert isinstance(old, Worker)

@@ -1,0 +1,385 @@
+"""Rows of cold keys in columns: blocks, the runs that are made of them, and their merge.
+
+A *block* is some rows behind each other, in five arrays::
+
+    times, fronts    64 bits    the global time of each row
+    key_sizes        32 bits    how long the pickle of its key is
+    ends             64 bits    where its record ends
+    records                     the pickle of the key, and that of the payload behind it
+
+These are the pickles that a cut has of a row (`checkpoint.cuts.tables`), so rows go from cuts to blocks
+without anybody who decodes them. A *run* is rows sorted by the hash of the key: the hashes, for searches,
+and one block or several. A run never changes. Whether a row was taken is a byte beside the run, in
+memory. So to take a row costs a search and no write, and who reads all rows keeps these bytes as they were and
+goes on undisturbed.
+
+**Files.** What a block has is mapped into memory from files that are unlinked at once, so nothing outlives
+the process, and the kernel keeps in its page cache what is used.
+
+**Merges** go by ranges of hashes, in pieces of bounded size (`merged_pieces`), and leave out what was taken
+and what has ended. Runs of a cut may have rows of several cuts for a key: the newest one counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import pickle
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+
+from emberflow.engine.cuts.cut import Row
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Numbers = npt.NDArray[np.int64]
+    Hashes = npt.NDArray[np.int32]
+    Flags = npt.NDArray[np.bool_]
+
+_HASHES = 1 << 32
+_LEAST_HASH = -(1 << 31)
+
+
+class Block:
+    """Some rows behind each other."""
+
+    __slots__ = ("ends", "fronts", "key_sizes", "records", "times")
+
+    def __init__(
+        self, times: Numbers, fronts: Numbers, key_sizes: Hashes, ends: Numbers, records: Any
+    ) -> None:
+        self.times, self.fronts, self.key_sizes = times, fronts, key_sizes
+        self.ends = ends
+        self.records = memoryview(records)
+
+    @classmethod
+    def of(cls, times: Numbers, fronts: Numbers, keys: pa.Array, payloads: pa.Array) -> Block:
+        """``keys`` and ``payloads`` are pickles, arrays of one binary type."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        large = pa.large_binary()
+        nothing = pa.scalar(b"", large)
+        records = pc.binary_join_element_wise(keys.cast(large), payloads.cast(large), nothing)
+        return cls(
+            times,
+            fronts,
+            pc.binary_length(keys).to_numpy().astype(np.int32),
+            *_ends_and_data(records),
+        )
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def key(self, position: int) -> Any:
+        begin = int(self.ends[position - 1]) if position else 0
+        return pickle.loads(self.records[begin : begin + int(self.key_sizes[position])])
+
+    def payload(self, position: int) -> Any:
+        begin = int(self.ends[position - 1]) if position else 0
+        begin += int(self.key_sizes[position])
+        return pickle.loads(self.records[begin : int(self.ends[position])])
+
+    def row(self, operation: str, key_hash: int, position: int) -> Row:
+        place = (int(self.times[position]), int(self.fronts[position]))
+        return Row(operation, key_hash, self.key(position), place, self.payload(position))
+
+    def records_between(self, begin: int, end: int) -> pa.Array:
+        import numpy as np
+        import pyarrow as pa
+
+        offsets = np.empty(end - begin + 1, np.int64)
+        offsets[0] = self.ends[begin - 1] if begin else 0
+        offsets[1:] = self.ends[begin:end]
+        return pa.Array.from_buffers(
+            pa.large_binary(),
+            end - begin,
+            [None, pa.py_buffer(offsets), pa.py_buffer(self.records)],
+        )
+
+
+class Run:
+    """Rows sorted by hash, and which of them were taken."""
+
+    def __init__(self, hashes: Hashes, block: Block | None) -> None:
+        import numpy as np
+
+        self.hashes = hashes
+        self.taken: Flags = np.zeros(len(hashes), np.bool_)
+        #: How many were not taken.
+        self.left = len(hashes)
+        self._block = block
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def found_at(self, position: int) -> tuple[Block, int]:
+        """The block that has a row, and its position there."""
+        assert self._block is not None
+        return self._block, position
+
+    def slices(self, begin: int, end: int) -> Iterator[tuple[Block, int, int]]:
+        """The blocks that have these rows, and from where to where."""
+        assert self._block is not None
+        yield self._block, begin, end
+
+    def first_of(self, hashed: int) -> int:
+        """The position of the first row of this hash, or behind it."""
+        import numpy as np
+
+        is_behind_all = (
+            hashed >= _HASHES + _LEAST_HASH
+        )  # which is no hash, so it has no type for it
+        return len(self) if is_behind_all else int(np.searchsorted(self.hashes, np.int32(hashed)))
+
+    def search(self, hashes: Hashes) -> Iterable[tuple[int, int]]:
+        """Of sorted hashes, those that are here: the position in the list, and the first one in the run."""
+        import numpy as np
+
+        firsts = np.searchsorted(self.hashes, hashes)
+        inside = np.minimum(firsts, len(self.hashes) - 1)
+        hits = np.flatnonzero(self.hashes[inside] == hashes)
+        return zip(hits.tolist(), firsts[hits].tolist(), strict=True)
+
+    def place_of(self, position: int, hashed: int, key: Any) -> int | None:
+        """The position of the row of a key that was not taken, among those of its hash, which begin at a
+        position."""
+        while position < len(self) and self.hashes[position] == hashed:
+            if not self.taken[position]:
+                block, inside = self.found_at(position)
+                if block.key(inside) == key:
+                    return position
+            position += 1
+        return None
+
+    def take(self, position: int) -> None:
+        self.taken[position] = True
+        self.left -= 1
+
+
+class Piece(NamedTuple):
+    """The rows of a range of hashes, sorted."""
+
+    hashes: Hashes
+    block: Block
+
+    def rows(self, operation: str) -> Iterator[Row]:
+        hashes, row = self.hashes.tolist(), self.block.row
+        return (row(operation, hashed, position) for position, hashed in enumerate(hashes))
+
+
+def merged_pieces(
+    runs: Sequence[Run],
+    taken: Sequence[Flags],
+    ended: int,
+    rows_at_once: int,
+    *,
+    newest_counts: bool = False,
+) -> Iterator[Piece]:
+    """All rows of runs, in order, but for what was taken and what has ended.
+
+    If for each key the ``newest_counts``, the runs are the newest first.
+    """
+    rows = sum(map(len, runs))
+    pieces = max(1, -(-rows // rows_at_once))
+    bounds = [_LEAST_HASH + _HASHES * piece // pieces for piece in range(pieces + 1)]
+    for low, high in itertools.pairwise(bounds):
+        piece = _piece(runs, taken, ended, low, high, newest_counts)
+        if piece is not None:
+            yield piece
+
+
+def _piece(
+    runs: Sequence[Run],
+    taken: Sequence[Flags],
+    ended: int,
+    low: int,
+    high: int,
+    newest_counts: bool,
+) -> Piece | None:
+    import numpy as np
+    import pyarrow as pa
+
+    hashes, times, fronts, key_sizes, records = [], [], [], [], []
+    for run, gone in zip(runs, taken, strict=True):
+        begin, end = run.first_of(low), run.first_of(high)
+        is_here = ~gone[begin:end]
+        at = begin
+        for block, first, last in run.slices(begin, end) if is_here.any() else ():
+            own = is_here[at - begin : at - begin + last - first]
+            if not newest_counts:
+                own = own & (block.times[first:last] > ended)
+            chosen = np.flatnonzero(own)
+            hashes.append(run.hashes[at : at + last - first][chosen])
+            times.append(block.times[first:last][chosen])
+            fronts.append(block.fronts[first:last][chosen])
+            key_sizes.append(block.key_sizes[first:last][chosen])
+            records.append(block.records_between(first, last).take(indices(chosen)))
+            at += last - first
+    if not any(map(len, hashes)):
+        return None
+    hashed = np.concatenate(hashes)
+    order = np.argsort(hashed, kind="stable")
+    hashed, all_times = hashed[order], np.concatenate(times)[order]
+    all_sizes = np.concatenate(key_sizes)[order]
+    sorted_records = pa.concat_arrays(records).take(indices(order))
+    piece = _made(hashed, all_times, np.concatenate(fronts)[order], all_sizes, sorted_records)
+    if not newest_counts:
+        return piece
+    kept = _newest(piece) & (all_times > ended)
+    if kept.all():
+        return piece
+    left = np.flatnonzero(kept)
+    if not len(left):
+        return None
+    block = piece.block
+    return _made(
+        hashed[left],
+        block.times[left],
+        block.fronts[left],
+        block.key_sizes[left],
+        sorted_records.take(indices(left)),
+    )
+
+
+def _made(
+    hashes: Hashes, times: Numbers, fronts: Numbers, key_sizes: Hashes, records: pa.Array
+) -> Piece:
+    return Piece(hashes, Block(times, fronts, key_sizes, *_ends_and_data(records)))
+
+
+def _newest(piece: Piece) -> Flags:
+    """Which rows are the first of their key. Rows of one hash are in the order of their runs."""
+    import numpy as np
+
+    hashes, block = piece.hashes, piece.block
+    kept: Flags = np.ones(len(hashes), np.bool_)
+    again = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
+    if not len(again):
+        return kept
+    # Where all rows of a hash have one key, to the byte, the first one counts.
+    firsts = np.flatnonzero(np.diff(again, prepend=-2) != 1)
+    is_one = np.logical_and.reduceat(_same_keys(block, again), firsts)
+    of_hash = np.diff(firsts, append=len(again))
+    kept[again[np.repeat(is_one, of_hash)]] = False
+    for first, count in zip(
+        again[firsts][~is_one].tolist(), of_hash[~is_one].tolist(), strict=True
+    ):
+        keys = [block.key(first - 1)]
+        for position in range(first, first + count):
+            key = block.key(position)
+            if key in keys:
+                kept[position] = False
+            else:
+                keys.append(key)
+    return kept
+
+
+def _same_keys(block: Block, positions: Numbers) -> Flags:
+    """Whether each of these rows has the key of the row ahead of it, to the byte."""
+    import numpy as np
+
+    begins = np.concatenate(([0], block.ends[:-1]))
+    here, ahead = begins[positions], begins[positions - 1]
+    sizes = block.key_sizes[positions]
+    same: Flags = sizes == block.key_sizes[positions - 1]
+    data = np.frombuffer(block.records, np.uint8)
+    for size in np.unique(sizes[same]).tolist():
+        own = np.flatnonzero(same & (sizes == size))
+        columns = np.arange(size)
+        keys, others = (data[begin[own, None] + columns] for begin in (here, ahead))
+        same[own] = (keys == others).all(axis=1)
+    return same
+
+
+def _ends_and_data(records: pa.Array) -> tuple[Numbers, memoryview]:
+    """Of an array of large binaries that begins where its buffers do."""
+    import numpy as np
+
+    count = len(records)
+    _, offsets, data = records.buffers()
+    ends = np.frombuffer(offsets, np.int64)[1 : count + 1]
+    size = int(ends[-1]) if count else 0
+    return ends, memoryview(data or b"")[:size]
+
+
+def indices(positions: Numbers) -> Any:
+    """Positions as an array of Arrow's; see `checkpoint.cuts.arrays` for why not by ``pyarrow.array``."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
+
+
+class RunFiles:
+    """The files of a run that is being written. They are unlinked in the end, whatever happens."""
+
+    _COLUMNS = 6
+
+    def __init__(self, folder: str) -> None:
+        self._stack = ExitStack()
+        self.rows = self._bytes = 0
+        os.makedirs(folder, exist_ok=True)
+        self._files: list[BinaryIO] = []
+        try:
+            for _ in range(self._COLUMNS):
+                self._files.append(self._stack.enter_context(unnamed_file(folder)))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> RunFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def add(self, hashes: Hashes, block: Block) -> None:
+        """Add sorted rows behind the others."""
+        ends = block.ends + self._bytes
+        columns = (hashes, block.times, block.fronts, block.key_sizes, ends, block.records)
+        for file, column in zip(self._files, columns, strict=True):
+            file.write(memoryview(column).cast("B"))  # type: ignore[arg-type]
+        self.rows += len(hashes)
+        self._bytes += len(block.records)
+
+    def run(self) -> Run:
+        """The run that was written, mapped. The mappings live as long as the run."""
+        import numpy as np
+
+        for file in self._files:
+            file.flush()
+        mapped = [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) for file in self._files]
+        hashes, key_sizes = (np.frombuffer(mapped[number], np.int32) for number in (0, 3))
+        times, fronts, ends = (np.frombuffer(mapped[number], np.int64) for number in (1, 2, 4))
+        return Run(hashes, Block(times, fronts, key_sizes, ends, mapped[5]))
+
+
+def unnamed_file(folder: str) -> BinaryIO:
+    """A new file without a name, where the file system can do that; else it is unlinked at once."""
+    return cast("BinaryIO", tempfile.TemporaryFile(dir=folder, prefix="emberflow-cold-"))
+
+
+def on_disk(block: Block, folder: str) -> Block:
+    """The same rows, mapped from one file."""
+    import numpy as np
+
+    columns = (block.times, block.fronts, block.ends, block.key_sizes, block.records)
+    os.makedirs(folder, exist_ok=True)
+    with unnamed_file(folder) as file:
+        for column in columns:
+            file.write(memoryview(column).cast("B"))  # type: ignore[arg-type]
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    count = len(block)
+    times, fronts, ends = (
+        np.frombuffer(mapped, np.int64, count, number * 8 * count) for number in range(3)
+    )
+    key_sizes = np.frombuffer(mapped, np.int32, count, 24 * count)
+    return Block(times, fronts, key_sizes, ends, memoryview(mapped)[28 * count :])

@@ -1,0 +1,72 @@
+"""The rows of a cut that a restore has left cold: they stay in the files of the cut until they are needed.
+
+What is guaranteed: **a worker is ready before it has read its state.** To restore it reads the hashes of
+its keys (`checkpoint.cuts.columns`). When somebody asks for a key, the row group that has it is read, all
+its rows become a block on the worker's own disk, and none of them is decoded but the one. Meanwhile a
+thread merges all of them into one ordinary run (`runs`), and then the files are not needed any more.
+
+The files of a cut are removed when the next cut that holds everything is committed. That one has read
+them all. Where a file system does not keep open files that are removed, and the disk was too full for the
+merge, a worker may miss them; then it ends, and its next life begins from a newer cut.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+
+from emberflow.checkpoint.cuts.columns import ColumnRun
+from emberflow.runners.live.cold.blocks import Block, Run, on_disk
+
+#: Blocks of a run that a merge keeps in memory: it goes through them in order.
+_KEPT = 2
+
+
+class CutRun(Run):
+    """A run of a cut, whose rows are read in groups."""
+
+    def __init__(self, source: ColumnRun, folder: str) -> None:
+        super().__init__(source.hashes, None)
+        #: The number of the cut: a greater one is newer.
+        self.cut = source.cut
+        self._source = source
+        self._folder = folder
+        self._blocks: list[Block | None] = [None] * len(source.begins)
+        self._lock = threading.Lock()
+        self._passing: OrderedDict[int, Block] = OrderedDict()
+
+    def found_at(self, position: int) -> tuple[Block, int]:
+        begins = self._source.begins
+        number = bisect_right(begins, position) - 1
+        block = self._blocks[number]
+        if block is None:
+            block = self._blocks[number] = self._read(number)
+            with suppress(OSError):  # the disk is full, so it stays in memory
+                block = self._blocks[number] = on_disk(block, self._folder)
+        return block, position - begins[number]
+
+    def slices(self, begin: int, end: int) -> Iterator[tuple[Block, int, int]]:
+        """What is read for these is dropped again soon: who calls it goes through all of them, once. Other
+        threads may look for rows meanwhile."""
+        begins = self._source.begins
+        for number in range(max(0, bisect_right(begins, begin) - 1), len(begins)):
+            if begins[number] >= end:
+                return
+            block = self._blocks[number] or self._passed(number)
+            first = max(begin, begins[number]) - begins[number]
+            yield block, first, min(end - begins[number], len(block))
+
+    def _passed(self, number: int) -> Block:
+        with self._lock:
+            block = self._passing.get(number)
+            if block is None:
+                block = self._passing[number] = self._read(number)
+                while len(self._passing) > _KEPT:
+                    self._passing.popitem(last=False)
+            return block
+
+    def _read(self, number: int) -> Block:
+        return Block.of(*self._source.read(number))

@@ -1,0 +1,214 @@
+"""A restore that leaves rows in the files of the cut gives the rows that one that reads them all gives."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from emberflow.checkpoint import Row
+from emberflow.checkpoint.cuts import tables
+from emberflow.checkpoint.cuts.manifest import Manifest
+from emberflow.checkpoint.cuts.store import CheckpointStore
+from emberflow.checkpoint.errors import DamagedCutError
+from emberflow.runners.live.cold import blocks as blocks_module
+from emberflow.runners.live.cold import runs as runs_module
+from emberflow.runners.live.cold.runs import SortedRuns
+from emberflow.values.hashing import ALL_HASHES, HashRange, hash_ranges
+from emberflow.values.persistent import PersistentList
+from tests.checkpoint.cases import State, Workers, graph, hash_of
+from tests.small_disk import SmallDisk, mounted
+
+#: Equal keys that are pickled in several ways, and keys of all kinds.
+KEYS: list[Any] = [*(f"key {n}" for n in range(300)), *range(60), True, 1.0, None, ("a", 1), b"a"]
+STEPS = ("count", "sum", "window")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with mounted(tmp_path / "small") as disk:
+        yield disk
+
+
+def chain_of_cuts(
+    store: CheckpointStore, random: Random, spread: int, cuts: int = 4
+) -> tuple[Manifest, State]:
+    """A full cut and some incremental ones, in which rows change and buckets are no more."""
+    workers = Workers(store, store.begin().incarnation, random.choice((1, 3)), spread)
+    state: State = {}
+    cut: Manifest | None = None
+    times = itertools.count(1)
+    for number in range(1, 1 + cuts):
+        changed = []
+        for step in STEPS:
+            for key in random.sample(
+                KEYS, len(KEYS) if number == 1 else random.choice((0, 5, 100))
+            ):
+                changed.append((step, key))
+                state.pop((step, key), None)  # an equal key is replaced
+                if random.random() < 0.9:
+                    state[step, key] = [
+                        ((next(times), random.randrange(-5, 5)), (step, key, number))
+                    ]
+        changed = list(dict.fromkeys(changed))
+        cut = workers.write(
+            number, state, None if number == 1 else changed, cut, random, (10**6, 0)
+        )
+        store.commit(cut)
+    assert cut is not None
+    return cut, state
+
+
+def rows_by_key(store: CheckpointStore, cut: Manifest, own: list[HashRange]) -> dict[str, Any]:
+    known: dict[str, dict[Any, Row]] = {step: {} for step in STEPS}
+    for row in store.rows_in(cut, own):
+        known[row.operation][row.key] = row
+    return known
+
+
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Against a dict of what a whole restore reads, while keys are taken, put and merged."""
+    random = Random(seed)
+    spread = random.choice((0, 0, 40))
+    sizes = random.choice(((2_000, 500), (64 << 20, 2 << 20), (64 << 20, 300)))
+    monkeypatch.setattr(
+        tables.PartWriter.__init__,
+        "__kwdefaults__",
+        {"run_bytes": sizes[0], "group_bytes": sizes[1], "pause": lambda: None},
+    )
+    monkeypatch.setattr(runs_module, "key_hash", lambda key: hash_of(key, spread))
+    monkeypatch.setattr(runs_module, "_PIECE_ROWS", random.choice((64, 1_000)))
+    monkeypatch.setattr(runs_module, "_READ_ROWS", random.choice((64, 1_000)))
+    is_merged = random.random() < 0.5
+    if not is_merged:
+        monkeypatch.setattr(SortedRuns, "_merge_cut", lambda self: None)
+    store = CheckpointStore(tmp_path / "checkpoint")
+    cut, _ = chain_of_cuts(store, random, spread)
+    all_ranges = [*hash_ranges(7)]
+    own = random.choice((list(ALL_HASHES), all_ranges[::2], all_ranges[:1]))
+    expected = rows_by_key(store, cut, own)
+    left_cold = STEPS[:2]
+    opened = store.columns(cut, own, left_cold)
+    assert set(opened) == set(left_cold)
+    rest = list(store.rows_in(cut, own, left_out=left_cold))
+    assert {row.key: row for row in rest} == expected["window"]
+    assert {row.operation for row in rest} <= {"window"}
+    for step in left_cold:
+        cold, known = SortedRuns(str(tmp_path / "cold")), dict(expected[step])
+        cold.begin_with(step, opened[step])
+        assert len(cold) >= len(known)
+        for number in range(30):
+            what, some = random.random(), random.sample(KEYS, random.choice((1, 5, 100)))
+            some = list(dict.fromkeys(some))
+            if what < 0.4:
+                rows = [
+                    Row(step, hash_of(key, spread), key, (2_000_000 + number, 0), number)
+                    for key in some
+                    if key not in known
+                ]
+                assert not cold.put(rows)
+                known.update((row.key, row) for row in rows)
+            elif what < 0.8:
+                found = {key: known.pop(key) for key in some if key in known}
+                assert {row.key: row for row in cold.take(some)} == found
+            else:
+                found = {key: known[key] for key in some if key in known}
+                assert {row.key: row for row in cold.find(some)} == found
+                reading, before = cold.all(), dict(known)
+                for row in cold.take(some):
+                    del known[row.key]
+                read = list(reading)
+                assert len(read) == len(before)
+                assert {row.key: row for row in read} == before
+            assert (len(cold) > 0) >= (len(known) > 0)
+            if is_merged and number == 15:
+                cold.settle(20)
+                assert len(cold) == len(known)
+            assert not os.listdir(tmp_path / "cold") if known else True
+        cold.end(300)
+        assert {row.key for row in cold.all()} == {
+            key for key, row in known.items() if row.place[0] > 300
+        }
+        cold.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_that_stay_in_files_are_those_of_the_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    check(tmp_path, monkeypatch, seed)
+
+
+def leave_what_older_cuts_have(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SortedRuns, "_take_older", lambda self, cut, hashes, keys: None)
+
+
+def let_older_rows_count(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(blocks_module, "_newest", lambda piece: piece.hashes == piece.hashes)
+
+
+@pytest.mark.parametrize("broken", [leave_what_older_cuts_have, let_older_rows_count])
+def test_it_is_caught(
+    broken: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+
+    def check_all() -> None:
+        for seed in range(6):
+            check(tmp_path / str(seed), monkeypatch, seed)
+
+    with pytest.raises(AssertionError):
+        check_all()
+
+
+def filled(
+    store: CheckpointStore, keys: int, payload: Callable[[int], Any] = lambda n: 1
+) -> Manifest:
+    life = store.begin()
+    rows = [Row("count", hash_of(f"k{n}", 0), f"k{n}", (n, 0), payload(n)) for n in range(keys)]
+    part = store.write_part(1, 0, [rows], incarnation=life.incarnation)
+    cut = Manifest.of(graph(), number=1, incarnation=1, time=(keys, 0), parts=[part])
+    store.commit(cut)
+    return cut
+
+
+def test_a_disk_that_is_full_keeps_rows_in_memory(disk: SmallDisk, tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    cut = filled(store, 2_000)
+    disk.fill()
+    cold = SortedRuns(str(disk.folder / "cold"))
+    cold.begin_with("count", store.columns(cut, ALL_HASHES, ["count"])["count"])
+    cold.settle(20)
+    assert {row.key for row in cold.take(["k1", "k1999", "none"])} == {"k1", "k1999"}
+    assert len(cold) == len(list(cold.all())) == 1_998
+    disk.free()
+    cold.put([Row("count", hash_of("k1", 0), "k1", (9_999, 0), 7)])  # and merges, now that it can
+    cold.settle(20)
+    assert cold.runs == 2
+    assert [row.payload for row in cold.take(["k1", "k2", "k1999"])] in ([7, 1], [1, 7])
+    cold.close()
+
+
+def test_damage_is_told_by_whoever_needs_the_rows(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    cut = filled(store, 2_000, lambda n: Random(n).randbytes(3_000))
+    opened = store.columns(cut, ALL_HASHES, ["count"])["count"]
+    path = tmp_path / cut.parts[0].path
+    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+    cold = SortedRuns(str(tmp_path / "cold"))
+    cold.begin_with("count", opened)
+    cold.settle(20)
+    with pytest.raises(DamagedCutError):
+        cold.take([f"k{n}" for n in range(2_000)])
+    cold.close()
+
+
+def test_lists_are_restored_with_the_chain_that_they_continue(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    cut = filled(store, 5, lambda n: PersistentList([1, 2, 3]))
+    assert store.columns(cut, ALL_HASHES, ["count"]) == {}
