@@ -21,7 +21,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from emberflow.engine.interface import BarrierStatistics, EngineWorker, NodeStatistics
@@ -30,6 +29,7 @@ from emberflow.engine.messages import Bundle, Moment
 from emberflow.errors import ERRORS_SINK, LATE_SINK, Diverted, shortened
 from emberflow.graph.nodes import Graph
 from emberflow.graph.transactions import Access
+from emberflow.runners.interpreter import memory_used
 from emberflow.values.item import FlatItem
 
 SAMPLE_SECONDS = 0.02
@@ -39,7 +39,6 @@ _KEYS_TOLD = 10
 #: Records that were put aside: how many the news carry at most, and how long each may be.
 ASIDE_MAX = 100
 _TEXT_MAX = 300
-_PAGE_BYTES = 4096
 
 
 class FrontObservation(NamedTuple):
@@ -132,7 +131,7 @@ class Observer:
                 for store in stores
             ],
             aside=aside,
-            resident_bytes=_resident_bytes(),
+            resident_bytes=memory_used().resident,
         )
 
 
@@ -233,10 +232,3 @@ def _aside(sink: str, item: FlatItem) -> Aside:
     else:
         step, payload, problem = "", record, "late"
     return Aside(sink, place[0], place[1], step, problem[:_TEXT_MAX], shortened(payload, _TEXT_MAX))
-
-
-def _resident_bytes() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return 0

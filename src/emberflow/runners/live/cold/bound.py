@@ -21,13 +21,12 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import tempfile
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol
 
 from emberflow.engine.machines.cold import ColdStores
+from emberflow.runners.interpreter import memory_used
 from emberflow.runners.live.cold.runs import SortedRuns
 
 log = logging.getLogger("emberflow.live")
@@ -54,7 +53,6 @@ _SLOW_FROM: Final = 1.15
 _STOP_AT: Final = 1.6
 #: Of so few keys, what a process has grown to says nothing, and so many stay.
 _KEYS_MIN: Final = 1_000
-_PAGE: Final = resource.getpagesize()
 
 
 class Evicting(Protocol):
@@ -159,11 +157,8 @@ class StateBound:
 
 def resident() -> int:
     """The bytes that this process has in memory, without the pages of files."""
-    try:
-        _, all_pages, of_files, *_ = Path("/proc/self/statm").read_text().split()
-        return (int(all_pages) - int(of_files)) * _PAGE
-    except (OSError, ValueError):
-        return 0
+    used = memory_used()
+    return used.resident - used.of_files
 
 
 def default_limit(available: int, workers: int) -> int:

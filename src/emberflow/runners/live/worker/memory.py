@@ -15,6 +15,8 @@ import resource
 from pathlib import Path
 from typing import Final
 
+from emberflow.runners.interpreter import memory_used
+
 #: The share of the memory in use from which on fronts are slowed down, and at which they nearly stop.
 SLOW_FROM: Final = 0.85
 STOP_AT: Final = 0.95
@@ -75,10 +77,7 @@ def _of_process() -> float:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit in (resource.RLIM_INFINITY, 0):
         return 0.0
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE / limit
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    return memory_used().virtual / limit
 
 
 def _of_machine() -> float:
