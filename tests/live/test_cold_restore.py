@@ -5,20 +5,27 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+import emberflow as ef
 from emberflow.checkpoint import Row
 from emberflow.checkpoint.cuts import tables
 from emberflow.checkpoint.cuts.manifest import Manifest
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.errors import DamagedCutError
+from emberflow.engine.layout import Layout
+from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.engine.progress.acker import Acker
+from emberflow.engine.worker.worker import Worker
 from emberflow.runners.live.cold import blocks as blocks_module
 from emberflow.runners.live.cold import runs as runs_module
 from emberflow.runners.live.cold.runs import SortedRuns
+from emberflow.runners.live.worker.cut_writer import CutOrder, CutWriter
 from emberflow.values.hashing import ALL_HASHES, HashRange, hash_ranges
 from emberflow.values.persistent import PersistentList
 from tests.checkpoint.cases import State, Workers, graph, hash_of
@@ -212,3 +219,81 @@ def test_lists_are_restored_with_the_chain_that_they_continue(tmp_path: Path) ->
     store = CheckpointStore(tmp_path)
     cut = filled(store, 5, lambda n: PersistentList([1, 2, 3]))
     assert store.columns(cut, ALL_HASHES, ["count"]) == {}
+
+
+def cut_of(worker: Worker, store: CheckpointStore, number: int, moment: Moment) -> Manifest:
+    """A cut of a worker that holds everything, committed."""
+    incarnation = store.incarnation()
+    writer = CutWriter(store, 0, incarnation)
+    try:
+        writer.begin(worker, CutOrder(number, moment, BEFORE_ALL, None), {})
+        while (captured := writer.go_on(loop_is_busy=False)) is None:
+            pass
+    finally:
+        writer.close(10)
+    graph = worker.layout.graph
+    cut = Manifest.of(
+        graph, number=number, incarnation=incarnation, time=moment, parts=captured.parts
+    )
+    store.commit(cut)
+    return cut
+
+
+def test_what_is_on_disk_is_copied_to_a_cut_and_not_encoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the life that evicted it, and in one that was restored and left it in the files of the cut."""
+    encoded = 0
+
+    def counting_of(make: Any) -> Any:
+        def made(self: Any, chunk: Any) -> Any:
+            nonlocal encoded
+            columns = make(self, chunk)
+            encoded += 0 if columns is None else len(chunk)
+            return columns
+
+        return made
+
+    for name in ("_compiled_columns", "_plain_columns", "_columns"):
+        monkeypatch.setattr(tables.PartWriter, name, counting_of(getattr(tables.PartWriter, name)))
+    flow = ef.Flow("counting")
+    flow.front("in").key_by(lambda key: key).count(name="count").sink("out")
+    layout, folder = Layout(flow.graph()), str(tmp_path / "cold")
+    store = CheckpointStore(tmp_path / "checkpoint")
+    store.begin()
+    worker, acker = Worker(layout, 0, 1), Acker(workers=1, fronts=[0])
+    worker.keep_cold(partial(SortedRuns, folder))
+    front = layout.graph.fronts["in"].id
+    keys = [f"k{n}" for n in range(1_000)]
+    effects = worker.enter(front, [((n, 0), key) for n, key in enumerate(keys)], {0: (1_000, 0)})
+    while effects.ack:
+        effects = worker.progress(acker.receive(effects.ack))
+    worker.trim()
+    assert worker.evict(1_000) == 500
+    first = cut_of(worker, store, 1, (1_000, 0))
+    assert encoded == 500
+    (step,) = worker.cold_stores()
+    assert {(row.key, row.payload) for row in store.rows(first)} == {(key, 1) for key in keys}
+    worker.close_cold()
+
+    encoded = 0
+    again = Worker(layout, 0, 1)
+    again.keep_cold(partial(SortedRuns, folder))
+    (cold,) = again.cold_stores().values()
+    assert isinstance(cold, SortedRuns)
+    cold.begin_with(step, store.columns(first, ALL_HASHES, [step])[step])
+    again.restore((1_000, 0), [], [])
+    acker = Acker(workers=1, fronts=[0])
+    effects = again.enter(front, [((1_000 + n, 0), f"k{n}") for n in range(10)], {0: (2_000, 0)})
+    while effects.ack:
+        effects = again.progress(acker.receive(effects.ack))
+    assert again.keys_in_memory == 10
+    second = cut_of(again, store, 2, (2_000, 0))
+    assert encoded == 10
+    assert list(store.rows(second)) == [
+        row._replace(payload=2, place=(1_000 + keys.index(row.key), 0))
+        if row.key in keys[:10]
+        else row
+        for row in store.rows(first)
+    ]
+    again.close_cold()

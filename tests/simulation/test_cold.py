@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import emberflow as ef
-from emberflow.engine.cuts.cut import Row
+from emberflow.engine.cuts.cut import KeptRows, Row
 from emberflow.engine.machines.cold import Cooling, RowsInMemory
 from emberflow.engine.messages import AFTER_ALL, Moment
 from emberflow.runners.simulation.judges import Evictions
@@ -79,7 +79,7 @@ def cases() -> Iterable[CrashCase]:
 @pytest.mark.parametrize("seeds", blocks("cold keys over crashes", 200), ids=lambda seeds: seeds[0])
 def test_nobody_can_tell_which_keys_are_cold(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     done = Counter[str]()
-    take, put, captured = RowsInMemory.take, RowsInMemory.put, Cooling.all_cold
+    take, put, kept = RowsInMemory.take, RowsInMemory.put, RowsInMemory.kept
     left = Evictions.left_cold
 
     def counted_take(self: RowsInMemory, keys: Collection[Any]) -> list[Row]:
@@ -92,9 +92,9 @@ def test_nobody_can_tell_which_keys_are_cold(seeds: range, monkeypatch: pytest.M
         done["evicted"] += len(rows)
         return put(self, rows)
 
-    def counted_cold(self: Cooling[Any], *moments: Moment) -> Iterable[Row]:
-        done["captured"] += self.cold_keys
-        return captured(self, *moments)
+    def counted_kept(self: RowsInMemory, operation: str, *moments: Moment) -> KeptRows:
+        done["captured"] += len(self)
+        return kept(self, operation, *moments)
 
     def counted_left(self: Evictions, rows: list[Row]) -> list[Row]:
         restored = left(self, rows)
@@ -104,7 +104,7 @@ def test_nobody_can_tell_which_keys_are_cold(seeds: range, monkeypatch: pytest.M
     monkeypatch.setattr(Evictions, "left_cold", counted_left)
     monkeypatch.setattr(RowsInMemory, "take", counted_take)
     monkeypatch.setattr(RowsInMemory, "put", counted_put)
-    monkeypatch.setattr(Cooling, "all_cold", counted_cold)
+    monkeypatch.setattr(RowsInMemory, "kept", counted_kept)
     for seed in seeds:
         judged_with_crashes(case_of(seed))
     assert min(done["fetched"], done["evicted"]) > len(seeds), done
@@ -115,7 +115,7 @@ def test_nobody_can_tell_which_keys_are_cold(seeds: range, monkeypatch: pytest.M
 # --- Breaks ----------------------------------------------------------------------------------------
 
 _evict, _end, _put = Cooling.evict, RowsInMemory.end, RowsInMemory.put
-_left_cold = Evictions.left_cold
+_left_cold, _kept = Evictions.left_cold, RowsInMemory.kept
 
 
 def evict_what_is_not_final(patch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def fetch_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def capture_nothing_that_is_cold(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Cooling, "all_cold", lambda self, *moments: iter(()))
+    patch.setattr(RowsInMemory, "kept", lambda self, *which: _kept(RowsInMemory(), *which))
 
 
 def end_too_early(patch: pytest.MonkeyPatch) -> None:

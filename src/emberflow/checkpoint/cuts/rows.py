@@ -20,15 +20,44 @@ A part holds rows of one *kind*:
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.engine.cuts.cut import Row, Scheduled
 from emberflow.values.item import Place
 
-__all__ = ["BUCKET", "NOWHERE", "SCHEDULED", "STATE", "Row", "Writable", "removed"]
+__all__ = [
+    "BUCKET",
+    "NOWHERE",
+    "SCHEDULED",
+    "STATE",
+    "Chunk",
+    "Row",
+    "RowColumns",
+    "Writable",
+    "removed",
+]
 
 #: What a part takes. A plain tuple that is laid out like them will do.
 Writable: TypeAlias = Row | Scheduled
+
+
+class RowColumns(NamedTuple):
+    """Rows of one step, one of each key, whose keys and payloads are pickles already: the columns of a part
+    (`cuts.tables`) without the child ids, of which such rows have none."""
+
+    operation: str
+    #: Arrays of numpy's.
+    hashes: Any
+    times: Any
+    fronts: Any
+    #: Binary arrays of Arrow's.
+    keys: Any
+    payloads: Any
+
+
+#: What is written at once: some rows.
+Chunk: TypeAlias = Sequence[Writable] | RowColumns
 
 BUCKET = "bucket"
 SCHEDULED = "scheduled"

@@ -58,7 +58,7 @@ from emberflow.checkpoint.cuts.columns import ColumnRun, opened_columns
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import Manifest, PartInfo, checked_json, json_with_checksum
 from emberflow.checkpoint.cuts.part_file import PartFile
-from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Row, Writable
+from emberflow.checkpoint.cuts.rows import BUCKET, SCHEDULED, Chunk, Row
 from emberflow.checkpoint.cuts.scan import ColumnPage, Counted, KeyTest, Wanted, scan
 from emberflow.checkpoint.cuts.tables import PartWriter, Source, merged, united
 from emberflow.checkpoint.errors import (
@@ -142,7 +142,7 @@ class NewPart:
     def __enter__(self) -> NewPart:
         return self
 
-    def add(self, chunk: Sequence[Writable]) -> None:
+    def add(self, chunk: Chunk) -> None:
         if not chunk:
             return
         if self._writer is None:
@@ -349,7 +349,7 @@ class CheckpointStore:
         self,
         cut: int,
         worker: int | str,
-        chunks: Iterable[Sequence[Writable]],
+        chunks: Iterable[Chunk],
         *,
         incarnation: int,
         kind: str = BUCKET,

@@ -54,7 +54,7 @@ from emberflow.checkpoint.cuts.lists import (
     has_lists,
     unpickled,
 )
-from emberflow.checkpoint.cuts.rows import Row, Writable
+from emberflow.checkpoint.cuts.rows import Chunk, Row, RowColumns, Writable
 from emberflow.checkpoint.errors import CheckpointError, DamagedCutError, UntrustedFileError
 from emberflow.errors import shortened
 from emberflow.values.item import Place
@@ -143,13 +143,17 @@ class PartWriter:
         self._key_data = b""
         self._follows: int | None = None
 
-    def add(self, chunk: Sequence[Writable]) -> None:
+    def add(self, chunk: Chunk) -> None:
         if not chunk:
             return
-        if self._batched_bytes >= self._run_bytes and not self._is_current(chunk[0]):
+        if self._batched_bytes >= self._run_bytes and (
+            isinstance(chunk, RowColumns) or not self._is_current(chunk[0])
+        ):
             self._write_run()
         columns = (
-            self._compiled_columns(chunk) or self._plain_columns(chunk) or self._columns(chunk)
+            self._encoded_columns(chunk)
+            if isinstance(chunk, RowColumns)
+            else self._compiled_columns(chunk) or self._plain_columns(chunk) or self._columns(chunk)
         )
         batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
         self._batches.append(batch)
@@ -158,6 +162,28 @@ class PartWriter:
         hashes = pc.min_max(batch.column(1))
         self._low = min(self._low, hashes["min"].as_py())
         self._high = max(self._high, hashes["max"].as_py())
+
+    def _encoded_columns(self, chunk: RowColumns) -> list[pa.Array]:
+        """The columns of rows that have been encoded before."""
+        self._end_bucket()
+        self._operation, self._key, self._follows = None, None, None
+        self._pickler.begin_bucket(())
+        count = len(chunk.keys)
+        hashes, times, fronts = (
+            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(column)])
+            for column in (chunk.hashes.astype("int64"), chunk.times, chunk.fronts)
+        )
+        no_ids = pa.py_buffer(bytes(4 * (count + 1)))
+        return [
+            pa.repeat(strings([chunk.operation])[0], count),
+            hashes,
+            chunk.keys,
+            times,
+            fronts,
+            pa.Array.from_buffers(_CHILD_IDS, count, [None, no_ids], children=[ints([])]),
+            chunk.payloads,
+            pa.nulls(count, pa.int64()),
+        ]
 
     def _compiled_columns(self, chunk: Sequence[Writable]) -> list[pa.Array] | None:
         """The columns of a chunk of plain values, if there is a compiled loop for them."""

@@ -66,7 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from emberflow.engine.messages import Moment
 from emberflow.errors import InternalError
@@ -102,7 +102,30 @@ class Scheduled(NamedTuple):
     payload: Any
 
 
+class KeptRows(Protocol):
+    """Rows of one step that are out of memory (`machines.cold`), as of one moment: whatever happens to them
+    later, these stay. So whoever writes a cut may read them in a thread of its own.
+    """
+
+    def __iter__(self) -> Iterator[Row]: ...
+
+    def as_written(self) -> Iterable[Any]:
+        """The same, as they are on disk: what the writer of a file takes, without encoding them again."""
+
+
+#: What a cut holds.
+Content: TypeAlias = Row | Scheduled | KeptRows
+
 Saved = TypeVar("Saved", Row, Scheduled)
+
+
+def rows_in(content: Iterable[Row | KeptRows | None]) -> Iterator[Row]:
+    """The rows of a capture, also those that are out of memory, one by one."""
+    for each in content:
+        if isinstance(each, Row):
+            yield each
+        elif each is not None:
+            yield from each
 
 
 def scheduled_row(operation: str, origin: Moment, place: Place, payload: Any) -> Scheduled:
@@ -115,16 +138,16 @@ class Capture:
     def __init__(
         self,
         moment: Moment,
-        rows: Iterator[Row | Scheduled | None],
+        rows: Iterator[Content | None],
     ) -> None:
         self.moment = moment
         #: Whether all buckets have been looked at.
         self.done = False
-        self._rows: Iterator[Row | Scheduled | None] | None = rows
+        self._rows: Iterator[Content | None] | None = rows
 
-    def next(self, limit: int) -> list[Row | Scheduled] | None:
+    def next(self, limit: int) -> list[Content] | None:
         """The rows of the next buckets and scheduled items, ``limit`` at most; None when there are no
-        more.
+        more. All rows that a machine has out of memory are one of them.
 
         The list may be empty, and a bucket may give several rows.
         """

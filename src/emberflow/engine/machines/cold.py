@@ -32,7 +32,8 @@ them, changes nothing. But each row has to be either in the store or a bucket: w
 key anew.
 
 **Cuts that hold everything** hold the rows of all cold keys, too: those that are in the store when the
-capture begins, read while it goes on. A key that is fetched meanwhile is among them, so the capture passes
+capture begins. The capture hands them over together (`KeptRows`), and whoever writes the cut reads them: a
+file of a cut has the bytes that the store has, so nobody decodes them. A key that is fetched meanwhile is among them, so the capture passes
 its bucket over. A bucket that is evicted meanwhile was in memory when the capture began, and the capture
 still has it.
 
@@ -46,7 +47,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from emberflow.engine.cuts.cut import Row
+from emberflow.engine.cuts.cut import KeptRows, Row
 from emberflow.engine.loops import items as loops
 from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import BEFORE_ALL, Moment
@@ -72,6 +73,9 @@ class ColdRows(Protocol):
 
     def all(self) -> Iterator[Row]:
         """All rows that are here now, whatever is put or taken while they are read."""
+
+    def kept(self, operation: str, since: Moment, below: Moment) -> KeptRows:
+        """All rows that are here now, of places from ``since`` on, under the name of an operation."""
 
     def end(self, time: int) -> None:
         """Rows of this time and before have ended: nobody is given them any more."""
@@ -120,6 +124,15 @@ class RowsInMemory:
     def all(self) -> Iterator[Row]:
         return iter(self._alive(self.rows.values()))
 
+    def kept(self, operation: str, since: Moment, below: Moment) -> KeptRows:
+        return _Kept(
+            [
+                row._replace(operation=operation)
+                for row in self._alive(self.rows.values())
+                if since <= row.place < below
+            ]
+        )
+
     def end(self, time: int) -> None:
         self._ended = max(self._ended, time)
 
@@ -128,6 +141,13 @@ class RowsInMemory:
 
     def _alive(self, rows: Iterable[Row]) -> list[Row]:
         return [row for row in rows if row.place[0] > self._ended]
+
+
+class _Kept(list[Row]):
+    """Rows in memory, as they are."""
+
+    def as_written(self) -> Iterable[list[Row]]:
+        return [self]
 
 
 class Cooling(Trimmed[B]):
@@ -245,7 +265,7 @@ class Cooling(Trimmed[B]):
 
     # Cuts.
 
-    def capture(self, moment: Moment, since: Moment) -> Iterator[Row | None]:
+    def capture(self, moment: Moment, since: Moment) -> Iterator[Row | KeptRows | None]:
         changes = self.changes
         committed = BEFORE_ALL if self._committed is None else self._committed
         holds_all = changes is None or since < max(changes.since, committed) or since == BEFORE_ALL
@@ -256,8 +276,9 @@ class Cooling(Trimmed[B]):
         self.changes = None
         self.touched = list(filter(self.is_in_memory, self.touched))
         self.touched_earlier = list(filter(self.is_in_memory, self.touched_earlier))
-        cold = self.all_cold(moment, since)
-        return chain(super().capture(moment, since), cold)
+        assert self.cold is not None
+        kept = self.cold.kept(self.operation, self._alive_at(moment, since), moment)
+        return chain(super().capture(moment, since), [kept])
 
     def rows_at(self, moment: Moment) -> Iterator[Row]:
         return chain(super().rows_at(moment), self.all_cold(moment))

@@ -39,7 +39,7 @@ from itertools import chain, repeat
 from typing import Generic, NamedTuple, TypeVar
 
 from emberflow.engine.cuts.changes import Changes
-from emberflow.engine.cuts.cut import Row
+from emberflow.engine.cuts.cut import KeptRows, Row
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.values.item import FRONT_MIN, FlatItem, Place
 
@@ -237,7 +237,7 @@ class Trimmed(Generic[B]):
         left = 0 if all_seen else max(0, self.items_since - looks)
         self.items_since = self._counted = left
 
-    def capture(self, moment: Moment, since: Moment) -> Iterator[Row | None]:
+    def capture(self, moment: Moment, since: Moment) -> Iterator[Row | KeptRows | None]:
         """The rows of a cut, bucket by bucket; None for a bucket that the cut does not need."""
         if not self.kept:
             return iter(())

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from emberflow.engine.cuts.cut import Capture, Row, Scheduled
+from emberflow.engine.cuts.cut import Capture, Content, Row, Scheduled
 from emberflow.engine.layout import Machines
 from emberflow.engine.machines.cold import ColdRows, ColdStores, Cooling
 from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
@@ -124,7 +124,7 @@ class Retention:
         if self._capture is not None:
             self._capture.give_up()
         # Each machine notes what changes from now on, not from when the capture comes to it.
-        parts: list[Iterator[Row | Scheduled | None]] = [
+        parts: list[Iterator[Content | None]] = [
             machine.capture(moment, since) for machine in self._machines.stateful.values()
         ]
         parts += [pending.capture(moment, since) for pending in self._machines.pending.values()]

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from emberflow.engine.cuts.cut import Row, Scheduled
+from emberflow.engine.cuts.cut import Row, Scheduled, rows_in
 from emberflow.engine.cuts.translation import translated_rows, translated_timers
 from emberflow.engine.layout import Stateful
 from emberflow.engine.messages import BEFORE_ALL, Effects, Moment
@@ -112,10 +112,7 @@ def copied_timers(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[S
 
 
 def _rows(machines: Iterable[Stateful], moment: Moment) -> Iterator[Row]:
-    for machine in machines:
-        for row in machine.capture(moment, BEFORE_ALL):
-            if row is not None:
-                yield row
+    return rows_in(chain.from_iterable(one.capture(moment, BEFORE_ALL) for one in machines))
 
 
 def _scheduled(worker: Worker, moment: Moment) -> Iterator[Scheduled]:

@@ -288,7 +288,11 @@ class CutOfProcess:
         life = self._process.life
         rows = self._capture.next(life.faults.capture_limit)
         if rows is not None:
-            self._rows += rows
+            for row in rows:
+                if isinstance(row, Row | Scheduled):
+                    self._rows.append(row)
+                else:
+                    self._rows += row  # out of memory
             self._go_on()
             return
         life.storage.cuts.write(self._part, self._rows)

@@ -31,7 +31,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
+from emberflow.checkpoint.cuts.rows import RowColumns
 from emberflow.engine.cuts.cut import Row
+from emberflow.engine.messages import Moment
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     Hashes = npt.NDArray[np.int32]
     Flags = npt.NDArray[np.bool_]
 
+#: Bytes that are copied to a file of a cut at once.
+_COLUMNS_BYTES = 16 << 20
 _HASHES = 1 << 32
 _LEAST_HASH = -(1 << 31)
 
@@ -103,6 +107,17 @@ class Block:
             end - begin,
             [None, pa.py_buffer(offsets), pa.py_buffer(self.records)],
         )
+
+    def pickles_between(self, begin: int, end: int) -> tuple[pa.Array, pa.Array]:
+        """The pickles of keys, and those of payloads."""
+        import numpy as np
+
+        least = int(self.ends[begin - 1]) if begin else 0
+        ends, sizes = self.ends[begin:end], self.key_sizes[begin:end].astype(np.int64)
+        data = np.frombuffer(self.records, np.uint8)
+        begins = np.concatenate(([least], ends[:-1]))
+        behind = begins + sizes
+        return _gathered(data, begins, sizes), _gathered(data, behind, ends - behind)
 
 
 class Run:
@@ -174,6 +189,41 @@ class Piece(NamedTuple):
         hashes, row = self.hashes.tolist(), self.block.row
         return (row(operation, hashed, position) for position, hashed in enumerate(hashes))
 
+    def columns(self, operation: str) -> Iterator[RowColumns]:
+        """The same rows as a file of a cut takes them, some at a time if they are large."""
+        import numpy as np
+
+        block, begin = self.block, 0
+        while begin < len(self.hashes):
+            least = int(block.ends[begin - 1]) if begin else 0
+            end = int(np.searchsorted(block.ends, least + _COLUMNS_BYTES, "right"))
+            end = max(end, begin + 1)
+            keys, payloads = block.pickles_between(begin, end)
+            hashes, times = self.hashes[begin:end], block.times[begin:end]
+            yield RowColumns(operation, hashes, times, block.fronts[begin:end], keys, payloads)
+            begin = end
+
+    def only(self, kept: Flags) -> Piece | None:
+        """Some of the rows."""
+        import numpy as np
+
+        if kept.all():
+            return self
+        left, block = np.flatnonzero(kept), self.block
+        if not len(left):
+            return None
+        records = block.records_between(0, len(block)).take(indices(left))
+        times, fronts = block.times[left], block.fronts[left]
+        return _made(self.hashes[left], times, fronts, block.key_sizes[left], records)
+
+    def between(self, since: Moment, below: Moment) -> Piece | None:
+        """The rows of these places."""
+        times, fronts = self.block.times, self.block.fronts
+        is_below = (times < below[0]) | ((times == below[0]) & (fronts < below[1]))
+        return self.only(
+            is_below & ((times > since[0]) | ((times == since[0]) & (fronts >= since[1])))
+        )
+
 
 def merged_pieces(
     runs: Sequence[Run],
@@ -231,22 +281,7 @@ def _piece(
     all_sizes = np.concatenate(key_sizes)[order]
     sorted_records = pa.concat_arrays(records).take(indices(order))
     piece = _made(hashed, all_times, np.concatenate(fronts)[order], all_sizes, sorted_records)
-    if not newest_counts:
-        return piece
-    kept = _newest(piece) & (all_times > ended)
-    if kept.all():
-        return piece
-    left = np.flatnonzero(kept)
-    if not len(left):
-        return None
-    block = piece.block
-    return _made(
-        hashed[left],
-        block.times[left],
-        block.fronts[left],
-        block.key_sizes[left],
-        sorted_records.take(indices(left)),
-    )
+    return piece.only(_newest(piece) & (all_times > ended)) if newest_counts else piece
 
 
 def _made(
@@ -297,6 +332,20 @@ def _same_keys(block: Block, positions: Numbers) -> Flags:
         keys, others = (data[begin[own, None] + columns] for begin in (here, ahead))
         same[own] = (keys == others).all(axis=1)
     return same
+
+
+def _gathered(data: Any, begins: Numbers, sizes: Numbers) -> pa.Array:
+    """Pieces of data, as an array of binaries."""
+    import numpy as np
+    import pyarrow as pa
+
+    offsets = np.concatenate(([0], np.cumsum(sizes)))
+    positions = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], sizes)
+    return pa.Array.from_buffers(
+        pa.binary(),
+        len(sizes),
+        [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[positions])],
+    )
 
 
 def _ends_and_data(records: pa.Array) -> tuple[Numbers, memoryview]:

@@ -30,15 +30,17 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from emberflow.checkpoint.cuts.columns import ColumnRun
+from emberflow.checkpoint.cuts.rows import RowColumns
 from emberflow.checkpoint.errors import CheckpointError
-from emberflow.engine.cuts.cut import Row
-from emberflow.runners.live.cold.blocks import Block, Run, RunFiles, merged_pieces
+from emberflow.engine.cuts.cut import KeptRows, Row
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
+from emberflow.runners.live.cold.blocks import Block, Piece, Run, RunFiles, merged_pieces
 from emberflow.runners.live.cold.restored import CutRun
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import TIME_MIN
 
 if TYPE_CHECKING:
-    from emberflow.runners.live.cold.blocks import Hashes
+    from emberflow.runners.live.cold.blocks import Flags, Hashes
 
 PROTOCOL = 5
 #: So many runs or more are merged, when the first of them is not this many times as large as the others.
@@ -171,14 +173,12 @@ class SortedRuns:
                         run.take(position)
 
     def all(self) -> Iterator[Row]:
-        own = [run for run in self._runs if run.left]
-        of_cut = [run for run in self._of_cut if run.left]
-        return chain(self._all(own), self._all(of_cut, newest_counts=True))
+        return iter(self.kept(self._operation, BEFORE_ALL, AFTER_ALL))
 
-    def _all(self, runs: Sequence[Run], *, newest_counts: bool = False) -> Iterator[Row]:
-        taken, operation = [run.taken.copy() for run in runs], self._operation
-        pieces = merged_pieces(runs, taken, self._ended, _READ_ROWS, newest_counts=newest_counts)
-        return chain.from_iterable(piece.rows(operation) for piece in pieces)
+    def kept(self, operation: str, since: Moment, below: Moment) -> RowsOnDisk:
+        own = [(run, run.taken.copy()) for run in self._runs if run.left]
+        of_cut = [(run, run.taken.copy()) for run in self._of_cut if run.left]
+        return RowsOnDisk(operation, own, of_cut, self._ended, since, below)
 
     def end(self, time: int) -> None:
         self._ended = max(self._ended, time)
@@ -245,6 +245,41 @@ class SortedRuns:
         """End the thread that merges."""
         if self._merge is not None:
             self._merge.end()
+
+
+class RowsOnDisk(KeptRows):
+    """The rows that a store had at one moment."""
+
+    def __init__(
+        self,
+        operation: str,
+        own: Sequence[tuple[Run, Flags]],
+        of_cut: Sequence[tuple[CutRun, Flags]],
+        ended: int,
+        since: Moment,
+        below: Moment,
+    ) -> None:
+        """Of each run there is what was taken by then."""
+        self._operation = operation
+        self._own, self._of_cut = own, of_cut
+        self._ended = ended
+        self._since, self._below = since, below
+
+    def __iter__(self) -> Iterator[Row]:
+        return chain.from_iterable(piece.rows(self._operation) for piece in self._pieces())
+
+    def as_written(self) -> Iterator[RowColumns]:
+        return chain.from_iterable(piece.columns(self._operation) for piece in self._pieces())
+
+    def _pieces(self) -> Iterator[Piece]:
+        for both, newest_counts in ((self._own, False), (self._of_cut, True)):
+            runs, taken = [run for run, _ in both], [taken for _, taken in both]
+            for piece in merged_pieces(
+                runs, taken, self._ended, _READ_ROWS, newest_counts=newest_counts
+            ):
+                left = piece.between(self._since, self._below)
+                if left is not None:
+                    yield left
 
 
 def _pickles(rows: Sequence[Row]) -> tuple[list[bytes], list[bytes], set[int]]:

@@ -18,14 +18,15 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from emberflow.checkpoint.cuts.lists import SavedLists
 from emberflow.checkpoint.cuts.manifest import PartInfo
-from emberflow.checkpoint.cuts.rows import SCHEDULED
+from emberflow.checkpoint.cuts.rows import SCHEDULED, Chunk
 from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.checkpoint.files import is_unwritable
-from emberflow.engine.cuts.cut import Capture, Row, Scheduled
+from emberflow.engine.cuts.cut import Capture, Content, KeptRows, Row, Scheduled
 from emberflow.engine.interface import EngineWorker
 from emberflow.engine.messages import Moment
 
@@ -85,7 +86,7 @@ class CutWriter:
         self._rested_at = 0.0
         self._positions: dict[tuple[str, int], object] = {}
         self._orders: queue.Queue[CutOrder] = queue.Queue(1)
-        self._chunks: queue.Queue[list[Row | Scheduled] | None] = queue.Queue(_CHUNKS_MAX)
+        self._chunks: queue.Queue[list[Content] | None] = queue.Queue(_CHUNKS_MAX)
         self._results: queue.SimpleQueue[Captured | Exception] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="emberflow cuts", daemon=True)
@@ -163,7 +164,7 @@ class CutWriter:
             return Captured(self._worker, order.number, [], {}, error)
 
     def _stored(
-        self, order: CutOrder, rows: Iterator[list[Row]], scheduled: list[Scheduled]
+        self, order: CutOrder, rows: Iterator[Chunk], scheduled: list[Scheduled]
     ) -> list[PartInfo]:
         """Store the rows, and then the scheduled items that were found among them."""
         store, incarnation = self._store, self._incarnation
@@ -193,9 +194,11 @@ class CutWriter:
             )
         return [part for part in parts if part is not None]
 
-    def _rows(self, scheduled: list[Scheduled]) -> Iterator[list[Row]]:
-        """Rows of buckets as the loop captures them, many at once; scheduled items are set apart."""
+    def _rows(self, scheduled: list[Scheduled]) -> Iterator[Chunk]:
+        """Rows of buckets as the loop captures them, many at once; scheduled items are set apart. What the
+        worker has out of memory is read here, and copied as it is."""
         rows: list[Row] = []
+        kept: list[KeptRows] = []
         while True:
             self._rest()
             try:
@@ -205,12 +208,22 @@ class CutWriter:
                     raise _Ended from None
                 continue
             if chunk is not None:
-                rows += [row for row in chunk if isinstance(row, Row)]
-                scheduled += [row for row in chunk if isinstance(row, Scheduled)]
+                for each in chunk:
+                    if isinstance(each, Row):
+                        rows.append(each)
+                    elif isinstance(each, Scheduled):
+                        scheduled.append(each)
+                    else:
+                        kept.append(each)
             if rows and (chunk is None or len(rows) >= _ROWS_AT_ONCE):
                 yield rows
                 rows = []
             if chunk is None:
+                for written in chain.from_iterable(each.as_written() for each in kept):
+                    if self._ended.is_set():
+                        raise _Ended
+                    yield written
+                    self._rest()
                 return
 
     def _rest(self) -> None:
