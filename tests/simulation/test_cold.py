@@ -195,5 +195,5 @@ def test_it_is_caught(
     broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)
-    told = caught(broken.__name__, cases(), wrong, 150)
+    told = caught(broken.__name__.replace("_", " "), cases(), wrong, 150)
     assert re.search(WRONG, told), told

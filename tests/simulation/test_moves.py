@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from emberflow.engine.cuts.cut import Row
 from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.reduce import ReduceMachine
 from emberflow.engine.messages import AFTER_ALL
@@ -104,6 +105,13 @@ def a_slice_is_owned_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda true, old, new, moment, owners, rows, *given, **how: true(
             old, new, moment, owners, rows[1:], *given, **how
         ),
+    )
+
+
+@breaks
+def cold_keys_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        succession, "rows_in", lambda content: (row for row in content if isinstance(row, Row))
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partialmethod
 from itertools import chain, count
@@ -14,7 +14,8 @@ import pytest
 import emberflow as ef
 from emberflow.checkpoint.cuts import backfills
 from emberflow.engine.cuts.changes import Changes
-from emberflow.engine.cuts.cut import owned
+from emberflow.engine.cuts.cut import Row, owned
+from emberflow.engine.machines.cold import Cooling
 from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.reduce import ReduceMachine
 from emberflow.engine.machines.state import AccessMachine
@@ -230,6 +231,10 @@ def a_version_goes_on_at_positions_of_the_old_one(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Life, "__init__", made)
 
 
+def only_in_memory(content: Iterable[Any]) -> Iterator[Row]:
+    return (row for row in content if isinstance(row, Row))
+
+
 def with_inheritance(
     monkeypatch: pytest.MonkeyPatch, changed: Callable[[Any, Any, Any, Any], bool]
 ) -> None:
@@ -277,6 +282,16 @@ def heirs_take_what_is_not_below_t(monkeypatch: pytest.MonkeyPatch) -> None:
 @breaks
 def heirs_take_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with_inheritance(monkeypatch, lambda true, machine, other, moment: True)
+
+
+@breaks
+def heirs_forget_cold_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cooling, "inherit_cold", lambda machine, other, moment: None)
+
+
+@breaks
+def heirs_forget_cold_keys_of_steps_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(succession, "rows_in", only_in_memory)
 
 
 @breaks
