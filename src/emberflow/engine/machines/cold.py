@@ -10,7 +10,8 @@ the store, never in both.
 
 **Fetching.** Before a machine processes a batch, it asks the store for all keys of the batch that are not
 in memory, in one call (`Cooling.fetch`). Where a node is patient, or a region runs in slices, a batch is all
-that waited there. A machine that has evicted nothing asks for nothing.
+that waited there. A region that runs item by item asks once for all that waits (`Cooling.fetch_ahead`), and
+then again only for what its items cause. A machine that has evicted nothing asks for nothing.
 
 **Evicting.** A bucket may go if
 
@@ -160,6 +161,8 @@ class Cooling(Trimmed[B]):
     #: The moment of the last cut that is committed, of which all rows can be read again; None if there is
     #: none.
     _committed: Moment | None = None
+    #: Keys that are nowhere, neither in memory nor in the store, as a look ahead has found.
+    _nowhere: Collection[Any] = ()
     #: Where the next look for buckets to evict begins, among those in memory.
     _looked_up_to = 0
     #: Buckets that were evicted, and still wait for their end.
@@ -178,11 +181,19 @@ class Cooling(Trimmed[B]):
 
     def fetch(self, items: list[FlatItem]) -> None:
         """Bring back the buckets that these items are for."""
-        buckets, cold = self.buckets, self.cold
+        buckets, cold, nowhere = self.buckets, self.cold, self._nowhere
         assert cold is not None
-        missing = [key for key in self.keys_in(items) if key not in buckets]
+        missing = [key for key in self.keys_in(items) if key not in buckets and key not in nowhere]
         if missing:
             self._take_in(cold.take(missing))
+
+    def fetch_ahead(self, items: list[FlatItem]) -> None:
+        """Bring back the buckets for all that waits, before it comes item by item."""
+        if not self.cold_keys:
+            return
+        self._nowhere = ()
+        self.fetch(items)
+        self._nowhere = {key for key in self.keys_in(items) if key not in self.buckets}
 
     def _take_in(self, rows: list[Row]) -> None:
         changes = self.changes
@@ -246,6 +257,7 @@ class Cooling(Trimmed[B]):
         del chosen[(len(given) + 1) // 2 :]
         if not chosen:
             return 0
+        self._nowhere = ()
         refused = cold.put(chosen)
         for number, row in enumerate(chosen):
             if number not in refused:

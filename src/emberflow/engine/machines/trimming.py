@@ -113,6 +113,9 @@ class Trimmed(Generic[B]):
     def fetch(self, items: list[FlatItem]) -> None:
         """Bring back the buckets that these items are for. Here none is out of memory."""
 
+    def fetch_ahead(self, items: list[FlatItem]) -> None:
+        """The same for all that waits, before it comes item by item."""
+
     def computed_from(self, place: Place) -> list[FlatItem]:
         """The items at or above a place, in order, that each item below would make it compute again.
 

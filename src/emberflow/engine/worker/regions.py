@@ -49,6 +49,7 @@ from emberflow.engine.worker.dataflow import Dataflow, Send
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.errors import EndlessLoopError
+from emberflow.graph.nodes import Merge
 from emberflow.graph.transactions import Access, Close, State
 from emberflow.values.item import CHILD_IDS_MAX, FlatItem, GlobalTime, Place
 
@@ -63,6 +64,17 @@ _CHUNK = 64
 
 def _has_transactions(layout: Layout, unit: Unit) -> bool:
     return any(isinstance(layout.graph.nodes[node], Close) for node in unit.nodes)
+
+
+def _ahead_of(layout: Layout, unit: Unit, node: int) -> frozenset[int]:
+    """A node, and the merges of its region whose items are all for it."""
+    found = {node}
+    merges = [one for one in unit.nodes if isinstance(layout.graph.nodes[one], Merge)]
+    while more := [
+        one for one in merges if one not in found and found.issuperset(layout.readers[one])
+    ]:
+        found.update(more)
+    return frozenset(found)
 
 
 class Cycle:
@@ -84,6 +96,8 @@ class Cycle:
         self._nodes = layout.graph.nodes
         self._unit = unit
         self._stateful = {node: stateful[node] for node in unit.nodes if node in stateful}
+        #: By node that keeps something: where items are that come to it as they are.
+        self._ahead_of = {node: _ahead_of(layout, unit, node) for node in self._stateful}
         self._rank = {node: rank for rank, node in enumerate(_order(layout, unit))}
         self._in_slices = _has_transactions(layout, unit)
         self._loop_entries = layout.graph.loop_entries & set(unit.nodes)
@@ -282,6 +296,7 @@ class Cycle:
         budget, run, stateful = self._budget, self._dataflow.run, self._stateful
         send = self._dataflow.sender(self._rank, self._passing, file)
         spent = 0
+        self._fetch_ahead(heap)
         while heap and (overdraft is None or budget.replays_left > -overdraft):
             place, _, node, item = heappop(heap)
             batches = {node: [item]}
@@ -303,6 +318,13 @@ class Cycle:
                     budget.replays_left -= replays
                     spent += replays
         return spent
+
+    def _fetch_ahead(self, heap: list[QueuedItem]) -> None:
+        """Bring back what is out of memory, for all that waits, before it goes item by item."""
+        for node, machine in self._stateful.items():
+            if machine.cold_keys:
+                waits_at = self._ahead_of[node]
+                machine.fetch_ahead([entry[3] for entry in heap if entry[2] in waits_at])
 
     def _replays(self) -> int:
         """How much the machines of this region have ever replayed."""
