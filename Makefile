@@ -111,9 +111,8 @@ bench-transactions: setup ## transactions, against PostgreSQL and by what they d
 bench-upgrade: setup ## how long output stands still while a new version takes over (ONLY=index, QUICK=1)
 	@scripts/ensure-java $(BIN)/python bench/run.py upgrade $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
 
-bench-state: setup ## only memory a key, and more keys than fit in memory
-	@scripts/ensure-java $(BIN)/python bench/run.py state
-	@$(BIN)/python bench/cold.py
+bench-state: setup ## memory a key, more keys than fit, restarts, transformWithState (ONLY="memory 1 5 20 restore spark", QUICK=1)
+	@scripts/ensure-java $(BIN)/python bench/run.py state $(addprefix --only ,$(ONLY)) $(if $(QUICK),--quick)
 
 bench-kafka: setup ## only Kafka, topic to topic
 	@scripts/ensure-kafka

@@ -17,13 +17,10 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from bench.state import available, running_count
+from state import available, running_count
 
 KEYS = (1_000_000, 5_000_000, 20_000_000)
 MEASURED = 1_000_000
@@ -115,9 +112,7 @@ def main(keys: tuple[int, ...] = KEYS, memory: int = 1 << 30) -> None:
         for law in ("uniform", "zipf"):
             for bytes_ in (0, memory):
                 figure = measured(count, law, bytes_)
-                told = (
-                    f"{count:>12,}{law:>9}{f'{bytes_ / (1 << 30):g} GB' if bytes_ else 'all':>11}"
-                )
+                told = f"{count:>12,}{law:>9}{f'{bytes_ >> 20:,} MB' if bytes_ else 'all':>11}"
                 if isinstance(figure, str):
                     print(f"{told}  {figure}", flush=True)
                     continue
@@ -126,6 +121,24 @@ def main(keys: tuple[int, ...] = KEYS, memory: int = 1 << 30) -> None:
                     f"{figure.gigabytes:>8.2f}{figure.cold:>14,}",
                     flush=True,
                 )
+
+
+def beside_spark(keys: int) -> None:
+    """The same count in `transformWithState` of PySpark, with its state in RocksDB: uniform keys, of which
+    the first batch, which does not count, has half. Beside it one worker without Spark and without a network."""
+    from live.session import spark_session
+    from live.streaming_rates import COUNTED, transform_with_state_rate
+
+    batch = keys // 2
+    drawn = numbers(keys, "uniform")
+    words = [f"key-{number:013d}" for number in islice(drawn, (COUNTED + 1) * batch)]
+    with spark_session() as spark:
+        rate = transform_with_state_rate(spark, words, batch)
+    own = measured(keys, "uniform", 1 << 30)
+    assert isinstance(own, Figure), own
+    print(f"{keys:,} keys, uniform, elements a second")
+    print(f"{f'transformWithState, batches of {batch:,}':>44}{rate:>12,.0f}/s")
+    print(f"{'one worker, alone':>44}{own.going_on:>12,.0f}/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ python bench/run.py disorder [--only partitions] [--quick]
 python bench/run.py speculation [--only model] [--quick]
 python bench/run.py upgrade [--only index] [--quick]
 python bench/run.py nexmark [--only throughput] [--query q3] [--quick]
-python bench/run.py state [--quick]
+python bench/run.py state [--only 5] [--quick]
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ PARTS = {
     SPECULATION: ("model", "live"),
     NEXMARK: ("throughput", "latency"),
     UPGRADE: ("index", "keys", "million"),
+    STATE: ("memory", "1", "5", "20", "restore", "spark"),
 }
 
 
@@ -74,7 +75,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="only see that it runs")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS, STATE})
+    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS})
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     names = arguments.names or BENCHMARKS
@@ -98,8 +99,6 @@ def _run(name: str, arguments: argparse.Namespace) -> None:
     elif name == NEXMARK:
         module = import_module(MODULES[name])
         module.main(arguments.only or PARTS[name], quick=arguments.quick, queries=arguments.query)
-    elif name == STATE:
-        import_module(name).main(quick=arguments.quick)
     elif name in PARTS:
         module = import_module(MODULES.get(name, name))
         module.main(arguments.only or PARTS[name], quick=arguments.quick)

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,11 @@ from emberflow.engine.progress.acker import Acker
 from emberflow.engine.worker.worker import Worker
 
 KEYS = (100_000, 1_000_000, 5_000_000)
+#: Millions of keys, and gigabytes for state.
+MILLIONS = {"1": 1, "5": 1, "20": 4}
+#: How many keys `transformWithState` has: it does some thousand elements a second.
+SPARK_KEYS = 200_000
+PARTS = ("memory", *MILLIONS, "restore", "spark")
 ROUNDS = 3
 BATCH = 2_000
 #: A run is left out where fewer bytes a key are available than this.
@@ -126,8 +131,26 @@ def available() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
 
 
-def main(keys: tuple[int, ...] = KEYS, *, quick: bool = False) -> None:
-    keys = keys[:1] if quick else keys
+def main(parts: Sequence[str] = PARTS, *, quick: bool = False) -> None:
+    """All parts, or some: memory a key; more keys than fit, for so many millions of keys; the time to the first
+    output of a restart; and PySpark's `transformWithState`."""
+    import cold
+
+    if "memory" in parts:
+        memory(KEYS[:1] if quick else KEYS)
+    for millions, gigabytes in MILLIONS.items():
+        if millions in parts:
+            keys = int(millions) * (10_000 if quick else 1_000_000)
+            cold.main((keys,), gigabytes << (20 if quick else 30))
+    if "restore" in parts:
+        import restore
+
+        restore.main((20_000,) if quick else restore.KEYS)
+    if "spark" in parts:
+        cold.beside_spark(10_000 if quick else SPARK_KEYS)
+
+
+def memory(keys: tuple[int, ...] = KEYS) -> None:
     if not Path("/proc/self/statm").exists():
         print("Only Linux has /proc, which says what is resident.")
         return
@@ -157,4 +180,4 @@ if __name__ == "__main__":
     if given.measure is not None:
         measure(given.measure, given.keys[0])
     else:
-        main(tuple(given.keys))
+        memory(tuple(given.keys))

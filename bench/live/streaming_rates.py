@@ -69,6 +69,11 @@ def measured(spark: SparkSession, words: list[str]) -> Iterator[tuple[str, float
             yield f"PySpark, {label}, batches of {batch:,}", rate
 
 
+def transform_with_state_rate(spark: SparkSession, words: list[str], batch: int) -> float:
+    """Words a second, of the batches behind the first one."""
+    return _rate(spark, words, batch, _transform_with_state)
+
+
 def _rate(
     spark: SparkSession,
     words: list[str],
