@@ -69,6 +69,11 @@ def test_transactions_go_on_while_slices_move() -> None:
     assert moved
 
 
+def test_a_key_that_went_and_came_back_is_in_a_cut_once() -> None:
+    """Cuts before it were lost, and had noted the bucket that it had then."""
+    judged_with_crashes(CrashCase.moving(60_109))
+
+
 # --- Breaks ----------------------------------------------------------------------------------------
 
 Break: TypeAlias = Callable[[pytest.MonkeyPatch], None]

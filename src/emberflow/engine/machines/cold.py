@@ -281,14 +281,13 @@ class Cooling(Trimmed[B]):
         changes = self.changes
         committed = BEFORE_ALL if self._committed is None else self._committed
         holds_all = changes is None or since < max(changes.since, committed) or since == BEFORE_ALL
-        if not holds_all or not self.cold_keys:
+        if not holds_all or self.cold is None:
             return super().capture(moment, since)
         # What is in memory now, and what is not. A capture that was given up may have noted buckets that
-        # went since, and so may trims.
+        # went since, and perhaps came back as others, and so may trims.
         self.changes = None
         self.touched = list(filter(self.is_in_memory, self.touched))
         self.touched_earlier = list(filter(self.is_in_memory, self.touched_earlier))
-        assert self.cold is not None
         kept = self.cold.kept(self.operation, self._alive_at(moment, since), moment)
         return chain(super().capture(moment, since), [kept])
 
