@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -469,6 +470,45 @@ def test_the_note_of_a_version_decides_who_goes_on_after_a_loss(
         query.stop()
     assert lost == ["ahead of the note", "behind the note"]
     assert payloads(kept) == expected(tmp_path, kept, sums(0), *later)
+
+
+def test_the_old_version_goes_on_if_the_next_one_is_lost_right_behind_its_end(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one has ended for a version that is given up then, or whose coordinator is lost."""
+    kept: dict[str, Any] = {}
+    query = started(spark, sums(0), tmp_path, kept)
+    lived = Supervision._live
+    losses = [ef.EmberflowError("it failed right behind the end"), WireError("it was lost there")]
+
+    def loses_the_next_one(lives: Supervision) -> Any:
+        failure = lived(lives)
+        upgrade = lives._upgrade
+        if lives.coordinator.hands_over and losses:
+            assert upgrade is not None
+            assert upgrade.successor is not None
+            successor = upgrade.successor[1]
+            successor.fail(losses.pop(0))
+            assert successor.wait(SECONDS)  # it has told why, in its own thread
+            assert upgrade.over.is_set() == (len(losses) == 1)
+        return failure
+
+    monkeypatch.setattr(Supervision, "_live", loses_the_next_one)
+    try:
+        when(query, 200)
+        with pytest.raises(ef.EmberflowError, match="it failed right behind the end"):
+            query.upgrade(sums(1), timeout=SECONDS)
+        when(query, 200)
+        query.upgrade(sums(1), timeout=SECONDS)
+        assert [str(loss) for loss in query.recoveries] == ["it was lost there"]
+        when(query, 100)
+        ended(query, tmp_path)
+    finally:
+        query.stop()
+    assert not losses
+    assert payloads(kept) == expected(tmp_path, kept, sums(0), (sums(1), None))
+    writers = [one.name for one in threading.enumerate() if "emberflow sink sums" in one.name]
+    assert writers == []
 
 
 def with_a_module_of_the_driver() -> ef.Flow:

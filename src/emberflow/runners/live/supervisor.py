@@ -178,6 +178,10 @@ class _Upgrade:
         #: The coordinator that takes over in place, and the plan of its life.
         self.successor: tuple[Plan, Coordinator] | None = None
 
+    def waits_for(self, coordinator: Coordinator) -> bool:
+        """Whether this one is to take over in place, and has not been given up."""
+        return self.successor is not None and self.successor[1] is coordinator
+
     def end(self, failure: BaseException | None = None) -> None:
         self.failure = failure
         self.over.set()
@@ -356,6 +360,8 @@ class Supervision:
                 if not keeps:
                     self._end_job()
                 if self._changes_version(failure):
+                    if self._stop_requested.is_set():
+                        self.coordinator.stop()
                     continue
                 if (
                     failure is None
@@ -401,12 +407,9 @@ class Supervision:
 
     def _changes_version(self, failure: BaseException | None) -> bool:
         """Begin a life of another version, if one is to take over and this life allows it."""
-        upgrade = self._upgrade
         if self.coordinator.hands_over:
-            assert upgrade is not None
-            self.settings = upgrade.settings
-            self._hand_over(upgrade)
-            return True
+            return self._goes_on_in_place()
+        upgrade = self._upgrade
         if upgrade is None or isinstance(failure, FencedError) or self._stop_requested.is_set():
             return False
         if self.settings is upgrade.settings and failure is None:
@@ -483,10 +486,18 @@ class Supervision:
             )
         )
 
-    def _ends_upgrade(self, failure: BaseException | None) -> None:
-        """The version that is to take over runs, or will not."""
+    def _ends_upgrade(
+        self, failure: BaseException | None, successor: Coordinator | None = None
+    ) -> None:
+        """The version that is to take over runs, or will not.
+
+        With a ``successor``, only if that one is still to take over: it has no state yet.
+        """
         with self._changing:
-            upgrade, self._upgrade = self._upgrade, None
+            upgrade = self._upgrade
+            if successor is not None and (upgrade is None or not upgrade.waits_for(successor)):
+                return
+            self._upgrade = None
         if upgrade is not None:
             self._discard_successor(upgrade)
             if failure is not None and self.settings is upgrade.before:
@@ -516,8 +527,8 @@ class Supervision:
 
         def prepared(failure: BaseException | None) -> None:
             """All workers have the new version, or one has not: it was lost, or cannot have it."""
-            if upgrade.successor is None or upgrade.successor[1] is not coordinator:
-                return  # it was given up
+            if not upgrade.waits_for(coordinator):
+                return  # it was given up, or has the state: its life tells
             if failure is None or isinstance(failure, _LOST):
                 in_place = failure is None
                 if upgrade.at is None:
@@ -525,11 +536,10 @@ class Supervision:
                 else:
                     old.takeover_prepared(in_place=in_place)
             else:
-                self._ends_upgrade(failure)
+                self._ends_upgrade(failure, coordinator)
 
         def refused(problem: BaseException) -> None:
-            if upgrade.successor is not None and upgrade.successor[1] is coordinator:
-                self._ends_upgrade(problem)
+            self._ends_upgrade(problem, coordinator)
 
         if upgrade.at is not None:  # it may be near
             old.stop_for_takeover(upgrade.at, self._refused, in_place=None)
@@ -553,15 +563,33 @@ class Supervision:
         coordinator.start()
         old.prepare(OtherVersion(cloudpickle.dumps(plan), refused))
 
-    def _hand_over(self, upgrade: _Upgrade) -> None:
+    def _goes_on_in_place(self) -> bool:
+        """The old version has ended for one that takes over in its processes. Begin the life of that one; or,
+        if it has been given up since, another life of the old version."""
+        with self._changing:
+            upgrade = self._upgrade
+            successor = None if upgrade is None else upgrade.successor
+            if upgrade is not None:
+                upgrade.successor = None  # from now on its life tells whether it takes over
+        if upgrade is not None and successor is not None:
+            self.settings = upgrade.settings
+            self._hand_over(*successor)
+            return True
+        # The processes wait for it. The last cut is held for it, so it never counts.
+        self.coordinator.left_writers(frozenset())
+        self._end_job()
+        if self.failure is not None:
+            return False
+        self._plan, self.coordinator = self._begun_when_writable()
+        return True
+
+    def _hand_over(self, plan: Plan, successor: Coordinator) -> None:
         """The old version has ended at its last cut: the new one goes on, in the same processes.
 
         If it cannot, its life fails, and the next life is of the old version.
         """
-        assert upgrade.successor is not None
         old = self.coordinator
-        self._plan, self.coordinator = upgrade.successor
-        upgrade.successor = None
+        self._plan, self.coordinator = plan, successor
         writers = old.left_writers(self._plan.inherits or frozenset())
         try:
             if self.failure is not None:
@@ -569,12 +597,13 @@ class Supervision:
             if self._stop_requested.is_set():  # perhaps when the old one had ended already
                 self.coordinator.stop()
             inheritance = self._left_by(old, writers)
+            if not self.coordinator.take_over(inheritance):
+                raise EmberflowError("the coordinator of the new version has failed before")
         except Exception as error:
             self.coordinator.fail(error)
             for writer in writers.values():
                 writer.close(_END_SECONDS)
             return
-        self.coordinator.take_over(inheritance)
         # The workers take over while this thread claims the next life. Nothing is let out before both.
         try:
             committer = self._claimed_for(inheritance, old)

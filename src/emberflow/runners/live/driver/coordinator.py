@@ -161,6 +161,8 @@ class Coordinator:
         #: By worker: all that had entered when it began to record is below this.
         self._recorded_from: dict[int, Moment] = {}
         self._inheritance: Inheritance | None = None
+        #: Whether it ends what it has, and takes nothing over any more.
+        self._is_closed = False
         self._history = history
         self._carried = carried
         self._running = running
@@ -288,13 +290,18 @@ class Coordinator:
         if self._takeover is not None:
             self._takeover.is_cancelled = True
 
-    def take_over(self, inheritance: Inheritance) -> None:
+    def take_over(self, inheritance: Inheritance) -> bool:
         """The version before has ended at a cut. All have been prepared.
 
-        `commit_with` must follow, or a failure.
+        Returns whether it takes that over. Then `commit_with` must follow, or a failure. If it has failed
+        already, it closes nothing of what the other one has left.
         """
-        self._inheritance = inheritance
+        with self._lock:
+            if self._is_closed:
+                return False
+            self._inheritance = inheritance
         self.questions.bell.ring()
+        return True
 
     def commit_with(self, committer: CutCommitter) -> None:
         """Go on with the cuts of the version before. The workers take over meanwhile."""
@@ -397,7 +404,9 @@ class Coordinator:
             if self._hands_over:
                 self._end()  # the other version takes the writers, and waits
             else:
-                self._adopt()
+                with self._lock:
+                    self._is_closed = True
+                    self._adopt()
                 for writer in self._writers.values():
                     writer.close(_JOIN_SECONDS)
             if self.committer is not None:
