@@ -314,7 +314,9 @@ class PartWriter:
             raise _unpicklable("payload", row[0], row[2], row[4], error) from error
 
     def _write_run(self) -> None:
-        table = pa.Table.from_batches(self._batches)
+        # In one piece each: otherwise each `take` would make one of all of them.
+        table = pa.Table.from_batches(self._batches).combine_chunks()
+        self._batches = []
         rows = table.num_rows
         order = _order_of(table)
         each = max(1, min(_GROUP_ROWS_MAX, rows * self._group_bytes // max(1, self._batched_bytes)))
@@ -325,7 +327,7 @@ class PartWriter:
             groups += 1
         self._pause()
         self._runs.append(groups)
-        self._batches, self._batched_bytes = [], 0
+        self._batched_bytes = 0
 
 
 def _order_of(table: pa.Table) -> pa.Array:
