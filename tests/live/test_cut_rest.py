@@ -1,4 +1,4 @@
-"""How long the driver rests between cuts: by how long a cut took, not by how long it waited for sinks."""
+"""When the driver begins a cut, and of what: how long it rests, and what changes if somebody waits for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from emberflow.checkpoint.cuts.store import CheckpointStore
 from emberflow.engine.messages import Moment
 from emberflow.runners.live.driver import cuts
 from emberflow.runners.live.driver.cuts import CutCommitter, CutsByTime
-from emberflow.runners.live.worker.cut_writer import Captured
+from emberflow.runners.live.worker.cut_writer import CALM, QUICK, Captured, CutOrder
 from tests.checkpoint.cases import graph
 
 
@@ -22,15 +22,19 @@ class Clock:
         return self.now
 
 
+def committer_at(folder: Path) -> CutCommitter:
+    return CutCommitter(
+        graph(), str(folder), CheckpointStore(folder).begin(), CutsByTime(),
+        workers=1, interval_ms=1_000, keep=2, logged={},
+    )  # fmt: skip
+
+
 def test_a_cut_that_waits_for_a_sink_does_not_put_off_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(cuts, "time", clock)
-    committer = CutCommitter(
-        graph(), str(tmp_path), CheckpointStore(tmp_path).begin(), CutsByTime(),
-        workers=1, interval_ms=1_000, keep=2, logged={},
-    )  # fmt: skip
+    committer = committer_at(tmp_path)
 
     def settled(at: Moment) -> bool:
         while (manifest := committer.committed(at)) is None and committer._writing:
@@ -51,3 +55,39 @@ def test_a_cut_that_waits_for_a_sink_does_not_put_off_the_next_one(
     clock.now += 0.5
     assert committer.due((6, 0)) is not None
     committer.close(10)
+
+
+def test_a_cut_that_somebody_waits_for_adds_to_the_last_one(tmp_path: Path) -> None:
+    """However long the chain is: to store everything again would take long."""
+    committer = committer_at(tmp_path)
+    store, time_ = CheckpointStore(tmp_path), 0
+
+    def made(share: float) -> CutOrder:
+        nonlocal time_
+        time_ += 1
+        order = committer.due((time_, 0), now=True, share=share)
+        assert order is not None
+        rows = [("count", 5, "ada", (time_ - 1, 0), time_)]
+        part = store.write_part(order.number, 0, [rows], incarnation=1, base=order.base)
+        assert part is not None
+        committer.captured(Captured(0, order.number, [part], {}))
+        while committer.committed((time_, 0)) is None:
+            time.sleep(0.001)  # a thread writes the manifest
+        while not committer.is_idle:
+            time.sleep(0.001)
+        return order
+
+    try:
+        assert made(QUICK).base is None  # there is nothing that it could add to
+        while made(CALM).base is not None:
+            assert time_ < 100
+        before = time_
+        for number in range(before, 2 * before):
+            assert made(QUICK).base == number
+        assert made(CALM).base is None
+        order = committer.due((time_ + 1, 0), now=True)
+        assert order is not None
+        assert committer.hurry()
+        assert not committer.hurry()  # the workers know it
+    finally:
+        committer.close(10)

@@ -68,6 +68,7 @@ from emberflow.runners.live.wire.plan import (
 )
 from emberflow.runners.live.wire.questions import Questions
 from emberflow.runners.live.wire.sockets import Wire, WireKeys
+from emberflow.runners.live.worker.cut_writer import AT_ONCE, CALM, QUICK
 from emberflow.runners.live.worker.memory import SLOW_FROM
 from emberflow.sinks.protocol import sink_contract
 from emberflow.sinks.writer import WriterThread
@@ -661,13 +662,15 @@ class Coordinator:
         if not takeover.is_asked_for:
             if self._acker.progress.of_all() <= self._stored_before:
                 return False
+            if self.committer is not None and self.committer.hurry():
+                self._send_all(protocol.HURRY, None)
             if self.committer is not None and not self.committer.has_own_cut:
                 # A cut tells of one version that takes over from it. So this one serves some time first.
-                self._cut(now=True)
+                self._cut(now=True, share=QUICK)
                 return False
         order = takeover.order(self.committer, time.monotonic(), self._all_halted())
         if order is Order.CUT:
-            self._cut(now=True, urgent=takeover.cuts_urgently)
+            self._cut(now=True, share=QUICK)
             self.flush()
         elif order is Order.HOLD:
             self._send_all(protocol.HOLD, None)
@@ -697,14 +700,14 @@ class Coordinator:
         elif self._takeover is not None:
             self._takeover.note_bounded(worker, max(reached, self._stored_before[0]), promised)
 
-    def _cut(self, *, now: bool = False, urgent: bool = False) -> None:
+    def _cut(self, *, now: bool = False, share: float = CALM) -> None:
         if self.committer is None:
             return
         manifest = self.committer.committed(self._settled)
         if manifest is not None:
             self._send_all(protocol.COMMITTED, manifest.time)
             self._log_cut(manifest)
-        order = self.committer.due(self._acker.progress.of_all(), now=now, urgent=urgent)
+        order = self.committer.due(self._acker.progress.of_all(), now=now, share=share)
         if order is not None:
             self._send_progress(at_once=True)  # on the same link, just before the order
             self._send_all(*self._strategy.announced(order))
@@ -730,7 +733,7 @@ class Coordinator:
             return True
         if not self._last_cut_ordered and self.committer.is_idle:
             self._last_cut_ordered = True
-            self._cut(now=True, urgent=self._takeover is not None)
+            self._cut(now=True, share=CALM if self._takeover is None else AT_ONCE)
             if self._is_followed:
                 self.committer.hold()
         is_made = self.committer.is_idle or self.committer.held is not None

@@ -49,7 +49,7 @@ from emberflow.graph.nodes import Graph
 from emberflow.graph.versions import CarryPlan
 from emberflow.runners.live.driver.chronicle import Cut, now_ms
 from emberflow.runners.live.wire import protocol
-from emberflow.runners.live.worker.cut_writer import Captured, CutOrder
+from emberflow.runners.live.worker.cut_writer import CALM, QUICK, Captured, CutOrder
 
 #: How long the committer rests after a cut that was abandoned.
 _ABANDONED_REST_SECONDS = 1.0
@@ -253,33 +253,30 @@ class CutCommitter:
             self._store.commit(self.held.manifest)
             self.held = None
 
-    def due(self, minimal: Moment, *, now: bool = False, urgent: bool = False) -> CutOrder | None:
+    def due(self, minimal: Moment, *, now: bool = False, share: float = CALM) -> CutOrder | None:
         """Begin a cut, if it is time and there is something new to save.
 
-        Somebody waits for an ``urgent`` one, so it adds to the last one, however long the chain is.
+        It takes this share of a busy worker's time. If somebody waits for it, it adds to the last one, however
+        long the chain is.
         """
         if self._order is not None or self._manifests.full():
             return None
         if not now and time.monotonic() < max(self._begun_at + self._interval, self._rests_until):
             return None
         moment = self.strategy.next_moment(minimal, self.moment, self._number + 1, now=now)
-        return None if moment is None else self._begun(moment, urgent)
+        return None if moment is None else self._begun(moment, share)
 
     @property
     def has_own_cut(self) -> bool:
         """Whether the last cut is not that of an earlier version, from which this one has taken over."""
         return self._base is None or self._base.successor is None
 
-    @property
-    def holds_everything_next(self) -> bool:
-        """Whether the next cut holds everything: the chain is too long, or of an earlier version."""
-        base = self._base
-        return base is None or base.successor is not None or compaction_due(base)
-
-    def _begun(self, moment: Moment, urgent: bool) -> CutOrder:
+    def _begun(self, moment: Moment, share: float) -> CutOrder:
         """Begin the next cut, at this moment: of what changed, unless it should hold everything."""
         base = self._base
-        if self.holds_everything_next and not (urgent and base and base.successor is None):
+        if base is not None and (
+            base.successor is not None or (share == CALM and compaction_due(base))
+        ):
             base = None
         self._number += 1
         self._begun_at = time.monotonic()
@@ -290,9 +287,16 @@ class CutCommitter:
             moment,
             BEFORE_ALL if base is None else base.time,
             None if base is None else base.number,
-            urgent,
+            share,
         )
         return self._order
+
+    def hurry(self) -> bool:
+        """Somebody waits for the cut under way. Returns whether the workers have to be told."""
+        if self._order is None or self._order.share >= QUICK:
+            return False
+        self._order = self._order._replace(share=QUICK)
+        return True
 
     def take_over(self, plan: CarryPlan, held: HeldCut | None = None) -> Manifest | None:
         """Commit the cut that this life began from, for the version that takes over from it: once more, or,

@@ -7,7 +7,9 @@ asked for, T is just ahead.
 Output stands still from T until the next version runs, so what can be done before is done before:
 
 1. *Saving.* The last cut, at T, is what the next version begins from. Cuts before it, one right behind the
-   other, leave little for the last one to save.
+   other, leave little for the last one to save. The first of them may be under way, and may have to save a
+   large state: it takes a larger share of the time from then on. The others hold what has changed meanwhile,
+   which is less each time.
 2. *Holding.* All fronts let in nothing more, and tell what they have let in.
 3. *Halting.* They go on to the time behind the greatest of these. So no front has let in anything at or
    above T, and the next version takes over the readers where they are, in memory. A front that does not
@@ -117,11 +119,6 @@ class Takeover:
         return self._is_halting
 
     @property
-    def cuts_urgently(self) -> bool:
-        """Whether the next cut before T adds to the one before it."""
-        return self._cuts > 1
-
-    @property
     def reached(self) -> int:
         """The greatest time that has entered anywhere."""
         return max(reached for reached, _ in self._bounded.values())
@@ -168,10 +165,7 @@ class Takeover:
         return Order.HOLD
 
     def _wants_cut(self, committer: CutCommitter) -> bool:
-        """The first one may have to hold everything, and nobody waits for it. The others are urgent."""
-        if self._cuts == 0 and not committer.holds_everything_next:
-            self._cuts = 1
-        return self._cuts < 2 or (self._cuts < _CUTS_MAX and committer.last_rows > _ROWS_FEW)
+        return self._cuts == 0 or (self._cuts < _CUTS_MAX and committer.last_rows > _ROWS_FEW)
 
     def _halting(self, now: float) -> Order:
         if not self.is_asked_for:

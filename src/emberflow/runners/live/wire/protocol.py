@@ -31,6 +31,7 @@ PEERS = b"P"  # ([address], {(sink, partition): last global time}; None if TAKE_
 START = b"Z"  # fronts may begin: the greatest last global time of all sinks, and a bound or None
 PROGRESS = b"G"  # a Progress
 CUT = b"K"  # a CutOrder, behind the progress to its moment
+HURRY = b"k"  # None: somebody waits for the cut under way
 COMMITTED = b"M"  # the Moment of a cut that is committed
 # SETTLED: a Moment, below which all output of all workers is stored; to workers that feed fronts
 STORED = b"S"  # (sink, partition), bundles: the driver has stored so many more

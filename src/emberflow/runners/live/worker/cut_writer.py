@@ -3,10 +3,10 @@
 What is guaranteed: **a cut makes nothing else wait long.** The loop visits a limited number of buckets
 in a round and hands the rows to the thread through a bounded queue. When the queue is full, the capture
 waits and everything else goes on. The thread pickles, sorts, writes and syncs. While there is anything
-else to do, both take only a share of the time, and never more than some milliseconds in one go: a cut
-is in no hurry. While the loop is idle, or a new version of the flow waits for the cut, neither of them
-rests. `engine.cuts.cut` says what is captured,
-and why that is enough.
+else to do, both take only a share of the time, and never more than some milliseconds in one go. The share
+is small: a cut is in no hurry. It is larger where somebody waits for the cut, also for one that is under
+way already. While the loop is idle neither of them rests, and none at all if everybody waits. `engine.cuts.cut`
+says what is captured, and why that is enough.
 
 If the disk takes no writes (it is full, or read-only), the writer abandons the cut and says so. A cut
 that is never committed changes nothing: the next one holds all that changed since the last one that was.
@@ -32,16 +32,18 @@ from emberflow.engine.messages import Moment
 
 #: Buckets that the loop visits in a round.
 _BUCKETS_A_ROUND = 1_024
-#: The share of a busy loop's time that a capture takes.
-_CAPTURING_SHARE = 0.05
+#: The share of a busy worker's time that a cut takes: of the loop's, to capture, and of the thread's.
+CALM = 0.05
+#: The same if somebody waits for the cut, and output must not ...
+QUICK = 0.5
+#: ... and if everybody waits for it.
+AT_ONCE = 1.0
 #: Rows that the thread encodes at once: three times as fast as those of one round.
 _ROWS_AT_ONCE = 2_000
 #: Chunks between the loop and the thread.
 _CHUNKS_MAX = 32
-#: The share of the time in which the thread works while the loop is busy ...
-_WORKING_SHARE = 0.05
 _REST_SECONDS_MAX = 0.1
-#: ... which the loop is for so long after it last had something to do.
+#: The loop is busy for so long after it last had something to do.
 _BUSY_SECONDS = 0.1
 
 
@@ -52,8 +54,7 @@ class CutOrder(NamedTuple):
     moment: Moment
     since: Moment
     base: int | None
-    #: Whether somebody waits for it: nobody rests meanwhile.
-    is_urgent: bool = False
+    share: float = CALM
 
 
 class Captured(NamedTuple):
@@ -79,7 +80,7 @@ class CutWriter:
         self._capture: Capture | None = None
         #: From `begin` until `go_on` has told what was stored.
         self.is_under_way = False
-        self._is_urgent = False
+        self._share = CALM
         self._rests_until = 0.0
         #: When the loop last had something to do; how much CPU time the thread had used at its last rest.
         self._busy_at = 0.0
@@ -97,17 +98,21 @@ class CutWriter:
     ) -> None:
         """Begin a cut: the engine has just heard of the progress to its moment."""
         self._capture = engine.begin_cut(order.moment, order.since)
-        self._is_urgent = order.is_urgent
+        self._share = order.share
         self._positions = dict(positions)
         self.is_under_way = True
         self._orders.put_nowait(order)  # the coordinator orders one cut at a time
+
+    def hurry(self) -> None:
+        """Somebody waits for the cut under way, if there is one."""
+        self._share = max(self._share, QUICK)
 
     def go_on(self, *, loop_is_busy: bool) -> Captured | None:
         """Capture a bit more of the cut under way, if any; return, once, what was stored of it."""
         begin = time.monotonic()
         if loop_is_busy:
             self._busy_at = begin
-        may_rest = loop_is_busy and not self._is_urgent
+        may_rest = loop_is_busy and self._share < AT_ONCE
         if self.is_busy and (begin >= self._rests_until or not may_rest):
             assert self._capture is not None
             rows = self._capture.next(_BUCKETS_A_ROUND)
@@ -116,7 +121,7 @@ class CutWriter:
             if rows is None or rows:
                 self._chunks.put_nowait(rows)
             end = time.monotonic()
-            self._rests_until = end + (end - begin) * (1 / _CAPTURING_SHARE - 1)
+            self._rests_until = end + (end - begin) * (1 / self._share - 1)
         try:
             result = self._results.get_nowait()
         except queue.Empty:
@@ -228,9 +233,9 @@ class CutWriter:
 
     def _rest(self) -> None:
         """Sleep between two pieces of work, so that a busy loop gets most of the time."""
-        if time.monotonic() - self._busy_at < _BUSY_SECONDS and not self._is_urgent:
+        if time.monotonic() - self._busy_at < _BUSY_SECONDS and self._share < AT_ONCE:
             worked = time.thread_time() - self._rested_at
-            self._ended.wait(min(worked * (1 / _WORKING_SHARE - 1), _REST_SECONDS_MAX))
+            self._ended.wait(min(worked * (1 / self._share - 1), _REST_SECONDS_MAX))
         self._rested_at = time.thread_time()
 
 

@@ -807,6 +807,9 @@ class WorkerLoop:
             self._paused = False
             for bundle in self._cuts.committed(body):
                 self._stores[bundle.sink, bundle.partition].add(bundle)
+        elif kind == protocol.HURRY:
+            assert self._cut_writer is not None
+            self._cut_writer.hurry()
         elif kind == protocol.PAUSE:
             self._paused = True
             self._link.send(protocol.PAUSED, None)
