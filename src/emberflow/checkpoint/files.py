@@ -207,6 +207,12 @@ class LocalLocation:
             raise
         sync_folder(target.parent)
 
+    def mark(self, path: str) -> None:
+        """Make an empty file that need not survive a loss of power. Nobody waits for the disk."""
+        target = self.root / path
+        make_private_folder(target.parent)
+        os.close(private_opener(target, os.O_WRONLY | os.O_CREAT))
+
     def open(self, path: str) -> io.BufferedReader:
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(open(self.root / path, "rb"))

@@ -27,7 +27,13 @@ import time
 from collections.abc import Callable
 
 from emberflow.checkpoint.cuts.store import CheckpointStore
-from emberflow.checkpoint.files import Location, ObjectLocation, location_of, write
+from emberflow.checkpoint.files import (
+    LocalLocation,
+    Location,
+    ObjectLocation,
+    location_of,
+    write,
+)
 
 RENEW_SECONDS = 2.0
 #: A driver that stands by takes over when nothing has changed for so long.
@@ -185,8 +191,14 @@ def _leases(location: Location) -> list[tuple[str, re.Match[str]]]:
 
 
 def _create(location: Location, path: str) -> None:
-    """An empty file that has a name of its own."""
+    """An empty file that has a name of its own.
+
+    Who stands by has to see it, and nobody needs it after a loss of power. So on a local disk it is not
+    synced: front logs and cuts are, and a sync waits for others.
+    """
     if isinstance(location, ObjectLocation):
         location.create(path, b"")
+    elif isinstance(location, LocalLocation):
+        location.mark(path)
     else:
         write(location, path, b"")
