@@ -5,7 +5,7 @@
  * What is guaranteed: what is pickled here is what `pickle.dumps` gives, to the byte.
  *
  * A worker encodes its rows in a thread beside its loop, and the loop waits for the interpreter meanwhile.
- * So it has to be quick.
+ * So it has to be quick, and lets the loop have the interpreter after some rows.
  */
 
 #include "headers/cut_rows.h"
@@ -20,6 +20,7 @@
 #define MEMO_MAX 64
 #define MEMBERS_MAX 64
 #define DEPTH_MAX 4
+#define ROWS_AT_ONCE 128 /* until other threads may have the interpreter: some 50 us */
 
 /* Bytes, and room for more. */
 typedef struct {
@@ -362,14 +363,20 @@ row_buffers(PyObject *module, PyObject *rows)
     if (!PyList_GET_SIZE(rows) || !PyTuple_Check(PyList_GET_ITEM(rows, 0))
         || PyTuple_GET_SIZE(PyList_GET_ITEM(rows, 0)) != ROW_SIZE)
         Py_RETURN_NONE;
-    operation = PyTuple_GET_ITEM(PyList_GET_ITEM(rows, 0), ROW_OPERATION);
+    operation = Py_NewRef(PyTuple_GET_ITEM(PyList_GET_ITEM(rows, 0), ROW_OPERATION));
     result = add_end(&buffers[KEY_ENDS], 0);
     if (result > 0)
         result = add_end(&buffers[CHILD_ENDS], 0);
     if (result > 0)
         result = add_end(&buffers[PAYLOAD_ENDS], 0);
-    for (i = 0; result > 0 && i < PyList_GET_SIZE(rows); i++)
+    for (i = 0; result > 0 && i < PyList_GET_SIZE(rows); i++) {
         result = add_row(buffers, PyList_GET_ITEM(rows, i), operation);
+        if (result > 0 && i % ROWS_AT_ONCE == ROWS_AT_ONCE - 1) {
+            Py_BEGIN_ALLOW_THREADS /* they may change the list: its size is asked each time */
+            Py_END_ALLOW_THREADS
+        }
+    }
+    Py_DECREF(operation);
     if (result > 0) {
         made = PyTuple_New(BUFFERS);
         for (i = 0; made != NULL && i < BUFFERS; i++) {
