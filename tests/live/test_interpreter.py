@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from emberflow.runners import interpreter
-from emberflow.runners.interpreter import Collector, serving, use_huge_pages
+from emberflow.runners.interpreter import Collector, driving, serving, use_huge_pages
 
 
 class Node:
@@ -165,3 +166,43 @@ def objects_are_in_huge_pages_and_their_memory_is_given_back() -> None:
 )
 def test_objects_are_in_huge_pages_and_their_memory_is_given_back() -> None:
     in_a_process_of_its_own(objects_are_in_huge_pages_and_their_memory_is_given_back)
+
+
+def what_passes_by_is_no_reason_to_collect_everything() -> None:
+    """Lists of a moment, as the elements that pass a driver: some of them are there at each collection."""
+    program = [[number] for number in range(200_000)]  # what the user's program keeps
+    collected: list[int] = []
+    gc.callbacks.append(
+        lambda phase, info: collected.append(info["generation"]) if phase == "stop" else None
+    )
+
+    def pass_by() -> int:
+        collected.clear()
+        in_flight: deque[list[list[int]]] = deque(maxlen=8)
+        for _ in range(500):
+            in_flight.append([[number] for number in range(2_000)])
+        return collected.count(2)
+
+    usual = gc.get_threshold()
+    assert pass_by() > 0
+    first, second = driving(), driving()
+    first.__enter__()
+    second.__enter__()
+    assert pass_by() == 0
+    first.__exit__(None, None, None)
+    assert gc.get_threshold()[0] > usual[0], "a query still runs"
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == usual
+    lost = [weakref.ref(node) for node in [Node() for _ in range(1_000)]]
+    with driving():
+        kept = [[number] for number in range(150_000)]
+        assert not any(node() for node in lost), "garbage waits, but not for long"
+    for own in ((0, 10, 10), (1_000_000, 10, 10)):
+        gc.set_threshold(*own)
+        with driving():
+            assert gc.get_threshold() == own, "the program's own"
+    assert len(program) + len(kept) == 350_000
+
+
+def test_a_driver_collects_when_many_objects_stay() -> None:
+    in_a_process_of_its_own(what_passes_by_is_no_reason_to_collect_everything)

@@ -1,6 +1,7 @@
-"""The interpreter of a worker process: tuned while a worker runs in it, and restored afterwards.
+"""The interpreter of a worker process, and of the driver: tuned while a query runs, and restored afterwards.
 
-Spark's Python processes may serve other tasks later, so the settings are put back.
+Spark's Python processes may serve other tasks later, and the driver is a program of the user's. So the settings
+are put back.
 
 **Garbage.** The engine's objects have no cycles, and reference counts free them. Python's collector looks
 for cycles only. It takes about a microsecond for each object that lives, and everything waits for it
@@ -9,6 +10,11 @@ meanwhile. Users' objects may have cycles, so a worker cannot do without it. A `
 nothing. Now and then it collects the objects that came since the last freeze, which are never many. When
 there are very many more objects than there were, it collects all of them. If either finds cycles, the
 `Collector` unfreezes all objects and leaves the work to Python's own collector.
+
+**In the driver** the coordinator and the sinks that live there have threads beside the user's program. Elements
+that pass by are many objects for a moment. Python's collector counts them as new ones that stay, and looks at all
+objects of the program every few seconds: 50 ms or more, in which no output leaves. So while a live query runs, it
+begins later. It still finds all cycles, and what garbage may wait for it has a bound.
 
 **Memory** is taken in huge pages, where the system gives them and `_arenas` is compiled: a state touches
 its objects in random order, and the processor finds them faster. This stays when the worker leaves: who
@@ -20,6 +26,7 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +46,9 @@ _FOUND_MIN = 100
 _MORE_OBJECTS = 4_000_000
 #: The number of new objects that Python's own collector waits for, if it has to do the work.
 _OBJECTS = 400_000
+#: In the driver: more than pass by at a time, and a few milliseconds to look at. All objects are collected after
+#: 25 times as many, some hundreds of megabytes at the most.
+_DRIVER_THRESHOLDS = (100_000, 5, 5)
 _PAGE: Final = resource.getpagesize()
 
 
@@ -112,6 +122,45 @@ def seldom_collecting(objects: int) -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+class _Driving:
+    """Counts the live queries of this process: settings of the interpreter are for all of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._before: tuple[int, int, int] | None = None
+
+    def begin(self) -> None:
+        with self._lock:
+            self._count += 1
+            before = gc.get_threshold()
+            # A program that collects still later, or not at all (0), has its reasons.
+            if self._count == 1 and 0 < before[0] < _DRIVER_THRESHOLDS[0]:
+                self._before = before
+                gc.set_threshold(*_DRIVER_THRESHOLDS)
+
+    def end(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count == 0 and self._before is not None:
+                if gc.get_threshold() == _DRIVER_THRESHOLDS:  # nobody else has changed it
+                    gc.set_threshold(*self._before)
+                self._before = None
+
+
+_driving = _Driving()
+
+
+@contextmanager
+def driving() -> Iterator[None]:
+    """Let Python's collector begin later, as long as any live query runs in this process."""
+    _driving.begin()
+    try:
+        yield
+    finally:
+        _driving.end()
 
 
 @contextmanager

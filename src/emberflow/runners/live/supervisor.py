@@ -70,6 +70,7 @@ from emberflow.errors import EmberflowError, InputError
 from emberflow.fronts.protocol import FrontGrewError, front_contract
 from emberflow.graph.description import steps_of
 from emberflow.graph.versions import CarryPlan, has_backfills
+from emberflow.runners.interpreter import driving
 from emberflow.runners.live.driver.chronicle import Chronicle
 from emberflow.runners.live.driver.cluster import ClusterError, check_cluster
 from emberflow.runners.live.driver.coordinator import (
@@ -350,6 +351,7 @@ class Supervision:
 
     # The thread.
 
+    @driving()
     def _run(self) -> None:
         try:
             while True:
