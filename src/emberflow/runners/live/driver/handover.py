@@ -25,6 +25,7 @@ and what has to be made for the next version is made meanwhile: who asks before 
 from __future__ import annotations
 
 import enum
+import math
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -33,9 +34,10 @@ from emberflow.engine.messages import Moment
 from emberflow.runners.live.driver.cuts import CutCommitter
 from emberflow.values.item import FRONT_MIN
 
-#: Cuts before the last one: as long as they are large, and no more than this.
+#: Cuts before the last one: as long as they are large and become smaller, and no more than this.
 _CUTS_MAX = 6
 _ROWS_FEW = 2_000
+_SMALLER = 0.6
 #: How long the fronts that are ahead wait for those that are behind.
 _HALTING_SECONDS = 0.3
 
@@ -109,6 +111,8 @@ class Takeover:
         #: By worker: see `note_bounded`.
         self._bounded: dict[int, tuple[int, Moment]] = {}
         self._cuts = 0
+        #: The rows of the cut before the last one.
+        self._rows_before = math.inf
         self._is_holding = False
         self._is_halting = False
         self._gives_up_at = 0.0
@@ -165,7 +169,11 @@ class Takeover:
         return Order.HOLD
 
     def _wants_cut(self, committer: CutCommitter) -> bool:
-        return self._cuts == 0 or (self._cuts < _CUTS_MAX and committer.last_rows > _ROWS_FEW)
+        if self._cuts == 0:
+            return True
+        rows, before = committer.last_rows, self._rows_before
+        self._rows_before = rows
+        return self._cuts < _CUTS_MAX and _ROWS_FEW < rows < _SMALLER * before
 
     def _halting(self, now: float) -> Order:
         if not self.is_asked_for:
