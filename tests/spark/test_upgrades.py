@@ -476,8 +476,6 @@ def test_the_old_version_goes_on_if_the_next_one_is_lost_right_behind_its_end(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old one has ended for a version that is given up then, or whose coordinator is lost."""
-    kept: dict[str, Any] = {}
-    query = started(spark, sums(0), tmp_path, kept)
     lived = Supervision._live
     losses = [ef.EmberflowError("it failed right behind the end"), WireError("it was lost there")]
 
@@ -494,6 +492,8 @@ def test_the_old_version_goes_on_if_the_next_one_is_lost_right_behind_its_end(
         return failure
 
     monkeypatch.setattr(Supervision, "_live", loses_the_next_one)
+    kept: dict[str, Any] = {}
+    query = started(spark, sums(0), tmp_path, kept)
     try:
         when(query, 200)
         with pytest.raises(ef.EmberflowError, match="it failed right behind the end"):

@@ -178,6 +178,8 @@ class _Upgrade:
         self.is_noted = False
         #: The coordinator that takes over in place, and the plan of its life.
         self.successor: tuple[Plan, Coordinator] | None = None
+        #: Whether all workers have made its loops.
+        self.is_prepared = False
 
     def waits_for(self, coordinator: Coordinator) -> bool:
         """Whether this one is to take over in place, and has not been given up."""
@@ -450,10 +452,13 @@ class Supervision:
 
     def _is_noted(self) -> bool:
         """Whether this life has committed anything. The first of it is the note that its version has taken
-        over."""
+        over.
+
+        Its number is that of the plan: a life that is lost before it is claimed has not become the newest.
+        """
         assert self.settings.checkpoint is not None
         cuts = CheckpointStore(self.settings.checkpoint).cuts()
-        return any(cut.incarnation == self._number for cut in cuts)
+        return any(cut.incarnation == self._plan.incarnation for cut in cuts)
 
     def _runs(self) -> None:
         """The workers of this life were told to begin."""
@@ -533,6 +538,7 @@ class Supervision:
                 return  # it was given up, or has the state: its life tells
             if failure is None or isinstance(failure, _LOST):
                 in_place = failure is None
+                upgrade.is_prepared = upgrade.is_prepared or in_place
                 if upgrade.at is None:
                     old.stop_for_takeover(None, self._refused, in_place=in_place)
                 else:
@@ -561,7 +567,7 @@ class Supervision:
         )
         plan = plan_of(settings, life, carried, self._keys, coordinator)
         plan = plan._replace(inherits=inherited)
-        upgrade.successor = (plan, coordinator)
+        upgrade.successor, upgrade.is_prepared = (plan, coordinator), False
         coordinator.start()
         old.prepare(OtherVersion(cloudpickle.dumps(plan), refused))
 
@@ -569,20 +575,23 @@ class Supervision:
         """The old version has ended for one that takes over in its processes. Begin the life of that one; or,
         if it has been given up since, another life of the old version."""
         with self._changing:
-            upgrade = self._upgrade
-            successor = None if upgrade is None else upgrade.successor
-            if upgrade is not None:
-                upgrade.successor = None  # from now on its life tells whether it takes over
+            upgrade, successor = self._upgrade, None
+            # Otherwise it was asked for after the one that was given up.
+            if upgrade is not None and upgrade.is_prepared:
+                successor, upgrade.successor = upgrade.successor, None  # now its own life tells
         if upgrade is not None and successor is not None:
             self.settings = upgrade.settings
             self._hand_over(*successor)
             return True
-        # The processes wait for it. The last cut is held for it, so it never counts.
+        # The processes wait for the one that was given up, and the last cut is held for it: it never counts.
         self.coordinator.left_writers(frozenset())
         self._end_job()
         if self.failure is not None:
             return False
         self._plan, self.coordinator = self._begun_when_writable()
+        if self._upgrade is not None:
+            self._discard_successor(self._upgrade)
+            self._ask_for_takeover(self._upgrade)
         return True
 
     def _hand_over(self, plan: Plan, successor: Coordinator) -> None:
