@@ -19,6 +19,12 @@ the promise is late. The source does not know the promise, so the feed notes wit
 promise was in force, and a replay decides alike. A partition that no earlier life has seen *joins*: it
 promises all that earlier lives have let out, and the feed notes that as well.
 
+A front that gives times of arrival promises the present while it is idle, since output waits for the promises of
+all. It does so at once if somebody waits: a front elsewhere has let in an element or has promised more
+(`Progress.wanted`). Otherwise it does so every few milliseconds, so that timers run and a query that has
+nothing to do costs next to nothing. A front that is asked promises just what was asked for: if all promised the
+present, each promise would ask the others again.
+
 A feed may be told to let in nothing from a time on (`halt_at`). It then halts at that time exactly: the
 first record that has it, or a later time, stays in the queue. Another version of the flow may take over
 there in the same process, and go on with the same feed (`go_over`).
