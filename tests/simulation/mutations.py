@@ -42,11 +42,10 @@ from emberflow.engine.speculation import budget as budget_module
 from emberflow.engine.speculation import hold as hold_module
 from emberflow.engine.speculation.patience import Patience, Stop
 from emberflow.engine.worker import dataflow as dataflow_module
-from emberflow.engine.worker import outbox as outbox_module
 from emberflow.engine.worker import routing as routing_module
 from emberflow.engine.worker.dataflow import Dataflow, Send
 from emberflow.engine.worker.mailboxes import Mailboxes
-from emberflow.engine.worker.outbox import Outbox
+from emberflow.engine.worker.outbox import FrameLedger, Outbox, Part
 from emberflow.engine.worker.worker import Worker
 from emberflow.errors import Diverted
 from emberflow.graph.nodes import Broadcast, Map
@@ -632,11 +631,20 @@ def wait_for_the_fastest_front(_: pytest.MonkeyPatch) -> Machines:
 
 @mutation(PROGRESS)
 def ack_a_frame_under_its_greatest_time(patch: pytest.MonkeyPatch) -> Machines:
-    def greatest(batches: Iterable[list[FlatItem]]) -> Moment | None:
-        places = [item[0] for items in batches for item in items]
-        return (max(places)[0], max(places)[1]) if places else None
+    numbered = FrameLedger.numbered
 
-    patch.setattr(outbox_module, "_least", greatest)
+    def under_the_greatest(
+        self: FrameLedger,
+        parts: Sequence[Part],
+        least: Place | None,
+        bound: Moment | None,
+        level: int = 0,
+    ) -> Frame:
+        place = max((item[0] for _, items in parts for item in items), default=None)
+        most = None if place is None else (place[0], place[1])
+        return numbered(self, parts, least and (most or least), bound and (most or bound), level)
+
+    patch.setattr(FrameLedger, "numbered", under_the_greatest)
     return {}
 
 
