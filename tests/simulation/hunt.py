@@ -66,7 +66,6 @@ KNOWN = {
     "evict what is not final": 28,
     "items overtake a marker": 31,
     "the back-edge log is forgotten": 32,
-    "cold keys are forgotten": 34,
     "capture nothing that is cold": 41,
     "heirs take what is not below t": 44,
     "heirs take state twice": 48,
@@ -76,6 +75,7 @@ KNOWN = {
     "heirs forget cold keys of steps that change": 104,
     "output that is not stored is forgotten": 107,
     "changes are forgotten": 112,
+    "cold keys are forgotten": 121,
     "let the accumulator that was kept overtake": 134,
     "trim by the own range": 147,
 }
