@@ -7,6 +7,7 @@ python bench/run.py transactions [--only bank] [--quick]
 python bench/run.py disorder [--only partitions] [--quick]
 python bench/run.py speculation [--only model] [--quick]
 python bench/run.py upgrade [--only index] [--quick]
+python bench/run.py elastic [--quick]
 python bench/run.py nexmark [--only throughput] [--query q3] [--quick]
 python bench/run.py state [--only 5] [--quick]
 """
@@ -28,6 +29,7 @@ TRANSACTIONS = "transactions"
 DISORDER = "disorder"
 SPECULATION = "speculation"
 UPGRADE = "upgrade"
+ELASTIC = "elastic"
 NEXMARK = "nexmark"
 STATE = "state"
 #: Where the module of a benchmark has another name.
@@ -75,7 +77,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="only see that it runs")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS})
+    unknown = sorted(set(arguments.names) - {*BENCHMARKS, *PARTS, ELASTIC})
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     names = arguments.names or BENCHMARKS
@@ -99,6 +101,8 @@ def _run(name: str, arguments: argparse.Namespace) -> None:
     elif name == NEXMARK:
         module = import_module(MODULES[name])
         module.main(arguments.only or PARTS[name], quick=arguments.quick, queries=arguments.query)
+    elif name == ELASTIC:
+        import_module(name).main(quick=arguments.quick)
     elif name in PARTS:
         module = import_module(MODULES.get(name, name))
         module.main(arguments.only or PARTS[name], quick=arguments.quick)

@@ -23,6 +23,7 @@ from emberflow.commands.diagnosis import doctor as diagnosis
 from emberflow.commands.diff import diff as diff_of
 from emberflow.commands.diff import drawing_of
 from emberflow.commands.elements import load_elements
+from emberflow.commands.rescale import rescale as rescale_query
 from emberflow.commands.run import given_carry
 from emberflow.commands.run import run as run_live
 from emberflow.commands.upgrade import upgrade as upgrade_query
@@ -186,6 +187,23 @@ def upgrade(
     """
     upgrade_query(name, target, at=at, carry=given_carry(carry, drop, begin), seconds=timeout)
     print(f"{name} runs {target}")
+
+
+@app.command()
+def rescale(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of a query that runs here.")
+    ],
+    *,
+    workers: Annotated[int, typer.Option(min=1, help="How many workers it is to have.")],
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until they run.")] = 120.0,
+) -> None:
+    """Let a query that runs go on with another number of workers, without stopping.
+
+    Its output stays the same. If there are no slots for more workers, the query goes on as it was.
+    """
+    rescale_query(name, workers, seconds=timeout)
+    print(f"{name} runs with {workers} worker{'s' if workers > 1 else ''}")
 
 
 @app.command()

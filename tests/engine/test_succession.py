@@ -11,15 +11,17 @@ import pytest
 import emberflow as ef
 from emberflow.checkpoint.cuts.backfills import planned
 from emberflow.engine.layout import Layout
+from emberflow.engine.machines.cold import RowsInMemory
 from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.reduce import ReduceMachine
 from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import BEFORE_ALL, Effects, Moment
 from emberflow.engine.progress.acker import Acker
-from emberflow.engine.worker.succession import succeed
+from emberflow.engine.worker.succession import move, succeed
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.description import steps_of
+from emberflow.values.owners import equal_owners
 from tests.effort import few
 
 TIMES = 60
@@ -143,3 +145,29 @@ def test_a_bucket_that_nobody_looks_at_is_noticed(
     monkeypatch.setattr(kind, "those_at", lambda machine, moment: [])
     with pytest.raises((AssertionError, ef.EmberflowError)):
         all(judged(seed) for seed in range(50))
+
+
+def test_a_cut_behind_a_move_has_what_went_cold_when_one_before_it_was_given_up() -> None:
+    """No rows come to this worker, so the move alone tells its machines which cut the next one adds to."""
+    layout = Layout(stateful(0).graph())
+    old = Alone(layout, BEFORE_ALL)
+    old.enter(list(range(20)), 20)
+    moment = old.cut(BEFORE_ALL)
+    new = Alone(layout, moment)
+    new.worker.keep_cold(RowsInMemory)
+    owners = equal_owners(1)
+    new.take(move(old.worker, new.worker, moment, owners, [], [], keeps_scheduled=True))
+    new.enter(list(range(20, 40)), 40)
+    new.enter([], 50)
+    for _ in range(5):
+        new.worker.evict(100)
+    assert new.cut(moment) == (50, 0)  # given up
+    capture = new.worker.begin_cut((50, 0), moment)
+    changed = []
+    while (rows := capture.next(100)) is not None:
+        changed += rows
+    sums = {row.key: row.payload for row in changed if row.operation == "sums/group"}
+    expected: dict[int, int] = {}
+    for number in range(40):
+        expected[number % 4] = 3 * expected.get(number % 4, 0) % 1009 + number
+    assert sums == expected

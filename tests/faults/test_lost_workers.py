@@ -20,7 +20,7 @@ import emberflow as ef
 from emberflow import fronts, sinks
 from emberflow.engine.messages import BEFORE_ALL
 from emberflow.runners.live import supervisor
-from emberflow.runners.live.launch import JobFailedError
+from emberflow.runners.live.processes.launch import JobFailedError
 from emberflow.runners.live.query import LiveQuery
 from tests.faults.flows import check_files, documents, index_flow
 from tests.faults.test_kills import SECONDS, held_back, until

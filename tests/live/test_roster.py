@@ -7,7 +7,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -70,8 +70,15 @@ def get_plan(member: Member, got: queue.SimpleQueue[bytes | None]) -> None:
         got.put(member.next_plan())
 
 
+def wait_until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_process_that_was_forked_anew_shows_which_worker_is_lost(query: Query) -> None:
-    crew = query.roster.begin(1)
+    crew = query.roster.begin(1, 2)
     survivor = query.member(crew, 0, life=1)
     query.member(crew, 1, life=1)
     other = query.member(crew, 1, generation=1)
@@ -84,7 +91,7 @@ def test_a_process_that_was_forked_anew_shows_which_worker_is_lost(query: Query)
 
 
 def test_a_worker_that_leaves_a_life_that_runs_is_lost(query: Query) -> None:
-    crew = query.roster.begin(1)
+    crew = query.roster.begin(1, 2)
     members = [query.member(crew, worker, life=1) for worker in range(2)]
     query.roster.pause(1)
     plans = waiting(*members)
@@ -98,18 +105,15 @@ def test_a_worker_that_leaves_a_life_that_runs_is_lost(query: Query) -> None:
 
 def test_a_process_hears_that_its_life_is_over(query: Query) -> None:
     """Its coordinator may have ended before the two had met."""
-    crew = query.roster.begin(1)
+    crew = query.roster.begin(1, 2)
     member = query.member(crew, 0, life=1)
     query.roster.pause(1)
-    deadline = time.monotonic() + SECONDS
-    while not member.is_over(1):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: member.is_over(1))
     assert not member.is_over(2)
 
 
 def test_a_crew_is_not_gathered_while_one_works(query: Query) -> None:
-    crew = query.roster.begin(1)
+    crew = query.roster.begin(1, 2)
     query.member(crew, 0)
     query.member(crew, 1, life=1)
     query.roster.pause(1)
@@ -118,19 +122,70 @@ def test_a_crew_is_not_gathered_while_one_works(query: Query) -> None:
 
 
 def test_an_earlier_crew_is_told_that_it_is_over(query: Query) -> None:
-    crew = query.roster.begin(1)
+    crew = query.roster.begin(1, 2)
     old = query.member(crew, 0, life=1)
-    query.roster.begin(2)
+    query.roster.begin(2, 2)
     (plan,) = waiting(old)
     assert plan.get(timeout=SECONDS) is None
     assert query.lost.empty()
 
 
 def test_all_are_told_that_the_query_is_over(query: Query) -> None:
-    crew = query.roster.begin(1)
+    crew = query.roster.begin(1, 2)
     members = [query.member(crew, worker, life=1) for worker in range(2)]
     plans = waiting(members[0])
     assert query.lost.get(timeout=SECONDS) == 0
     query.roster.finish()
     plans += waiting(members[1])  # it is late
     assert [plan.get(timeout=SECONDS) for plan in plans] == [None, None]
+
+
+def test_workers_are_added_and_work_on_with_the_others(query: Query) -> None:
+    """In the life that takes over they came with its plan; the next one is sent to all."""
+    crew = query.roster.begin(1, 2)
+    members = [query.member(crew, worker, life=1) for worker in range(2)]
+    added = query.roster.add(range(2, 4))
+    members += [query.member(added, worker, life=2) for worker in range(2, 4)]
+    query.roster.rescale(4)
+    query.roster.pause(2)
+    plans = waiting(*members)
+    assert query.gathered()
+    query.roster.go_on(3, b"the third life")
+    assert [plan.get(timeout=SECONDS) for plan in plans] == [b"the third life"] * 4
+    assert query.lost.empty()
+
+
+def test_a_worker_that_is_added_and_dies_is_lost(query: Query) -> None:
+    crew = query.roster.begin(1, 2)
+    query.member(crew, 0, life=1)
+    query.member(query.roster.add(range(2, 3)), 2, generation=1)
+    assert query.lost.get(timeout=SECONDS) == 2
+
+
+def test_workers_that_were_added_in_vain_are_told_to_end(query: Query) -> None:
+    """Others may be added in their place."""
+    query.roster.begin(1, 2)
+    added = query.roster.add(range(2, 4))
+    in_vain = [query.member(added, 2, life=2), query.member(added, 3)]
+    query.roster.give_up(added)
+    again = query.member(query.roster.add(range(2, 3)), 2, life=2)
+    plans = waiting(in_vain[1])
+    wait_until(lambda: in_vain[0].is_over(2))
+    plans += waiting(in_vain[0])
+    assert [plan.get(timeout=SECONDS) for plan in plans] == [None, None]
+    assert not again.is_over(2)
+    assert query.lost.empty()
+
+
+def test_a_worker_that_leaves_is_told_to_end_and_is_not_lost(query: Query) -> None:
+    crew = query.roster.begin(1, 2)
+    members = [query.member(crew, worker, life=1) for worker in range(2)]
+    query.roster.rescale(1)
+    (plan,) = waiting(members[1])
+    assert plan.get(timeout=SECONDS) is None
+    query.roster.pause(2)
+    (plan,) = waiting(members[0])
+    assert query.gathered()
+    query.roster.go_on(3, b"the third life")
+    assert plan.get(timeout=SECONDS) == b"the third life"
+    assert query.lost.empty()

@@ -103,3 +103,20 @@ def test_backfills_are_read_where_the_query_keeps_its_own(
     asked(stored, folder, "talkative:flow", begin={"counts": "s3://bucket/cuts/history"})
     with pytest.raises(ef.InputError, match="is not read for a request"):
         asked(stored, folder, "talkative:flow", begin={"counts": "s3://bucket/cuts/../evil"})
+
+
+def test_a_number_of_workers_is_passed_on_and_its_error_comes_back() -> None:
+    service = VersionService()
+    with pytest.raises(ef.InputError, match="has not begun yet"):
+        service.serve("rescale", {"workers": 3, "seconds": 5})
+    heard: list[tuple[int, float]] = []
+    service.rescale = lambda workers, seconds: heard.append((workers, seconds))
+    assert service.serve("rescale", {"workers": 3, "seconds": 5}) == 3
+    assert heard == [(3, 5.0)]
+
+    def refused(workers: int, seconds: float) -> None:
+        raise ef.EmberflowError(f"there are no {workers} slots")
+
+    service.rescale = refused
+    with pytest.raises(ef.InputError, match="there are no 9 slots"):
+        service.serve("rescale", {"workers": 9, "seconds": 5})

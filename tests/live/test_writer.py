@@ -12,7 +12,7 @@ import pytest
 
 from emberflow import GlobalTime
 from emberflow.sinks import PayloadError, SinkMovedError, StoredBundle
-from emberflow.sinks.writer import UNDER_WAY_MAX, SinkFailedError, WriterThread
+from emberflow.sinks.writer import UNDER_WAY_MAX, SinkFailedError, WriterThread, kept_of
 
 
 class Shelf:
@@ -164,3 +164,14 @@ def test_a_sink_that_another_writer_has_stored_in_is_left_to_it() -> None:
     with pytest.raises(SinkMovedError, match="work of another writer"):
         store(writer, bundle(3))
     writer.close(5)
+
+
+def test_a_writer_of_several_partitions_goes_on_only_if_all_of_them_stay() -> None:
+    """Another worker that opens one of them shuts the writer out."""
+    alone, together = (WriterThread(Shelf(iter([""])), name, 0) for name in ("alone", "together"))
+    left = {("alone", 0): alone, ("together", 0): together, ("together", 2): together}
+    stays = {("alone", 0), ("together", 0), ("new", 1)}
+    assert kept_of(left, stays) == {("alone", 0): alone}
+    assert kept_of(left, {*stays, ("together", 2)}) == left
+    for writer in (alone, together):
+        writer.close(5)

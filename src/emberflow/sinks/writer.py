@@ -23,7 +23,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from emberflow.checkpoint.files import is_unwritable
@@ -278,6 +278,17 @@ def writers_of(
             writer.close(_JOIN_SECONDS)
         raise
     return writers
+
+
+def kept_of(
+    writers: Mapping[tuple[str, int], WriterThread], own: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], WriterThread]:
+    """Those of the writers, by sink and partition, that go on where a worker has only these partitions.
+
+    A writer of several has to be opened anew if one of them is another worker's: that one shuts it out.
+    """
+    lost = {writer for key, writer in writers.items() if key not in own}
+    return {key: writer for key, writer in writers.items() if writer not in lost}
 
 
 def _as_one(bundles: list[StoredBundle]) -> list[StoredBundle]:

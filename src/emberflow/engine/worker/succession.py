@@ -17,7 +17,7 @@ everything (`cuts.changes`). The old worker must not be used any more.
 **A move of slices** is a succession too: of the same flow, by workers with another owner table
 (`values.owners`). What is guaranteed: **after it, each worker has the buckets of its slices and no others,
 as the cut at T has them.** A worker that goes on keeps its machines, but for the keys of slices that leave
-it (`Trimmed.give_away`); the rows of slices that come to it are those of the cut, and so are all rows of
+it (`Trimmed.give_away`). They note from now on what changes, because the next cut adds to that one. The rows of slices that come to it are those of the cut, and so are all rows of
 a worker that is added. So nothing of a moved slice is anywhere but in the cut for a moment, and a key is
 never at two workers. Scheduled items do not depend on slices: they are sent to their readers anew. They
 stay with the worker that scheduled them, or, if a worker leaves, go to whom the hash of their place gives
@@ -82,6 +82,17 @@ def move(
     """
     if old is None:
         return new.restore(moment, rows, scheduled)
+    kept = kept_rows(old, new, moment, owners)
+    timers = _scheduled(old, moment) if keeps_scheduled else iter(())
+    return new.restore(moment, chain(kept, rows), chain(timers, scheduled))
+
+
+def kept_rows(old: Worker, new: Worker, moment: Moment, owners: Owners) -> Iterator[Row]:
+    """Let the machines of a new worker keep in memory what stays its own, and return the rows of the rest.
+
+    The new worker has to restore afterwards, even if there are no rows: by that it knows the cut that its next
+    one adds to.
+    """
     heirs = {machine.operation: machine for machine in new.machines.stateful.values()}
     others: list[Stateful] = []
 
@@ -93,9 +104,12 @@ def move(
             continue
         if not (machine.give_away(is_own) and heirs[machine.operation].inherit(machine, moment)):
             others.append(machine)
-    kept = (row for row in _rows(others, moment) if is_own(row.key_hash))
-    timers = _scheduled(old, moment) if keeps_scheduled else iter(())
-    return new.restore(moment, chain(kept, rows), chain(timers, scheduled))
+    return (row for row in _rows(others, moment) if is_own(row.key_hash))
+
+
+def kept_timers(old: Worker, moment: Moment) -> Iterator[Scheduled]:
+    """The items that a worker has scheduled, which stay with it."""
+    return _scheduled(old, moment)
 
 
 def copied_rows(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[Row]:

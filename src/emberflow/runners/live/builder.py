@@ -233,6 +233,10 @@ class LiveBuilder:
             other.carry(carry)
         return other
 
+    def rescaled(self, workers: int) -> None:
+        """Other versions have this number of workers too."""
+        self._options["workers"] = workers
+
     def settings(self) -> Settings:
         """What the lives of the query share, after all of it has been checked."""
         self._graph = self._flow.graph(on_error=self._options["onError"])

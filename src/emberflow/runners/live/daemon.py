@@ -24,7 +24,7 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 import emberflow.runners.batch
-import emberflow.runners.live.task  # noqa: F401
+import emberflow.runners.live.processes.task  # noqa: F401
 
 
 def serve() -> None:

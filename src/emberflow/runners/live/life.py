@@ -140,6 +140,7 @@ def coordinator_of(
         prepared=prepared,
         released=released,
         log=log,
+        owners=settings.owners,
     )
 
 

@@ -70,6 +70,8 @@ class Builder(Protocol):
 
     def settings(self) -> Settings: ...
 
+    def rescaled(self, workers: int) -> None: ...
+
 
 class LiveQuery:
     """A running flow. Made by ``flow.live(spark)...start()``."""
@@ -120,6 +122,7 @@ class LiveQuery:
             lambda flow, at, carry, seconds: self.upgrade(
                 flow, at=at, carry=carry, timeout=seconds
             ),
+            lambda workers, seconds: self.rescale(workers, timeout=seconds),
             self._overview.made,
         )
         self._display: Display | None = None
@@ -322,6 +325,25 @@ class LiveQuery:
         self._builder = builder
         self._graph = settings.graph
         self._reads.changed()
+
+    def rescale(self, workers: int, *, timeout: float = _UPGRADE_SECONDS) -> None:
+        """Go on with another number of workers, at a moment just ahead, without stopping.
+
+        Keys are cut into slices, and no more of them move between workers than must. The output is the
+        same with any number. Added workers take slots, those that leave give theirs back. It takes a
+        ``checkpointLocation``.
+
+        Returns when they run. If they cannot (there are no slots, or they do not come in time), this
+        raises the error, and the query goes on as it was. See docs/elastic.md.
+        """
+        self._lives.rescale(workers, timeout)
+        if self._builder is not None:
+            self._builder.rescaled(workers)
+
+    @property
+    def workers(self) -> int:
+        """How many workers the query has."""
+        return self._lives.settings.workers
 
     def shadow(
         self,

@@ -44,6 +44,9 @@ last cut is stored and does not count yet. The new version takes the state over 
 claims its life; then the cut counts, with the note of the new version in it. A life that is lost on the way
 has changed nothing: the next one is of the old version, and goes on from the cut before.
 
+**Another number of workers** takes over in the same way (`rescale`): it is the same version, with another owner
+table, and there is nothing to note.
+
 Some errors would happen again, so they end the query at once: those of a user's function, of a front,
 or of a sink (whose operations were retried before). So does an element that kills the process that
 handles it: several lives in a row end at the same minimal time.
@@ -82,7 +85,6 @@ from emberflow.runners.live.driver.coordinator import (
 from emberflow.runners.live.driver.cuts import CutCommitter
 from emberflow.runners.live.driver.log import QueryLog
 from emberflow.runners.live.driver.takeover import check_fronts, check_not_ahead
-from emberflow.runners.live.launch import JobFailedError, cancel_workers, job_failure, run_workers
 from emberflow.runners.live.life import (
     Settings,
     committer_of,
@@ -91,8 +93,10 @@ from emberflow.runners.live.life import (
     inherited_sinks,
     plan_of,
 )
-from emberflow.runners.live.processes.member import Crew
+from emberflow.runners.live.processes.jobs import Job, Jobs
+from emberflow.runners.live.processes.launch import JobFailedError
 from emberflow.runners.live.processes.roster import Roster
+from emberflow.runners.live.rescale import not_there, rescaled
 from emberflow.runners.live.wire.plan import Plan
 from emberflow.runners.live.wire.sockets import WireError, WireKeys
 from emberflow.runners.live.worker.link import CoordinatorGoneError
@@ -105,11 +109,8 @@ if TYPE_CHECKING:
 
 #: The query ends when so many lives in a row are lost while the minimal time does not advance.
 LIVES_WITHOUT_PROGRESS_MAX = 4
-#: How long the supervisor waits for a job to end by itself, and then after cancelling it.
+#: How long the supervisor waits for a coordinator or a writer that is to end.
 _END_SECONDS = 3.0
-_CANCEL_SECONDS = 30.0
-#: By then a failed worker has sent its own error, which says more than Spark's.
-_ECHO_SECONDS = 0.3
 _PAUSE_SECONDS = 0.05
 #: How long the supervisor waits for the processes that are left; and how long for those that are stuck,
 #: before it lets their keepers replace them.
@@ -163,9 +164,11 @@ class PoisonedError(EmberflowError):
 
 
 class _Upgrade:
-    """A version that is to take over, and what has become of it."""
+    """A version, or another number of workers, that is to take over, and what has become of it."""
 
-    def __init__(self, settings: Settings, before: Settings, at: Moment | None) -> None:
+    def __init__(
+        self, settings: Settings, before: Settings, at: Moment | None, *, is_rescale: bool = False
+    ) -> None:
         self.settings = settings
         self.before = before
         #: The moment at which it takes over; None for as soon as possible.
@@ -178,6 +181,11 @@ class _Upgrade:
         self.is_noted = False
         #: The coordinator that takes over in place, and the plan of its life.
         self.successor: tuple[Plan, Coordinator] | None = None
+        #: Whether only the owners change; the coordinator that was asked last to hand over; and the job of
+        #: the workers that are added.
+        self.is_rescale = is_rescale
+        self.asked: Coordinator | None = None
+        self.job: Job | None = None
         #: Whether all workers have made its loops.
         self.is_prepared = False
 
@@ -206,6 +214,8 @@ class Supervision:
         self._keys = WireKeys.made()
         self._over = threading.Event()
         self._changing = threading.Lock()
+        #: Held while processes are set to work, or asked to prepare what takes over.
+        self._preparing = threading.Lock()
         self._stop_requested = threading.Event()
         self._number = 0
         self._lost_at: list[Moment] = []
@@ -213,8 +223,8 @@ class Supervision:
         self._upgrade: _Upgrade | None = None
         #: The coordinator of the version that runs beside the one that works.
         self._shadow: Coordinator | None = None
-        #: The Spark job whose tasks keep the workers' processes.
-        self._job: threading.Thread | None = None
+        #: The Spark jobs whose tasks keep the workers' processes.
+        self._jobs = Jobs(spark, tag, self._working)
         #: Knows the processes. With a fixed port there is room for one coordinator only, and no roster:
         #: each life has processes of its own.
         self._roster: Roster | None = None
@@ -264,16 +274,10 @@ class Supervision:
             )
         self.end_shadow(EmberflowError("the query goes over to another version."))
         if inherited_sinks(before, settings) is not None:
-            settings = settings._replace(owners=before.owners)  # keys stay in their processes
+            # Keys stay in their processes.
+            settings = settings._replace(owners=before.owners, workers=before.workers)
         upgrade = _Upgrade(settings, before, at)
-        with self._changing:
-            if self._upgrade is not None:
-                raise EmberflowError("another version is taking over just now: wait for it.")
-            if self._over.is_set() or self._stop_requested.is_set():
-                raise EmberflowError(
-                    "the query is over, or about to be: it takes no other version."
-                )
-            self._upgrade = upgrade
+        self._begin_upgrade(upgrade)
         asked = "as soon as possible" if at is None else f"at the time {told(GlobalTime(*at))}"
         self.chronicle.note("upgrading", self._number, f"{settings.graph.flow}, {asked}")
         self._ask_for_takeover(upgrade)
@@ -281,6 +285,50 @@ class Supervision:
             raise EmberflowError(
                 f"the new version has not taken over within {seconds:.0f} s. It still may."
             )
+        if upgrade.failure is not None:
+            raise upgrade.failure
+
+    def _begin_upgrade(self, upgrade: _Upgrade) -> None:
+        with self._changing:
+            if self._upgrade is not None:
+                what = "number of workers" if self._upgrade.is_rescale else "version"
+                raise EmberflowError(f"another {what} is taking over just now: wait for it.")
+            if self._over.is_set() or self._stop_requested.is_set():
+                raise EmberflowError("the query is over, or about to be: nothing takes over.")
+            self._upgrade = upgrade
+
+    def rescale(self, workers: int, seconds: float) -> None:
+        """Go on with another number of workers, at a moment just ahead (`rescale`).
+
+        Returns when they run, and raises if they do not. Then the old number goes on.
+        """
+        before = self.settings
+        settings = rescaled(before, workers)
+        if workers == before.workers:
+            return
+        check_cluster(self._spark, workers)
+        self.end_shadow(EmberflowError("the query goes on with another number of workers."))
+        upgrade = _Upgrade(settings, before, None, is_rescale=True)
+        self._begin_upgrade(upgrade)
+        self.chronicle.note("rescaling", self._number, f"{before.workers} to {workers} workers")
+        self._ask_for_takeover(upgrade)
+        if not upgrade.over.wait(seconds):
+            with self._changing:
+                gives_up = not upgrade.is_prepared and self._upgrade is upgrade
+                if gives_up:
+                    self._discard_successor(upgrade)
+            if gives_up:
+                self._ends_upgrade(not_there(before, settings, seconds))
+            elif not upgrade.over.is_set():
+                raise EmberflowError(
+                    f"the query does not run with {workers} workers after {seconds:.0f} s. It still may."
+                )
+        if isinstance(upgrade.failure, _LOST) and not isinstance(
+            upgrade.failure, WorkersMissingError | ClusterError
+        ):
+            raise WorkerLostError(
+                f"the query goes on with {before.workers} workers: {upgrade.failure}"
+            ) from upgrade.failure
         if upgrade.failure is not None:
             raise upgrade.failure
 
@@ -304,7 +352,7 @@ class Supervision:
                 "compare on history: ef.compare(old, ef.Versions(old, (moment, new, carry)), spark, ...)."
             )
         carried = planned(steps_of(before.graph), settings.graph, settings.carry)
-        settings = settings._replace(owners=before.owners, checkpoint=None)
+        settings = settings._replace(owners=before.owners, workers=before.workers, checkpoint=None)
         with self._changing:
             if self._upgrade is not None or self._shadow is not None:
                 raise EmberflowError("another version is taking over, or runs beside already.")
@@ -362,7 +410,7 @@ class Supervision:
                     failure = self._taken_over(failure)
                 keeps = self._keeps_processes(failure)
                 if not keeps:
-                    self._end_job()
+                    self._end_jobs()
                 if self._changes_version(failure):
                     if self._stop_requested.is_set():
                         self.coordinator.stop()
@@ -402,7 +450,7 @@ class Supervision:
             else:
                 self.chronicle.note("failed", self._number, str(self.failure))
             self._over.set()
-            ended = EmberflowError("the query has ended before the new version ran.")
+            ended = EmberflowError("the query has ended before the new version, or workers, ran.")
             ended.__cause__ = self.failure
             self._ends_upgrade(ended)
 
@@ -431,7 +479,8 @@ class Supervision:
                 return False
         if self.settings is upgrade.settings:
             # It has not begun to run: nobody relies on it.
-            told = f"the new version could not take over, the old one goes on: {failure}"
+            what = "number of workers" if upgrade.is_rescale else "version"
+            told = f"the new {what} could not take over, the old one goes on: {failure}"
             self._tell(logging.WARNING, "upgraded", told)
             self.settings = upgrade.before
             self._plan, self.coordinator = self._begun_when_writable()
@@ -464,10 +513,13 @@ class Supervision:
         """The workers of this life were told to begin."""
         self.chronicle.note("running", self._number)
         if self._upgrade is not None and self.settings is self._upgrade.settings:
+            what = "the new version has"
+            if self._upgrade.is_rescale:
+                what = f"{self._plan.workers} workers have"
             self._ends_upgrade(None)
             still = self.coordinator.standstill
             waited = "" if still is None else f"; elements waited for it {still}"
-            told = f"the new version has taken over{waited}"
+            told = f"{what} taken over{waited}"
             self._log.event_later(logging.INFO, "upgraded", self._number, told)
         else:
             cut = self._plan.restored
@@ -509,7 +561,11 @@ class Supervision:
             self._discard_successor(upgrade)
             if failure is not None and self.settings is upgrade.before:
                 self.coordinator.cancel_takeover()
-            if failure is None:
+                self._discard_added(upgrade)
+            if failure is None and upgrade.is_rescale:
+                told = f"{upgrade.settings.workers} workers"
+                self.chronicle.note("rescaled", self._number, told)
+            elif failure is None:
                 self.chronicle.note("upgraded", self._number, upgrade.settings.graph.flow)
             else:
                 self.chronicle.note("kept", self._number, str(failure))
@@ -524,21 +580,39 @@ class Supervision:
             self.coordinator.stop_for_takeover(upgrade.at, self._refused, in_place=False)
             return
         try:
-            self._prepare(upgrade, inherited)
+            with self._preparing:
+                old = self.coordinator
+                if upgrade.is_rescale and (upgrade.asked is old or not old.has_started):
+                    return  # it is asked when its own workers have their job
+                upgrade.asked = old
+                self._prepare(upgrade, inherited)
+                if upgrade.over.is_set():  # it was given up meanwhile
+                    self._discard_successor(upgrade)
+                    self._discard_added(upgrade)
         except Exception as error:
             self._ends_upgrade(error)
 
     def _prepare(self, upgrade: _Upgrade, inherited: frozenset[str]) -> None:
         """Make the coordinator of the new version, and let the workers make its loops."""
         old = self.coordinator
+        # Another thread may have prepared this when the life before was about to be lost.
+        self._discard_successor(upgrade)
+        self._discard_added(upgrade)
+        upgrade.is_prepared = False
 
         def prepared(failure: BaseException | None) -> None:
             """All workers have the new version, or one has not: it was lost, or cannot have it."""
-            if not upgrade.waits_for(coordinator):
-                return  # it was given up, or has the state: its life tells
-            if failure is None or isinstance(failure, _LOST):
+            with self._changing:
+                if not upgrade.waits_for(coordinator):
+                    return  # it was given up, or has the state: its life tells
+                upgrade.is_prepared = upgrade.is_prepared or failure is None
+            is_lost = isinstance(failure, _LOST)
+            if is_lost and upgrade.is_rescale:
+                # With the life that was to hand over? Then the next one is asked again.
+                if not old.wait(_END_SECONDS) or old.failure is None:
+                    self._ends_upgrade(failure, coordinator)
+            elif failure is None or is_lost:
                 in_place = failure is None
-                upgrade.is_prepared = upgrade.is_prepared or in_place
                 if upgrade.at is None:
                     old.stop_for_takeover(None, self._refused, in_place=in_place)
                 else:
@@ -552,8 +626,10 @@ class Supervision:
         if upgrade.at is not None:  # it may be near
             old.stop_for_takeover(upgrade.at, self._refused, in_place=None)
         settings = upgrade.settings
-        before = steps_of(upgrade.before.graph)
-        carried = planned(before, settings.graph, settings.carry, upgrade.at)
+        carried: CarryPlan | None = None
+        if not upgrade.is_rescale:
+            before = steps_of(upgrade.before.graph)
+            carried = planned(before, settings.graph, settings.carry, upgrade.at)
         life = Life(self._number + 1, None)  # its cut is still to be made
         coordinator = coordinator_of(
             settings,
@@ -567,9 +643,24 @@ class Supervision:
         )
         plan = plan_of(settings, life, carried, self._keys, coordinator)
         plan = plan._replace(inherits=inherited)
-        upgrade.successor, upgrade.is_prepared = (plan, coordinator), False
+        if upgrade.is_rescale:
+            plan = plan._replace(moved_from=upgrade.before.owners)
+        upgrade.successor = (plan, coordinator)
         coordinator.start()
-        old.prepare(OtherVersion(cloudpickle.dumps(plan), refused))
+        added = range(upgrade.before.workers, plan.workers)
+        if added:
+            assert self._roster is not None
+            upgrade.job = self._jobs.start(plan, self._roster.add(added), added)
+        old.prepare(OtherVersion(cloudpickle.dumps(plan), refused, workers=plan.workers))
+
+    def _discard_added(self, upgrade: _Upgrade) -> None:
+        """The workers that were to be added are not."""
+        job, upgrade.job = upgrade.job, None
+        if job is not None:
+            assert self._roster is not None
+            assert job.crew is not None
+            self._roster.give_up(job.crew)
+            self._jobs.discard(job)
 
     def _goes_on_in_place(self) -> bool:
         """The old version has ended for one that takes over in its processes. Begin the life of that one; or,
@@ -581,11 +672,14 @@ class Supervision:
                 successor, upgrade.successor = upgrade.successor, None  # now its own life tells
         if upgrade is not None and successor is not None:
             self.settings = upgrade.settings
+            if self._roster is not None:
+                self._roster.rescale(self.settings.workers)
+            self._jobs.leave(self.settings.workers)
             self._hand_over(*successor)
             return True
         # The processes wait for the one that was given up, and the last cut is held for it: it never counts.
         self.coordinator.left_writers(frozenset())
-        self._end_job()
+        self._end_jobs()
         if self.failure is not None:
             return False
         self._plan, self.coordinator = self._begun_when_writable()
@@ -634,8 +728,8 @@ class Supervision:
             raise EmberflowError(
                 f"the last cut of the version before, at {tuple(end)}, was not stored"
             )
-        assert self._plan.carried is not None
-        check_begins(self._plan.carried, cut.time)
+        if self._plan.carried is not None:
+            check_begins(self._plan.carried, cut.time)
         assert old.standstill is not None
         return Inheritance(cut, held, old.standstill, writers)
 
@@ -652,8 +746,9 @@ class Supervision:
             raise EmberflowError(f"life {life.incarnation} is not the one that was prepared")
         cut = inheritance.cut
         store.check_whole(cut, old.committer.known_whole)
-        assert self._plan.carried is not None
-        told = [f"a new version takes over from cut {cut.number}", *self._plan.carried.lines()]
+        told = [f"{self._plan.workers} workers take over from cut {cut.number}"]
+        if self._plan.carried is not None:
+            told = [f"a new version takes over from cut {cut.number}", *self._plan.carried.lines()]
         self._log.event_later(logging.WARNING, "upgraded", self._number, "\n".join(told))
         committer = committer_of(
             self.settings, life._replace(restored=cut), counts=inheritance.held is None
@@ -715,7 +810,7 @@ class Supervision:
                     settings.graph,
                     carry=settings.carry,
                     ordering=settings.ordering,
-                    is_new=self._upgrade is not None and settings is self._upgrade.settings,
+                    is_new=self._takes_version(settings),
                     look=known_cut,
                 )
                 if carried is not None and cut.successor is None:
@@ -730,6 +825,11 @@ class Supervision:
 
         after = self._number or settings.follows
         return store.begin(fitting, after=after), carried
+
+    def _takes_version(self, settings: Settings) -> bool:
+        """Whether the version of these settings is about to take over."""
+        upgrade = self._upgrade
+        return upgrade is not None and settings is upgrade.settings and not upgrade.is_rescale
 
     def _taken_over(self, failure: BaseException | None = None) -> BaseException | None:
         """The error that names the driver that has claimed the checkpoint since; else ``failure``."""
@@ -751,7 +851,11 @@ class Supervision:
         """
         coordinator = self.coordinator
         if not coordinator.has_started:  # not one that takes over in place
-            self._set_to_work(self._plan, coordinator)
+            with self._preparing:
+                self._set_to_work(self._plan, coordinator)
+            upgrade = self._upgrade
+            if upgrade is not None and upgrade.is_rescale and self.settings is upgrade.before:
+                self._ask_for_takeover(upgrade)
         while not coordinator.wait(_LOOK_SECONDS):
             successor = self._taken_over()
             if successor is not None:
@@ -762,34 +866,34 @@ class Supervision:
         if not coordinator.hands_over:
             if self._roster is not None:
                 self._roster.pause(self._number)
-            if self._upgrade is not None:
-                self._discard_successor(self._upgrade)
+            upgrade = self._upgrade
+            if upgrade is not None:
+                self._discard_successor(upgrade)
+                if self.settings is upgrade.before:
+                    self._discard_added(upgrade)
         return coordinator.failure
 
     def _set_to_work(self, plan: Plan, coordinator: Coordinator) -> None:
         """Let processes work in a life: those of the life before, or those of another job."""
-        job, roster = self._job, self._roster
+        jobs, roster = self._jobs, self._roster
         try:
-            if job is not None and not (
+            if jobs.are_there and not (
                 roster is not None
-                and roster.gathered(_GATHER_SECONDS, _PATIENCE_SECONDS, job.is_alive)
+                and roster.gathered(_GATHER_SECONDS, _PATIENCE_SECONDS, jobs.are_alive)
             ):
-                self._end_job()
+                self._end_jobs()
                 check_cluster(self._spark, plan.workers)
         except Exception as error:
             coordinator.fail(error)  # it closes what it has opened
             raise
         finally:
             coordinator.start()
-        if self._job is not None:
+        if jobs.are_there:
             assert roster is not None
             roster.go_on(plan.incarnation, cloudpickle.dumps(plan))
             return
-        crew = None if roster is None else roster.begin(plan.incarnation)
-        self._job = threading.Thread(
-            target=self._run_job, args=(plan, crew), name="emberflow job", daemon=True
-        )
-        self._job.start()
+        crew = None if roster is None else roster.begin(plan.incarnation, plan.workers)
+        jobs.start(plan, crew, range(plan.workers))
 
     def _keeps_processes(self, failure: BaseException | None) -> bool:
         """Whether the processes that are left may go on: they begin the next life, or a version in place.
@@ -798,11 +902,15 @@ class Supervision:
         """
         if self.coordinator.hands_over:
             return True
+        upgrade = self._upgrade
+        # Those that were to be added are of another crew, which has been given up.
+        is_as_before = (
+            upgrade is not None and upgrade.is_rescale and self.settings is upgrade.before
+        )
         return (
             self._roster is not None
-            and self._upgrade is None
-            and self._job is not None
-            and self._job.is_alive()
+            and (upgrade is None or is_as_before)
+            and self._jobs.are_alive()
             and isinstance(failure, _LOST)
             and not isinstance(failure, JobFailedError | ClusterError | FencedError)
             and not self._stop_requested.is_set()
@@ -810,14 +918,14 @@ class Supervision:
 
     def _process_lost(self, worker: int) -> None:
         """The roster has seen another process in the place of one that works, or a free one that should."""
-        lost = WorkerLostError(f"the process of worker {worker} is lost; the others go on")
-        for coordinator in self._working():
+        lost = WorkerLostError(f"the process of worker {worker} is lost")
+        for coordinator in self._working(worker):
             coordinator.fail_unless_over(lost)
 
     def _end_processes(self) -> None:
         """The query is over."""
         try:
-            self._end_job()
+            self._end_jobs()
         except Exception as error:
             if self.failure is None:
                 self.failure = error
@@ -825,47 +933,23 @@ class Supervision:
             if self._roster is not None:
                 self._roster.close()
 
-    def _end_job(self) -> None:
-        job, self._job = self._job, None
-        if job is None:
-            return
+    def _end_jobs(self) -> None:
         if self._roster is not None:
             self._roster.finish()
-        job.join(_END_SECONDS)
-        if job.is_alive():  # a worker does not read messages: it is stuck, or suspended
-            cancel_workers(self._spark, self._tag)
-            job.join(_CANCEL_SECONDS)
-        if job.is_alive():
-            raise EmberflowError(
-                f"the Spark job of the workers of life {self._number} could not be ended within "
-                f"{_CANCEL_SECONDS:.0f} s, so no other one was begun. "
-                f"It was lost by: {self.coordinator.failure}"
-            )
-
-    def _run_job(self, plan: Plan, crew: Crew | None) -> None:
-        """Run the job. Its end concerns the coordinator of the version that its workers are of then."""
         try:
-            run_workers(self._spark, plan, self._tag, crew)
-        except Exception as error:
-            for coordinator in self._working():
-                coordinator.wait(_ECHO_SECONDS)
-            failure = job_failure(error, plan.workers)
-            failure.__cause__ = error
-            for coordinator in self._working():
-                coordinator.fail(failure)
-        else:
-            # All tasks have ended. If a coordinator goes on waiting, they ended without a word.
-            for coordinator in self._working():
-                if not coordinator.wait(_END_SECONDS):
-                    coordinator.fail(JobFailedError("the workers have ended before the query did"))
+            self._jobs.end()
+        except EmberflowError as error:
+            error.add_note(f"Life {self._number} was lost by: {self.coordinator.failure}")
+            raise
 
-    def _working(self) -> list[Coordinator]:
-        """The coordinators with workers in the job: two, while one version takes over from another."""
+    def _working(self, worker: int) -> list[Coordinator]:
+        """The coordinators that have a worker of this number: two, while another one takes over."""
         upgrade = self._upgrade
         successor = (
             None if upgrade is None else upgrade.successor
         )  # before it becomes the current one
-        return [self.coordinator, *([] if successor is None else [successor[1]])]
+        both = [self.coordinator, *([] if successor is None else [successor[1]])]
+        return [coordinator for coordinator in both if worker < coordinator.workers]
 
     def _may_live_on(self, failure: BaseException) -> bool:
         """Whether another life may succeed, and would give the same output."""

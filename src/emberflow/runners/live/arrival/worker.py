@@ -102,6 +102,11 @@ class WorkerSnapshots:
     def inherited(self, old: EngineWorker, moment: Moment, begun: Begun) -> Effects:
         raise InternalError("versions take over by time, not by arrival")
 
+    def moved(
+        self, store: CheckpointStore, cut: Manifest, lists: SavedLists, old: EngineWorker | None
+    ) -> Iterator[Effects]:
+        raise InternalError("slices move by time, not by arrival")
+
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         cut = self._plan.restored
         taken: Any = cut.positions.get(feed.name, {}).get(feed.partition) if cut else None

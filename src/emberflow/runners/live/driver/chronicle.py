@@ -33,6 +33,8 @@ EventKind: TypeAlias = Literal[
     "lost",
     "upgrading",
     "upgraded",
+    "rescaling",
+    "rescaled",
     "kept",
     "shadow",
     "stopping",

@@ -22,6 +22,9 @@ coordinator sends the last progress, then 'end': workers store what is left.
 processes if it can (`handover`). That one meets its workers while this one works, and then is *prepared*:
 it waits for the state. What this one leaves to it in the driver is an `Inheritance`.
 
+**Another number of workers** takes over in the same way (`live.rescale`): a worker that is not among them
+is told to leave. One that is added meets the others in the coordinator that is prepared.
+
 **Another version runs beside this one**, on the same elements, if it was asked for. It has a coordinator of
 its own too. This one lets the workers record what enters, and when all below the minimal time has been
 recorded, it tells them to begin there.
@@ -33,6 +36,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -73,6 +77,7 @@ from emberflow.runners.live.worker.memory import SLOW_FROM
 from emberflow.sinks.protocol import sink_contract
 from emberflow.sinks.writer import WriterThread
 from emberflow.values.item import TIME_MIN, Place
+from emberflow.values.owners import Owners
 
 _POLL_MS = 5
 _MEETING_SECONDS_MAX = 120.0
@@ -97,7 +102,8 @@ class MismatchError(EmberflowError):
 
 
 class OtherVersion(NamedTuple):
-    """A version whose loops the workers are to make. Its coordinator has started."""
+    """A version, or another owner table, for which the workers are to make loops. Its coordinator has
+    started."""
 
     #: Its plan.
     shipped: bytes
@@ -105,6 +111,8 @@ class OtherVersion(NamedTuple):
     refuse: Callable[[BaseException], None]
     #: If it is to run beside this one: told of the moment from which on it does.
     begun: Callable[[Moment], None] | None = None
+    #: How many workers it has: those beyond leave.
+    workers: int = sys.maxsize
 
 
 class Inheritance(NamedTuple):
@@ -143,6 +151,7 @@ class Coordinator:
         prepared: Callable[[BaseException | None], None] = lambda failure: None,
         released: Callable[[int, Any], None] = lambda worker, released: None,
         log: QueryLog | None = None,
+        owners: Owners | None = None,
     ) -> None:
         """``since`` is the moment of the cut to begin from; ``history`` is what queries look back.
 
@@ -152,7 +161,8 @@ class Coordinator:
         ``inherits``: the workers are to take over from those of the version before, in the same
         processes, and these sinks are written as before. ``prepared`` is called when all of them have
         come, or with the failure because of which they have not. ``released`` is called with what a
-        version beside this one has released, on a worker. ``log`` is that of the query.
+        version beside this one has released, on a worker. ``log`` is that of the query. ``owners`` say
+        which worker has which keys.
         """
         self._graph = graph
         self._log = QueryLog(graph.flow) if log is None else log
@@ -216,7 +226,9 @@ class Coordinator:
         self._takeover_asked = threading.Event()
         self._flush_asked = threading.Event()
         self._takeover: Takeover | None = None
+        #: What the workers are to prepare, and how often they were asked to prepare anything.
         self._other: OtherVersion | None = None
+        self._others = 0
         self._is_other_sent = False
         self._hands_over = False
         #: The workers that were told to go on after all, and have not answered yet.
@@ -243,7 +255,8 @@ class Coordinator:
         self._settled_of = dict.fromkeys(range(workers), BEFORE_ALL)
         self._settled = BEFORE_ALL
         #: Reads of state.
-        self.questions = Questions(workers, since=since, history=history)
+        self._owners = owners
+        self.questions = Questions(workers, since=since, history=history, owners=owners)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self.questions.bell.fileno(), zmq.POLLIN)
@@ -261,6 +274,7 @@ class Coordinator:
     def prepare(self, other: OtherVersion) -> None:
         """Have the workers make the loops of another version; let it run, if it runs beside this one."""
         self._recorded_from = {}
+        self._others += 1
         self._other = other
         self._is_other_sent = False
 
@@ -319,6 +333,10 @@ class Coordinator:
         if self._takeover is not None:
             return self._takeover.standstill
         return None if self._inheritance is None else self._inheritance.standstill
+
+    @property
+    def workers(self) -> int:
+        return self._workers
 
     @property
     def hands_over(self) -> bool:
@@ -398,8 +416,8 @@ class Coordinator:
         finally:
             self.questions.end()
             self._hands_over = self._hands_over and self.failure is None
-            self._send_all(protocol.QUIT, self._hands_over)
-            for link in self._links.values():
+            for worker, link in self._links.items():
+                link.send(self._wire.encode(protocol.QUIT, self._hands_over_to(worker)))
                 with contextlib.suppress(LinkError):  # of a worker that is gone
                     link.flush(time.monotonic())
             if self._hands_over:
@@ -417,6 +435,10 @@ class Coordinator:
             if not was_prepared and self.failure is not None:
                 self._prepared(self.failure)
             self._end()
+
+    def _hands_over_to(self, worker: int) -> bool:
+        """Whether a worker goes on in its process, rather than leaves."""
+        return self._hands_over and self._other is not None and worker < self._other.workers
 
     def _end(self) -> None:
         self.phase = "over"
@@ -473,9 +495,11 @@ class Coordinator:
             self._writers[bundle.sink, bundle.partition].store(bundle)
             self._storing[bundle.sink, bundle.partition] = worker
         elif kind == protocol.PREPARED:
-            problem, self._recorded_from[worker] = body
-            if problem is not None and self._other is not None:
-                self._other.refuse(problem)
+            number, problem, recorded_from = body
+            if number == self._others and self._other is not None:  # not one that was given up
+                self._recorded_from[worker] = recorded_from
+                if problem is not None:
+                    self._other.refuse(problem)
         elif kind == protocol.RELEASED:
             self._released(worker, body)
         elif kind == protocol.HELLO:
@@ -541,7 +565,9 @@ class Coordinator:
         cut = self._inheritance.cut
         self._poller.unregister(self.questions.bell.fileno())
         self.questions.end()
-        self.questions = Questions(self._workers, since=cut.time, history=self._history)
+        self.questions = Questions(
+            self._workers, since=cut.time, history=self._history, owners=self._owners
+        )
         self._poller.register(self.questions.bell.fileno(), zmq.POLLIN)
         self._send_all(protocol.TAKE_OVER, (cut, self._delivered()))
         self.phase = "restoring"
@@ -552,13 +578,13 @@ class Coordinator:
         self._begin_if_ready()
 
     def _begin_if_ready(self) -> None:
-        """Let the fronts begin when all workers have the state. If another version had it before, note that
-        this one has taken over: from then on there is no way back."""
+        """Let the fronts begin when all workers have the state. If another version had it before, or other
+        owners, commit that these have taken over: from then on there is no way back."""
         is_ready = len(self._ready) == self._workers
         if is_ready and (self._inheritance is None or self.committer is not None):
-            if self._carried is not None:
+            if self._carried is not None or self._inheritance is not None:
                 assert self.committer is not None
-                self._take_over(self.committer, self._carried)
+                self._take_over(self.committer)
             lasts = [*self._ready.values(), *self._delivered().values()]
             last = max((at for at in lasts if at is not None), default=None)
             if last is not None:
@@ -568,13 +594,13 @@ class Coordinator:
             self.phase = "running"
             self._running()
 
-    def _take_over(self, committer: CutCommitter, carried: CarryPlan) -> None:
+    def _take_over(self, committer: CutCommitter) -> None:
         left = self._inheritance
         if left is None:
-            committer.take_over(carried)
+            committer.take_over(self._carried)
             return
         left.standstill.ends("state")
-        manifest = committer.take_over(carried, left.held)
+        manifest = committer.take_over(self._carried, left.held)
         left.standstill.ends("note")
         if manifest is not None:
             self._log_cut(manifest)
@@ -639,7 +665,11 @@ class Coordinator:
             return
         if not self._is_other_sent:
             self._is_other_sent = True
-            self._send_all(protocol.SUCCESSOR, (other.shipped, other.begun is not None))
+            order = (self._others, other.shipped, other.begun is not None)
+            message = self._wire.encode(protocol.SUCCESSOR, order)
+            for worker, link in self._links.items():
+                if worker < other.workers:
+                    link.send(message)
         if other.begun is None or len(self._recorded_from) < self._workers:
             return
         minimal = self._acker.progress.of_all()

@@ -33,6 +33,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from emberflow.checkpoint import Manifest
@@ -298,20 +299,24 @@ class CutCommitter:
         self._order = self._order._replace(share=QUICK)
         return True
 
-    def take_over(self, plan: CarryPlan, held: HeldCut | None = None) -> Manifest | None:
+    def take_over(self, plan: CarryPlan | None, held: HeldCut | None = None) -> Manifest | None:
         """Commit the cut that this life began from, for the version that takes over from it: once more, or,
-        if it is ``held``, for the first time.
+        if it is ``held``, for the first time. Without a ``plan`` the version is the same, with other owners.
 
         All workers have restored it, and nothing has been let out yet. Returns a cut that was held.
         """
         assert self._base is not None
-        if self._base.successor is not None:
-            return None  # an earlier life of this version has done so
+        if self._base.successor is not None or (plan is None and held is None):
+            return None  # an earlier life of this version has done so, or there is nothing to note
         if held is None:
             self._number += 1
-        noted = self._base.succeeded(
-            self._graph, plan, number=self._number, incarnation=self._life.incarnation
-        )
+        incarnation = self._life.incarnation
+        if plan is None:
+            noted = replace(self._base, incarnation=incarnation)
+        else:
+            noted = self._base.succeeded(
+                self._graph, plan, number=self._number, incarnation=incarnation
+            )
         self._store.commit(noted)
         self._base = noted
         self._life = self._life._replace(restored=noted)

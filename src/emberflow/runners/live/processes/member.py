@@ -1,6 +1,6 @@
 """A member of the crew: a worker's process, as it and the driver's `roster` know each other.
 
-The processes that work for a query are its *crew*. A process outlives the life that it works in: when
+The processes that work for a query, of one Spark job, are a *crew*. A process outlives the life that it works in: when
 that is lost, the process waits, and the roster sends it the plan of the next life.
 
 What is guaranteed: **a process works in one life at a time.** It asks for a plan only when the loop of
@@ -38,7 +38,7 @@ HERE = b"1"  # Here
 # The roster to a process:
 WORK = b"2"  # (incarnation, plan in bytes): begin this life
 WAIT = b"3"  # None: the driver is there, and there is no plan yet
-OVER = b"4"  # None: the query is over, or has another crew
+OVER = b"4"  # None: the query is over, or has another crew, or fewer workers
 END = b"5"  # None: end yourself at once; another process takes the place
 LEAVE = b"6"  # a life that is over: its coordinator may have ended before it knew the process
 
@@ -58,7 +58,7 @@ TOLD_TO_END = 17
 class Crew(NamedTuple):
     """The processes that one Spark job has started: how they reach the roster."""
 
-    #: The life that the job began with.
+    #: The roster counts its crews.
     number: int
     roster: str
     keys: WireKeys

@@ -67,7 +67,6 @@ class Reads:
         settings = self._lives.settings
         self._flow = settings.graph.flow
         self._unit = settings.graph.unit or DEFAULT_UNIT
-        self._owners = settings.owners
         self._by_arrival = settings.ordering == "arrival"
         self.states: Mapping[str, StateInfo] = readable_states(Layout(settings.graph))
 
@@ -93,7 +92,7 @@ class Reads:
         """
         question, request = self._question(wanted, as_of, ordered, timeout)
         while True:
-            open_read = _OpenRead(self._questions(request), request)
+            open_read = self._opened(question, request)
             try:
                 rows: _Rows = []
                 for page in open_read.pages():
@@ -124,8 +123,8 @@ class Reads:
         ordered: bool,
         timeout: float | None,
     ) -> Pages:
-        _, request = self._question(wanted, as_of, ordered, timeout)
-        return Pages(self, request)
+        question, request = self._question(wanted, as_of, ordered, timeout)
+        return Pages(self, question, request)
 
     def _question(
         self, wanted: Mapping[str, Wanted], as_of: object, ordered: bool, timeout: float | None
@@ -141,15 +140,21 @@ class Reads:
             raise InputError(f"timeout= takes a number of seconds, got {timeout!r}.")
         if timeout is None:
             timeout = SCAN_SECONDS if question.holds else KEYS_SECONDS
-        asks = question.asks(self._owners)
         return question, ReadRequest(
-            {worker: _packed(parts) for worker, parts in asks.items()},
+            {},
             at,
             self._floor,
             ordered,
             question.holds,
             time.monotonic() + timeout,
         )
+
+    def _opened(self, question: Question, request: ReadRequest) -> _OpenRead:
+        """Ask the workers of the current life. Each life has its own owner table."""
+        questions = self._questions(request)
+        asks = question.asks(questions.owners)
+        packed = {worker: _packed(parts) for worker, parts in asks.items()}
+        return _OpenRead(questions, request._replace(asks=packed))
 
     def _check_ordering(self) -> None:
         if self._by_arrival:
@@ -300,10 +305,10 @@ class Pages:
     reaches its time limit.
     """
 
-    def __init__(self, reads: Reads, request: ReadRequest) -> None:
+    def __init__(self, reads: Reads, question: Question, request: ReadRequest) -> None:
         self._reads = reads
         while True:
-            self._read = _OpenRead(reads._questions(request), request)
+            self._read = reads._opened(question, request)
             try:
                 self._read.began()
                 break

@@ -17,7 +17,7 @@ from emberflow.runners.live.serving.overview_service import OverviewService
 from emberflow.runners.live.serving.reads import Reads
 from emberflow.runners.live.serving.state_service import StateReads, StateService
 from emberflow.runners.live.serving.tokens import new_token
-from emberflow.runners.live.serving.version_service import Upgrade, VersionService
+from emberflow.runners.live.serving.version_service import Rescale, Upgrade, VersionService
 from emberflow.sinks.protocol import SinkContract, sink_contract
 
 _log = logging.getLogger("emberflow")
@@ -101,14 +101,20 @@ class OfferedServices:
                     service.close()
             raise
 
-    def begun(self, reads: Reads, upgrade: Upgrade, look: Callable[[], dict[str, Any]]) -> None:
-        """From now on states can be read, and another version can take over."""
+    def begun(
+        self,
+        reads: Reads,
+        upgrade: Upgrade,
+        rescale: Rescale,
+        look: Callable[[], dict[str, Any]],
+    ) -> None:
+        """From now on states can be read, and another version, or number of workers, can take over."""
         if self._overview is not None:
             self._overview.look = look
         if self._states is not None:
             self._states.reads = reads
         if self._versions is not None:
-            self._versions.upgrade = upgrade
+            self._versions.upgrade, self._versions.rescale = upgrade, rescale
 
     @property
     def address(self) -> Address | None:

@@ -1,6 +1,7 @@
-"""New versions by other processes: the service of the bridge behind ``emberflow upgrade``.
+"""New versions, and other numbers of workers, by other processes: the service of the bridge behind
+``emberflow upgrade`` and ``emberflow rescale``.
 
-A request names a flow by module and folder; it brings no code. The driver imports it anew, because the
+A request for a version names a flow by module and folder; it brings no code. The driver imports it anew, because the
 file may have changed since the old version was imported. The folder must be one that the driver imports
 from already, and the module must lie there: a request chooses among the files that the driver's user has
 put beside the flow, and nothing else. The same holds for checkpoints of backfills, whose rows are unpickled:
@@ -23,22 +24,30 @@ from emberflow.graph.versions import Backfilled, Drop, Source
 #: Takes a flow, a time or None, what is carried, and seconds.
 Upgrade = Callable[[Flow, Any, dict[str, Source], float], None]
 
+#: Takes a number of workers, and seconds.
+Rescale = Callable[[int, float], None]
+
 _SECONDS_MAX = 3_600.0
 
 
 class VersionService:
-    """Lets a query go over to another version. ``upgrade`` is set later: the bridge begins first."""
+    """Lets a query go over to another version, or number of workers. ``upgrade`` and ``rescale`` are set
+    later: the bridge begins first."""
 
     def __init__(self, checkpoint: str | None = None) -> None:
         """``checkpoint`` is where the query has its own cuts."""
         self.upgrade: Upgrade | None = None
+        self.rescale: Rescale | None = None
         self._checkpoint = checkpoint
 
     def serve(self, method: str, arguments: dict[str, Any]) -> Any:
-        if method != "upgrade":
+        if method not in ("upgrade", "rescale"):
             raise InputError(f"versions have no method {method!r}.")
-        if self.upgrade is None:
+        if (self.upgrade if method == "upgrade" else self.rescale) is None:
             raise InputError("the live query has not begun yet: ask again.")
+        if method == "rescale":
+            return self._rescaled(arguments["workers"], float(arguments["seconds"]))
+        assert self.upgrade is not None
         target, folder = str(arguments["target"]), Path(str(arguments["folder"])).resolve()
         known = {Path(path or ".").resolve() for path in sys.path}
         try:
@@ -67,6 +76,14 @@ class VersionService:
         except EmberflowError as error:
             raise InputError(str(error)) from error
         return flow.name
+
+    def _rescaled(self, workers: Any, seconds: float) -> Any:
+        assert self.rescale is not None
+        try:
+            self.rescale(workers, min(seconds, _SECONDS_MAX))
+        except EmberflowError as error:
+            raise InputError(str(error)) from error
+        return workers
 
     def _is_ours(self, location: str, folder: Path) -> bool:
         """Whether a checkpoint lies where the driver's user keeps what the query needs."""

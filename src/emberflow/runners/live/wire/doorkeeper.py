@@ -25,7 +25,7 @@ class Doorkeeper:
     def __init__(self, listening: zmq.Socket[bytes], port: int, connections_max: int) -> None:
         self._listening = listening
         self._port = port
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._open: set[int] = set()
         self._monitor = listening.get_monitor_socket(_EVENTS)
         self._thread = threading.Thread(target=self._run, name="emberflow doorkeeper", daemon=True)
@@ -49,7 +49,7 @@ class Doorkeeper:
                     self._open.discard(descriptor)
                     continue
                 self._open.add(descriptor)
-                if len(self._open) > self._connections_max:
+                if len(self._open) > self.connections_max:
                     shut_down(descriptor, self._port)
 
 

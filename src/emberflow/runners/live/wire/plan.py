@@ -49,6 +49,8 @@ class Plan(NamedTuple):
     #: If its workers take over from those of an earlier version, in the same processes: the sinks whose
     #: writers they take over too.
     inherits: frozenset[str] | None = None
+    #: If its workers take over from those of the same version with another owner table: that table.
+    moved_from: Owners | None = None
     #: Whether its workers run beside those of an earlier version, on the same elements (`mirror`).
     is_mirror: bool = False
     ordering: Ordering = "time"

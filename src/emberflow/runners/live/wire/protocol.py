@@ -21,7 +21,7 @@ BOUNDED = (
 )
 PAUSED = b"W"  # None, behind the acks of all elements it read
 # What SUCCESSOR asks for is there, or why not, and below which moment all is that entered before it.
-PREPARED = b"p"  # (an exception or None, a Moment)
+PREPARED = b"p"  # (the number of SUCCESSOR, an exception or None, a Moment)
 # What the version that is mirrored, and its mirror, have released; and below which moments that is all.
 RELEASED = b"l"  # ([Released], [Released], (Moment, Moment))
 BEAT = b"V"  # None: its process is alive, even if its loop is busy
@@ -40,12 +40,12 @@ HOLD = b"h"  # read no elements until HALT or GO_ON, and answer BOUNDED
 HALT = b"L"  # read no more elements; or none from a time on, and answer BOUNDED
 GO_ON = b"J"  # read on, behind a HALT with a time that has passed, and answer BOUNDED
 # Make the loop of another version, which takes over or runs beside this one, and answer PREPARED.
-SUCCESSOR = b"s"  # (its plan in bytes, whether it runs beside)
+SUCCESSOR = b"s"  # (a number, its plan in bytes, whether it runs beside)
 TWIN = b"w"  # a Moment, behind the progress to it: let the other version run beside from there on
 TAKE_OVER = b"t"  # (Manifest of the last version's last cut, as in PEERS): take over its state
 FLUSH = b"f"  # hand what waits for a sink to it now; True: from now on, nothing waits for more
 END = b"E"  # the last minimal time: store the rest, then send DONE
-QUIT = b"Q"  # stop at once; True: and let the loop of the next version take over
+QUIT = b"Q"  # stop at once; True: and let the loop of the next version, or owner table, take over
 PAUSE = b"U"  # read no elements until the next COMMITTED, and send PAUSED (stop the world)
 # Workers to workers:
 FRAME = b"F"  # a Frame

@@ -41,6 +41,7 @@ from emberflow.engine.messages import (
 from emberflow.engine.queries.coordinator import QUESTIONS_MAX, Outgoing, ReadCoordinator
 from emberflow.engine.queries.worker import StateReader, shortened_text
 from emberflow.runners.live.wire.bell import Bell
+from emberflow.values.owners import Owners, equal_owners
 
 #: How often the coordinator looks for questions past their deadline.
 _LOOK_SECONDS = 0.2
@@ -100,7 +101,16 @@ class Ticket:
 class Questions:
     """The questions of one life. Any thread asks, the coordinator's thread handles them."""
 
-    def __init__(self, workers: int, *, since: Moment = BEFORE_ALL, history: int = 0) -> None:
+    def __init__(
+        self,
+        workers: int,
+        *,
+        since: Moment = BEFORE_ALL,
+        history: int = 0,
+        owners: Owners | None = None,
+    ) -> None:
+        #: By which each part of a question is for one of the workers of this life.
+        self.owners = equal_owners(workers) if owners is None else owners
         self._asking = ReadCoordinator(workers, since=since, history=history)
         self._lock = threading.Lock()
         self._closed = False

@@ -136,6 +136,11 @@ class Wire:
         self._doorkeepers.append(Doorkeeper(listening, port, peers + STRANGERS_MAX))
         return listening, f"tcp://{host}:{port}"
 
+    def admit(self, more: int) -> None:
+        """Let so many more peers connect to the sockets that listen."""
+        for doorkeeper in self._doorkeepers:
+            doorkeeper.connections_max += more
+
     def connected(self, kind: int, address: str) -> zmq.Socket[bytes]:
         connected = self._socket(kind)
         connected.curve_serverkey = self._keys.server_public

@@ -26,7 +26,7 @@ from emberflow.engine.interface import EngineWorker
 from emberflow.engine.layout import Layout
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Bundle, Effects, Moment
 from emberflow.engine.queries.worker import StateReader
-from emberflow.engine.worker.succession import succeed
+from emberflow.engine.worker.succession import kept_rows, kept_timers, succeed
 from emberflow.engine.worker.worker import Worker
 from emberflow.runners.live.cold.runs import SortedRuns
 from emberflow.runners.live.wire.plan import Plan
@@ -98,6 +98,12 @@ class WorkerCuts(Protocol):
         """Take over the state of the version before, as of a moment, from its engine in this process, and
         what steps begin with from backfills."""
 
+    def moved(
+        self, store: CheckpointStore, cut: Manifest, lists: SavedLists, old: EngineWorker | None
+    ) -> Iterator[Effects]:
+        """Take over the slices of this worker by another owner table, a piece at a time: from its engine
+        in this process, if there is one, and from the cut."""
+
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         """Where a feed begins. ``last`` is the greatest global time that any sink has."""
 
@@ -164,10 +170,7 @@ class CutsByTime:
             begun = [rows_of(backfill, own) for backfill in carried.backfills]
             rows = chain(translated_rows(rows, carried, cut.time), *(one for one, _ in begun))
             scheduled = chain(translated_timers(scheduled, carried), *(due for _, due in begun))
-        while chunk := list(islice(rows, ROWS_AT_ONCE)):
-            yield self.engine.restore(cut.time, chunk, [])
-        while items := list(islice(scheduled, ROWS_AT_ONCE)):
-            yield self.engine.restore(cut.time, [], items)
+        yield from self._pieces(cut.time, rows, scheduled)
 
     def _left_cold(
         self, store: CheckpointStore, cut: Manifest, own: Sequence[HashRange]
@@ -185,6 +188,34 @@ class CutsByTime:
         assert isinstance(old, Worker)
         assert self._plan.carried is not None
         return succeed(old, self.engine, moment, self._plan.carried, *begun)
+
+    def moved(
+        self, store: CheckpointStore, cut: Manifest, lists: SavedLists, old: EngineWorker | None
+    ) -> Iterator[Effects]:
+        owners, before = self._plan.owners, self._plan.moved_from
+        assert before is not None
+        own = owners.ranges(self._index)
+        if old is None:
+            rows: Iterator[Row] = store.rows_in(cut, own, lists=lists)
+        else:
+            assert isinstance(old, Worker)
+            arriving = store.rows_in(cut, owners.arriving(before, self._index), lists=lists)
+            rows = chain(kept_rows(old, self.engine, cut.time, owners), arriving)
+        yield self.engine.restore(cut.time, [], [])  # also if no rows follow
+        scheduled: Iterator[Scheduled] = iter(())
+        if owners.workers < before.workers:
+            scheduled = map(Scheduled._make, store.rows_in(cut, own, kind=SCHEDULED))
+        elif old is not None:
+            scheduled = kept_timers(old, cut.time)
+        yield from self._pieces(cut.time, rows, scheduled)
+
+    def _pieces(
+        self, moment: Moment, rows: Iterator[Row], scheduled: Iterator[Scheduled]
+    ) -> Iterator[Effects]:
+        while chunk := list(islice(rows, ROWS_AT_ONCE)):
+            yield self.engine.restore(moment, chunk, [])
+        while items := list(islice(scheduled, ROWS_AT_ONCE)):
+            yield self.engine.restore(moment, [], items)
 
     def beginning(self, feed: Feed, last: Moment | None) -> Beginning:
         plan, cut = self._plan, self._plan.restored

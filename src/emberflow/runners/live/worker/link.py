@@ -26,7 +26,9 @@ from emberflow.runners.live.wire.sockets import Wire
 
 T = TypeVar("T")
 
-_RENDEZVOUS_MS_MAX = 60_000
+#: How long a worker waits for the others at the beginning; and until it takes over from one that works.
+MEETING_SECONDS_MAX = 60.0
+TAKEOVER_SECONDS_MAX = 600.0
 _SILENCE_SECONDS_MAX = 20.0
 #: Messages taken in one round: enough for a batch, few enough to look up in between.
 MESSAGES_A_ROUND = 256
@@ -134,10 +136,14 @@ class CoordinatorLink:
                 f"worker {self._worker} has not heard the driver for {_SILENCE_SECONDS_MAX:.0f} s"
             )
 
-    def awaited(self, is_over: Callable[[], bool] = lambda: False) -> tuple[bytes, Any]:
+    def awaited(
+        self,
+        is_over: Callable[[], bool] = lambda: False,
+        seconds: float = MEETING_SECONDS_MAX,
+    ) -> tuple[bytes, Any]:
         """Send what there is, and wait for the next message, unless the life is over."""
         self.flush()
-        deadline = time.monotonic() + _RENDEZVOUS_MS_MAX / 1_000
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if is_over():
                 raise CoordinatorGoneError("the life was over before all workers had met")
@@ -147,7 +153,7 @@ class CoordinatorLink:
                 self._take()
         raise CoordinatorGoneError(
             f"worker {self._worker} heard nothing from the driver at {self._address} for "
-            f"{_RENDEZVOUS_MS_MAX // 1_000} s. Can executors reach the driver's host?"
+            f"{seconds:.0f} s. Can executors reach the driver's host?"
         )
 
 

@@ -18,7 +18,7 @@ the stores what the progress to the cut's moment released (`engine.cuts.cut`, `c
 version beside itself, in a thread: that one imports the flow, connects and meets the other workers. When
 the old loop has ended at the cut, it leaves to the new one what goes on in memory (`Estate`): the state,
 the feeds that are where the cut is, and the writers of sinks. The new loop takes the state over as if it
-had restored the cut, translated.
+had restored the cut, translated. **Another number of workers** takes over in the same way (`live.rescale`).
 
 Another version can also run *beside* this one (`mirror`), in a thread of its own, on the same elements.
 
@@ -75,14 +75,16 @@ from emberflow.runners.live.worker.diverted import fit_to_travel
 from emberflow.runners.live.worker.feed import IDLE_MS, Feed
 from emberflow.runners.live.worker.journal import Journal
 from emberflow.runners.live.worker.link import (
+    MEETING_SECONDS_MAX,
     MESSAGES_A_ROUND,
+    TAKEOVER_SECONDS_MAX,
     CoordinatorGoneError,
     CoordinatorLink,
 )
 from emberflow.runners.live.worker.memory import MemoryWatch, available
 from emberflow.runners.live.worker.store import Store
 from emberflow.sinks.protocol import SinkMovedError, StoredBundle, sink_contract
-from emberflow.sinks.writer import WriterThread, writers_of
+from emberflow.sinks.writer import WriterThread, kept_of, writers_of
 from emberflow.values.item import FRONT_MIN, TIME_MIN, front_index
 
 _log = logging.getLogger("emberflow")
@@ -120,6 +122,10 @@ _PIGGYBACK_SECONDS = 0.005
 #: How long a worker waits at its end for the version beside it, which ends with its own coordinator: when
 #: it has come to the end, or does not go on.
 _TWIN_SECONDS = 20.0
+
+
+class NotNeededError(EmberflowError):
+    """The life that this worker was prepared for does not begin."""
 
 
 class Estate(NamedTuple):
@@ -243,6 +249,7 @@ class WorkerLoop:
         #: The loop that takes over when this one has ended.
         self.heir: WorkerLoop | None = None
         self._strategy = strategy
+        #: What is left to it; None for the loop of a worker that is added, too.
         self._estate: Estate | None = None
         self._begun: Begun = ([], [])
         self._successor: _Successor | None = None
@@ -266,6 +273,9 @@ class WorkerLoop:
         self._peers: dict[int, Sender] = {}
         #: Rung by the threads that have something for the loop.
         self._bell = Bell() if bell is None else bell
+        self._owns_bell = bell is None
+        #: Set from another thread if the loop is prepared and will not take over.
+        self.is_discarded = False
         self._poller = zmq.Poller()
         for waited_for in (self._frames_in, self._link.socket, self._bell.fileno()):
             self._poller.register(waited_for, zmq.POLLIN)
@@ -377,7 +387,7 @@ class WorkerLoop:
         self._close_own()
         if self._estate is not None:
             self._estate.ending.join(_JOIN_SECONDS)
-        if self.plan.inherits is None or self._estate is not None:
+        if self._owns_bell or self._estate is not None:
             self._bell.close()
 
     def _close_own(self) -> None:
@@ -399,7 +409,9 @@ class WorkerLoop:
         if plan.inherits is not None:
             self._begun = begun_of(plan, self.index)
         self._link.send(protocol.HELLO, (plan.graph.fingerprint, self._address))
-        addresses, delivered = self._awaited(protocol.PEERS)
+        # Workers that are added may have to wait for their slots.
+        seconds = MEETING_SECONDS_MAX if plan.inherits is None else TAKEOVER_SECONDS_MAX
+        addresses, delivered = self._awaited(protocol.PEERS, seconds)
         for index, address in enumerate(addresses):
             if index != self.index:
                 self._peers[index] = Sender(
@@ -430,14 +442,17 @@ class WorkerLoop:
             except FencedError as error:
                 raise SinkMovedError(str(error)) from None
 
-    def _awaited(self, expected: bytes) -> Any:
-        kind, body = self._link.awaited(self._life_is_over)
+    def _awaited(self, expected: bytes, seconds: float) -> Any:
+        kind, body = self._link.awaited(self._life_is_over, seconds)
+        if kind == protocol.QUIT and self.plan.inherits is not None:
+            raise NotNeededError("another life goes on")
         if kind != expected:
             raise WireError(f"worker {self.index} expected {expected!r} and heard {kind!r}")
         return body
 
     def _life_is_over(self) -> bool:
-        return self._lives is not None and self._lives.is_over(self.plan.incarnation)
+        lives = self._lives
+        return self.is_discarded or (lives is not None and lives.is_over(self.plan.incarnation))
 
     def _make_engine(self, delivered: Delivered) -> None:
         """``delivered`` is what the sinks of the driver have from earlier."""
@@ -499,6 +514,8 @@ class WorkerLoop:
                 for name, node, partition, index in own
             ]
             return cast("list[Feed]", mirrored)  # they have what this loop calls
+        for other in inherited.keys() - {(name, partition) for name, _, partition, _ in own}:
+            inherited.pop(other).join(_JOIN_SECONDS)  # another worker reads on
         for name, node, partition, _ in own:
             if (name, partition) in inherited:
                 assert plan.restored is not None
@@ -559,40 +576,47 @@ class WorkerLoop:
         elif plan.checkpoint is not None:
             store = CheckpointStore(plan.checkpoint)
             self._cut_writer = CutWriter(store, self.index, plan.incarnation)
-            if self._estate is not None:
-                assert plan.restored is not None
+            cut, lists = plan.restored, self._cut_writer.lists
+            old = None if self._estate is None else self._estate.engine
+            if plan.moved_from is not None:
+                assert cut is not None
+                self._do_pieces(self._cuts.moved(store, cut, lists, old))
+            elif old is not None:
+                assert cut is not None
                 begun, self._begun = self._begun, ([], [])
-                old = self._estate.engine
-                self._do([self._cuts.inherited(old, plan.restored.time, begun)])
-                # Frees the old one.
+                self._do([self._cuts.inherited(old, cut.time, begun)])
+            elif cut is not None:
+                self._do_pieces(self._cuts.restored(store, cut, lists))
+            if self._estate is not None:  # frees the old one
                 self._estate = self._estate._replace(engine=self._engine, state_bound=None)
-            elif plan.restored is not None:
-                lists = self._cut_writer.lists
-                for effects in self._cuts.restored(store, plan.restored, lists):
-                    self._do([effects])
-                    if self._life_is_over():
-                        raise CoordinatorGoneError(f"life {plan.incarnation} is over")
-                    self._evict()
         lasts = self._last_of_writers().values()
         self._link.send(protocol.READY, max(lasts, default=None))
         self._link.flush()
 
+    def _do_pieces(self, pieces: Iterator[Effects]) -> None:
+        for effects in pieces:
+            self._do([effects])
+            if self._life_is_over():
+                raise CoordinatorGoneError(f"life {self.plan.incarnation} is over")
+            self._evict()
+
     def _inherit(self) -> None:
-        """Take over what the loop of the version before has left: now all workers of it have ended."""
-        restored, delivered = self._awaited(protocol.TAKE_OVER)
-        assert self._estate is not None
+        """Take over what the loop before this one has left, if there was one here: now all of that life have
+        ended."""
+        restored, delivered = self._awaited(protocol.TAKE_OVER, TAKEOVER_SECONDS_MAX)
         self.plan = self.plan._replace(restored=restored)
-        own = set(self._own_partitions())
-        left = self._estate.writers
-        for key in left.keys() & own - self._writers.keys():
-            self._writers[key] = left[key]
-            left[key].confirm = self._confirm
+        estate = self._estate
+        left = {} if estate is None else estate.writers
+        for key, writer in kept_of(left, set(self._own_partitions())).items():
+            if key not in self._writers:
+                self._writers[key] = writer
+                writer.confirm = self._confirm
         for writer in set(left.values()).difference(self._writers.values()):
             writer.close(_JOIN_SECONDS)
-        self._open_writers()  # those whose barrier the version before had on another worker
+        self._open_writers()  # those whose barrier was on another worker before
         self._make_engine(delivered)
-        if self._state_bound is not None and self._estate.state_bound is not None:
-            self._state_bound.inherit(self._estate.state_bound)
+        if self._state_bound is not None and estate is not None and estate.state_bound is not None:
+            self._state_bound.inherit(estate.state_bound)
 
     def _begin_fronts(self, last: Moment | None) -> None:
         """All workers are ready. ``last`` is the greatest global time that any sink has."""
@@ -836,12 +860,13 @@ class WorkerLoop:
             self._quit = True
             self._hands_over = bool(body)
         elif kind == protocol.SUCCESSOR:
-            shipped, is_mirror = body
+            number, shipped, is_mirror = body
             self._twin = Mirror(self._promised()) if is_mirror else None
             self._recorded_from = max(self._reached(), self._engine.minimal)
             self._successor = _Successor(
                 partial(self._made_beside, shipped, None if is_mirror else self._bell),
                 self._bell.ring,
+                number=number,
                 instead_of=self._successor,
             )
 
@@ -940,7 +965,9 @@ class WorkerLoop:
             self._send_logged()
             self._link.send(protocol.NEWS, self._news())
         if self._successor is not None and self._successor.is_news():
-            self._link.send(protocol.PREPARED, (self._successor.problem, self._recorded_from))
+            successor = self._successor
+            told = (successor.number, successor.problem, self._recorded_from)
+            self._link.send(protocol.PREPARED, told)
 
     def _send_logged(self) -> None:
         """Send what functions, fronts and sinks have logged in this process."""
@@ -1004,9 +1031,12 @@ class _Successor:
         make: Callable[[], WorkerLoop],
         ring: Callable[[], None],
         *,
+        number: int,
         instead_of: _Successor | None,
     ) -> None:
-        """``ring`` wakes the loop that works. ``instead_of`` has not taken over, and will not."""
+        """``ring`` wakes the loop that works. ``number`` is that of the order. ``instead_of`` has not taken
+        over, and will not."""
+        self.number = number
         #: Why it cannot take over.
         self.problem: Exception | None = None
         self._loop: WorkerLoop | None = None
@@ -1030,6 +1060,8 @@ class _Successor:
                 instead_of.discard()
             self._loop = make()
             self._loop.meet()
+        except NotNeededError:
+            self._is_told = True  # the driver knows
         except Exception as error:
             self.problem = error
         ring()
@@ -1074,6 +1106,8 @@ class _Successor:
 
     def discard(self) -> None:
         loop = self._loop
+        if loop is not None:
+            loop.is_discarded = True
         if loop is not None and loop._mirror is not None:
             loop._quit = True
             loop._bell.ring()

@@ -1,14 +1,16 @@
-"""Launching: the workers are the tasks of one barrier job of Spark.
+"""Launching: the workers are the tasks of a barrier job of Spark.
 
 `DataFrame.mapInArrow(..., barrier=True)` exists on classic Spark and on Spark Connect. A barrier
-stage starts all its tasks at once or none, and Spark never retries a part of it.
+stage starts all its tasks at once or none, and Spark never retries a part of it. So it cannot grow: workers
+that are added later are the tasks of another job (`processes.jobs`). It can shrink: a task whose worker
+leaves returns, and the others go on.
 """
 
 from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -62,21 +64,24 @@ def _tag_jobs(spark: SparkSession, tag: str) -> None:
         spark.addTag(tag)
 
 
-def run_workers(spark: SparkSession, plan: Plan, tag: str, crew: Crew | None) -> None:
-    """Run the barrier job. Returns when all workers have ended, raises if the job fails.
+def run_workers(
+    spark: SparkSession, plan: Plan, tags: Sequence[str], crew: Crew | None, indices: range
+) -> None:
+    """Run these workers as one barrier job. Returns when all have ended, raises if the job fails.
 
     With a ``crew``, each task keeps the process of its worker (`processes.keeper`).
     """
-    _tag_jobs(spark, tag)
+    for tag in tags:
+        _tag_jobs(spark, tag)
     shipped = cloudpickle.dumps(plan)
     reached = None if crew is None else pickle.dumps(crew)
     path = list(sys.path)  # workers import the flow's modules from the same folders
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Imported on the worker: the closure itself stays small and free of our modules.
-        from emberflow.runners.live.task import run_worker
+        from emberflow.runners.live.processes.task import run_worker
 
         yield from run_worker(shipped, reached, path, batches)
 
-    workers = spark.range(0, plan.workers, 1, plan.workers)
+    workers = spark.range(indices.start, indices.stop, 1, len(indices))
     workers.mapInArrow(task, "worker long", barrier=True).collect()

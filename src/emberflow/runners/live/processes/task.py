@@ -14,7 +14,7 @@ from emberflow.runners.live.worker.loop import serve
 def run_worker(
     shipped: bytes, crew: bytes | None, path: list[str], batches: Iterator[Any]
 ) -> Iterator[Any]:
-    """Run the worker whose index is in the partition: partition ``i`` holds the number ``i``.
+    """Run the worker whose index is in the partition: each partition holds one number.
 
     ``path`` is where the driver imports from. On another machine most of it does not exist, which
     does no harm; on the driver's machine, a flow may be defined beside a script that nobody installed.

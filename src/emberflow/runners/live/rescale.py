@@ -1,0 +1,84 @@
+"""Rescales: a query goes on with another number of workers, without stopping.
+
+What is guaranteed: **at every global time each key has one owner, and all that the next owner begins with is
+in one cut.** The owner table (`values.owners`) is the same on all workers of a life. A rescale is a takeover
+by the same version of the flow in the next life, with the next table. It holds from the last moment T of the
+life before on.
+
+1. *Before T nothing changes.* The workers that are added are a Spark job of their own, and meet the others in
+   a life that is prepared (`supervisor._prepare`). If they do not come, that life is given up, and the old one
+   goes on as it was.
+2. *At T* all fronts halt; what is below is final, is stored by the sinks, and is in the last cut of the old
+   owners. That cut is stored, and does not count yet.
+3. *Behind T* the next life is claimed. A worker that goes on keeps the buckets of its slices in memory. It
+   drops all others, and reads the rows of slices that come to it from the cut at T (`engine.worker.succession`).
+   So do workers that are added. A worker that leaves ends: all that it had is in the cut.
+4. *The cut counts* when all workers have taken over, with the number of the next life, and before its fronts
+   begin. If the driver or a worker is lost before, the cut never counts: the next life has the old number,
+   begins from the cut before, and is asked for the rescale again. If one is lost afterwards, the next life has
+   the new number, and begins from the cut at T.
+
+Nothing that is stored says how many workers there are, and any number can restore any cut. So which number a
+life has is no question of what is right: of two lives only one counts, as always (`checkpoint.cuts.store`).
+"""
+
+from __future__ import annotations
+
+from emberflow.engine.worker.routing import front_host
+from emberflow.errors import InputError
+from emberflow.fronts.protocol import front_contract
+from emberflow.runners.live.driver.coordinator import WorkersMissingError
+from emberflow.runners.live.life import Settings
+from emberflow.runners.live.wire.plan import weights_of
+from emberflow.values.item import front_index
+from emberflow.values.owners import SLICES
+
+
+def rescaled(settings: Settings, workers: int) -> Settings:
+    """The settings with so many workers. No more slices change their owners than must.
+
+    Raises `InputError` if the query cannot go on with so many.
+    """
+    _check(settings, workers)
+    weights = weights_of(settings.graph, settings.fronts, workers)
+    return settings._replace(workers=workers, owners=settings.owners.rescaled(weights))
+
+
+def not_there(before: Settings, after: Settings, seconds: float) -> WorkersMissingError:
+    """The error of a rescale whose workers have not come in time."""
+    added = ", ".join(map(str, range(before.workers, after.workers)))
+    missing = f"workers {added} have not come" if added else "the workers were not ready"
+    return WorkersMissingError(
+        f"{missing} within {seconds:.0f} s, so the query goes on with {before.workers} workers. Are there "
+        f"{after.workers} slots that no other job takes?"
+    )
+
+
+def _check(settings: Settings, workers: int) -> None:
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= SLICES:
+        raise InputError(
+            f"rescale(workers=) takes a number of workers from 1 to {SLICES:,}, got {workers!r}."
+        )
+    if settings.checkpoint is None or settings.ordering != "time":
+        raise InputError(
+            "slices of keys move between workers at a cut by time: start the query with "
+            ".option('checkpointLocation', ...), and leave ordering at 'time'."
+        )
+    if settings.place.port:
+        raise InputError(
+            f"the workers of the next number meet while the others work, and the driver has one port for "
+            f"both, {settings.place.port}. Name no port in .option('coordinatorHost', ...); or stop the query, and "
+            f"start it with .option('workers', {workers})."
+        )
+    for name, node in settings.graph.fronts.items():
+        front = settings.fronts[name]
+        if front_contract(front).replayable:
+            continue
+        for partition in range(front.partitions):
+            index = front_index(node.index, len(settings.graph.fronts), partition)
+            if front_host(index, workers) != front_host(index, settings.workers):
+                raise InputError(
+                    f"front {name!r} cannot be read again, and with {workers} workers another one would "
+                    f"have to read its partition {partition}. What is on its way would be lost. Stop the "
+                    f"query, and start it with .option('workers', {workers})."
+                )
