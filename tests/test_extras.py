@@ -141,7 +141,18 @@ for module in {modules!r}:
         )
 
     def test_every_command_has_its_help(self, base: BaseInstall) -> None:
-        names = ["graph", "diff", "upgrade", "top", "ui", "verify", "run", "audit", "doctor"]
+        names = [
+            "graph",
+            "diff",
+            "upgrade",
+            "rescale",
+            "top",
+            "ui",
+            "verify",
+            "run",
+            "audit",
+            "doctor",
+        ]
         (code, listed, errors), *helps = ended(
             base, ["--help"], *([name, "--help"] for name in names)
         )
