@@ -95,7 +95,7 @@ class PairedWith:
 
     def __call__(self, payload: Any) -> tuple[Any, bool, Any]:
         key = self.key(payload)
-        if key.__class__ in STABLE or is_stable(key):
+        if key.__class__ in STABLE or is_stable(key):  # the first saves a call
             payload = self.project(payload)
         return key, False, payload
 

@@ -117,7 +117,7 @@ class _Timed:
 
     def __call__(self, time: int, payload: Any) -> tuple[Any, bool, Any]:
         key = self.key(payload)
-        if key.__class__ in STABLE or is_stable(key):
+        if key.__class__ in STABLE or is_stable(key):  # the first saves a call
             payload = self.project(payload)
         return key, False, (time, False, payload)
 
@@ -187,36 +187,10 @@ class Step:
         raise AssertionError("every step defines __call__")
 
 
-class _TimeStep(Step):
-    """Tumbling and sliding windows. The open ones are held in the order of their ends."""
-
-    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
-        time, is_tick, payload = mapped
-        open_windows: _Open = accumulator[0]
-        ended = tuple(entry for entry in open_windows if entry[0].end <= time)
-        open_windows = open_windows[len(ended) :]
-        if is_tick:
-            return open_windows, ended, ()
-        held = dict(open_windows)
-        opened, touched = [], []
-        for window in self.windows.containing(time):
-            if window in held:
-                held[window] = self.combine(held[window], payload)
-            else:
-                held[window] = self.begin(payload)
-                opened.append(window.end)
-            touched.append((window, held[window]))
-        # Windows that this payload opens end after all that were open before: the order holds.
-        open_windows = tuple(held.items())
-        if self.closing:
-            # A payload scheduled for the end of a window may come before the tick, and closes it too.
-            return open_windows, ended, tuple(opened)
-        return open_windows, tuple(touched), ()
-
-
-class _SlidingStep(_TimeStep):
-    """Sliding windows. All that are open contain the next payload, unless they have ended; those that it
-    opens begin behind them."""
+class _SlidingStep(Step):
+    """Sliding windows, the open ones in the order of their ends. All of them contain the next payload, unless they
+    have ended; those that it opens begin behind them. A payload scheduled for the end of a window may come
+    before the tick, and closes it too."""
 
     def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
         time, is_tick, payload = mapped
@@ -242,7 +216,7 @@ class _SlidingStep(_TimeStep):
         return open_windows, open_windows, ()
 
 
-class _TumblingStep(_TimeStep):
+class _TumblingStep(Step):
     """Windows of which one is open: most payloads are in the one that is."""
 
     def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
