@@ -188,7 +188,7 @@ class MirrorFeed:
     chose = False
     owes_report = False
     is_reported = True
-    tells_time = hurries = False
+    hurries = False
     lag_ms = 0.0
     late = 0
 

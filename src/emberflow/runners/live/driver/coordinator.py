@@ -808,13 +808,12 @@ class Coordinator:
         (`engine.progress.receipts`). Such progress may wait a little for more.
         """
         progress, sent, now = self._acker.progress, self._progress_sent, time.monotonic()
-        wanted, is_asked = self._wanted(), False
-        if wanted is not None:
+        wanted = self._wanted()
+        if wanted > progress.wanted:
             progress = progress._replace(wanted=wanted)
-            is_asked = sent is None or wanted > sent.wanted
         if (
             sent is not None
-            and not is_asked
+            and wanted <= sent.wanted
             and progress.turn == sent.turn
             and progress.frontiers == sent.frontiers
         ):
@@ -828,12 +827,13 @@ class Coordinator:
         self._send_all(protocol.PROGRESS, progress._replace(kept=kept))
         self._ask(self.questions.told(progress, kept))
 
-    def _wanted(self) -> int | None:
-        """The greatest time that a front has promised the present for, if another one has not."""
+    def _wanted(self) -> int:
+        """The greatest time that a front has promised the present for, if another one has not. Otherwise the
+        least time that there is, which nobody waits for."""
         reports = self._acker.reports
         times = [reports[front][0] for front in self._telling if reports[front] != AFTER_ALL]
         greatest = max(times, default=TIME_MIN)
-        return greatest if min(times, default=greatest) < greatest else None
+        return greatest if min(times, default=greatest) < greatest else TIME_MIN
 
     def _ask(self, messages: list[tuple[int, Any]]) -> None:
         """Send questions to workers, all of a worker in one message."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from emberflow.checkpoint.cuts.manifest import Manifest
@@ -98,19 +98,19 @@ class WorkerNews(NamedTuple):
 
 def front_indices(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:
     """The front indices of all partitions of all fronts."""
-    return [
-        front_index(node.index, len(graph.fronts), partition)
-        for name, node in graph.fronts.items()
-        for partition in range(fronts[name].partitions)
-    ]
+    return _indices_of(graph, fronts, graph.fronts)
 
 
 def telling_fronts(graph: Graph, fronts: Mapping[str, Front]) -> list[int]:
     """The front indices of all partitions of fronts that promise the present while they are idle."""
+    telling = [name for name in graph.fronts if front_contract(fronts[name]).arrival is True]
+    return _indices_of(graph, fronts, telling)
+
+
+def _indices_of(graph: Graph, fronts: Mapping[str, Front], names: Iterable[str]) -> list[int]:
     return [
-        front_index(node.index, len(graph.fronts), partition)
-        for name, node in graph.fronts.items()
-        if front_contract(fronts[name]).arrival is True
+        front_index(graph.fronts[name].index, len(graph.fronts), partition)
+        for name in names
         for partition in range(fronts[name].partitions)
     ]
 

@@ -248,14 +248,10 @@ class Feed:
         return self._arrival or self._promises or not self._replayable
 
     @property
-    def tells_time(self) -> bool:
-        """Whether it promises the present as long as nothing comes."""
-        return self._arrival and not self._ended and not self._halted
-
-    @property
     def hurries(self) -> bool:
-        """Whether somebody waits for it to promise the present."""
-        return self.tells_time and (self._bound <= TIME_MAX or self._reported[0] < self._wanted)
+        """Whether it promises the present as long as nothing comes, and somebody waits for that."""
+        tells_time = self._arrival and not self._ended and not self._halted
+        return tells_time and (self._bound <= TIME_MAX or self._reported[0] < self._wanted)
 
     def ask(self, time: int) -> None:
         """Somebody waits for a promise of this time."""
