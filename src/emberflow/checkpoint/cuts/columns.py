@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from emberflow.checkpoint.cuts.arrays import int64s
 from emberflow.checkpoint.cuts.lists import has_lists
 from emberflow.checkpoint.cuts.tables import SCHEMA, Source, damage_of, opened_runs
 from emberflow.values.hashing import HashRange
@@ -93,9 +94,7 @@ class ColumnRun:
         of_part, chosen = self._groups[number]
         table = self._part.read(of_part, ["key", "time", "front", "payload"])
         if chosen is not None:
-            table = table.take(
-                pa.Array.from_buffers(pa.int64(), len(chosen), [None, pa.py_buffer(chosen)])
-            )
+            table = table.take(int64s(chosen))
         keys, times, fronts, payloads = (column.combine_chunks() for column in table.columns)
         return Columns(
             times.fill_null(GONE).to_numpy(),

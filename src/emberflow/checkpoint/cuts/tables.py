@@ -45,7 +45,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from emberflow import native
-from emberflow.checkpoint.cuts.arrays import binaries, ints, lists_of_ints, strings
+from emberflow.checkpoint.cuts.arrays import binaries, int64s, ints, lists_of_ints, strings
 from emberflow.checkpoint.cuts.lists import (
     PROTOCOL,
     List,
@@ -169,10 +169,7 @@ class PartWriter:
         self._operation, self._key, self._follows = None, None, None
         self._pickler.begin_bucket(())
         count = len(chunk.keys)
-        hashes, times, fronts = (
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(column)])
-            for column in (chunk.hashes.astype("int64"), chunk.times, chunk.fronts)
-        )
+        hashes, times, fronts = map(int64s, (chunk.hashes, chunk.times, chunk.fronts))
         no_ids = pa.py_buffer(bytes(4 * (count + 1)))
         return [
             pa.repeat(strings([chunk.operation])[0], count),

@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
+from emberflow.checkpoint.cuts.arrays import int64s
 from emberflow.checkpoint.cuts.rows import RowColumns
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.messages import Moment
@@ -212,7 +213,7 @@ class Piece(NamedTuple):
         left, block = np.flatnonzero(kept), self.block
         if not len(left):
             return None
-        records = block.records_between(0, len(block)).take(indices(left))
+        records = block.records_between(0, len(block)).take(int64s(left))
         times, fronts = block.times[left], block.fronts[left]
         return _made(self.hashes[left], times, fronts, block.key_sizes[left], records)
 
@@ -271,7 +272,7 @@ def _piece(
             times.append(block.times[first:last][chosen])
             fronts.append(block.fronts[first:last][chosen])
             key_sizes.append(block.key_sizes[first:last][chosen])
-            records.append(block.records_between(first, last).take(indices(chosen)))
+            records.append(block.records_between(first, last).take(int64s(chosen)))
             at += last - first
     if not any(map(len, hashes)):
         return None
@@ -279,7 +280,7 @@ def _piece(
     order = np.argsort(hashed, kind="stable")
     hashed, all_times = hashed[order], np.concatenate(times)[order]
     all_sizes = np.concatenate(key_sizes)[order]
-    sorted_records = pa.concat_arrays(records).take(indices(order))
+    sorted_records = pa.concat_arrays(records).take(int64s(order))
     piece = _made(hashed, all_times, np.concatenate(fronts)[order], all_sizes, sorted_records)
     return piece.only(_newest(piece) & (all_times > ended)) if newest_counts else piece
 
@@ -357,13 +358,6 @@ def _ends_and_data(records: pa.Array) -> tuple[Numbers, memoryview]:
     ends = np.frombuffer(offsets, np.int64)[1 : count + 1]
     size = int(ends[-1]) if count else 0
     return ends, memoryview(data or b"")[:size]
-
-
-def indices(positions: Numbers) -> Any:
-    """Positions as an array of Arrow's; see `checkpoint.cuts.arrays` for why not by ``pyarrow.array``."""
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
 
 
 class RunFiles:
