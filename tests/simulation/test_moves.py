@@ -122,7 +122,7 @@ def cold_keys_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @breaks
 def what_was_scheduled_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(succession, "_scheduled", lambda worker, moment: iter(()))
+    monkeypatch.setattr(succession, "kept_timers", lambda worker, moment: iter(()))
 
 
 @breaks

@@ -24,9 +24,9 @@ then again only for what its items cause. A machine that has evicted nothing ask
 Among the buckets that are looked at, those go whose versions are the oldest. The place of a version tells
 when its key was touched, so items in order pay nothing for it.
 
-**Restoring.** A row of a cut at T is final, and the cut has it: both conditions hold, and what comes later is at
-or above T. So a restore need not make a bucket of it. The runner may put the row into the store of its
-machine (`Worker.cold_stores`), where it is as if it had been evicted: it becomes a bucket when it is
+**Restoring.** A row of a cut at T is final, and the cut has it: both conditions hold, and what comes later
+is at or above T. So a restore need not make a bucket of it. The runner may put the row into the store of
+its machine (`Worker.cold_stores`), where it is as if it had been evicted: it becomes a bucket when it is
 touched. No timer and no other work belongs to a bucket of such a machine (windows, which have timers, stay
 in memory), and what has expired by T is told to the store. Which rows are left cold, all, none or some of
 them, changes nothing. But each row has to be either in the store or a bucket: who forgets one has begun its
@@ -34,9 +34,9 @@ key anew.
 
 **Cuts that hold everything** hold the rows of all cold keys, too: those that are in the store when the
 capture begins. The capture hands them over together (`KeptRows`), and whoever writes the cut reads them: a
-file of a cut has the bytes that the store has, so nobody decodes them. A key that is fetched meanwhile is among them, so the capture passes
-its bucket over. A bucket that is evicted meanwhile was in memory when the capture began, and the capture
-still has it.
+file of a cut has the bytes that the store has, so nobody decodes them. A key that is fetched meanwhile is
+among them, so the capture passes its bucket over. A bucket that is evicted meanwhile was in memory when the
+capture began, and the capture still has it.
 
 **Expiry.** A row whose time is over is what a bucket is whose time is over: its next item begins anew,
 whether the row is there or not. The store may drop it once the minimal time says so (`ColdRows.end`).

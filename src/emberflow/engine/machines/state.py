@@ -374,9 +374,8 @@ class AccessMachine(Cooling[StateBucket]):
         """Send the difference between two versions of an entry."""
         mark, was, now = new[1], old[7], new[7]
         steady: tuple[int, ...] = ()
-        if (
-            was is _UNKNOWN and now is None
-        ):  # most that are late: there was nothing yet, and it holds
+        # So are most that are late: there was nothing yet, and it holds.
+        if was is _UNKNOWN and now is None:
             tell(self._uses[new[2]], new[0], mark, key, new[3], new[4], new[6], net.items)
             return
         if was is not _UNKNOWN:

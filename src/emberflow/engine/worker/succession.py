@@ -17,11 +17,11 @@ everything (`cuts.changes`). The old worker must not be used any more.
 **A move of slices** is a succession too: of the same flow, by workers with another owner table
 (`values.owners`). What is guaranteed: **after it, each worker has the buckets of its slices and no others,
 as the cut at T has them.** A worker that goes on keeps its machines, but for the keys of slices that leave
-it (`Trimmed.give_away`). They note from now on what changes, because the next cut adds to that one. The rows of slices that come to it are those of the cut, and so are all rows of
-a worker that is added. So nothing of a moved slice is anywhere but in the cut for a moment, and a key is
-never at two workers. Scheduled items do not depend on slices: they are sent to their readers anew. They
-stay with the worker that scheduled them, or, if a worker leaves, go to whom the hash of their place gives
-them.
+it (`Trimmed.give_away`). They note from now on what changes, because the next cut adds to that one. The
+rows of slices that come to it are those of the cut, and so are all rows of a worker that is added. So
+nothing of a moved slice is anywhere but in the cut for a moment, and a key is never at two workers.
+Scheduled items do not depend on slices: they are sent to their readers anew. They stay with the worker that
+scheduled them, or, if a worker leaves, go to whom the hash of their place gives them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def succeed(
         if is_migrated or not heirs[carried.new].inherit(machine, moment):
             others.append(machine)
     rows = translated_rows(_rows(others, moment), plan, moment)
-    timers = translated_timers(_scheduled(old, moment), plan)
+    timers = translated_timers(kept_timers(old, moment), plan)
     return new.restore(moment, chain(rows, begun), chain(timers, due))
 
 
@@ -83,7 +83,7 @@ def move(
     if old is None:
         return new.restore(moment, rows, scheduled)
     kept = kept_rows(old, new, moment, owners)
-    timers = _scheduled(old, moment) if keeps_scheduled else iter(())
+    timers = kept_timers(old, moment) if keeps_scheduled else iter(())
     return new.restore(moment, chain(kept, rows), chain(timers, scheduled))
 
 
@@ -107,9 +107,12 @@ def kept_rows(old: Worker, new: Worker, moment: Moment, owners: Owners) -> Itera
     return (row for row in _rows(others, moment) if is_own(row.key_hash))
 
 
-def kept_timers(old: Worker, moment: Moment) -> Iterator[Scheduled]:
+def kept_timers(worker: Worker, moment: Moment) -> Iterator[Scheduled]:
     """The items that a worker has scheduled, which stay with it."""
-    return _scheduled(old, moment)
+    for pending in worker.machines.pending.values():
+        for item in pending.capture(moment, BEFORE_ALL):
+            if item is not None:
+                yield item
 
 
 def copied_rows(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[Row]:
@@ -127,10 +130,3 @@ def copied_timers(worker: Worker, moment: Moment, plan: CarryPlan) -> Iterator[S
 
 def _rows(machines: Iterable[Stateful], moment: Moment) -> Iterator[Row]:
     return rows_in(chain.from_iterable(one.capture(moment, BEFORE_ALL) for one in machines))
-
-
-def _scheduled(worker: Worker, moment: Moment) -> Iterator[Scheduled]:
-    for pending in worker.machines.pending.values():
-        for item in pending.capture(moment, BEFORE_ALL):
-            if item is not None:
-                yield item

@@ -1,11 +1,11 @@
 """New versions, and other numbers of workers, by other processes: the service of the bridge behind
 ``emberflow upgrade`` and ``emberflow rescale``.
 
-A request for a version names a flow by module and folder; it brings no code. The driver imports it anew, because the
-file may have changed since the old version was imported. The folder must be one that the driver imports
-from already, and the module must lie there: a request chooses among the files that the driver's user has
-put beside the flow, and nothing else. The same holds for checkpoints of backfills, whose rows are unpickled:
-they lie in that folder or beside the query's own checkpoint, and belong to the driver's user.
+A request for a version names a flow by module and folder; it brings no code. The driver imports it anew,
+because the file may have changed since the old version was imported. The folder must be one that the driver
+imports from already, and the module must lie there: a request chooses among the files that the driver's
+user has put beside the flow, and nothing else. The same holds for checkpoints of backfills, whose rows are
+unpickled: they lie in that folder or beside the query's own checkpoint, and belong to the driver's user.
 """
 
 from __future__ import annotations

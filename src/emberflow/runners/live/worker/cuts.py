@@ -201,7 +201,8 @@ class CutsByTime:
             assert isinstance(old, Worker)
             arriving = store.rows_in(cut, owners.arriving(before, self._index), lists=lists)
             rows = chain(kept_rows(old, self.engine, cut.time, owners), arriving)
-        yield self.engine.restore(cut.time, [], [])  # also if no rows follow
+        # The engine has to know the cut even if no rows follow.
+        yield self.engine.restore(cut.time, [], [])
         scheduled: Iterator[Scheduled] = iter(())
         if owners.workers < before.workers:
             scheduled = map(Scheduled._make, store.rows_in(cut, own, kind=SCHEDULED))
