@@ -2,6 +2,7 @@
 
     python bench/kafka.py [--seconds 20] [--warm 60] [--records 200000] [--rounds 3]
                           [--only latency|throughput|transactions] [--partitions 1 4] [--jvm tests]
+                          [--stages]
 
 A private broker, one node on this machine, shares its cores with everything else. Its JVM has the options
 that Kafka's own script starts it with, and so compiles as a broker of users does; ``--jvm tests`` takes
@@ -9,11 +10,13 @@ the small one of the tests, which has no optimizing compiler. Exactly once
 throughout: cuts, a transactional sink, and consumers that read committed. Each table has a row for
 topics with one partition and one for topics with four.
 
-- *Latency*: documents of 250 Zipf words at 50 a second. From the moment a document is handed to a
-  producer to the moment a consumer has the last of its change records, in all partitions. Producer and
-  consumer are a process of their own. The first ``--warm`` seconds do not count: the broker's compiler is
-  at work meanwhile, on one of the cores. Documents have the times of their timestamps, or of their arrival. Only the latter with four partitions: by timestamps, a document waits
-  for the next one in each of the other partitions, whatever the broker does.
+- *Latency* (`kafka_latency`): documents of 250 Zipf words at 50 a second, through the inverted index. From
+  the moment a document is handed to a producer to the moment a consumer has the last of its change
+  records, in all partitions. The first ``--warm`` seconds do not count: the broker's compiler is at work
+  meanwhile, on one of the cores. Documents have the times of their timestamps, or of their arrival. Only
+  the latter with four partitions: by timestamps, a document waits for the next one in each of the other
+  partitions, whatever the broker does. For comparison, a plain loop in one process with a transaction for
+  each poll. ``--stages`` shows where the time goes.
 - *Transactions*: the same rate of transactions without a query, four partitions (`kafka_transactions`).
 - *Throughput*: the running count of words, from the first record in the output topic to the last, by
   their timestamps. For comparison, a plain loop of confluent-kafka in one process: consume, count in a
@@ -24,24 +27,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
 import zlib
 from collections import Counter
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import engine
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer
+from kafka_latency import consumer, print_latencies
 from kafka_transactions import print_transactions
 from live.session import spark_session
 from pyspark.sql import SparkSession
@@ -49,31 +50,8 @@ from pyspark.sql import SparkSession
 import emberflow as ef
 from tests.adapters.kafka_broker import KAFKAS_JAVA, TESTS_JAVA, KafkaBroker, missing
 
-RATE = 50
-WORDS = 250
-PERCENTS = (50, 75, 95, 99)
 ROUNDS = 3
 PARTITIONS = (1, 4)
-
-
-def index_flow(partitions: int) -> ef.Flow:
-    flow = ef.Flow("index")
-    postings = flow.front("documents").flat_map(
-        lambda document: [(word, document["number"]) for word in document["words"]]
-    )
-    changes = (
-        postings.key_by(lambda posting: posting[0])
-        .reduce(
-            first=lambda posting: (1, posting),
-            combine=lambda held, posting: (held[0] + 1, posting),
-        )
-        .map(lambda held: [held[1][1], held[1][0], held[0]])
-    )
-    if partitions == 1:
-        changes.sink("changes")
-    else:
-        changes.key_by(lambda change: change[1]).sink("changes", partitions=partitions)
-    return flow
 
 
 def count_flow(partitions: int) -> ef.Flow:
@@ -84,102 +62,6 @@ def count_flow(partitions: int) -> ef.Flow:
     else:
         counts.key_by(lambda pair: pair[0]).sink("counts", partitions=partitions)
     return flow
-
-
-def consumer(servers: str, topic: str, partitions: int) -> Any:
-    made = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "bench",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 100,
-            "log_level": 0,
-        }
-    )
-    made.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-    return made
-
-
-def client(
-    told: Connection, servers: str, source: str, target: str, partitions: int, count: int, warm: int
-) -> None:
-    """A process that produces documents and consumes their changes; it sends back milliseconds."""
-    words = engine.zipf_words(count * WORDS)
-    documents = [
-        json.dumps({"number": number, "words": words[number * WORDS :][:WORDS]}).encode()
-        for number in range(count)
-    ]
-    begun, left = [0.0] * count, [WORDS] * count
-    taken: dict[int, float] = {}
-    deadline = time.monotonic() + count / RATE + 90
-
-    def consume() -> None:
-        reading = consumer(servers, target, partitions)
-        while len(taken) < count and time.monotonic() < deadline:
-            for message in reading.consume(5_000, 0.002):
-                if message.error() is None:
-                    number = json.loads(message.value())[0]
-                    left[number] -= 1
-                    if not left[number]:
-                        taken[number] = time.monotonic()
-        reading.close()
-
-    thread = threading.Thread(target=consume, daemon=True)
-    thread.start()
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
-    producer.list_topics(source)
-    told.send("ready")
-    told.recv()
-    begin = time.monotonic()
-    for number, document in enumerate(documents):
-        time.sleep(max(0.0, begin + number / RATE - time.monotonic()))
-        begun[number] = time.monotonic()
-        producer.produce(source, value=document, partition=number % partitions)
-        producer.poll(0)
-    producer.flush(30)
-    thread.join()
-    told.send(
-        [(taken[number] - begun[number]) * 1_000 for number in sorted(taken) if number >= warm]
-    )
-
-
-def latencies(
-    spark: SparkSession, broker: KafkaBroker, seconds: int, warm: int, partitions: int, times: str
-) -> list[float]:
-    """Milliseconds for each document that counts."""
-    source, target = broker.topic(partitions), broker.topic(partitions)
-    count = (warm + seconds) * RATE
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=client,
-        args=(theirs, broker.servers, source, target, partitions, count, warm * RATE),
-    )
-    process.start()
-    with tempfile.TemporaryDirectory() as checkpoint:
-        query = (
-            index_flow(partitions)
-            .live(spark)
-            .read(documents=ef.fronts.Kafka(broker.servers, source, time=times, idle_ms=None))
-            .write(changes=ef.sinks.Kafka(broker.servers, target))
-            .option("checkpointLocation", checkpoint)
-            .start()
-        )
-        while query.status["message"] != "Running":
-            time.sleep(0.1)
-        ours.recv()
-        ours.send("go")
-        found: list[float] = ours.recv()
-        process.join()
-        within = (query.lastProgress or {}).get("latencyMs")
-        print(
-            f"From when a document enters until its changes are stored: {within}", file=sys.stderr
-        )
-        query.stop()
-    if len(found) < seconds * RATE:
-        print(f"only {len(found)} of {seconds * RATE} documents were consumed in time")
-    return found
 
 
 def written(broker: KafkaBroker, records: int, partitions: int) -> str:
@@ -195,7 +77,12 @@ def written(broker: KafkaBroker, records: int, partitions: int) -> str:
 
 
 def live_rate(
-    spark: SparkSession, broker: KafkaBroker, source: str, records: int, partitions: int
+    spark: SparkSession,
+    broker: KafkaBroker,
+    source: str,
+    records: int,
+    partitions: int = 1,
+    unit: Literal["ms", "us"] = "ms",
 ) -> float:
     """Records a second, from the first in the output topic to the last, by their timestamps."""
     target = broker.topic(partitions)
@@ -205,7 +92,7 @@ def live_rate(
             .live(spark)
             .read(
                 words=ef.fronts.Kafka(
-                    broker.servers, source, value="text", idle_ms=None, until_end=True
+                    broker.servers, source, value="text", idle_ms=None, until_end=True, unit=unit
                 )
             )
             .write(counts=ef.sinks.Kafka(broker.servers, target))
@@ -264,27 +151,6 @@ def plain_rate(
     return records / (time.monotonic() - begin)
 
 
-def percentiles(found: list[float]) -> str:
-    ordered = sorted(found)
-    return " | ".join(
-        f"{ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]:.1f}"
-        for percent in PERCENTS
-    )
-
-
-def print_latencies(
-    spark: SparkSession, broker: KafkaBroker, seconds: int, warm: int, chosen: list[int]
-) -> None:
-    print(f"\nProduced to consumed, {RATE} documents a second (ms)\n")
-    print("| partitions | times of | documents | " + " | ".join(f"p{p}" for p in PERCENTS) + " |")
-    print("| --- | --- | --- | " + " | ".join("---" for _ in PERCENTS) + " |", flush=True)
-    for partitions, times in ((1, "timestamp"), (1, "arrival"), (4, "arrival")):
-        if partitions not in chosen:
-            continue
-        found = latencies(spark, broker, seconds, warm, partitions, times)
-        print(f"| {partitions} | {times} | {len(found)} | {percentiles(found)} |", flush=True)
-
-
 def print_rates(
     spark: SparkSession, broker: KafkaBroker, records: int, rounds: int, chosen: list[int]
 ) -> None:
@@ -322,6 +188,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", choices=("latency", "throughput", "transactions"))
     parser.add_argument("--partitions", type=int, nargs="+", default=PARTITIONS)
+    parser.add_argument("--stages", action="store_true", help="show where latency goes")
     parser.add_argument("--jvm", choices=("kafka", "tests"), default="kafka")
     arguments = parser.parse_args()
     problem = missing()
@@ -338,7 +205,12 @@ def main() -> None:
         with spark_session() as spark:
             if arguments.only != "throughput":
                 print_latencies(
-                    spark, broker, arguments.seconds, arguments.warm, arguments.partitions
+                    spark,
+                    broker,
+                    arguments.seconds,
+                    arguments.warm,
+                    arguments.partitions,
+                    arguments.stages,
                 )
             if arguments.only != "latency":
                 print_rates(
