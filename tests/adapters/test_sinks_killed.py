@@ -26,8 +26,9 @@ from tests.adapters.sinks_under_test import (
 from tests.effort import SOAK
 
 KILLS = 6
-#: Of programs that take seconds to start.
+#: Of programs that take long to start, or to stop: tables, and Kafka.
 KILLS_OF_TABLES = KILLS if SOAK else 2
+KILLS_OF_KAFKA = KILLS if SOAK else 3
 #: Stores bundles of 1 to 50 numbers behind the last one for ever; time n is that of payload n.
 PROGRAM = """
 import sys, cloudpickle
@@ -71,7 +72,8 @@ def test_killed_while_it_stores(
     dice = random.Random(7)
     stored_before = 0
     is_table = case in DELTA or case in ICEBERG
-    kills = KILLS_OF_TABLES if is_table else KILLS
+    is_kafka = case in KAFKA
+    kills = KILLS_OF_TABLES if is_table else KILLS_OF_KAFKA if is_kafka else KILLS
     for _ in range(kills):
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, description], stdout=subprocess.PIPE, text=True
@@ -81,7 +83,7 @@ def test_killed_while_it_stores(
         assert begin >= stored_before
         if is_table:  # the first commit makes the table, and loads what it takes
             assert process.stdout.readline() == "\n"
-        slow = case in KAFKA or is_table
+        slow = is_kafka or is_table
         time.sleep(dice.uniform(0.05, 0.3) if slow else dice.uniform(0.01, 0.1))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -214,7 +214,9 @@ def test_silent_partitions_hold_nothing_back_and_new_ones_join(
         query.stop()
 
 
-@pytest.mark.parametrize("options", [{"idle_ms": 50}, {"idle_ms": None}, {"time": "arrival"}])
+@pytest.mark.parametrize(
+    "options", shortened([{"idle_ms": 50}, {"idle_ms": None}, {"time": "arrival"}]), ids=str
+)
 def test_malformed_records_go_the_way_of_on_error(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, options: dict[str, Any]
 ) -> None:

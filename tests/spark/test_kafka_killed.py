@@ -28,6 +28,8 @@ DRIVER = Path(__file__).parent / "kafka_driver.py"
 #: Rounds of `make soak` kill at other moments.
 SEED = 11 + FAULTS_ROUND
 WORDS = [f"word {number}" for number in range(23)]
+#: Seconds between two documents. A soak has more of them under way when something is killed.
+PAUSE_SECONDS = 0.03 if SOAK else 0.1
 #: Of the drivers, one after the other: each deals out the partitions of the sinks anew, and those whose
 #: workers live on for a moment have dealt them out otherwise.
 WORKERS = (2, 1, 3)
@@ -82,7 +84,7 @@ class Writing:
         self._thread.join(SECONDS)
 
     def _run(self) -> None:
-        while not self._ended.wait(0.03):
+        while not self._ended.wait(PAUSE_SECONDS):
             partition = self._dice.randrange(PARTITIONS)
             # Each partition has words of its own if the order of partitions is not known.
             words = WORDS[partition::PARTITIONS] if self._apart else WORDS
