@@ -124,8 +124,8 @@ def judged(seed: int) -> Counter[type]:
 def counting(kind: type[Trimmed[Any]], handed: Counter[type]) -> Any:
     true = kind.inherit
 
-    def inherit(machine: Any, other: object, moment: Moment) -> bool:
-        taken = true(machine, other, moment)
+    def inherit(machine: Any, other: object, moment: Moment, *, is_same: bool = False) -> bool:
+        taken = true(machine, other, moment, is_same=is_same)
         handed[kind] += taken
         return taken
 

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from emberflow.engine.cuts.cut import Row
+from emberflow.engine.machines.cold import Cooling, RowsInMemory
 from emberflow.engine.machines.group import GroupMachine
 from emberflow.engine.machines.reduce import ReduceMachine
+from emberflow.engine.machines.state import AccessMachine
 from emberflow.engine.messages import AFTER_ALL
 from emberflow.engine.worker import succession
 from emberflow.engine.worker.worker import Worker
@@ -94,8 +95,8 @@ def with_move(monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Any]) -> N
 @breaks
 def a_slice_is_owned_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old owner keeps what the new one gets."""
-    for machine in (ReduceMachine, GroupMachine):
-        monkeypatch.setattr(machine, "give_away", lambda machine, is_own: True)
+    for machine in (ReduceMachine, GroupMachine, AccessMachine):
+        monkeypatch.setattr(machine, "give_away", lambda machine, owners, worker: True)
 
 
 @breaks
@@ -115,9 +116,18 @@ def a_slice_is_owned_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @breaks
 def cold_keys_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        succession, "rows_in", lambda content: (row for row in content if isinstance(row, Row))
-    )
+    monkeypatch.setattr(RowsInMemory, "keep_only", lambda store, ranges: store.rows.clear())
+
+
+@breaks
+def cold_keys_stay_with_the_old_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RowsInMemory, "keep_only", lambda store, ranges: None)
+
+
+@breaks
+def what_has_left_goes_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not dropped before keys are evicted, and comes back with its slice."""
+    monkeypatch.setattr(Cooling, "drop_left", lambda machine, most=None: machine.left.clear())
 
 
 @breaks

@@ -111,7 +111,7 @@ def opened_columns(
 
     ``sources`` are the parts of a chain, oldest first.
     """
-    inside = _Ranges(ranges)
+    inside = Ranges(ranges)
     found: dict[str, list[ColumnRun]] = {step: [] for step in steps}
     for source in reversed(sources):
         files = ExitStack()
@@ -134,7 +134,7 @@ def _may_have(group: Any, steps: Collection[str]) -> bool:
 
 
 def _groups(
-    part: _Part, index: int, file: Any, found: dict[str, Any], inside: _Ranges
+    part: _Part, index: int, file: Any, found: dict[str, Any], inside: Ranges
 ) -> list[tuple[str, _Group]]:
     """What a row group has of each step. A step with payloads that cannot be read alone is struck off."""
     import numpy as np
@@ -168,7 +168,7 @@ def _may_have_lists(runs: Sequence[ColumnRun]) -> bool:
     return bool(runs) and any(map(has_lists, runs[0].read(0).payloads[:_LOOKED_AT].to_pylist()))
 
 
-class _Ranges:
+class Ranges:
     """Ranges of hashes, for many hashes at once."""
 
     def __init__(self, ranges: Sequence[HashRange]) -> None:
@@ -182,6 +182,8 @@ class _Ranges:
         """Which of these hashes are in one of the ranges; None if all are."""
         import numpy as np
 
+        if not len(self._lows):
+            return np.zeros(len(hashes), np.bool_)
         number = np.searchsorted(self._lows, hashes, "right") - 1
         inside: Flags = (number >= 0) & (hashes <= self._highs[number])
         return None if inside.all() else inside

@@ -44,7 +44,7 @@ whether the row is there or not. The store may drop it once the minimal time say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -52,7 +52,9 @@ from emberflow.engine.cuts.cut import KeptRows, Row
 from emberflow.engine.loops import items as loops
 from emberflow.engine.machines.trimming import Trimmed
 from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.values.hashing import HashRange
 from emberflow.values.item import TIME_MIN, FlatItem
+from emberflow.values.owners import Owners
 
 B = TypeVar("B")
 
@@ -77,6 +79,9 @@ class ColdRows(Protocol):
 
     def kept(self, operation: str, since: Moment, below: Moment) -> KeptRows:
         """All rows that are here now, of places from ``since`` on, under the name of an operation."""
+
+    def keep_only(self, ranges: Sequence[HashRange]) -> None:
+        """Forget all rows whose hashes are in none of these ranges."""
 
     def end(self, time: int) -> None:
         """Rows of this time and before have ended: nobody is given them any more."""
@@ -133,6 +138,11 @@ class RowsInMemory:
                 if since <= row.place < below
             ]
         )
+
+    def keep_only(self, ranges: Sequence[HashRange]) -> None:
+        self.rows = {
+            key: row for key, row in self.rows.items() if any(row.key_hash in own for own in ranges)
+        }
 
     def end(self, time: int) -> None:
         self._ended = max(self._ended, time)
@@ -241,6 +251,9 @@ class Cooling(Trimmed[B]):
         cold, buckets, changes = self.cold, self.buckets, self.changes
         if cold is None or not buckets:
             return 0
+        if self.left:  # what is not its own any more goes first, and into no store
+            self.drop_left(looks)
+            return 0
         if self._committed is not None:
             bound = min(bound, self._committed)
         elif changes is not None:
@@ -309,6 +322,11 @@ class Cooling(Trimmed[B]):
         super().end_some(minimal, most)
         if self.cold is not None and self.expires is not None:
             self.cold.end(minimal[0] - self.expires)
+
+    def leave_behind(self, owners: Owners, worker: int) -> bool:
+        if self.cold is not None:
+            self.cold.keep_only(owners.ranges(worker))
+        return super().leave_behind(owners, worker)
 
     def inherit_cold(self, other: Cooling[B], moment: Moment) -> None:
         """Take over what is cold of the machine of an earlier version."""

@@ -45,6 +45,7 @@ from emberflow.graph.calls import balance_of
 from emberflow.graph.nodes import Group
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import FlatItem, Place
+from emberflow.values.owners import Owners
 from emberflow.values.times import has_expired
 
 _place_of = itemgetter(0)
@@ -293,9 +294,6 @@ class GroupMachine(Trimmed[GroupBucket]):
     def those_since(self, touched: list[GroupBucket], begun: Moment) -> list[GroupBucket]:
         return [bucket for bucket in touched if bucket.places and bucket.places[0] < begun]
 
-    def all_buckets(self) -> list[GroupBucket]:
-        return list(self.buckets.values())
-
     def goes_on(self, bucket: GroupBucket, moment: Moment) -> bool:
         places = bucket.places
         if len(places) < self.window:
@@ -325,16 +323,15 @@ class GroupMachine(Trimmed[GroupBucket]):
             bucket.payloads.append(row.payload)
             bucket.note_at = len(bucket.places) + 1
 
-    def give_away(self, is_own: Callable[[int], bool]) -> bool:
-        leaving = [key for key in self.buckets if not is_own(key_hash(key))]
-        self.forget_touched([self.buckets.pop(key) for key in leaving])
-        return True
+    def give_away(self, owners: Owners, worker: int) -> bool:
+        return self.expires is None and self.leave_behind(owners, worker)
 
-    def inherit(self, other: object, moment: Moment) -> bool:
+    def inherit(self, other: object, moment: Moment, *, is_same: bool = False) -> bool:
         if not isinstance(other, GroupMachine) or other.window != self.window:
             return False
         if other.expires is not None or self.expires is not None:
             return False
+        self.inherit_left(other)
         for bucket in other.those_at(moment):
             if not bucket.places or bucket.places[-1] < moment:
                 continue

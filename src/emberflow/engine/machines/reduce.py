@@ -59,6 +59,7 @@ from emberflow.graph.nodes import Graph, Group, Map, Reduction
 from emberflow.values.functions import itself
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import At, FlatItem, Place
+from emberflow.values.owners import Owners
 from emberflow.values.times import has_expired
 
 #: ``(place, mark, mapped item, accumulator)``. The mapped item is ``(key, False, payload)``; its own
@@ -495,9 +496,6 @@ class ReduceMachine(Cooling[ReduceBucket]):
                 return None
         return self._key_in(version), accumulator
 
-    def all_buckets(self) -> list[ReduceBucket]:
-        return list(self.buckets.values())
-
     def goes_on(self, versions: ReduceBucket, moment: Moment) -> bool:
         return bool(versions) and versions[-1][0] >= moment
 
@@ -586,18 +584,17 @@ class ReduceMachine(Cooling[ReduceBucket]):
         if self.buckets.get(key) is bucket:
             del self.buckets[key]
 
-    def give_away(self, is_own: Callable[[int], bool]) -> bool:
-        if self.cold_keys:
-            return False  # a capture tells all that are cold, and whose they are
-        leaving = [key for key in self.buckets if not is_own(key_hash(key))]
-        self.forget_touched([self.buckets.pop(key) for key in leaving])
-        return True
+    def give_away(self, owners: Owners, worker: int) -> bool:
+        return self.leave_behind(owners, worker)
 
-    def inherit(self, other: object, moment: Moment) -> bool:
+    def inherit(self, other: object, moment: Moment, *, is_same: bool = False) -> bool:
         if not isinstance(other, ReduceMachine):
             return False
         # Keys are made of mapped items. Those of earlier versions have key functions of their own.
-        self._earlier = [*other._earlier, (moment, other._key_of)]
+        self._earlier = other._earlier
+        if not is_same:
+            self._earlier = [*other._earlier, (moment, other._key_of)]
+        self.inherit_left(other)
         for kept in other.those_at(moment):
             if not kept or kept[-1][0] < moment:
                 continue
@@ -605,7 +602,9 @@ class ReduceMachine(Cooling[ReduceBucket]):
             del kept[bisect_left(kept, (moment,)) :]
             if not kept and other.buckets.get(key) is kept:
                 del other.buckets[key]
-        if other.expires is not None:
+        if is_same:
+            self.inherit_ends(other)
+        elif other.expires is not None:
             ended = [
                 key
                 for key, kept in other.buckets.items()
@@ -615,7 +614,7 @@ class ReduceMachine(Cooling[ReduceBucket]):
                 del other.buckets[key]
         self.buckets = other.buckets
         self.inherit_cold(other, moment)
-        if self.expires is not None:
+        if self.expires is not None and not is_same:
             for kept in self.buckets.values():
                 self.end_later(kept, kept[-1][0][0])
         self.touched = [kept for kept in other.touched if kept]

@@ -80,6 +80,7 @@ from emberflow.graph.transactions import (
 )
 from emberflow.values.hashing import key_hash
 from emberflow.values.item import At, FlatItem, Place
+from emberflow.values.owners import Owners
 from emberflow.values.times import has_expired
 
 _place_of = itemgetter(0)
@@ -532,9 +533,6 @@ class AccessMachine(Cooling[StateBucket]):
 
     # Cuts: see `cut`. The rows of a state are its committed versions, one for each key.
 
-    def all_buckets(self) -> list[StateBucket]:
-        return list(self.buckets.values())
-
     def goes_on(self, bucket: StateBucket, moment: Moment) -> bool:
         if bucket.short is not None:
             return bucket.short[0] >= moment
@@ -589,11 +587,15 @@ class AccessMachine(Cooling[StateBucket]):
     def is_in_memory(self, bucket: StateBucket) -> bool:
         return self.buckets.get(bucket.key) is bucket
 
-    def inherit(self, other: object, moment: Moment) -> bool:
+    def give_away(self, owners: Owners, worker: int) -> bool:
+        return self.expires is None and self.leave_behind(owners, worker)
+
+    def inherit(self, other: object, moment: Moment, *, is_same: bool = False) -> bool:
         if not isinstance(other, AccessMachine) or other._writes != self._writes:
             return False  # an entry says by a number which access wrote it
         if other.expires is not None or self.expires is not None:
             return False
+        self.inherit_left(other)
         # All others have one entry, which is final and counts.
         for bucket in other.those_at(moment):
             if bucket.short is not None:

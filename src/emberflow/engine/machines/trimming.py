@@ -23,6 +23,12 @@ forgotten a sixteenth of that time late at most. Nobody can tell: cuts and reads
 by their own moments, whether it is still there or not. A capture under way keeps the buckets that it has
 still to look at.
 
+**Slices that leave.** When slices of keys move to other workers (`values.owners`), their buckets stay for a
+while: to look at all keys at once would hold everything up. No item comes to such a bucket any more, and what
+it holds is below the moment of the move, so no cut that adds to another one takes a row of it. A worker
+drops them between its rounds (`drop_left`). Whoever looks at all buckets, or goes on from them, drops
+the rest of them first.
+
 **Cuts.** A cut needs what buckets have below its moment, and the same list tells where to look (`cut`,
 `changes`). Trims do not wait for it. A trim that goes beyond the moment of a cut first takes the rows that
 the cut needs, of the buckets that it is about to trim and that the capture has not looked at; the capture
@@ -33,15 +39,17 @@ be trimmed at once when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import chain, repeat
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from emberflow.engine.cuts.changes import Changes
 from emberflow.engine.cuts.cut import KeptRows, Row
 from emberflow.engine.messages import BEFORE_ALL, Moment
+from emberflow.values.hashing import key_hash, owner
 from emberflow.values.item import FRONT_MIN, FlatItem, Place
+from emberflow.values.owners import SLICES, Owners
 
 B = TypeVar("B")
 
@@ -77,6 +85,7 @@ class Trimmed(Generic[B]):
     captured_at_once = 1
     #: How long after its last entry a bucket ends; None if buckets stay.
     expires: int | None = None
+    buckets: dict[Any, B]
 
     def __init__(self, operation: str, kept: int) -> None:
         #: The name of the grouping, under which cuts know its buckets.
@@ -104,6 +113,10 @@ class Trimmed(Generic[B]):
         self._ends: dict[int, list[B]] = {}
         self._slots: list[int] = []
         self._ending: list[B] = []
+        #: Keys that were here when slices left, and perhaps left with them; and the owner of each slice, and
+        #: which of them this machine's worker is.
+        self.left: list[Any] = []
+        self._owned: tuple[Sequence[int], int] = ((), 0)
 
     @property
     def cold_keys(self) -> int:
@@ -297,14 +310,9 @@ class Trimmed(Generic[B]):
         """The touched buckets among these that hold anything below a moment."""
         raise AssertionError("each machine knows its buckets")
 
-    def forget_touched(self, gone: Iterable[B]) -> None:
-        """Take buckets that are forgotten off the lists of touched ones."""
-        ids = set(map(id, gone))
-        self.touched = [bucket for bucket in self.touched if id(bucket) not in ids]
-        self.touched_earlier = [one for one in self.touched_earlier if id(one) not in ids]
-
     def all_buckets(self) -> list[B]:
-        raise AssertionError("each machine knows its buckets")
+        self.drop_left()
+        return list(self.buckets.values())
 
     def looked_at(self, given: list[B], moment: Moment, since: Moment) -> Looked[B]:
         """What a cut at this moment holds of many buckets, as far as it can be found quickly."""
@@ -327,8 +335,9 @@ class Trimmed(Generic[B]):
         """Take over what a cut at this moment holds. May be called again with more of its rows."""
         raise AssertionError("each machine knows its buckets")
 
-    def inherit(self, other: object, moment: Moment) -> bool:
-        """Take over what a machine of an earlier version, in the same process, holds below a moment.
+    def inherit(self, other: object, moment: Moment, *, is_same: bool = False) -> bool:
+        """Take over what a machine of an earlier version, in the same process, holds below a moment. With
+        ``is_same``, it is of the same version.
 
         Returns whether it could: a machine of another kind, or one that keeps something else, gives rows.
         """
@@ -343,13 +352,41 @@ class Trimmed(Generic[B]):
         touched = chain(self.touched, self.touched_earlier, changes.all())
         return {id(bucket): bucket for bucket in touched}.values()
 
-    def give_away(self, is_own: Callable[[int], bool]) -> bool:
-        """Forget the buckets of keys whose hashes are not its own any more, right before another machine
-        inherits the rest. The cut at that moment has them.
+    def give_away(self, owners: Owners, worker: int) -> bool:
+        """From now on only keys of this worker's slices are its own, right before another machine inherits
+        them. The cut at that moment has the others.
 
         Returns whether it could: otherwise all goes by way of rows.
         """
         return False
+
+    def leave_behind(self, owners: Owners, worker: int) -> bool:
+        """Note that buckets of others' slices are to be dropped."""
+        self.drop_left()
+        self.left = list(self.buckets)
+        self._owned = owners.of_slice, worker
+        return True
+
+    def inherit_left(self, other: Trimmed[Any]) -> None:
+        """Go on to drop what another machine, whose buckets this one has now, was to drop."""
+        self.left, self._owned = other.left, other._owned
+
+    def inherit_ends(self, other: Trimmed[B]) -> None:
+        """Take over which buckets wait for their end, of a machine of the same version. Those that have ended
+        are still to be forgotten."""
+        self._ends, self._slots, self._ending = other._ends, other._slots, other._ending
+
+    def drop_left(self, most: int | None = None) -> None:
+        """Drop buckets of slices that have left: look at so many keys, or at all."""
+        left = self.left
+        if not left:
+            return
+        looked_at = left[-(len(left) if most is None else most) :]
+        del left[-len(looked_at) :]
+        buckets, (of_slice, worker) = self.buckets, self._owned
+        for key in looked_at:
+            if of_slice[owner(key_hash(key), SLICES)] != worker:
+                buckets.pop(key, None)
 
     def sizes(self) -> list[int]:
         raise AssertionError("each machine knows its buckets")

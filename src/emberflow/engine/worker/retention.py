@@ -23,6 +23,9 @@ from emberflow.engine.messages import BEFORE_ALL, Moment, Progress
 from emberflow.engine.queries.worker import StateReader
 from emberflow.errors import InternalError
 
+#: Keys that each machine looks at in a round, where slices have left it.
+_LOOKS_AT_LEFT = 2_048
+
 
 class Retention:
     """The retention of one worker."""
@@ -51,6 +54,9 @@ class Retention:
 
     def tidy(self, *, is_waited_for: bool = False) -> None:
         """Trim what the last progress made obsolete, as far as it is due and not put off."""
+        for machine in self._machines.stateful.values():
+            if machine.left:
+                machine.drop_left(_LOOKS_AT_LEFT)
         if not self._is_untidy:
             return
         done = [
@@ -66,6 +72,7 @@ class Retention:
     def trim(self, most: int | None = None) -> None:
         """Trim now, whether or not it is due: every bucket, or so many of each machine at most."""
         for node, machine in self._machines.stateful.items():
+            machine.drop_left(most)
             machine.trim(self._bound_of(node), most)
         self._reading.trimmed_below = min(self.minimal, self._kept)
         if not self._is_capturing():

@@ -17,7 +17,7 @@ everything (`cuts.changes`). The old worker must not be used any more.
 **A move of slices** is a succession too: of the same flow, by workers with another owner table
 (`values.owners`). What is guaranteed: **after it, each worker has the buckets of its slices and no others,
 as the cut at T has them.** A worker that goes on keeps its machines, but for the keys of slices that leave
-it (`Trimmed.give_away`). They note from now on what changes, because the next cut adds to that one. The
+it, which are dropped a bit later (`Trimmed.give_away`). They note from now on what changes, because the next cut adds to that one. The
 rows of slices that come to it are those of the cut, and so are all rows of a worker that is added. So
 nothing of a moved slice is anywhere but in the cut for a moment, and a key is never at two workers.
 Scheduled items do not depend on slices: they are sent to their readers anew. They stay with the worker that
@@ -55,6 +55,7 @@ def succeed(
     for machine in old.machines.stateful.values():
         if not machine.kept or machine.operation in plan.dropped:
             continue
+        machine.drop_left()
         carried = plan.carried[machine.operation]
         is_migrated = carried.migrate is not None
         if is_migrated or not heirs[carried.new].inherit(machine, moment):
@@ -95,16 +96,15 @@ def kept_rows(old: Worker, new: Worker, moment: Moment, owners: Owners) -> Itera
     """
     heirs = {machine.operation: machine for machine in new.machines.stateful.values()}
     others: list[Stateful] = []
-
-    def is_own(key_hash: int) -> bool:
-        return owners.owner(key_hash) == new.index
-
     for machine in old.machines.stateful.values():
         if not machine.kept:
             continue
-        if not (machine.give_away(is_own) and heirs[machine.operation].inherit(machine, moment)):
+        heir = heirs[machine.operation]
+        if not (
+            machine.give_away(owners, new.index) and heir.inherit(machine, moment, is_same=True)
+        ):
             others.append(machine)
-    return (row for row in _rows(others, moment) if is_own(row.key_hash))
+    return (row for row in _rows(others, moment) if owners.owner(row.key_hash) == new.index)
 
 
 def kept_timers(worker: Worker, moment: Moment) -> Iterator[Scheduled]:

@@ -6,8 +6,10 @@ Checkers see every frame, element and bundle. They share no code with the machin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, TypeAlias
 
+from emberflow.engine.machines.cold import Cooling
 from emberflow.engine.messages import BEFORE_ALL, Bundle, Frame, Moment, Progress
 from emberflow.engine.worker.worker import Worker
 from emberflow.graph.nodes import Graph, Merge
@@ -161,9 +163,11 @@ def check_owners(workers: list[Worker], owners: Owners) -> None:
     for worker in workers:
         for node, machine in worker.machines.stateful.items():
             keys: Iterable[Any] = machine.buckets if machine.kept else ()
-            for key in keys:
+            left = set(machine.left)  # by a move: they are dropped soon
+            cold = machine.cold if isinstance(machine, Cooling) else None
+            for key in chain(keys, () if cold is None else (row.key for row in cold.all())):
                 owner = owners.owner(key_hash(key))
-                if owner != worker.index:
+                if owner != worker.index and key not in left:
                     raise CheckError(
                         f"worker {worker.index} has the bucket of {key!r} at "
                         f"{worker.layout.graph.nodes[node]}, and worker {owner} owns it"

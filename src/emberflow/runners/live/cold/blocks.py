@@ -32,6 +32,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from emberflow.checkpoint.cuts.arrays import int64s
+from emberflow.checkpoint.cuts.columns import Ranges
 from emberflow.checkpoint.cuts.rows import RowColumns
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.messages import Moment
@@ -178,6 +179,15 @@ class Run:
     def take(self, position: int) -> None:
         self.taken[position] = True
         self.left -= 1
+
+    def keep_only(self, ranges: Ranges) -> None:
+        """Take all rows whose hashes are in none of these ranges."""
+        import numpy as np
+
+        inside = ranges.those(self.hashes)
+        if inside is not None:
+            self.taken |= ~inside
+            self.left = len(self) - int(np.count_nonzero(self.taken))
 
 
 class Piece(NamedTuple):

@@ -29,14 +29,14 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from emberflow.checkpoint.cuts.columns import ColumnRun
+from emberflow.checkpoint.cuts.columns import ColumnRun, Ranges
 from emberflow.checkpoint.cuts.rows import RowColumns
 from emberflow.checkpoint.errors import CheckpointError
 from emberflow.engine.cuts.cut import KeptRows, Row
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Moment
 from emberflow.runners.live.cold.blocks import Block, Piece, Run, RunFiles, merged_pieces
 from emberflow.runners.live.cold.restored import CutRun
-from emberflow.values.hashing import key_hash
+from emberflow.values.hashing import HashRange, key_hash
 from emberflow.values.item import TIME_MIN
 
 if TYPE_CHECKING:
@@ -180,6 +180,13 @@ class SortedRuns:
         of_cut = [(run, run.taken.copy()) for run in self._of_cut if run.left]
         return RowsOnDisk(operation, own, of_cut, self._ended, since, below)
 
+    def keep_only(self, ranges: Sequence[HashRange]) -> None:
+        inside = Ranges(ranges)
+        for run in [*self._runs, *self._of_cut]:
+            run.keep_only(inside)
+        if self._merge is not None:
+            self._merge.kept_only.append(inside)
+
     def end(self, time: int) -> None:
         self._ended = max(self._ended, time)
 
@@ -227,6 +234,9 @@ class SortedRuns:
         made = merge.made
         if made is not None and merge.taken_meanwhile:
             self._found(merge.taken_meanwhile, [made], takes=True)
+        for inside in merge.kept_only:
+            if made is not None:
+                made.keep_only(inside)
         gone = set(map(id, merge.sources))
         left = [run for run in self._runs if id(run) not in gone]
         self._of_cut = [run for run in self._of_cut if id(run) not in gone]
@@ -318,6 +328,8 @@ class Merge:
         self._thread = threading.Thread(target=self.work, name="emberflow cold merge", daemon=True)
         #: What was taken since.
         self.taken_meanwhile: list[Any] = []
+        #: The ranges of hashes that were kept since.
+        self.kept_only: list[Ranges] = []
         #: Whether all is merged; and the run that was made, if anything is left.
         self.is_done = False
         self.made: Run | None = None
