@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import emberflow as ef
 from emberflow.dsl.operators.aggregates import catalogue
 from emberflow.dsl.operators.windows.gathering import _GatheringStep
-from emberflow.values.persistent_map import PersistentMap
 from tests.operators import naive
 from tests.operators.agreement import check_workers_and_batch
 from tests.operators.inputs import searching
@@ -118,11 +117,24 @@ def test_a_window_that_has_closed_leaves_nothing_in_its_bucket() -> None:
     result = ef.WindowResult("a", ef.Window(0, 10), 3)
     held, told, ticks = step.first((10, False, result))
     assert (len(held), told, ticks) == (1, (), (11,))
-    assert step((held, told, ticks), (11, True, None)) == (
-        PersistentMap(),
-        ((result.window, 1),),
-        (),
-    )
+    assert step((held, told, ticks), (11, True, None)) == ((), ((result.window, 1),), ())
+
+
+def test_windows_that_share_a_bucket_close_together_in_their_order() -> None:
+    """Two windows of one end rarely have the same bucket, so no random flow comes here."""
+    step = _GatheringStep(None, catalogue.sum(value_of), closing=True)
+    late, whole = ef.Window(5, 10), ef.Window(0, 10)
+    results = [ef.WindowResult(None, window, n) for n, window in enumerate([late, whole] * 2)]
+    held = step.first((10, False, results[0]))
+    ticks = held[2]
+    for result in results[1:]:
+        held = step(held, (10, False, result))
+        ticks += held[2]
+        assert not held[1]
+    assert ticks == (11, 11)
+    later = ef.WindowResult(None, ef.Window(4, 13), 4)
+    for closing in ((11, True, None), (13, False, later)):
+        assert step(held, closing)[1] == ((whole, 1 + 3), (late, 0 + 2))
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,49 @@ from emberflow.engine.machines.reduce import OUT, Absent, ReduceMachine
 from emberflow.engine.messages import BEFORE_ALL, Moment
 from emberflow.graph.calls import Balance
 from emberflow.graph.nodes import Graph, Map, Reduction
-from emberflow.values.item import FlatItem, Place
+from emberflow.values.item import FlatItem
 
 _place_of = itemgetter(0)
+
+
+class Ticks:
+    """The ticks that wait, in a list for each global time.
+
+    All windows of a time close at once, and their ticks are scheduled nearly in order. A heap of ticks
+    would compare their places, which are long, a dozen times each. So the heap has the times, and a
+    list is sorted once, when its ticks are due.
+    """
+
+    __slots__ = ("_moments", "_of")
+
+    def __init__(self) -> None:
+        self._moments: list[Moment] = []
+        self._of: dict[Moment, list[FlatItem]] = {}
+
+    @property
+    def least(self) -> Moment | None:
+        """The least global time that a tick has."""
+        return self._moments[0] if self._moments else None
+
+    def all(self) -> list[FlatItem]:
+        """All that wait, in no particular order."""
+        return [tick for waiting in self._of.values() for tick in waiting]
+
+    def add(self, ticks: list[FlatItem]) -> None:
+        known = self._of
+        for tick in ticks:
+            place = tick[0]
+            moment = (place[0], place[1])
+            waiting = known.get(moment)
+            if waiting is None:
+                known[moment] = [tick]
+                heappush(self._moments, moment)
+            else:
+                waiting.append(tick)
+
+    def take(self) -> list[FlatItem]:
+        """All ticks of the least global time. They wait no longer."""
+        return self._of.pop(heappop(self._moments))
 
 
 class TickingMachine(ReduceMachine):
@@ -62,18 +102,11 @@ class TickingMachine(ReduceMachine):
         #: It also says from which accumulators nothing follows, unless somebody has wrapped it.
         self._ticks_of: Callable[[Any], Any] = getattr(ticks.function, "follows", ticks.function)
         self._make_ticks = map_process(ticks, pending, diverts=diverts)
-        #: A heap of the ticks that are not below the frontier.
-        self.ticks: list[FlatItem] = []
+        #: The ticks that are not below the frontier.
+        self.ticks = Ticks()
         #: Whoever runs the machine sets it first.
         self.frontier: Moment = BEFORE_ALL
         self.process = self._process_ticking
-
-    @property
-    def least_tick(self) -> Moment | None:
-        if not self.ticks:
-            return None
-        place = self.ticks[0][0]
-        return place[0], place[1]
 
     def _process_ticking(
         self, items: list[FlatItem], failed: list[FlatItem]
@@ -83,35 +116,24 @@ class TickingMachine(ReduceMachine):
         ticks, frontier = self.ticks, self.frontier
         position, count = 0, len(items)
         while True:
-            # The next tick below the frontier, and where it belongs among the items.
-            end = count
-            if ticks and ticks[0][0] < frontier:
-                end = bisect_left(items, ticks[0][0], lo=position, key=_place_of)
-                if end == position:
-                    bound = items[position][0] if position < count else frontier
-                    self._compute_ticks(bound, output, failed)
-                    continue
-            if position == count:
+            moment = ticks.least
+            is_due = moment is not None and moment < frontier
+            end = bisect_left(items, moment, lo=position, key=_place_of) if is_due else count
+            if position < end:
+                position = self._compute(items, position, end, output, failed)
+            elif not is_due:
                 return [output]
-            position = self._compute(items, position, end, output, failed)
-
-    def _compute_ticks(
-        self, bound: Moment | Place, output: list[FlatItem], failed: list[FlatItem]
-    ) -> None:
-        """Compute the next tick, and those of the same time that are below the frontier and a bound."""
-        ticks, frontier = self.ticks, self.frontier
-        due = [heappop(ticks)]
-        time = due[0][0][0]
-        while ticks and ticks[0][0][0] == time and ticks[0][0] < frontier and ticks[0][0] < bound:
-            due.append(heappop(ticks))
-        position = 0
-        while position < len(due):
-            position = self._compute(due, position, len(due), output, failed)
-            if ticks and position < len(due) and ticks[0][0] < due[position][0]:
-                # A tick has scheduled another, which comes ahead of the next.
-                for tick in due[position:]:
-                    heappush(ticks, tick)
-                return
+            else:
+                due = ticks.take()
+                # Ticks of a cut come as items, and may be among them.
+                while position < count and items[position][0][:2] == moment:
+                    due.append(items[position])
+                    position += 1
+                loops.sort_by_place(due)
+                # What they schedule is later than all of them.
+                done = 0
+                while done < len(due):
+                    done = self._compute(due, done, len(due), output, failed)
 
     def _compute(
         self,
@@ -153,5 +175,4 @@ class TickingMachine(ReduceMachine):
         (scheduled,) = self._make_ticks(
             [(place + port, mark, payload) for place, mark, payload in made], failed
         )
-        for tick in scheduled:
-            heappush(self.ticks, tick)
+        self.ticks.add(scheduled)

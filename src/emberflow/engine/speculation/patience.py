@@ -150,14 +150,14 @@ class Stop:
     def least(self) -> Moment | None:
         """The least global time that waits here."""
         held = self.hold.least
-        tick = None if self.ticking is None else self.ticking.least_tick
+        tick = None if self.ticking is None else self.ticking.ticks.least
         if held is None or tick is None:
             return tick if held is None else held
         return min(held, tick)
 
     def items(self) -> list[FlatItem]:
         """All that waits here."""
-        return self.hold.items() + ([] if self.ticking is None else self.ticking.ticks)
+        return self.hold.items() + ([] if self.ticking is None else self.ticking.ticks.all())
 
 
 class Patience:
@@ -339,7 +339,8 @@ class Patience:
 
 
 def _is_due(ticking: TickingMachine | None, frontier: Moment) -> bool:
-    return ticking is not None and bool(ticking.ticks) and ticking.ticks[0][0] < frontier
+    tick = None if ticking is None else ticking.ticks.least
+    return tick is not None and tick < frontier
 
 
 def _openings(

@@ -11,12 +11,12 @@ every window that there has ever been.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from emberflow.dsl.operators.aggregates.aggregate import Aggregate
-from emberflow.dsl.operators.windows.plain import OpenStep, ticks
+from emberflow.dsl.operators.windows.plain import Accumulator, Step, ticks
 from emberflow.dsl.operators.windows.specs import Window, WindowResult
 from emberflow.dsl.operators.windows.windowed import Parts, Windowed
 from emberflow.errors import shortened
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: It is part of what a cut holds: never change it.
 _BUCKETS = 1024
+
+_window_of = itemgetter(0)
 
 
 def _bucket(result: WindowResult) -> int:
@@ -48,7 +50,8 @@ class GatheredWindows(Windowed[None, WindowResult, WindowResult]):
 
     def _parts(self, aggregation: Aggregate[WindowResult]) -> Parts:
         step = _GatheringStep(None, aggregation, closing=True)
-        return Parts(_timed, step, _OfAllKeys(aggregation), ticks)
+        # The name is that of what is held: a cut that holds anything else does not fit it.
+        return Parts(_timed, step, _OfAllKeys(aggregation), ticks, results_name="gathered")
 
 
 def _timed(time: int, result: Any) -> tuple[int, bool, Any]:
@@ -65,9 +68,26 @@ def _timed(time: int, result: Any) -> tuple[int, bool, Any]:
     return _bucket(result), False, (time, False, result)
 
 
-class _GatheringStep(OpenStep):
-    def windows_of(self, time: int, payload: Any) -> Iterable[tuple[int, Window]]:
-        return ((time + 1, payload.window),)
+class _GatheringStep(Step):
+    """The open windows of a bucket, in order. All of them end at the same time, and close at the next: a
+    result comes at the end of its window. Mostly there is one."""
+
+    def __call__(self, accumulator: Accumulator, mapped: tuple[int, bool, Any]) -> Accumulator:
+        time, is_tick, result = mapped
+        open_windows, ended = accumulator[0], ()
+        if open_windows and open_windows[0][0][1] < time:
+            open_windows, ended = (), open_windows
+        if is_tick:
+            return open_windows, ended, ()
+        window = result.window
+        if len(open_windows) == 1 and open_windows[0][0] == window:
+            return ((window, self.combine(open_windows[0][1], result)),), ended, ()
+        held = dict(open_windows)
+        if window in held:
+            held[window] = self.combine(held[window], result)
+            return tuple(held.items()), ended, ()
+        held[window] = self.begin(result)
+        return tuple(sorted(held.items(), key=_window_of)), ended, (time + 1,)
 
 
 class _OfAllKeys:

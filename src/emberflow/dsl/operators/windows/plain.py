@@ -103,7 +103,7 @@ def window(stream: KeyedStream[Any, Any], windows: WindowSpec, emit: str) -> Any
 # emitted are tuples of (window, accumulator), ends are the times to schedule ticks at.
 
 _Open: TypeAlias = tuple[tuple[Window, Any], ...]
-_Accumulator: TypeAlias = tuple[Any, _Open, tuple[int, ...]]
+Accumulator: TypeAlias = tuple[Any, _Open, tuple[int, ...]]
 
 
 class _Timed:
@@ -122,7 +122,7 @@ class _Timed:
         return key, False, (time, False, payload)
 
 
-def _follows(accumulator: tuple[Any, bool, _Accumulator]) -> list[At[Any]] | tuple[()] | None:
+def _follows(accumulator: tuple[Any, bool, Accumulator]) -> list[At[Any]] | tuple[()] | None:
     _, emitted, ends = accumulator[2]
     if not ends:
         return () if emitted else None
@@ -144,11 +144,14 @@ class _Results:
     def __init__(self, aggregation: Aggregate[Any]) -> None:
         self.result = aggregation.result
 
-    def __call__(self, accumulator: tuple[Any, bool, _Accumulator]) -> list[WindowResult]:
+    def __call__(self, accumulator: tuple[Any, bool, Accumulator]) -> list[WindowResult]:
         emitted = accumulator[2][1]
         if not emitted:
             return []
         key, result = accumulator[0], self.result
+        if len(emitted) == 1:  # mostly
+            window, held = emitted[0]
+            return [WindowResult(key, window, held if result is None else result(held))]
         return [
             WindowResult(key, window, held if result is None else result(held))
             for window, held in emitted
@@ -180,10 +183,10 @@ class Step:
         self.combine = aggregation.combine
         self.closing = closing
 
-    def first(self, mapped: tuple[int, bool, Any]) -> _Accumulator:
+    def first(self, mapped: tuple[int, bool, Any]) -> Accumulator:
         return self((self.nothing, (), ()), mapped)
 
-    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+    def __call__(self, accumulator: Accumulator, mapped: tuple[int, bool, Any]) -> Accumulator:
         raise AssertionError("every step defines __call__")
 
 
@@ -192,13 +195,15 @@ class _SlidingStep(Step):
     have ended; those that it opens begin behind them. A payload scheduled for the end of a window may come
     before the tick, and closes it too."""
 
-    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+    def __call__(self, accumulator: Accumulator, mapped: tuple[int, bool, Any]) -> Accumulator:
         time, is_tick, payload = mapped
         open_windows: _Open = accumulator[0]
         ended: _Open = ()
         if open_windows and open_windows[0][0][1] <= time:
-            ended = tuple([entry for entry in open_windows if entry[0][1] <= time])
-            open_windows = open_windows[len(ended) :]
+            count, size = 1, len(open_windows)
+            while count < size and open_windows[count][0][1] <= time:
+                count += 1
+            ended, open_windows = open_windows[:count], open_windows[count:]
         if is_tick:
             return open_windows, ended, ()
         combine, size, slide = self.combine, self.windows.size, self.windows.slide
@@ -219,7 +224,7 @@ class _SlidingStep(Step):
 class _TumblingStep(Step):
     """Windows of which one is open: most payloads are in the one that is."""
 
-    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+    def __call__(self, accumulator: Accumulator, mapped: tuple[int, bool, Any]) -> Accumulator:
         time, is_tick, payload = mapped
         open_windows: _Open = accumulator[0]
         if open_windows:
@@ -319,7 +324,7 @@ class _OwnStep(OpenStep):
 class _SessionStep(Step):
     """At most one session is open."""
 
-    def __call__(self, accumulator: _Accumulator, mapped: tuple[int, bool, Any]) -> _Accumulator:
+    def __call__(self, accumulator: Accumulator, mapped: tuple[int, bool, Any]) -> Accumulator:
         time, is_tick, payload = mapped
         open_windows: _Open = accumulator[0]
         if open_windows:
