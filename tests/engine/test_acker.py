@@ -31,6 +31,7 @@ def test_the_table_is_the_least_time_whose_xor_is_not_zero(added: list[Xors]) ->
         open_ = [moment for moment, xor in plain.items() if xor]
         assert table.minimum() == min(open_, default=AFTER_ALL)
         assert len(table) == len(open_)
+        assert len(table._heap) == len(table._in_heap) <= len(plain)
 
 
 @dataclass

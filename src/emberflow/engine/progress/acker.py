@@ -55,13 +55,19 @@ _ENTRIES_SENT_MAX = 64
 
 
 class AckTable(Generic[T]):
-    """Xors by global time or turn, and the least one whose xor is not zero."""
+    """Xors by global time or turn, and the least one whose xor is not zero.
 
-    __slots__ = ("_heap", "_xors")
+    The heap may have times whose xor is zero by now: they are skipped when they come to its top. It has
+    each time once. The end of a window comes and goes with every event of its keys, and would be there
+    thousands of times when the window closes.
+    """
+
+    __slots__ = ("_heap", "_in_heap", "_xors")
 
     def __init__(self) -> None:
         self._xors: dict[T, int] = {}
-        self._heap: list[T] = []  # may hold times whose xor is zero by now: skipped when popped
+        self._heap: list[T] = []
+        self._in_heap: set[T] = set()
 
     def __len__(self) -> int:
         return len(self._xors)
@@ -73,7 +79,9 @@ class AckTable(Generic[T]):
             if before is None:
                 if xor:
                     known[moment] = xor
-                    heappush(self._heap, moment)
+                    if moment not in self._in_heap:
+                        self._in_heap.add(moment)
+                        heappush(self._heap, moment)
             elif before == xor:
                 del known[moment]
             else:
@@ -82,7 +90,7 @@ class AckTable(Generic[T]):
     def minimum(self) -> T | Moment:
         heap, known = self._heap, self._xors
         while heap and heap[0] not in known:
-            heappop(heap)
+            self._in_heap.remove(heappop(heap))
         return heap[0] if heap else AFTER_ALL
 
     def below(self, moment: Moment) -> tuple[tuple[T, int], ...] | None:
