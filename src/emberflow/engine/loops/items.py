@@ -297,9 +297,7 @@ def _mapped(
         images = [function(item[2]) for item in items]
     except Exception:
         return None
-    if at in set(map(type, images)):
-        return None
-    return [(item[0] + child, item[1], image) for item, image in zip(items, images, strict=True)]
+    return _imaged(items, images, child, at)
 
 
 def _mapped_with_time(
@@ -310,6 +308,13 @@ def _mapped_with_time(
         images = [function(item[0][0], item[2]) for item in items]
     except Exception:
         return None
+    return _imaged(items, images, child, at)
+
+
+def _imaged(
+    items: list[FlatItem], images: list[Any], child: Place, at: type
+) -> list[FlatItem] | None:
+    """Images in the places of their items, unless one of them is scheduled."""
     if at in set(map(type, images)):
         return None
     return [(item[0] + child, item[1], image) for item, image in zip(items, images, strict=True)]
