@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL
+from emberflow.engine.speculation.judge import Stubborn
 from emberflow.engine.speculation.window import _PLENTY, AdaptiveWindow, Window
 from emberflow.values.item import FlatItem
 
@@ -29,7 +30,7 @@ class Fixed:
 def test_so_many_at_once_the_least_first(batches: list[list[tuple[int, int]]], size: int) -> None:
     """Each draw is a batch of times, with child ids. After each, the least that is in is done."""
     judge = Fixed(size)
-    window = Window(7, 0, {}, {}, judge)
+    window = Window(7, (0, 0), {}, {}, judge, Stubborn(patient=True))
     held: list[FlatItem] = []
     let_in: list[FlatItem] = []
     under_way: set[int] = set()
@@ -41,7 +42,9 @@ def test_so_many_at_once_the_least_first(batches: list[list[tuple[int, int]]], s
         items: list[FlatItem] = [((time, 0, child), 0, (time, child)) for time, child in fresh]
         held += items
         latest = max((item[0][0] for item in let_in), default=-1)
-        gone_in = window.add(items, minimal) if items else window.due(minimal)
+        gone_in = (
+            window.add(items, minimal, BEFORE_ALL) if items else window.due(minimal, BEFORE_ALL)
+        )
         assert [item[0] for item in gone_in] == sorted(item[0] for item in gone_in)
         for item in gone_in:
             held.remove(item)
@@ -55,13 +58,40 @@ def test_so_many_at_once_the_least_first(batches: list[list[tuple[int, int]]], s
             done_below = min(under_way)
             under_way.remove(done_below)
             minimal = (done_below + 1, 0)
-    let_in += window.due(AFTER_ALL)
+    let_in += window.due(AFTER_ALL, AFTER_ALL)
     while window.hold.count:
-        more = window.due(AFTER_ALL)
+        more = window.due(AFTER_ALL, AFTER_ALL)
         assert more, "it lets in all that is left"
         for item in more:
             held.remove(item)
     assert window.hold.least is None
+
+
+def test_nothing_leaves_from_the_bound_on_and_what_has_left_is_below_it() -> None:
+    """Into the region, or to its host: while the arrangement changes, a tombstone must follow its item."""
+    for host in (None, 1):
+        window = Window(7, (0, 1), {}, {}, Fixed(100), Stubborn(patient=False))
+        window.open(forwards_to=host, is_host=False)
+        first = window.add([((time, 0), 0, time) for time in (3, 9)], BEFORE_ALL, BEFORE_ALL)
+        assert [item[2] for item in first] == [3, 9]
+        assert window.close() == (9, 0)
+        later = window.add([((time, 0), 0, time) for time in (5, 12)], BEFORE_ALL, BEFORE_ALL)
+        assert [item[2] for item in later] == [5]
+        window.bound = (12, 1)
+        assert [item[2] for item in window.due(BEFORE_ALL, BEFORE_ALL)] == [12]
+        assert window.close() == (12, 0)
+
+
+def test_a_host_waits_for_what_may_come_below_but_not_for_itself() -> None:
+    window = Window(7, (0, 1), {}, {}, Fixed(100), Stubborn(patient=True))
+    window.open(forwards_to=None, is_host=True)
+    assert window.add([((5, 0), 0, "five")], BEFORE_ALL, (4, 0)) == []
+    assert window.level == 1, "the frontier of its own stage passes what it holds"
+    assert [item[2] for item in window.due(BEFORE_ALL, (6, 0))] == ["five"]
+    window.add([((8, 0), 0, "eight")], BEFORE_ALL, (6, 0))
+    window.bound = (9, 0)
+    assert window.level == 0, "it may still go to another worker"
+    assert [item[2] for item in window.due(BEFORE_ALL, (8, 0))] == ["eight"]
 
 
 def judged(

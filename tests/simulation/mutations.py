@@ -713,14 +713,14 @@ def changeable() -> Iterable[Case]:
 
 @mutation(REPLAYED, cases=patient)
 def release_before_the_frontier(patch: pytest.MonkeyPatch) -> Machines:
-    patch.setattr(Patience, "_frontier", lambda self, stage: AFTER_ALL)
+    patch.setattr(Patience, "frontier", lambda self, stage: AFTER_ALL)
     return {}
 
 
 @mutation(REPLAYED, cases=patient)
 def take_the_frontier_of_the_stage_before(patch: pytest.MonkeyPatch) -> Machines:
-    frontier = Patience._frontier
-    patch.setattr(Patience, "_frontier", lambda self, stage: frontier(self, max(0, stage - 1)))
+    frontier = Patience.frontier
+    patch.setattr(Patience, "frontier", lambda self, stage: frontier(self, max(0, stage - 1)))
     return {}
 
 
@@ -767,7 +767,7 @@ def take_back_what_may_be_final(patch: pytest.MonkeyPatch) -> Machines:
 
     def judge(self: Patience, stop: Stop, items: list[FlatItem], replays: int) -> None:
         stop.judge.computed(len(items), replays)
-        early = stop.machine.computed_from(self._frontier(stop.stage))
+        early = stop.machine.computed_from(self.frontier(stop.stage))
         if stop.judge.patient and early:
             self._take_back(stop, early)
 

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -59,6 +59,17 @@ class Unit:
     is_region: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Gatherable:
+    """A region whose transactions one worker may compute (`worker.gathering`)."""
+
+    rank: int
+    #: The nodes through which alone items get into it. Elements can be held there.
+    opens: tuple[int, ...]
+    #: By state: the node that its rows are bound for on their way between workers. No graph has it.
+    rows: dict[int, int]
+
+
 class Layout:
     """What follows from the graph alone. It is the same on every worker."""
 
@@ -88,11 +99,14 @@ class Layout:
             loops = [TickingLoop.with_ticks(graph, fused, cycles) for fused in self.fused.values()]
             self._lay_out(loops)
         self.rank = {node: rank for rank, unit in enumerate(self.units) for node in unit.nodes}
-        #: By node: how many stateful units are ahead of it at the most.
+        #: By node: how many units that may hold something are ahead of it at the most.
         self.stage = self._stages()
         # Failures have a stage behind all others. Its frontier tells when no failure can come or be taken
         # back any more (`worker.barriers`).
         self.stage[self.failures] = max(self.stage.values()) + 1
+        self.gatherable = list(_gatherable(self))
+        for region in self.gatherable:
+            self.stage |= dict.fromkeys(region.rows.values(), self.stage[self.failures])
 
     def _lay_out(self, reductions: Sequence[Fused]) -> None:
         """Which nodes run as one, and in which order."""
@@ -108,7 +122,11 @@ class Layout:
         stage = dict.fromkeys(self.nodes, 0)
         for unit in self.units:
             own = max(stage[node] for node in unit.nodes)
-            is_stateful = unit.is_region or any(map(self._is_stateful, unit.nodes))
+            # Elements may wait where transactions open.
+            is_stateful = unit.is_region or any(
+                self._is_stateful(node) or isinstance(self.graph.nodes[node], Open)
+                for node in unit.nodes
+            )
             for node in unit.nodes:
                 stage[node] = own
             for reader in {reader for node in unit.nodes for reader in self.readers[node]}:
@@ -141,6 +159,56 @@ class Layout:
         inputs = self.graph.nodes[node].inputs
         key = inputs[0].key if len(inputs) == 1 else None
         return None if key is None else (key.function, balance_of(self.graph.nodes[node], key))
+
+
+def _gatherable(layout: Layout) -> Iterator[Gatherable]:
+    """The regions that consist of transactions alone."""
+    nodes = layout.graph.nodes
+    taken: set[int] = set()
+    number = layout.failures
+    for rank, unit in enumerate(layout.units):
+        inside = [nodes[node] for node in unit.nodes]
+        states = [node for node in inside if isinstance(node, State)]
+        if (
+            not unit.is_region
+            or not states
+            or any(node in layout.fused for node in unit.nodes)
+            or any(isinstance(node, Group) for node in inside)
+            or any(isinstance(node, Map) and node.schedules for node in inside)
+        ):
+            continue
+        opens = _ways_in(layout, unit)
+        if opens and not opens & taken:
+            taken |= opens
+            rows = {state.id: number + 1 + index for index, state in enumerate(states)}
+            number += len(rows)
+            yield Gatherable(rank, tuple(sorted(opens)), rows)
+
+
+def _ways_in(layout: Layout, unit: Unit) -> set[int]:
+    """The nodes outside of a region where transactions open, if all that enters it comes through these,
+    past nodes that keep nothing. Otherwise none."""
+    ahead: dict[int, list[int]] = {}
+    for node, readers in layout.readers.items():
+        for reader in readers:
+            ahead.setdefault(reader, []).append(node)
+    found: set[int] = set()
+    seen = set(unit.nodes)
+    waiting = [before for node in unit.nodes for before in ahead.get(node, ())]
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if layout.units[layout.rank[node]].is_region:
+            return set()
+        if isinstance(layout.graph.nodes[node], Open):
+            found.add(node)
+        elif node not in ahead or layout._is_stateful(node) or layout.balance_of(node) is not None:
+            return set()
+        else:
+            waiting += ahead[node]
+    return found
 
 
 def units_of(nodes: Iterable[int], readers: Mapping[int, Sequence[int]]) -> list[Unit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
 from emberflow.values.item import TIME_MIN, FlatItem, GlobalTime, Place
@@ -40,6 +41,37 @@ class Frame(NamedTuple):
     level: int = 0
 
 
+class Phase(IntEnum):
+    """How far a new arrangement of a region has come (`progress.arrangements`)."""
+
+    CLOSE = 0
+    TELL = 1
+    OPEN = 2
+    DONE = 3
+
+
+class Arrangement(NamedTuple):
+    """Where the transactions of a region are computed from a moment on: by the ``host`` alone, or, where
+    that is None, by each worker for the rows it owns."""
+
+    number: int
+    host: int | None
+    phase: Phase
+    since: Moment
+
+
+class Said(NamedTuple):
+    """What a worker says of the arrangement of a region: the last phase of the last one that it has dealt
+    with. In the phase that closes it, all that it has let in is ``through`` or below. ``wish`` is the host
+    that it would have instead; itself, or None; it counts if ``wishes``."""
+
+    number: int
+    phase: Phase
+    through: Moment
+    wishes: bool = False
+    wish: int | None = None
+
+
 class Ack(NamedTuple):
     """What a worker has finished and what it has sent, in one message.
 
@@ -47,7 +79,8 @@ class Ack(NamedTuple):
     are acks of frames on their way to a barrier, by the worker that holds it; ``anywhere`` are all
     others of level 0, and ``deeper`` those of higher levels. ``reports`` are promises of fronts: 'I
     shall not emit below this'. ``number`` is how many acks this worker has made: they come in order,
-    and some may have been made one (`receipts`).
+    and some may have been made one (`receipts`). ``said`` is what has changed of the regions that may
+    be gathered, by rank (`progress.arrangements`).
     """
 
     worker: int
@@ -56,9 +89,10 @@ class Ack(NamedTuple):
     reports: dict[int, Moment]
     number: int = 0
     deeper: dict[int, TurnXors] = {}  # noqa: RUF012 - nobody writes to the default
+    said: dict[int, Said] = {}  # noqa: RUF012 - nobody writes to the default
 
     def __bool__(self) -> bool:
-        return bool(self.anywhere or self.ranges or self.reports or self.deeper)
+        return bool(self.anywhere or self.ranges or self.reports or self.deeper or self.said)
 
 
 class Bound(NamedTuple):
@@ -83,6 +117,8 @@ class Progress(NamedTuple):
 
     ``wanted`` is the greatest time that a front has promised the present for. Other fronts that are idle
     may hold back what is below it, so they promise that as well, and not only when their turn comes.
+
+    ``arrangements`` are those of the regions that have ever been gathered, by rank.
     """
 
     anywhere: Moment
@@ -92,6 +128,7 @@ class Progress(NamedTuple):
     within: Place = ()
     frontiers: tuple[Place, ...] = ()
     wanted: int = TIME_MIN
+    arrangements: tuple[tuple[int, Arrangement], ...] = ()
 
     @property
     def turn(self) -> Place:

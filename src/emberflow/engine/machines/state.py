@@ -63,7 +63,7 @@ from emberflow.engine.machines.barrier import lost_tombstone
 from emberflow.engine.machines.cold import Cooling
 from emberflow.engine.machines.trimming import Looked
 from emberflow.engine.messages import BEFORE_ALL, Moment
-from emberflow.errors import StepError
+from emberflow.errors import InternalError, StepError
 from emberflow.graph.nodes import Graph
 from emberflow.graph.transaction_calls import outcome_of
 from emberflow.graph.transactions import (
@@ -564,6 +564,37 @@ class AccessMachine(Cooling[StateBucket]):
             if has_expired(row.place[0], self.expires, moment[0]):
                 continue  # an older cut had it, and no later one that it is gone
             self.begin_from(row)
+
+    # Rows that another worker computes: see `worker.guests`.
+
+    def writes(self, access: int) -> bool:
+        """Whether an access may leave a value."""
+        return self._writes[access]
+
+    def begin_with(self, key: Any, place: Place, value: Any) -> None:
+        """Begin the bucket of a key with a version that is older than all accesses."""
+        self.begin_from(Row(self.operation, 0, key, (place[0], place[1]), value))
+
+    def last_version(self, key: Any) -> tuple[Place, Any] | None:
+        """Place and value of the last version of a row, where all are final; None if it has none."""
+        bucket = self.buckets.get(key)
+        if bucket is None or bucket.short is not None:
+            return None if bucket is None else bucket.short
+        entry = self._last_counting(bucket, len(bucket.entries))
+        return None if entry is None else (entry[0], entry[6])
+
+    def take_version(self, key: Any, place: Place, value: Any) -> None:
+        """Append a version that is final. Where cuts and reads are concerned, it was computed here."""
+        bucket = self._bucket(key, place)
+        entries = bucket.entries
+        if entries and entries[-1][0] >= place:
+            raise InternalError(f"a version of {key!r} at {place} comes behind {entries[-1][0]}")
+        before = bucket.value if bucket.counts else bucket.base
+        entries.append((place, 0, self._write, len(place), None, before, value, None))
+        bucket.base, bucket.value, bucket.counts = before, value, True
+        if not bucket.noted:
+            bucket.noted = True
+            self.touched.append(bucket)
 
     # What is cold: see `cold`.
 

@@ -45,6 +45,7 @@ from emberflow.engine.messages import (
     Moment,
     Progress,
 )
+from emberflow.engine.progress.arrangements import Arrangements
 from emberflow.errors import InternalError
 from emberflow.values.item import Place
 
@@ -118,6 +119,7 @@ class Acker:
         self._levels: dict[int, AckTable[Place]] = {0: AckTable[Place]()}
         self._ranges = tuple(AckTable[Moment]() for _ in range(workers))
         self.progress = Progress(BEFORE_ALL, (BEFORE_ALL,) * workers)
+        self._arrangements = Arrangements(workers)
         self.acks = 0
         #: By worker: how many of its acks the acker has.
         self._heard = [0] * workers
@@ -151,6 +153,8 @@ class Acker:
                     f"front {front} promised {self.reports[front]} and now {promise}"
                 )
             self.reports[front] = promise
+        if ack.said:
+            self._arrangements.hear(ack.worker, ack.said)
         return self._advance()
 
     def _advance(self) -> Progress:
@@ -162,7 +166,13 @@ class Acker:
         is_by_time = bool(frontiers or before.frontiers)
         if turn < (before.anywhere if is_by_time else before.turn):
             raise InternalError(f"the minimal time went back from {before.turn} to {turn}")
-        if turn != before.turn or ranges != before.ranges or frontiers != before.frontiers:
+        arrangements = self._arrangements.current
+        if (
+            turn != before.turn
+            or ranges != before.ranges
+            or frontiers != before.frontiers
+            or arrangements is not before.arrangements
+        ):
             anywhere = (turn[0], turn[1])
             bound = map(Bound, self._heard, [table.below(anywhere) for table in self._ranges])
             self.progress = Progress(
@@ -171,6 +181,7 @@ class Acker:
                 bound=tuple(bound),
                 within=() if turn == anywhere else turn,
                 frontiers=frontiers,
+                arrangements=arrangements,
             )
         return self.progress
 

@@ -27,102 +27,31 @@ ticks is always patient, and gets told the frontier: what it has scheduled waits
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from emberflow.engine.layout import Layout, Stateful
 from emberflow.engine.loops.items import sort_by_place
 from emberflow.engine.machines.ticking import TickingMachine
 from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Frame, Moment, Progress
+from emberflow.engine.speculation.gathering import AdaptiveGathering, GatheringJudge
 from emberflow.engine.speculation.hold import Hold
+from emberflow.engine.speculation.judge import Adaptive, Judge, Stubborn
 from emberflow.engine.speculation.window import AdaptiveWindow, Window, WindowJudge
 from emberflow.graph.transactions import Open
 from emberflow.values.item import FlatItem, Place
 
 _place_of = itemgetter(0)
 
-#: A node becomes patient when more than one in so many items had to be computed again,
-_REPLAYS_OF_ITEMS = 16
-#: and when it was more than these: a few replays cost nothing.
-_REPLAYS_MIN = 64
-#: A node becomes eager when fewer than one in so many items came after a later one.
-_LATE_OF_ITEMS = 128
-#: Counts are halved when so many items have been seen: what was long ago counts for less.
-_ITEMS_COUNTED = 8_192
-
-
-class Judge(Protocol):
-    """Decides for one node of one worker whether it is patient."""
-
-    patient: bool
-
-    def computed(self, items: int, replays: int) -> None:
-        """The node computed so many items eagerly, and so many others again."""
-
-    def arrived(self, items: int, late: int) -> None:
-        """So many items arrived at the patient node, and so many of them below an earlier one."""
-
-
-class Adaptive:
-    """Eager while it is right, patient while it would not be.
-
-    >>> judge = Adaptive()
-    >>> judge.computed(items=1_000, replays=400)
-    >>> judge.patient
-    True
-    """
-
-    __slots__ = ("_items", "_wrong", "patient")
-
-    def __init__(self) -> None:
-        self.patient = False
-        self._items = 0
-        self._wrong = 0
-
-    def computed(self, items: int, replays: int) -> None:
-        self._items += items
-        self._wrong += replays
-        if self._wrong > _REPLAYS_MIN and self._wrong * _REPLAYS_OF_ITEMS > self._items:
-            self._begin(patient=True)
-        elif self._items > _ITEMS_COUNTED:
-            self._items //= 2
-            self._wrong //= 2
-
-    def arrived(self, items: int, late: int) -> None:
-        self._items += items
-        self._wrong += late
-        if self._items > _ITEMS_COUNTED:
-            if self._wrong * _LATE_OF_ITEMS < self._items:
-                self._begin(patient=False)
-            self._items //= 2
-            self._wrong //= 2
-
-    def _begin(self, *, patient: bool) -> None:
-        self.patient = patient
-        self._items = self._wrong = 0
-
-
-class Stubborn:
-    """Always or never patient."""
-
-    __slots__ = ("patient",)
-
-    def __init__(self, patient: bool) -> None:
-        self.patient = patient
-
-    def computed(self, items: int, replays: int) -> None:
-        """It makes no difference."""
-
-    def arrived(self, items: int, late: int) -> None:
-        """It makes no difference."""
-
 
 class Judges(NamedTuple):
-    """What makes the judges of a worker: one for each stateful node, one for each window."""
+    """What makes the judges of a worker: one for each stateful node, one for each window, and one for each
+    region that may be gathered."""
 
     node: Callable[[], Judge] = Adaptive
     window: Callable[[], WindowJudge] = AdaptiveWindow
+    gathering: Callable[[], GatheringJudge] = AdaptiveGathering
 
 
 DEFAULT_JUDGES = Judges()
@@ -163,7 +92,7 @@ class Stop:
 class Patience:
     """The stops of one worker.
 
-    ``compute`` runs a node on items. ``hold_frame`` makes a frame, without items, that stands at the
+    ``compute`` runs a node on items, ``forward`` sends items to a worker for a node. ``hold_frame`` makes a frame, without items, that stands at the
     acker for what a stage holds from a time on.
     """
 
@@ -172,6 +101,7 @@ class Patience:
         layout: Layout,
         stateful: dict[int, Stateful],
         compute: Callable[[int, list[FlatItem]], None],
+        forward: Callable[[int, int, list[FlatItem]], None],
         hold_frame: Callable[[int, Moment], Frame],
         finish: Callable[[list[Frame]], None],
         items_of: Mapping[int, int],
@@ -181,6 +111,7 @@ class Patience:
     ) -> None:
         """``is_alone``: there is one worker, whose regions run in order by themselves (`regions`)."""
         self._compute = compute
+        self._forward = forward
         self._hold_frame = hold_frame
         self._finish = finish
         #: In topological order: what one of them lets go may reach the next.
@@ -200,10 +131,11 @@ class Patience:
         self._windows = {
             node: Window(
                 node,
-                layout.stage[region],
+                (layout.stage[node], layout.stage[region]),
                 {own: stateful[own] for own in states},
                 items_of,
                 judges.window(),
+                judges.node(),
             )
             for node, region, states in _openings(layout, stateful)
             if not is_alone
@@ -218,8 +150,10 @@ class Patience:
         if stop is None:
             window = self._windows.get(node)
             if window is not None:
-                items = window.add(items, self._frontier(window.stage))
-            if items:
+                stage, own = window.stage, window.own_stage
+                items = window.add(items, self.frontier(stage), self.frontier(own))
+                self._let_go(window, items)
+            else:
                 self._compute(node, items)
         elif stop.judge.patient or stop.hold.count:
             self._wait(stop, items)
@@ -259,14 +193,15 @@ class Patience:
 
     def _go_on(self, stop: Stop) -> None:
         """Compute what is complete; everything, if the node is eager again."""
-        frontier = self._frontier(stop.stage) if stop.judge.patient else AFTER_ALL
+        frontier = self.frontier(stop.stage) if stop.judge.patient else AFTER_ALL
         due = stop.hold.take(frontier)
         if stop.ticking is not None:
             stop.ticking.frontier = frontier
         if due or _is_due(stop.ticking, frontier):
             self._compute(stop.node, due)
 
-    def _frontier(self, stage: int) -> Moment:
+    def frontier(self, stage: int) -> Moment:
+        """Nothing below this can arrive at a stage any more."""
         turn = self._progress.turn_of(stage)
         return turn[0], turn[1]
 
@@ -277,8 +212,21 @@ class Patience:
             if stop.hold.count or stop.ticking is not None:
                 self._go_on(stop)
         for window in self._windows.values():
-            if due := window.due(self._frontier(window.stage)):
-                self._compute(window.node, due)
+            due = window.due(self.frontier(window.stage), self.frontier(window.own_stage))
+            self._let_go(window, due)
+
+    def _let_go(self, window: Window, items: list[FlatItem]) -> None:
+        """Items leave a window: into the region, or to the worker that computes all of it."""
+        if not items:
+            return
+        if window.forwards_to is None:
+            self._compute(window.node, items)
+        else:
+            self._forward(window.forwards_to, window.node, items)
+
+    def windows(self, nodes: Iterable[int]) -> list[Window]:
+        """Those at these nodes."""
+        return [self._windows[node] for node in nodes]
 
     def settle(self, hold: Callable[[Frame], None]) -> None:
         """At the end of an event: the frame of each stop stands for what it holds now."""
@@ -288,7 +236,7 @@ class Patience:
         for window in self._windows.values():
             window.note_event()
             if window.hold.count or window.frame is not None:
-                self._settle(window, window.hold.least, 2 * window.stage, hold)
+                self._settle(window, window.hold.least, window.level, hold)
 
     def _settle(
         self,
@@ -299,7 +247,7 @@ class Patience:
     ) -> None:
         frame = stop.frame
         if frame is not None:
-            if frame.least == least:
+            if frame.least == least and frame.level == level:
                 return
             self._finish([frame])
             stop.frame = None

@@ -18,15 +18,20 @@ goes in at once: a tombstone follows its item, and a late element must not wait 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Protocol
 
 from emberflow.engine.layout import Stateful
 from emberflow.engine.loops.items import sort_by_place
-from emberflow.engine.messages import BEFORE_ALL, Frame, Moment
+from emberflow.engine.messages import AFTER_ALL, BEFORE_ALL, Frame, Moment
 from emberflow.engine.speculation.hold import Hold
-from emberflow.values.item import FlatItem
+from emberflow.engine.speculation.judge import Judge
+from emberflow.values.item import FlatItem, Place
+
+_place_of = itemgetter(0)
 
 #: The window when a worker begins.
 _FIRST = 16
@@ -146,6 +151,10 @@ class AdaptiveWindow:
         self._at = self._best + self._step
 
 
+def _nobody(elements: int, items: int, replays: int) -> None:
+    """Nobody hears of it."""
+
+
 def _near(index: int) -> int:
     return min(max(index, 0), len(_SIZES) - 1)
 
@@ -157,30 +166,49 @@ class Window:
         "_events",
         "_items",
         "_items_of",
+        "_latest",
         "_let_in",
         "_machines",
         "_replays",
         "_through",
         "_under_way",
+        "bound",
+        "forwards_to",
         "frame",
         "hold",
+        "is_host",
         "judge",
         "node",
+        "own_stage",
+        "passed",
+        "patience",
         "stage",
     )
 
     def __init__(
         self,
         node: int,
-        stage: int,
-        machines: Mapping[int, Stateful],
+        stages: tuple[int, int],
+        machines: dict[int, Stateful],
         items_of: Mapping[int, int],
         judge: WindowJudge,
+        patience: Judge,
     ) -> None:
-        """``machines`` are the stateful nodes of the region, ``items_of`` what has come to each."""
+        """``stages`` are those of the node and of the region. ``machines`` are the stateful nodes of the
+        region, ``items_of`` what has come to each."""
         self.node = node
-        self.stage = stage
+        self.own_stage, self.stage = stages
         self.judge = judge
+        #: Whether the host of a gathered region waits for what may still come below.
+        self.patience = patience
+        self._latest: Place = ()
+        self.is_host = False
+        #: The host of a gathered region, if that is another worker: the elements go there.
+        self.forwards_to: int | None = None
+        #: Nothing from here on leaves: the arrangement is about to change.
+        self.bound: Moment = AFTER_ALL
+        #: Hears of elements that have passed, of items and of replays.
+        self.passed: Callable[[int, int, int], None] = _nobody
         self.hold = Hold()
         #: What stands for the held items at the acker.
         self.frame: Frame | None = None
@@ -199,29 +227,75 @@ class Window:
         if self._let_in:
             self._events += 1
 
-    def add(self, items: list[FlatItem], minimal: Moment) -> list[FlatItem]:
-        """Items that came for the node; returns those that go in now, in order."""
+    @property
+    def level(self) -> int:
+        """The level of what is held. A host lets it in itself; otherwise it may still go to another worker, and
+        arrive at the node there."""
+        return 2 * self.own_stage + (self.is_host and self.bound == AFTER_ALL)
+
+    def close(self) -> Moment:
+        """Let nothing in above the last element that has gone in, or to the host. Returns its time."""
+        self.bound = (self._through[0], self._through[1] + 1)
+        return self._through
+
+    def open(self, *, forwards_to: int | None, is_host: bool) -> None:
+        """Go by another arrangement."""
+        self.bound = AFTER_ALL
+        self.forwards_to, self.is_host = forwards_to, is_host
+
+    def use(self, node: int, machine: Stateful) -> None:
+        """From now on this is the machine of a node of the region."""
+        self._machines[node] = machine
+        self._replays = sum([own.replays for own in self._machines.values()])
+
+    def add(self, items: list[FlatItem], minimal: Moment, complete: Moment) -> list[FlatItem]:
+        """Items that came for the node; returns those that leave now, in order."""
         batch = list(items)
         sort_by_place(batch)
-        if not self.hold.count and self.judge.size - self._under_way >= _PLENTY + len(batch):
+        place = batch[-1][0]
+        if self.is_host and self.patience.patient:
+            late = bisect_left(batch, self._latest, key=_place_of)
+            self.patience.arrived(len(batch), late)
+            self._latest = max(self._latest, place)
+        if (
+            not self.hold.count
+            and self.forwards_to is None
+            and self.judge.size - self._under_way >= _PLENTY + len(batch)
+            and place < self._limit(complete)
+        ):
             self._pass(minimal)
-            place = batch[-1][0]
             self._note((place[0], place[1]), len(batch))
             return batch
         self.hold.add(batch)
-        return self.due(minimal)
+        return self.due(minimal, complete)
 
-    def due(self, minimal: Moment) -> list[FlatItem]:
-        """What goes in now that the minimal time of the region is this."""
+    def due(self, minimal: Moment, complete: Moment) -> list[FlatItem]:
+        """What leaves now that the minimal time of the region is this, and that nothing can come to this
+        node below the other one."""
         self._pass(minimal)
         hold = self.hold
         if not hold.count:
             return []
+        if self.forwards_to is not None:
+            items = hold.take(self.bound)
+            if items:
+                place = items[-1][0]
+                self._through = max(self._through, (place[0], place[1]))
+            return items
         room = self.judge.size - self._under_way
         if room > 0:
+            limit = self._limit(complete)
             for moment in hold.moments_after(self._through, room):
+                if moment >= limit:
+                    break
                 self._note(moment, 1)
         return hold.take((self._through[0], self._through[1] + 1))
+
+    def _limit(self, complete: Moment) -> Moment:
+        """Nothing from here on goes in now."""
+        # While the arrangement changes, what is held here may go to another node. So it would wait for itself.
+        waits = self.is_host and self.patience.patient and self.bound == AFTER_ALL
+        return complete if waits else self.bound
 
     def _note(self, last: Moment, count: int) -> None:
         if last > self._through:
@@ -237,5 +311,9 @@ class Window:
             self._under_way -= passed
             items = sum([self._items_of[node] for node in self._machines])
             replays = sum([machine.replays for machine in self._machines.values()])
-            self.judge.passed(passed, items - self._items, replays - self._replays, self._events)
+            came, wrong = items - self._items, replays - self._replays
+            self.judge.passed(passed, came, wrong, self._events)
+            self.passed(passed, came, wrong)
+            if self.is_host and not self.patience.patient:
+                self.patience.computed(came, wrong)
             self._items, self._replays, self._events = items, replays, 0

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import TypeAlias
 
-from emberflow.engine.layout import Layout, Machines
+from emberflow.engine.layout import Layout, Machines, Stateful
+from emberflow.engine.machines.map import Process
 from emberflow.engine.worker.barriers import Barriers
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox
@@ -62,12 +63,19 @@ class Dataflow:
         self._failures = layout.failures
         self._closers = layout.closers
         self._process = machines.process
-        self._stateful = machines.stateful
+        #: By node: the machine that runs. Another one may stand in for that of a state (`worker.gathering`).
+        self._stateful = dict(machines.stateful)
         self._routes = routes
         self._barriers = barriers
         self._sinks = barriers.by_node
         self._mailboxes = mailboxes
         self._outbox = outbox
+
+    def use(self, node: int, machine: Stateful, process: Process) -> Process:
+        """From now on this is the machine of a node. Returns how the node ran before."""
+        before, self._process[node] = self._process[node], process
+        self._stateful[node] = machine
+        return before
 
     def run(self, node: int, items: list[FlatItem], send: Send | None = None) -> None:
         """Run a node on these items, and send on what it gives."""

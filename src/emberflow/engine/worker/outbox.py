@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from operator import itemgetter
 
-from emberflow.engine.messages import Ack, Frame, Moment, TurnXors, Xors
+from emberflow.engine.messages import Ack, Frame, Moment, Said, TurnXors, Xors
 from emberflow.engine.progress.receipts import Receipts
 from emberflow.engine.speculation.budget import Budget
 from emberflow.engine.speculation.turns import TurnOf
@@ -41,6 +41,8 @@ class FrameLedger:
         self.items_sent = 0
         #: What fronts promise, by their number: part of the next ack.
         self.reports: dict[int, Moment] = {}
+        #: What is new of the regions that may be gathered: part of the next ack, too.
+        self.said: dict[int, Said] = {}
         self._first_id = stable_id("frame", incarnation, index)
         self._finished: list[Frame] = []
         self._newly_held: list[Frame] = []
@@ -163,7 +165,8 @@ class Outbox(FrameLedger):
         anywhere, ranges, deeper = self.xors(frames)
         number = self._receipts.acked(ranges.get(self.index))
         reports, self.reports = self.reports, {}
-        return frames, Ack(self.index, anywhere, ranges, reports, number, deeper)
+        said, self.said = self.said, {}
+        return frames, Ack(self.index, anywhere, ranges, reports, number, deeper, said)
 
     def _framed(self) -> list[tuple[int, Frame]]:
         by_destination: dict[int, list[Part]] = {}

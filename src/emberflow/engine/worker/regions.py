@@ -42,7 +42,7 @@ from heapq import heappop, heappush
 from operator import itemgetter
 from typing import TypeAlias
 
-from emberflow.engine.layout import Layout, Unit, units_of
+from emberflow.engine.layout import Layout, Stateful, Unit, units_of
 from emberflow.engine.messages import AFTER_ALL, Frame, Moment
 from emberflow.engine.speculation.budget import Budget
 from emberflow.engine.worker.dataflow import Dataflow, Send
@@ -110,6 +110,18 @@ class Cycle:
 
     def held(self) -> list[Frame]:
         return [chunk.frame for chunk in self._held]
+
+    def use(self, node: int, machine: Stateful) -> None:
+        """From now on this is the machine of a node."""
+        self._stateful[node] = machine
+
+    def run_now(self, node: int, items: list[FlatItem]) -> None:
+        """Run a node that keeps something on items that have been taken up already, and had to wait at it. What
+        is held for the node came after them."""
+        send = self._dataflow.sender(self._rank, self._passing, self._mailboxes.put)
+        before = self._replays()
+        self._dataflow.run(node, sorted(items, key=_place_of), send)
+        self._budget.replays_left -= self._replays() - before
 
     def run(self) -> None:
         """Run what waits here: all of it, or what is next when the budget is spent."""

@@ -13,7 +13,7 @@ feeds, where the element is already: anywhere else, the element would cross the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from typing import Any
 
 from emberflow.engine.layout import Layout
@@ -79,6 +79,11 @@ class Route:
             spread[worker].append((place, self._marked(worker, mark), payload))
         return {worker: sent for worker, sent in enumerate(spread) if sent}
 
+    def owner_of(self, key: Any) -> int:
+        """The worker that owns a key."""
+        worker = self._owners.get(key)
+        return self._remembered(key, key_hash(key)) if worker is None else worker
+
     def _marked(self, worker: int, mark: int) -> int:
         known = self._marks[worker]
         if len(known) >= _MARKS_MAX:
@@ -110,6 +115,8 @@ class Routes:
         self.index = index
         self.workers = workers
         self._sinks = layout.sinks
+        #: Nodes whose items stay on this worker, whatever their key.
+        self._staying: set[int] = set()
         self._routes = {
             node: Route(layout, node, owners)
             for node in layout.nodes
@@ -130,6 +137,17 @@ class Routes:
             if sink.key is not None and (sink.partitions > 1 or workers == 1)
         }
 
+    def keep(self, nodes: Collection[int], *, here: bool) -> None:
+        """From now on the items of these nodes stay here whatever their key; or they do not."""
+        if here:
+            self._staying.update(nodes)
+        else:
+            self._staying.difference_update(nodes)
+
+    def owner_of(self, node: int) -> Callable[[Any], int]:
+        """Who owns a key of a node."""
+        return self._routes[node].owner_of
+
     def split(
         self, reader: int, items: list[FlatItem], fail: Callable[[int, list[FlatItem]], None]
     ) -> tuple[list[FlatItem], dict[int, list[FlatItem]]]:
@@ -139,7 +157,7 @@ class Routes:
         sent.
         """
         route = self._routes.get(reader)
-        if route is not None:
+        if route is not None and reader not in self._staying:
             failed: list[FlatItem] = []
             by_worker = route.spread(items, failed)
             if failed:

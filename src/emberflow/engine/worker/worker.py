@@ -40,6 +40,7 @@ from emberflow.engine.speculation.patience import DEFAULT_JUDGES, Judges, Patien
 from emberflow.engine.speculation.turns import TurnOf, turns_of
 from emberflow.engine.worker.barriers import Barriers
 from emberflow.engine.worker.dataflow import Dataflow
+from emberflow.engine.worker.gathering import Gathering
 from emberflow.engine.worker.mailboxes import Mailboxes
 from emberflow.engine.worker.outbox import Outbox
 from emberflow.engine.worker.regions import Cycle
@@ -85,7 +86,8 @@ class Worker:
         routes = Routes(layout, index, workers, owners, self.machines.stateful)
         self._barriers = Barriers(layout, routes, delivered or {})
         self._receipts = Receipts(index)
-        turns: list[TurnOf] = [*turns_of(layout.graph), _place_of]
+        rows_nodes = sum(len(region.rows) for region in layout.gatherable)
+        turns: list[TurnOf] = [*turns_of(layout.graph), *[_place_of] * (1 + rows_nodes)]
         #: By the rank of the region.
         self._budgets = {
             rank: Budget(turns, layout.stage[unit.nodes[0]])
@@ -116,12 +118,33 @@ class Worker:
             layout,
             self.machines.stateful,
             self._dataflow.run,
+            self._outbox.post,
             self._outbox.hold_frame,
             self._outbox.finish,
             self._dataflow.items_of,
             judges,
             is_alone=workers == 1,
         )
+        #: By the rank of the region.
+        self._gatherings = {
+            region.rank: Gathering(
+                region,
+                self._patience.windows(region.opens),
+                self._dataflow,
+                self._cycles[region.rank],
+                routes,
+                self._outbox,
+                judges.gathering(),
+            )
+            for region in layout.gatherable
+            if workers > 1
+        }
+        #: By the node that rows are bound for: the region, and the state.
+        self._rows_of = {
+            rows_node: (gathering, state)
+            for gathering in self._gatherings.values()
+            for state, rows_node in gathering.region.rows.items()
+        }
 
     # Events.
 
@@ -181,7 +204,11 @@ class Worker:
         for rank, budget in self._budgets.items():
             if budget.progress(progress) and self._cycles[rank].held():
                 self._mailboxes.wake(rank)
+        for rank, arrangement in progress.arrangements:
+            self._gatherings[rank].hear(arrangement, progress.anywhere)
         self._patience.progress(progress)
+        for gathering in self._gatherings.values():
+            gathering.progress(self._patience.frontier(gathering.stage))
         self._run()
         self.retention.progress(progress)
         return self._effects(releases=True)
@@ -258,6 +285,12 @@ class Worker:
             if frame.least is not None and len(frame.least) > 2:
                 self._go_by_turns(frame)
             for node, items in frame.parts:
+                if node in self._rows_of:
+                    gathering, state = self._rows_of[node]
+                    gathering.receive(state, items)
+                    continue
+                for gathering in self._gatherings.values():
+                    gathering.look_at(node, items)
                 receive(node, items)
 
     def _go_by_turns(self, frame: Frame) -> None:
@@ -277,6 +310,8 @@ class Worker:
 
     def _effects(self, *, releases: bool = False) -> Effects:
         self._patience.settle(self._outbox.hold)
+        for gathering in self._gatherings.values():
+            gathering.settle()
         failure = self._failure()
         frames, ack = self._outbox.emptied()
         return Effects(frames, ack, self._released() if releases else [], failure)
@@ -333,7 +368,8 @@ class Worker:
     def held(self) -> list[Frame]:
         """What this worker holds back: in flight, though on no link."""
         cycles = [frame for cycle in self._cycles.values() for frame in cycle.held()]
-        return cycles + self._patience.held()
+        gathered = [frame for own in self._gatherings.values() for frame in own.held()]
+        return cycles + gathered + self._patience.held()
 
     def statistics(self, *, sizes_too: bool = True) -> Statistics:
         """Counters of all machines, as of now. ``sizes_too`` visits every bucket."""
@@ -348,7 +384,8 @@ class Worker:
             elements=self._elements,
             frames_sent=self._outbox.frames_made,
             items_sent=self._outbox.items_sent,
-            replays=sum(machine.replays for machine in machines),
+            replays=sum(machine.replays for machine in machines)
+            + sum(gathering.replays for gathering in self._gatherings.values()),
             tombstones=sum(barrier.tombstones for barrier in barriers),
             arrived=sum(barrier.arrived for barrier in barriers),
             released=sum(barrier.released for barrier in barriers),

@@ -109,7 +109,7 @@ class MinimalTimeChecker:
 
     def _check_turns(self, turn: Place, node: int, items: list[FlatItem]) -> None:
         """A closer that goes by turns relies on this: no earlier transaction can change any more."""
-        bound_for = self._graph.nodes[node]
+        bound_for = self._graph.nodes[node] if node < len(self._graph.nodes) else None
         if isinstance(bound_for, Merge):
             bound_for = self._graph.nodes[self._graph.readers[node][0][0]]
         for place, _, payload in items:

@@ -2,9 +2,10 @@
 
 =========  ========================================================================
 adaptive   as in live queries
-always     every stateful node waits for its frontier, so it replays nothing; transactions one by one
-never      every node is eager, as in the papers; all transactions at once
-fickle     nodes and windows change their minds at random, also while they hold items
+always     every stateful node waits for its frontier, so it replays nothing; transactions one by one,
+           gathered on one worker
+never      every node is eager, as in the papers; all transactions at once, never gathered
+fickle     nodes, windows and regions change their minds at random, also while they hold items
 =========  ========================================================================
 
 Nor may it depend on which buckets are in memory, so `Evictions` draws that too: which are evicted, and
@@ -17,7 +18,8 @@ from random import Random
 
 from emberflow.engine.cuts.cut import Row
 from emberflow.engine.machines.cold import RowsInMemory
-from emberflow.engine.speculation.patience import Judges, Stubborn
+from emberflow.engine.speculation.judge import Stubborn
+from emberflow.engine.speculation.patience import Judges
 from emberflow.engine.worker.worker import Worker
 
 NAMES = ("adaptive", "always", "never", "fickle")
@@ -62,6 +64,38 @@ class FickleWindow:
         self.size = self._random.choice((1, 2, 3, 1_000))
 
 
+class StubbornGathering:
+    """Gathers as soon as it can, and never ends it; or never gathers."""
+
+    def __init__(self, gathers: bool) -> None:
+        self._gathers = gathers
+
+    def passed(self, elements: int, items: int, replays: int) -> bool:
+        return self._gathers
+
+    def hosted(self, items: int, fetched: int, rows: int) -> bool:
+        return True
+
+    def spread(self) -> None:
+        """It makes no difference."""
+
+
+class FickleGathering:
+    """Gathers now and then, for a while."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def passed(self, elements: int, items: int, replays: int) -> bool:
+        return self._random.random() < 0.5
+
+    def hosted(self, items: int, fetched: int, rows: int) -> bool:
+        return self._random.random() < 0.8
+
+    def spread(self) -> None:
+        """It makes no difference."""
+
+
 def judges(name: str, seed: str) -> Judges:
     """What makes the judges of a worker.
 
@@ -73,10 +107,15 @@ def judges(name: str, seed: str) -> Judges:
         return Judges()
     if name == "fickle":
         random = Random(f"emberflow fickle {seed}")
-        return Judges(lambda: Fickle(random), lambda: FickleWindow(random))
-    if name == "always":
-        return Judges(lambda: Stubborn(True), lambda: FixedWindow(1))
-    return Judges(lambda: Stubborn(False), lambda: FixedWindow(1_000_000))
+        return Judges(
+            lambda: Fickle(random), lambda: FickleWindow(random), lambda: FickleGathering(random)
+        )
+    patient = name == "always"
+    return Judges(
+        lambda: Stubborn(patient),
+        lambda: FixedWindow(1 if patient else 1_000_000),
+        lambda: StubbornGathering(patient),
+    )
 
 
 class Evictions:

@@ -816,6 +816,7 @@ class Coordinator:
             and wanted <= sent.wanted
             and progress.turn == sent.turn
             and progress.frontiers == sent.frontiers
+            and progress.arrangements == sent.arrangements
         ):
             waits = _HEARTBEAT_SECONDS
             if progress.ranges != sent.ranges:

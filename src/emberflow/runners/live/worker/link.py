@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import zmq
 
-from emberflow.engine.messages import Ack, Moment, TurnXors, Xors
+from emberflow.engine.messages import Ack, Moment, Said, TurnXors, Xors
 from emberflow.errors import EmberflowError, StepError, shortened
 from emberflow.runners.live.wire import protocol
 from emberflow.runners.live.wire.links import Receiver, Sender, received_parts
@@ -165,6 +165,7 @@ def _one_ack(worker: int, acks: list[Ack]) -> Ack:
     deeper: dict[int, TurnXors] = {}
     ranges: dict[int, Xors] = {}
     reports: dict[int, Moment] = {}
+    said: dict[int, Said] = {}
     number = 0
     for ack in acks:
         _xor_into(anywhere, ack.anywhere)
@@ -173,8 +174,9 @@ def _one_ack(worker: int, acks: list[Ack]) -> Ack:
         for host, xors in ack.ranges.items():
             _xor_into(ranges.setdefault(host, {}), xors)
         reports.update(ack.reports)
+        said.update(ack.said)
         number = ack.number
-    return Ack(worker, anywhere, ranges, reports, number, deeper)
+    return Ack(worker, anywhere, ranges, reports, number, deeper, said)
 
 
 def _xor_into(table: dict[T, int], xors: dict[T, int]) -> None:

@@ -1122,4 +1122,5 @@ def _is_waited_for(effects: Effects) -> bool:
 
     Frames for the barriers here concern only this worker, which knows of them (`progress.receipts`).
     """
-    return bool(effects.bundles or effects.ack.anywhere or effects.ack.deeper)
+    ack = effects.ack
+    return bool(effects.bundles or ack.anywhere or ack.deeper or ack.said)
