@@ -28,7 +28,8 @@ import pytest
 from tests.adapters.java_server import JavaServer, free_port, java
 from tests.effort import SECONDS
 
-JARS = Path(__file__).parents[2] / "build" / "kafka"
+#: Resolved, because an archive of classes is good for the paths of the jars that it was made with.
+JARS = (Path(__file__).parents[2] / "build" / "kafka").resolve()
 USER, PASSWORD = "ada", "lovelace"
 _START_SECONDS_MAX = SECONDS
 _SETTLE_SECONDS_MAX = 1.0
@@ -91,7 +92,8 @@ def _prepared() -> Path:
     """A folder with what brokers begin with. Who comes first makes it, and the others wait."""
     program = java() or "java"
     made_for = hashlib.sha256((JARS / "broker" / "installed.sha256").read_bytes())
-    made_for.update(f"{os.path.realpath(shutil.which(program) or program)} {TESTS_JAVA}".encode())
+    made_with = os.path.realpath(shutil.which(program) or program)
+    made_for.update(f"{made_with} {TESTS_JAVA} {JARS}".encode())
     folder = JARS / f"prepared-{made_for.hexdigest()[:16]}"
     if not folder.exists():
         with open(JARS / "prepared.lock", "w") as lock:
@@ -347,6 +349,8 @@ class KafkaBroker(JavaServer):
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
+            # Nobody looks at the log of a controller that has nothing to say.
+            "metadata.max.idle.interval.ms": 0,
         }
         return "".join(f"{key}={value}\n" for key, value in lines.items())
 
