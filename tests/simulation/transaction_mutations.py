@@ -190,6 +190,15 @@ def what_goes_beyond_a_slice_overtakes(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks
+def what_goes_beyond_a_slice_runs_with_it(patch: pytest.MonkeyPatch) -> None:
+    """A tombstone, say, ahead of the item that waits for a later slice."""
+    patch.setattr(budget_module, "_REPLAYS_MAX", 3)
+    patch.setattr(regions_module, "_SLICE_FIRST", 3)
+    patch.setattr(regions_module, "_CHUNK", 2)
+    patch.setattr(Cycle, "_within", lambda self, node, items, limit, later: items)
+
+
+@breaks
 def what_passes_in_a_region_is_turned_round(patch: pytest.MonkeyPatch) -> None:
     """Images of one batch are filed the last one first: an item ahead of the tombstone before it."""
     sender = Dataflow.sender

@@ -15,25 +15,26 @@ from __future__ import annotations
 
 from typing import Protocol
 
-#: An attempt is made when so many elements have passed, and more than one item in so many had to be
-#: computed again.
-_ELEMENTS_MIN = 128
+#: An attempt is made when more than one in so many items had to be computed again, of so many. They are
+#: items of states, because one element may open many transactions.
 _REPLAYS_OF_ITEMS = 10
+_ITEMS_MIN = 384
 #: A host may hold so many rows,
 _ROWS_MAX = 4_096
 #: and of so many items, once as many have come, so many may ask for a row that it does not hold.
 _ITEMS_COUNTED = 4_096
 _FETCHED_MAX = 256
-#: So many elements pass before the next attempt, at first and at the most.
-_WAIT_FIRST = 8_192
-_WAIT_MAX = 1 << 20
+#: So many items come before the next attempt, at first and at the most.
+_WAIT_FIRST = 1 << 16
+_WAIT_MAX = 1 << 22
 
 
 class GatheringJudge(Protocol):
     """Decides for one region, on one worker."""
 
-    def passed(self, elements: int, items: int, replays: int) -> bool:
-        """Elements are done while each worker computes its own rows: whether to gather them here."""
+    def passed(self, items: int, replays: int) -> bool:
+        """Elements are done while each worker computes its own rows, with so many items of its states and so
+        many that it computed again: whether to gather them here."""
 
     def hosted(self, items: int, fetched: int, rows: int) -> bool:
         """The host had so many items, fetched rows for them, and holds so many: whether to go on."""
@@ -46,26 +47,27 @@ class AdaptiveGathering:
     """Gathers where transactions conflict and touch few rows.
 
     >>> judge = AdaptiveGathering()
-    >>> judge.passed(elements=200, items=1_000, replays=20)
+    >>> judge.passed(items=1_000, replays=20)
     False
-    >>> judge.passed(elements=200, items=1_000, replays=400)
+    >>> judge.passed(items=1_000, replays=400)
     True
     """
 
-    __slots__ = ("_elements", "_fetched", "_items", "_replays", "_wait", "_waits")
+    __slots__ = ("_fetched", "_is_warm", "_items", "_replays", "_wait", "_waits")
 
     def __init__(self) -> None:
-        self._elements = self._items = self._replays = self._fetched = 0
-        #: How long it waits the next time, and how long it still waits, in elements.
+        self._items = self._replays = self._fetched = 0
+        #: Whether the host has fetched the rows that it needs for most items.
+        self._is_warm = False
+        #: How long it waits the next time, and how long it still waits, in items.
         self._wait = _WAIT_FIRST
         self._waits = 0
 
-    def passed(self, elements: int, items: int, replays: int) -> bool:
-        self._waits = max(self._waits - elements, 0)
-        self._elements += elements
+    def passed(self, items: int, replays: int) -> bool:
+        self._waits = max(self._waits - items, 0)
         self._items += items
         self._replays += replays
-        if self._elements < _ELEMENTS_MIN:
+        if self._items < _ITEMS_MIN:
             return False
         conflicts = self._replays * _REPLAYS_OF_ITEMS > self._items
         self._begin()
@@ -75,9 +77,9 @@ class AdaptiveGathering:
         self._items += items
         self._fetched += fetched
         if self._items >= _ITEMS_COUNTED:
-            has_many = self._elements > 0 and self._fetched > _FETCHED_MAX
+            has_many = self._is_warm and self._fetched > _FETCHED_MAX
             self._begin()
-            self._elements = 1  # the first items had to fetch all rows
+            self._is_warm = True
             if has_many:
                 return False
         return rows <= _ROWS_MAX
@@ -87,4 +89,5 @@ class AdaptiveGathering:
         self._waits, self._wait = self._wait, min(4 * self._wait, _WAIT_MAX)
 
     def _begin(self) -> None:
-        self._elements = self._items = self._replays = self._fetched = 0
+        self._items = self._replays = self._fetched = 0
+        self._is_warm = False

@@ -151,7 +151,7 @@ class AdaptiveWindow:
         self._at = self._best + self._step
 
 
-def _nobody(elements: int, items: int, replays: int) -> None:
+def _nobody(items: int, replays: int) -> None:
     """Nobody hears of it."""
 
 
@@ -207,8 +207,8 @@ class Window:
         self.forwards_to: int | None = None
         #: Nothing from here on leaves: the arrangement is about to change.
         self.bound: Moment = AFTER_ALL
-        #: Hears of elements that have passed, of items and of replays.
-        self.passed: Callable[[int, int, int], None] = _nobody
+        #: Hears of items and of replays when elements have passed.
+        self.passed: Callable[[int, int], None] = _nobody
         self.hold = Hold()
         #: What stands for the held items at the acker.
         self.frame: Frame | None = None
@@ -313,7 +313,7 @@ class Window:
             replays = sum([machine.replays for machine in self._machines.values()])
             came, wrong = items - self._items, replays - self._replays
             self.judge.passed(passed, came, wrong, self._events)
-            self.passed(passed, came, wrong)
+            self.passed(came, wrong)
             if self.is_host and not self.patience.patient:
                 self.patience.computed(came, wrong)
             self._items, self._replays, self._events = items, replays, 0

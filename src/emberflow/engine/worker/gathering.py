@@ -142,9 +142,9 @@ class Gathering:
         if said.phase >= Phase.OPEN and not (said.wishes and said.wish == host):
             self._say(said._replace(wishes=True, wish=host))
 
-    def _passed(self, elements: int, items: int, replays: int) -> None:
+    def _passed(self, items: int, replays: int) -> None:
         """A window has seen elements pass."""
-        if self.host is None and self.judge.passed(elements, items, replays):
+        if self.host is None and self.judge.passed(items, replays):
             self._wish(self._index)
 
     # The host.

@@ -70,7 +70,7 @@ class StubbornGathering:
     def __init__(self, gathers: bool) -> None:
         self._gathers = gathers
 
-    def passed(self, elements: int, items: int, replays: int) -> bool:
+    def passed(self, items: int, replays: int) -> bool:
         return self._gathers
 
     def hosted(self, items: int, fetched: int, rows: int) -> bool:
@@ -86,7 +86,7 @@ class FickleGathering:
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def passed(self, elements: int, items: int, replays: int) -> bool:
+    def passed(self, items: int, replays: int) -> bool:
         return self._random.random() < 0.5
 
     def hosted(self, items: int, fetched: int, rows: int) -> bool:
